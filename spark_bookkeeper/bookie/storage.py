@@ -1,0 +1,97 @@
+"""What a bookie's file system must offer: the narrow waist under the slot log.
+
+Three back ends: ``local.py`` (files and directories, synced), ``remote.py`` (any fsspec file
+system with a true conditional create) and ``memory.py`` (the twin, with faults). All inherit
+``testing/conformance/storage.py``.
+
+Paths are relative to the bookie's root, with ``/`` between parts. Files are immutable: they
+appear whole or not at all, and are never overwritten.
+
+Every method may raise ``BookieUnavailableError``: no answer that says anything. After that a
+write may have happened, and may still happen later (SLOT-LOG rule R3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from typing_extensions import Buffer
+
+
+class FileSink(Protocol):
+    """A new file being written piece by piece. Nothing is visible as final until ``finish``."""
+
+    def write(self, data: Buffer) -> None:
+        """Append bytes."""
+
+    def finish(self) -> None:
+        """Make the file complete and durable under its name (SLOT-LOG rules R9, R15)."""
+
+    def abandon(self) -> None:
+        """Give up; leaves at most an unlisted file that the collector removes. Never raises."""
+
+
+class Storage(Protocol):
+    """One storage partition."""
+
+    @property
+    def uri(self) -> str:
+        """The root, as an fsspec URI (``file:///...``, ``s3://...``, ``memory://...``)."""
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """Create a file with complete, durable content, unless the name is taken.
+
+        Returns:
+            True when this call created it, False when the name existed. False may also mean
+            that an earlier attempt of one's own succeeded (an SDK that retries inside, an
+            answer that was lost): read it and compare (SLOT-LOG rule R3).
+
+        Does not create the ledger's directory where the back end has directories: the call
+        then raises ``BookieUnavailableError`` (rule R11), see ``make_directory``.
+
+        Source: SLOT-LOG rules R1 and R9.
+        """
+
+    def create(self, path: str) -> FileSink:
+        """Begin a file under a name that nobody else uses (parts). Fails if it exists."""
+
+    def read(self, path: str) -> bytes | None:
+        """The whole content, or ``None``: the file is certainly not there now.
+
+        ``None`` is only about this file at this moment; whether the bookie is the right one is
+        asked separately (``BOOKIE`` marker). Anything doubtful raises.
+        """
+
+    def read_range(self, path: str, offset: int, length: int) -> bytes | None:
+        """``length`` bytes from ``offset`` (fewer at the end), or ``None`` as in ``read``."""
+
+    def map(self, path: str) -> Buffer | None:
+        """The content as a buffer that is not copied where the back end can (mmap)."""
+
+    def size(self, path: str) -> int | None:
+        """Size in bytes, or ``None`` as in ``read``."""
+
+    def list(self, directory: str) -> Sequence[str]:
+        """Names directly in a directory, sorted; empty if it is not there. Never cached.
+
+        A listing may suggest what exists; it never proves that something is absent (R4, R12).
+        """
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory durably, with its parents up to the root; no-op in buckets."""
+
+    def sync(self, path: str) -> None:
+        """Make a file that was merely found, and its name, durable (SLOT-LOG rule R9b)."""
+
+    def delete(self, path: str) -> None:
+        """Remove a file; one that is not there counts as removed."""
+
+    def delete_directory(self, path: str) -> None:
+        """Remove a directory with everything in it; one that is not there counts as removed."""
+
+    def space(self) -> tuple[int, int] | None:
+        """(free bytes, total bytes), or ``None`` where there is no such number (buckets)."""
+
+    def close(self) -> None:
+        """Release handles; idempotent."""

@@ -1,0 +1,153 @@
+"""The only door to time, chance and threads.
+
+Everything above ``protocol/`` takes a ``Runtime``. ``ThreadRuntime`` is the real one;
+``testing/simulation`` has one whose clock, dice and scheduler follow a seed, so that the same
+code can be replayed step by step. It is the one module that may import ``threading``,
+``time`` and ``random``.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Condition(AbstractContextManager[Any], Protocol):
+    """A lock with waiting, as ``threading.Condition``. Always used with ``with``."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Release, wait to be notified, take again. False after ``timeout`` seconds."""
+
+    def notify_all(self) -> None:
+        """Wake everybody who waits; the lock is held."""
+
+
+class Task(Protocol):
+    """Something that runs beside its maker."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it ended, at most ``timeout`` seconds. Never raises what it raised."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+
+
+class Runtime(Protocol):
+    """Clock, dice and threads."""
+
+    def now(self) -> float:
+        """Seconds on a clock that never goes back, from an arbitrary start."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970, for people to read; never for a decision (rule R17)."""
+
+    def sleep(self, seconds: float) -> None:
+        """Pause."""
+
+    def condition(self) -> Condition:
+        """A new lock with waiting."""
+
+    def spawn(self, name: str, run: Callable[[], None]) -> Task:
+        """Run something beside the caller. It must handle its own errors."""
+
+    def token(self) -> str:
+        """A name never used before (32 hexadecimal digits): writer tokens, nonces, attempts."""
+
+    def shuffle(self, items: list[T]) -> None:
+        """Put a list into random order, in place."""
+
+    def wait(self, future: Future[T], timeout: float | None = None) -> T:
+        """The result of a future, waiting for it; ``TimeoutError`` after ``timeout`` seconds."""
+
+    def map(self, function: Callable[[Any], T], items: list[Any], width: int = 16) -> list[T]:
+        """``[function(item) for item in items]``, up to ``width`` at once; raises the first error
+        in the order of the items, after all have ended."""
+
+
+class _ThreadTask:
+    def __init__(self, thread: threading.Thread) -> None:
+        self._thread = thread
+
+    def join(self, timeout: float | None = None) -> None:
+        self._thread.join(timeout)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+
+class ThreadRuntime:
+    """The real clock, operating-system randomness, daemon threads."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def condition(self) -> Condition:
+        return threading.Condition(threading.Lock())
+
+    def spawn(self, name: str, run: Callable[[], None]) -> Task:
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
+        return _ThreadTask(thread)
+
+    def token(self) -> str:
+        return secrets.token_hex(16)
+
+    def shuffle(self, items: list[T]) -> None:
+        random.SystemRandom().shuffle(items)
+
+    def wait(self, future: Future[T], timeout: float | None = None) -> T:
+        return future.result(timeout)
+
+    def map(self, function: Callable[[Any], T], items: list[Any], width: int = 16) -> list[T]:
+        return parallel_map(self, function, items, width)
+
+
+def parallel_map(
+    runtime: Runtime, function: Callable[[Any], T], items: list[Any], width: int
+) -> list[T]:
+    """``Runtime.map`` in terms of ``spawn``; the last worker is the caller itself."""
+    if len(items) <= 1 or width <= 1:
+        return [function(item) for item in items]
+    results: list[T | None] = [None] * len(items)
+    errors: dict[int, BaseException] = {}
+    todo: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for index in range(len(items)):
+        todo.put(index)
+
+    def work() -> None:
+        while True:
+            try:
+                index = todo.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                results[index] = function(items[index])
+            except BaseException as error:  # noqa: BLE001  (handed to the caller below)
+                errors[index] = error
+
+    helpers = [
+        runtime.spawn(f"map-{n}", work) for n in range(min(width, len(items)) - 1)
+    ]
+    work()
+    for helper in helpers:
+        helper.join()
+    if errors:
+        raise errors[min(errors)]
+    return results  # type: ignore[return-value]  # every slot was filled, or we raised

@@ -1,0 +1,247 @@
+"""Every error that callers can meet, as one tree.
+
+::
+
+    BookKeeperError
+      InvalidArgumentError (ValueError)   the call was wrong; nothing was sent
+      LedgerError
+        NoSuchLedgerError                 metadata has no such ledger
+        LedgerExistsError                 the id is taken
+        LedgerClosedError                 the ledger ended at another entry, or takes no more
+        LedgerFencedError                 another client recovers or closed the ledger
+        NoSuchEntryError                  beyond the end, or beyond the last add confirmed
+        EntryUnreadableError              no replica could be read and verified
+        RecoveryUndecidedError            too few answers to decide an entry
+        UnauthorizedError                 the password or digest type is not the ledger's
+        AppendFailedError                 the append did not reach its ack quorum
+      BookieError
+        BookieUnavailableError            no answer, or an answer that says nothing
+        BookieFullError                   no space left
+        BookieReadOnlyError               refused before writing
+        CorruptEntryError                 bytes that do not match their digest
+        CookieMismatchError               this storage is not the registered one
+        UnsuitableStorageError            the file system cannot create conditionally
+      NotEnoughBookiesError               an ensemble cannot be formed
+      MetadataError
+        VersionConflictError              a lost compare-and-swap; nothing was written
+        MetadataUnavailableError          no answer from the metadata store
+        MetadataFormatError               bytes that cannot be decoded
+        NoClusterError                    the metadata store holds no cluster here
+      MissingRequirementError             something this machine lacks (Java, an extra)
+
+A class exists where a caller would act differently. Each docstring says when it is
+raised, what is then certain and what to do. Errors travel from Spark tasks to the driver,
+so all of them survive pickling with their attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+class BookKeeperError(Exception):
+    """Root of the tree. ``condition`` is its stable name, as Spark's error conditions are."""
+
+    condition = "BOOKKEEPER_ERROR"
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.facts = facts
+        for name, value in facts.items():
+            setattr(self, name, value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.message, self.facts))
+
+    def for_worker(self) -> str:
+        """The text for another process: the condition in brackets first, as Spark does."""
+        return f"[{self.condition}] {self.message}"
+
+
+def _rebuild(cls: type[BookKeeperError], message: str, facts: dict[str, Any]) -> BookKeeperError:
+    return cls(message, **facts)
+
+
+class InvalidArgumentError(BookKeeperError, ValueError):
+    """The call was wrong. Nothing was sent, nothing changed. Fix the call."""
+
+    condition = "BOOKKEEPER_INVALID_ARGUMENT"
+
+
+class LedgerError(BookKeeperError):
+    """Something about one ledger."""
+
+    condition = "BOOKKEEPER_LEDGER"
+    ledger_id: int
+    """The ledger it is about."""
+
+
+class NoSuchLedgerError(LedgerError):
+    """Metadata holds no such ledger: it was deleted or never existed. Stop."""
+
+    condition = "BOOKKEEPER_NO_SUCH_LEDGER"
+
+
+class LedgerExistsError(LedgerError):
+    """The ledger id is taken. Nothing was written. Choose another id."""
+
+    condition = "BOOKKEEPER_LEDGER_EXISTS"
+
+
+class LedgerClosedError(LedgerError):
+    """The ledger is closed. Entries beyond ``last_entry_id`` are not in it. Use a new ledger."""
+
+    condition = "BOOKKEEPER_LEDGER_CLOSED"
+    last_entry_id: int | None
+
+
+class LedgerFencedError(LedgerError):
+    """Another client fenced the ledger.
+
+    Pending adds may or may not be written: treat this like a time-out. Open the ledger
+    (which recovers it) and read to know; do not simply append the same rows elsewhere.
+    """
+
+    condition = "BOOKKEEPER_LEDGER_FENCED"
+
+
+class NoSuchEntryError(LedgerError):
+    """The entry is beyond the last entry, or beyond the last add confirmed of an open ledger."""
+
+    condition = "BOOKKEEPER_NO_SUCH_ENTRY"
+    entry_id: int
+
+
+class EntryUnreadableError(LedgerError):
+    """No replica of an entry could be read and verified.
+
+    ``causes`` says why for each bookie. The entry is not gone for certain: bring back one of
+    the bookies named, then read again. Never delete the ledger to make the message go away.
+    """
+
+    condition = "BOOKKEEPER_ENTRY_UNREADABLE"
+    entry_id: int
+    causes: Mapping[str, str]
+
+
+class RecoveryUndecidedError(LedgerError):
+    """Too few answers to decide whether an entry exists. The ledger stays IN_RECOVERY.
+
+    ``answers`` holds what each bookie of the write set said, ``blockers`` the bookies of
+    which one more answer would unblock it. Nothing is lost; bring one back and repeat.
+    """
+
+    condition = "BOOKKEEPER_RECOVERY_UNDECIDED"
+    entry_id: int
+    answers: Mapping[str, str]
+    blockers: Sequence[str]
+
+
+class UnauthorizedError(LedgerError):
+    """The password is not the ledger's. Nothing was read or changed."""
+
+    condition = "BOOKKEEPER_UNAUTHORIZED"
+
+
+class AppendFailedError(LedgerError):
+    """An append did not reach its ack quorum and the writer is finished.
+
+    The entries may or may not be written. Open the ledger to recover it, and read to know.
+    """
+
+    condition = "BOOKKEEPER_APPEND_FAILED"
+
+
+class BookieError(BookKeeperError):
+    """Something about one bookie."""
+
+    condition = "BOOKKEEPER_BOOKIE"
+    bookie_id: str
+
+
+class BookieUnavailableError(BookieError):
+    """No answer that could be relied on. A write may or may not have taken effect."""
+
+    condition = "BOOKKEEPER_BOOKIE_UNAVAILABLE"
+
+
+class BookieFullError(BookieUnavailableError):
+    """The storage has no space left. The write was not acknowledged."""
+
+    condition = "BOOKKEEPER_BOOKIE_FULL"
+
+
+class BookieReadOnlyError(BookieError):
+    """The bookie takes no new data. Refused before writing. Use another bookie."""
+
+    condition = "BOOKKEEPER_BOOKIE_READ_ONLY"
+
+
+class CorruptEntryError(BookieError):
+    """Bytes that do not match their digest. Read another replica; report this one."""
+
+    condition = "BOOKKEEPER_CORRUPT_ENTRY"
+    path: str
+
+
+class CookieMismatchError(BookieError):
+    """The storage is not the one that was registered under this id, or was wiped."""
+
+    condition = "BOOKKEEPER_COOKIE_MISMATCH"
+
+
+class UnsuitableStorageError(BookieError):
+    """The file system cannot create a file exclusively with complete, synced content.
+
+    Fencing rests on that (SLOT-LOG rule R1), so the bookie is refused. Nothing was formatted.
+    """
+
+    condition = "BOOKKEEPER_UNSUITABLE_STORAGE"
+
+
+class NotEnoughBookiesError(BookKeeperError):
+    """An ensemble cannot be formed. ``causes`` says of every bookie why it was not chosen."""
+
+    condition = "BOOKKEEPER_NOT_ENOUGH_BOOKIES"
+    needed: int
+    available: int
+    causes: Mapping[str, str]
+
+
+class MetadataError(BookKeeperError):
+    """Something about the metadata store."""
+
+    condition = "BOOKKEEPER_METADATA"
+
+
+class VersionConflictError(MetadataError):
+    """A compare-and-swap found another version. Nothing was written. Re-read, then decide."""
+
+    condition = "BOOKKEEPER_VERSION_CONFLICT"
+
+
+class MetadataUnavailableError(MetadataError):
+    """The metadata store gave no answer. A write may have happened: re-read before retrying."""
+
+    condition = "BOOKKEEPER_METADATA_UNAVAILABLE"
+
+
+class MetadataFormatError(MetadataError):
+    """Metadata that cannot be decoded. Nothing was changed. Upgrade, or report it."""
+
+    condition = "BOOKKEEPER_METADATA_FORMAT"
+    path: str
+
+
+class NoClusterError(MetadataError):
+    """The metadata store answers, but holds no BookKeeper cluster under this root."""
+
+    condition = "BOOKKEEPER_NO_CLUSTER"
+
+
+class MissingRequirementError(BookKeeperError):
+    """This machine lacks something (Java, an extra). The message names what brings it."""
+
+    condition = "BOOKKEEPER_MISSING_REQUIREMENT"

@@ -1,0 +1,155 @@
+"""What the metadata store offers, whatever it is made of.
+
+Two back ends: ``memory.py`` (the twin, for simulation) and ``zookeeper.py``. Both inherit
+``testing/conformance/metadata.py``.
+
+A method that changes something either did it, or raises. ``MetadataUnavailableError`` from
+such a method means that it MAY have happened (SLOT-LOG rule R14: re-read and compare).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned(Generic[T]):
+    """A value with the store's counter for compare-and-swap."""
+
+    value: T
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a live bookie says of itself (BookKeeper's ``BookieServiceInfo``)."""
+
+    bookie_id: BookieId
+    root_uri: str
+    """fsspec URI of the storage partition."""
+    incarnation: str
+    """Random name of this formatting of the partition; '' where a foreign bookie has none."""
+    is_readonly: bool = False
+    rack: str = "/default-rack"
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """Everything else, kept as it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cookie:
+    """Proof that a storage partition and a bookie id belong together, kept for ever."""
+
+    bookie_id: BookieId
+    root_uri: str
+    incarnation: str
+    """'' in cookies that Apache BookKeeper wrote."""
+    instance_id: str | None
+    """The cluster's INSTANCEID when the partition was formatted."""
+
+
+class LedgerStore(Protocol):
+    """Ledger metadata under compare-and-swap."""
+
+    def generate_ledger_id(self) -> LedgerId:
+        """A ledger id that was never given out before."""
+
+    def create_ledger(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata
+    ) -> Versioned[LedgerMetadata]:
+        """Create a ledger; a create whose answer was lost is recognised by its cToken.
+
+        Raises:
+            LedgerExistsError: the id is taken by somebody else.
+            MetadataUnavailableError: it may or may not have been created.
+        """
+
+    def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
+        """Raises ``NoSuchLedgerError`` for one that is not there."""
+
+    def write_ledger(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int
+    ) -> Versioned[LedgerMetadata]:
+        """Compare-and-swap. Callers use ``update.update_ledger``, which knows how to retry.
+
+        Raises:
+            VersionConflictError: somebody else wrote; nothing was written.
+            NoSuchLedgerError: it was deleted; it is never created again.
+            MetadataUnavailableError: it may or may not have been written.
+        """
+
+    def delete_ledger(self, ledger_id: LedgerId) -> None:
+        """Delete it; one that is not there counts as deleted."""
+
+    def ledger_ids(self) -> Iterator[LedgerId]:
+        """Every ledger id, ascending, read in bounded pieces."""
+
+    def read_ledgers(
+        self, ledger_ids: Iterable[LedgerId]
+    ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata] | None]]:
+        """The metadata of many ledgers, pipelined; ``None`` for one that is gone meanwhile."""
+
+
+class BookieRegistry(Protocol):
+    """Which bookies there are: alive (registrations) and known (cookies)."""
+
+    def instance_id(self) -> str:
+        """The cluster's INSTANCEID. Raises ``NoClusterError`` when there is no cluster."""
+
+    def registrations(self) -> Sequence[Registration]:
+        """Bookies alive now, writable and read-only, ordered by id."""
+
+    def register(self, registration: Registration) -> None:
+        """Make or replace the ephemeral registration held by this session.
+
+        Raises:
+            CookieMismatchError: another session holds it, and goes on holding it for longer
+                than a session can live without its client.
+        """
+
+    def unregister(self, bookie_id: BookieId) -> None:
+        """Remove this session's registration; nothing happens when there is none."""
+
+    def cookies(self) -> Sequence[Versioned[Cookie]]:
+        """Every cookie, ordered by bookie id: all bookies that are known, dead ones too."""
+
+    def read_cookie(self, bookie_id: BookieId) -> Versioned[Cookie] | None:
+        """The cookie of one bookie."""
+
+    def write_cookie(self, cookie: Cookie, version: int | None) -> None:
+        """Create it (``version=None``) or replace the one with that version.
+
+        Raises:
+            VersionConflictError: it exists, or has another version.
+        """
+
+    def delete_cookie(self, bookie_id: BookieId, version: int) -> None:
+        """Raises ``VersionConflictError`` when it has another version."""
+
+    def watch_registrations(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call ``changed`` (from any thread) after each change; returns how to stop."""
+
+
+class MetadataStore(LedgerStore, BookieRegistry, Protocol):
+    """Everything, over one connection."""
+
+    def initialize_cluster(self) -> str:
+        """Create the tree of a new cluster and return its INSTANCEID.
+
+        Raises:
+            InvalidArgumentError: there is a cluster already; nothing was changed.
+        """
+
+    def on_session_lost(self, lost: Callable[[], None]) -> None:
+        """Call ``lost`` when a session ended: its ephemeral nodes are gone."""
+
+    def close(self) -> None:
+        """End the session; idempotent."""

@@ -1,0 +1,52 @@
+"""Identifiers. Ledgers and entries are numbered, bookies are named ``host:port``."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NewType
+
+from spark_bookkeeper.errors import InvalidArgumentError
+
+LedgerId = NewType("LedgerId", int)
+"""0 <= id < 2**63. Never reused (SLOT-LOG rule R16)."""
+
+EntryId = NewType("EntryId", int)
+"""Dense from 0 in every ledger."""
+
+BookieId = NewType("BookieId", str)
+"""``host:port``; BookKeeper's shell accepts no other form."""
+
+NO_ENTRY: Final = EntryId(-1)
+"""What "nothing yet" is called wherever an entry id stands."""
+
+_BOOKIE_ID = re.compile(r"[A-Za-z0-9._\-]+:[0-9]{1,5}")
+
+
+def parse_bookie_id(text: str) -> BookieId:
+    """Return ``text`` as a bookie id.
+
+    Raises:
+        InvalidArgumentError: it is not of the form ``host:port``.
+
+    Source: BookKeeper ``net/BookieId`` (character set, and ``readonly`` is reserved); its
+    ``cookie_*`` commands accept only ``host:port``.
+    """
+    if not _BOOKIE_ID.fullmatch(text) or not 0 < int(text.rsplit(":", 1)[1]) < 65536:
+        raise InvalidArgumentError(
+            f"bookie id {text!r} is not of the form host:port, for example 10.0.0.3:3181"
+        )
+    return BookieId(text)
+
+
+def parse_ledger_id(value: int) -> LedgerId:
+    """Return ``value`` as a ledger id.
+
+    Raises:
+        InvalidArgumentError: it is not an integer in 0 .. 2**63-1.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+        raise InvalidArgumentError(
+            f"ledger id {value!r} is not an integer between 0 and 2**63-1; "
+            "`spark-bookkeeper ledger list` shows the ids there are"
+        )
+    return LedgerId(value)

@@ -1,0 +1,219 @@
+"""Ledger metadata and its transitions: pure steps "old value -> new value".
+
+The value is what BookKeeper's ``LedgerMetadataFormat`` holds (version 3, and what versions 1
+and 2 hold of it). Whoever writes it does so with compare-and-swap (``metadata/update.py``).
+
+Source: BookKeeper ``client/LedgerMetadataImpl`` and ``LedgerMetadataBuilder`` (invariants),
+``client/LedgerRecoveryOp`` and ``LedgerHandle`` (transitions).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
+from spark_bookkeeper.protocol.quorum import Quorum
+
+
+class LedgerState(enum.Enum):
+    """OPEN -> IN_RECOVERY -> CLOSED, or OPEN -> CLOSED; never back."""
+
+    OPEN = 1
+    IN_RECOVERY = 2
+    CLOSED = 3
+
+
+class DigestType(enum.Enum):
+    """How entries are protected. ``MAC`` is keyed by the ledger's password."""
+
+    CRC32 = 1
+    MAC = 2
+    CRC32C = 3
+    DUMMY = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A run of entries that share one ensemble; it ends where the next one begins."""
+
+    first_entry_id: EntryId
+    ensemble: tuple[BookieId, ...]
+    """The bookies in order; the position in it decides what a bookie holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentRange:
+    """A fragment with both its ends.
+
+    ``last_entry_id`` is ``None`` while the end is not fixed (the last fragment of a ledger
+    that is not closed), and ``first_entry_id - 1`` when the fragment holds nothing.
+    """
+
+    index: int
+    first_entry_id: EntryId
+    last_entry_id: EntryId | None
+    ensemble: tuple[BookieId, ...]
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMetadata:
+    """Everything the cluster agrees on about one ledger.
+
+    Invariants (``fragments-are-sorted-and-valid``): at least one fragment, the first at
+    entry 0, first entries strictly increasing, every ensemble of E distinct bookies; CLOSED
+    if and only if ``last_entry_id`` and ``length_bytes`` are set.
+    """
+
+    quorum: Quorum
+    state: LedgerState
+    fragments: tuple[Fragment, ...]
+    digest_type: DigestType | None = None
+    """``None`` in metadata of formats that do not say (version 1)."""
+    password: bytes | None = None
+    """Stored in clear, as BookKeeper does; ``None`` where the format does not say."""
+    last_entry_id: EntryId | None = None
+    """Set when CLOSED; -1 for an empty ledger."""
+    length_bytes: int | None = None
+    """Set when CLOSED: the sum of the entries' lengths."""
+    ctime_ms: int | None = None
+    custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
+    format_version: int = 3
+    ctoken: int | None = None
+    """Recognises one's own create when its answer was lost; meaningless afterwards."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "custom_metadata", _FrozenMapping(self.custom_metadata))
+        closed = self.state is LedgerState.CLOSED
+        if closed != (self.last_entry_id is not None) or closed != (self.length_bytes is not None):
+            raise InvalidArgumentError(
+                f"state {self.state.name} with last_entry_id={self.last_entry_id} and "
+                f"length_bytes={self.length_bytes}: both are set exactly when CLOSED"
+            )
+        if not self.fragments:
+            raise InvalidArgumentError("a ledger has at least one fragment")
+        before = -1
+        for fragment in self.fragments:
+            if fragment.first_entry_id <= before:
+                raise InvalidArgumentError(
+                    f"fragments-are-sorted-and-valid: a fragment at entry "
+                    f"{fragment.first_entry_id} follows one at {before}"
+                )
+            before = fragment.first_entry_id
+            if len(fragment.ensemble) != self.quorum.ensemble_size:
+                raise InvalidArgumentError(
+                    f"fragments-are-sorted-and-valid: the ensemble {list(fragment.ensemble)} at "
+                    f"entry {fragment.first_entry_id} has not the size {self.quorum.ensemble_size}"
+                )
+
+    @property
+    def is_closed(self) -> bool:
+        return self.state is LedgerState.CLOSED
+
+    @property
+    def last_fragment(self) -> Fragment:
+        return self.fragments[-1]
+
+    def fragment_of(self, entry_id: EntryId) -> Fragment:
+        """The fragment that holds an entry, also one that is not written yet."""
+        for fragment in reversed(self.fragments):
+            if fragment.first_entry_id <= entry_id:
+                return fragment
+        raise InvalidArgumentError(f"entry id {entry_id} is below 0")
+
+    def fragment_ranges(self) -> Iterator[FragmentRange]:
+        """Every fragment with both its ends, in order."""
+        for index, fragment in enumerate(self.fragments):
+            is_last = index == len(self.fragments) - 1
+            last = (
+                self.last_entry_id
+                if is_last
+                else EntryId(self.fragments[index + 1].first_entry_id - 1)
+            )
+            yield FragmentRange(index, fragment.first_entry_id, last, fragment.ensemble, is_last)
+
+    def bookies(self) -> frozenset[BookieId]:
+        """Every bookie that any fragment names."""
+        return frozenset(bookie for f in self.fragments for bookie in f.ensemble)
+
+    # Transitions
+
+    def with_new_ensemble(
+        self, first_entry_id: EntryId, ensemble: tuple[BookieId, ...]
+    ) -> LedgerMetadata:
+        """The last fragment ends before ``first_entry_id``, and a new one begins there.
+
+        A last fragment that begins at the same entry is replaced: it holds nothing.
+        """
+        last = self.last_fragment.first_entry_id
+        assert first_entry_id >= last, "fragments-are-sorted-and-valid"
+        kept = self.fragments[:-1] if first_entry_id == last else self.fragments
+        return replace(self, fragments=(*kept, Fragment(first_entry_id, ensemble)))
+
+    def with_replaced_bookie(
+        self, first_entry_id: EntryId, position: int, bookie: BookieId
+    ) -> LedgerMetadata:
+        """The fragment that begins at ``first_entry_id`` has another bookie at a position."""
+        fragments = tuple(
+            replace(
+                f, ensemble=(*f.ensemble[:position], bookie, *f.ensemble[position + 1 :])
+            )
+            if f.first_entry_id == first_entry_id
+            else f
+            for f in self.fragments
+        )
+        return replace(self, fragments=fragments)
+
+    def with_custom(self, **values: bytes) -> LedgerMetadata:
+        """The same with custom metadata keys set; ``_`` in a name is not translated."""
+        return replace(self, custom_metadata={**self.custom_metadata, **values})
+
+    def in_recovery(self) -> LedgerMetadata:
+        """OPEN becomes IN_RECOVERY; the writer can change nothing from then on."""
+        assert self.state is not LedgerState.CLOSED, "all-closes-agree"
+        return replace(self, state=LedgerState.IN_RECOVERY)
+
+    def closed(self, last_entry_id: EntryId, length_bytes: int) -> LedgerMetadata:
+        """The one transition that fixes the end; CLOSED is never left again."""
+        assert self.state is not LedgerState.CLOSED, "all-closes-agree"
+        assert last_entry_id >= NO_ENTRY
+        return replace(
+            self,
+            state=LedgerState.CLOSED,
+            last_entry_id=last_entry_id,
+            length_bytes=length_bytes,
+        )
+
+
+class _FrozenMapping(Mapping[str, bytes]):
+    """A mapping that can be hashed, compared and pickled, and not changed."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[str, bytes]) -> None:
+        self._items = MappingProxyType(dict(items))
+
+    def __getitem__(self, key: str) -> bytes:
+        return self._items[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(tuple(sorted(self._items.items())))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mapping) and dict(self._items) == dict(other)
+
+    def __repr__(self) -> str:
+        return repr(dict(self._items))
+
+    def __reduce__(self) -> tuple[type[_FrozenMapping], tuple[dict[str, bytes]]]:
+        return (_FrozenMapping, (dict(self._items),))

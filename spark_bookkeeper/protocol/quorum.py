@@ -1,0 +1,97 @@
+"""Quorum arithmetic: which bookies hold an entry, and when enough of them have answered.
+
+Source: The BookKeeper protocol, "Write quorums" and "Ack quorums"; the coverage rule is
+BookKeeper's ``RoundRobinDistributionSchedule.RRQuorumCoverageSet`` (asked of every write
+set; the TLA+ specification's single number is stricter than needed when striping).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.protocol.ids import EntryId
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """Replication sizes of a ledger, counted in bookies.
+
+    Invariant: ``ensemble_size >= write_quorum_size >= ack_quorum_size >= 1``.
+
+    Raises:
+        InvalidArgumentError: the three sizes break the invariant.
+    """
+
+    ensemble_size: int
+    """E: bookies that share the entries of one fragment."""
+
+    write_quorum_size: int
+    """Qw: bookies each entry is written to."""
+
+    ack_quorum_size: int
+    """Qa: bookies that must store an entry before it is acknowledged."""
+
+    def __post_init__(self) -> None:
+        sizes = (self.ensemble_size, self.write_quorum_size, self.ack_quorum_size)
+        if any(isinstance(size, bool) or not isinstance(size, int) for size in sizes):
+            raise InvalidArgumentError(f"quorum sizes are whole numbers, not {sizes!r}")
+        if not self.ensemble_size >= self.write_quorum_size >= self.ack_quorum_size >= 1:
+            raise InvalidArgumentError(
+                f"ensemble_size={self.ensemble_size}, write_quorum_size={self.write_quorum_size}, "
+                f"ack_quorum_size={self.ack_quorum_size} break the rule "
+                "ensemble_size >= write_quorum_size >= ack_quorum_size >= 1; 3, 3, 2 is usual"
+            )
+
+    def write_set(self, entry_id: EntryId) -> tuple[int, ...]:
+        """Positions in the ensemble that hold an entry, in the order it is striped to them."""
+        first = entry_id % self.ensemble_size
+        return tuple((first + i) % self.ensemble_size for i in range(self.write_quorum_size))
+
+    def write_sets(self) -> list[tuple[int, ...]]:
+        """The distinct write sets, one for each stripe class (``entry_id mod E``)."""
+        classes = self.ensemble_size if self.is_striped else 1
+        return [self.write_set(EntryId(stripe)) for stripe in range(classes)]
+
+    def holds(self, position: int, entry_id: EntryId) -> bool:
+        """Whether the bookie at ``position`` is in the write set of an entry."""
+        return (position - entry_id) % self.ensemble_size < self.write_quorum_size
+
+    @property
+    def is_striped(self) -> bool:
+        """Whether a bookie of the ensemble holds only some of the entries (E > Qw)."""
+        return self.ensemble_size > self.write_quorum_size
+
+    @property
+    def misses_needed(self) -> int:
+        """Fenced misses that prove an entry was never acknowledged: (Qw - Qa) + 1."""
+        return self.write_quorum_size - self.ack_quorum_size + 1
+
+    def has_coverage(self, answered: Set[int]) -> bool:
+        """Whether no ack quorum can form among the bookies that have not answered.
+
+        Fencing waits for this. It is asked of every write set, not of the ensemble as a
+        whole: with E=5, Qw=2, Qa=2 three well-placed answers are enough.
+        """
+        return all(
+            len(answered & set(write_set)) >= self.misses_needed for write_set in self.write_sets()
+        )
+
+    def confirmed_through(self, stored_through: Sequence[int], pushed: EntryId) -> EntryId:
+        """Highest entry that is stored on an ack quorum together with every entry before it.
+
+        Args:
+            stored_through: for each position, the entry up to which that bookie stores
+                everything striped to it (-1 for nothing). Acks of a bookie count only as a
+                prefix (SLOT-LOG rule R2), so one number says it all.
+            pushed: the last entry handed to the bookies.
+        """
+        confirmed = pushed
+        for stripe, write_set in enumerate(self.write_sets()):
+            reached = sorted(stored_through[p] for p in write_set)[-self.ack_quorum_size]
+            unconfirmed = reached + 1
+            if self.is_striped:  # the first entry of this stripe class after `reached`
+                unconfirmed += (stripe - unconfirmed) % self.ensemble_size
+            confirmed = min(confirmed, EntryId(unconfirmed - 1))
+        return confirmed
