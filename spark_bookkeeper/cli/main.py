@@ -1,0 +1,205 @@
+"""The root of the command line: global options, the nouns, and how errors reach a person.
+
+A noun is a module ``cli/<noun>.py`` with a click group of its name. It is imported when it is
+asked for, so that ``--help`` is quick and one noun cannot break another.
+
+Exit codes: 0 everything asked for is done; 1 something is left undone; 2 the call was wrong or
+the cluster cannot be reached, and nothing was changed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final, NoReturn
+
+import click
+
+from spark_bookkeeper.cli.output import Output
+from spark_bookkeeper.cli.settings import (
+    EXIT_DONE,
+    EXIT_LEFT_UNDONE,
+    EXIT_NOTHING_CHANGED,
+    METADATA_URI_VARIABLE,
+    Settings,
+    exit_code_of,
+)
+from spark_bookkeeper.errors import BookKeeperError
+
+NOUNS: Final = {
+    "demo": "The whole story on real rows, from nothing, on this machine.",
+    "local": "A cluster on this machine that stays, to play with.",
+    "doctor": "Is everything set up right, and what to do if not.",
+    "cluster": "The cluster as a whole.",
+    "bookie": "Storage partitions and their agents.",
+    "ledger": "Create, list, show, read, append, recover, check, delete ledgers.",
+}
+"""Every noun there may be, with its line in ``--help``; those without a module are not shown."""
+
+
+class _Nouns(click.Group):
+    """A group whose subcommands are the modules of this package."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [noun for noun in NOUNS if _has_module(noun)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in NOUNS or not _has_module(cmd_name):
+            return None
+        command = getattr(import_module(f"spark_bookkeeper.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        _accept_global_options(command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # click's own version would import every noun for its one line of help.
+        rows = [(noun, NOUNS[noun]) for noun in self.list_commands(ctx)]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+
+def _has_module(noun: str) -> bool:
+    return importlib.util.find_spec(f"spark_bookkeeper.cli.{noun}") is not None
+
+
+def _accept_global_options(command: click.Command) -> None:
+    """Let every verb below ``command`` take the global options behind it as well.
+
+    People write ``ledger list --json``, not ``--json ledger list``. A verb that has an option of
+    that name keeps its own.
+    """
+    if isinstance(command, click.Group):
+        for child in command.commands.values():
+            _accept_global_options(child)
+        return
+    taken = {text for parameter in command.params for text in parameter.opts}
+    command.params.extend(option for option in _global_options() if option.opts[0] not in taken)
+
+
+def _global_options() -> list[click.Option]:
+    return [
+        click.Option(
+            ["--metadata-uri"],
+            metavar="URI",
+            expose_value=False,
+            callback=_set_metadata_uri,
+            help="Where the cluster's metadata is.",
+        ),
+        click.Option(
+            ["--json", "is_json"],
+            is_flag=True,
+            expose_value=False,
+            callback=_set_json,
+            help="One JSON object on stdout, for programs.",
+        ),
+        click.Option(
+            ["--verbose", "is_verbose"],
+            is_flag=True,
+            expose_value=False,
+            callback=_set_verbose,
+            help="Stack traces and more progress.",
+        ),
+    ]
+
+
+def _set_metadata_uri(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value:
+        _change_settings(ctx, metadata_uri=value)
+
+
+def _set_json(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        _change_settings(ctx, output=Output(is_json=True))
+
+
+def _set_verbose(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        _change_settings(ctx, is_verbose=True)
+
+
+def _change_settings(ctx: click.Context, **changes: Any) -> None:
+    if isinstance(ctx.obj, Settings):  # not so while a shell completes a line
+        ctx.obj = replace(ctx.obj, **changes)
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, is_asked_for: bool) -> None:
+    if is_asked_for and not ctx.resilient_parsing:
+        try:
+            number = version("spark-bookkeeper")
+        except PackageNotFoundError:  # run from a source tree that was never installed
+            number = "unknown (not installed)"
+        click.echo(f"spark-bookkeeper {number}")
+        ctx.exit()
+
+
+@click.group(
+    cls=_Nouns,
+    name="spark-bookkeeper",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Example: spark-bookkeeper --metadata-uri zk://zk1:2181/ledgers ledger list",
+)
+@click.option(
+    "--metadata-uri",
+    envvar=METADATA_URI_VARIABLE,
+    show_envvar=True,
+    metavar="URI",
+    help="Where the cluster's metadata is, for example zk://zk1:2181,zk2:2181/ledgers.",
+)
+@click.option("--json", "is_json", is_flag=True, help="One JSON object on stdout, for programs.")
+@click.option("--verbose", "is_verbose", is_flag=True, help="Stack traces and more progress.")
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version)
+@click.pass_context
+def root(ctx: click.Context, metadata_uri: str | None, is_json: bool, is_verbose: bool) -> None:
+    """Replicated, fenced, recoverable ledgers for Apache Spark."""
+    ctx.obj = Settings(metadata_uri, Output(is_json=is_json), is_verbose)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit with its code; never a stack trace unless ``--verbose``."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command line and return its exit code.
+
+    A command returns ``None`` or an exit code. Errors become one message on stderr.
+    """
+    is_verbose = "--verbose" in arguments
+    try:
+        code = root.main(list(arguments), prog_name="spark-bookkeeper", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return EXIT_NOTHING_CHANGED
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted. What was under way may be unfinished.", err=True)
+        return EXIT_LEFT_UNDONE
+    except BookKeeperError as error:
+        _show(error, is_verbose)
+        return exit_code_of(error)
+    except BrokenPipeError:
+        # The reader of our output went away (`... | head`). Nothing is wrong with the cluster;
+        # stdout is pointed elsewhere so that the interpreter's own flush at exit stays silent.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_LEFT_UNDONE
+    except Exception as error:  # noqa: BLE001 - the last door before a person
+        _show(error, is_verbose)
+        return EXIT_LEFT_UNDONE
+    return code if isinstance(code, int) else EXIT_DONE
+
+
+def _show(error: Exception, is_verbose: bool) -> None:
+    if is_verbose:
+        traceback.print_exception(type(error), error, error.__traceback__)
+    if isinstance(error, BookKeeperError):
+        click.echo(f"Error: {error.message}", err=True)
+    else:
+        click.echo(f"Error: {type(error).__name__}: {error}", err=True)
+    if not is_verbose:
+        click.echo("(--verbose shows where it happened)", err=True)

@@ -1,0 +1,9 @@
+"""The protocol: values, arithmetic and state machines, and nothing else.
+
+Nothing here reads a clock, draws a random number, starts a thread or touches a file. A machine
+takes an event (an entry to add, an answer of a bookie, a lost compare-and-swap) and returns
+commands; whoever drives it carries them out and reports back what happened. So every rule that
+data safety rests on can be tested as a value, in any order of events, without waiting.
+
+``PROTOCOL.md`` beside this file lists the states and the named invariants.
+"""

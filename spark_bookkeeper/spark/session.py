@@ -1,0 +1,180 @@
+"""A Spark session set up for this library, or the active one.
+
+Nothing of Spark is imported before a session is asked for: bytes are written and read without it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from spark_bookkeeper.cluster.java import use_java
+from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_QUIET: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+
+_LOOPBACK: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+_DELTA: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+
+def spark_session(
+    master: str | None = None, delta: bool = False, **conf: str | int | float | bool
+) -> SparkSession:
+    """The active Spark session, or a new one that suits this library.
+
+    A new session runs this environment's Python in its tasks, says only warnings and errors,
+    has no web page unless asked for, and in local mode listens on the loopback address only. On
+    a machine without Java the extra ``local`` provides one.
+
+    Args:
+        master: as Spark's own; ``None`` is ``spark.master`` of the environment (``spark-submit``
+            sets it), else ``local[*]``. Ignored when a session is active.
+        delta: also set up Delta Lake, by fetching its jars as ``delta-spark`` does.
+        conf: Spark settings, which override ours. Write ``**{"spark.executor.memory": "1g"}``;
+            ``spark_executor_memory="1g"`` means the same.
+
+    Raises:
+        InvalidArgumentError: a setting is not one of Spark's, or ``delta=True`` and the active
+            session was made without Delta (it cannot be added to a running one).
+        MissingRequirementError: no Java, or the jars of Delta cannot be had. No session was made.
+    """
+    from pyspark.sql import SparkSession
+
+    settings = {_setting_name(name): _setting_value(value) for name, value in conf.items()}
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        if delta and "delta" not in (active.conf.get("spark.sql.extensions", "") or "").lower():
+            raise InvalidArgumentError(
+                "delta=True, but the active Spark session was made without Delta, which cannot be "
+                "added to a running session; stop it (spark.stop()) and ask again, or make it with "
+                + ", ".join(f"{name}={value}" for name, value in _DELTA.items())
+            )
+        return active
+    builder = SparkSession.builder
+    if master is not None and master.startswith("sc://"):
+        builder = builder.remote(master)
+    elif not _is_placed(os.environ):
+        use_java()
+        # The Python of this environment, which has this library; Spark takes the first on PATH.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        settings = session_settings(master, settings, _has_defaults_file(os.environ))
+    elif master is not None:
+        settings = {"spark.master": master, **settings}
+    settings.setdefault("spark.app.name", "spark_bookkeeper")
+    if delta:
+        settings = {**_DELTA, **settings}
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    if delta and "delta" not in settings.get("spark.jars", "").lower():
+        builder = _with_delta_jars(builder, settings.get("spark.jars.packages", ""))
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        # pyspark says only that its JVM ended; why is on stderr, where Ivy wrote it.
+        if delta and type(error).__name__ == "PySparkRuntimeError":
+            raise MissingRequirementError(_DELTA_HELP) from error
+        raise
+
+
+def session_settings(
+    master: str | None, asked: Mapping[str, str], has_defaults_file: bool = False
+) -> dict[str, str]:
+    """The settings of a new session that this process places: ``asked``, and ours beneath them.
+
+    With a ``spark-defaults.conf`` the master is that file's business, unless one was asked for.
+    """
+    where = asked.get("spark.master", master)
+    if where is None and not has_defaults_file:
+        where = "local[*]"
+    ours = dict(_QUIET)
+    if where is not None:
+        ours["spark.master"] = where
+        if where.startswith("local"):
+            ours.update(_LOOPBACK)
+    conf = conf_directory()
+    if conf is not None:
+        log = (conf / "log4j2.properties").as_uri()
+        ours["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log}"
+    return {**ours, **asked}
+
+
+def _is_placed(environment: Mapping[str, str]) -> bool:
+    """Whether ``spark-submit`` or Spark Connect already decided where and how Spark runs."""
+    return "PYSPARK_GATEWAY_PORT" in environment or "SPARK_REMOTE" in environment
+
+
+def _has_defaults_file(environment: Mapping[str, str]) -> bool:
+    folders = [environment.get("SPARK_CONF_DIR", "")]
+    if "SPARK_HOME" in environment:
+        folders.append(os.path.join(environment["SPARK_HOME"], "conf"))
+    return any(f and os.path.isfile(os.path.join(f, "spark-defaults.conf")) for f in folders)
+
+
+def conf_directory() -> Path | None:
+    """The folder ``conf`` that came with this library; ``None`` where an installer left it out."""
+    beside = Path(__file__).resolve().parents[2] / "conf"
+    if (beside / "log4j2.properties").is_file():  # a source tree or an editable install
+        return beside
+    try:
+        files = importlib.metadata.files("spark-bookkeeper") or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    for file in files:
+        if file.parts[-4:] == ("share", "spark_bookkeeper", "conf", "log4j2.properties"):
+            path = Path(str(file.locate())).resolve()
+            return path.parent if path.is_file() else None
+    return None
+
+
+_DELTA_HELP: Final = (
+    "Spark did not start. With delta=True the usual cause is that the jars of Delta Lake could not "
+    "be fetched from the Maven repository; the lines above say so. Check the network. If that is "
+    "well, an earlier run may have left a .pom without its .jar below ~/.m2/repository/io/delta or "
+    "~/.ivy2.5.2/cache/io.delta: delete that folder and try again, or name the two jars "
+    "(delta-spark and delta-storage) in spark.jars"
+)
+
+
+def _with_delta_jars(builder: SparkSession.Builder, packages: str) -> SparkSession.Builder:
+    try:
+        from delta.pip_utils import configure_spark_with_delta_pip
+    except ImportError as error:
+        raise MissingRequirementError(
+            "delta=True needs the package delta-spark: pip install delta-spark==4.4.0"
+        ) from error
+    extra = [package.strip() for package in packages.split(",") if package.strip()]
+    with_jars: SparkSession.Builder = configure_spark_with_delta_pip(builder, extra_packages=extra)
+    return with_jars
+
+
+def _setting_name(name: str) -> str:
+    dotted = name if "." in name else name.replace("_", ".")
+    if not dotted.startswith("spark."):
+        raise InvalidArgumentError(
+            f"{name!r} is not a Spark setting: names begin with 'spark.', for example "
+            "**{'spark.executor.memory': '1g'}"
+        )
+    return dotted
+
+
+def _setting_value(value: str | int | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

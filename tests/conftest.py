@@ -1,0 +1,18 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# A shared machine can stall any example for seconds, so no example has a deadline; on CI the
+# examples are derived from the test itself, so that a run can be repeated.
+settings.register_profile(
+    "default",
+    deadline=None,
+    derandomize=os.environ.get("CI") == "true",
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+)
+settings.load_profile("default")
