@@ -1,0 +1,19 @@
+"""The same code on a seeded scheduler: every run is one value, its seed.
+
+Actors (a writer, recoverers, re-replicators) run the library's own drivers against the memory
+twins. Every operation on storage or metadata is a point where the scheduler may let somebody
+else go on, let time pass, or let something fail. The same seed gives the same history.
+
+    scheduler   the world: actors, their tasks, the clock, who goes on
+    choices     who decides: a seed, or the enumeration of every small case
+    runtime     client/runtime.Runtime in that world
+    faults      what goes wrong: drawn from the seed, at the doors of the twins
+    history     what happened, in order, with a digest
+    evidence    what lies on the disks and in the metadata, read with plain pyarrow
+    checkers    one function for each named invariant
+    lifetime    one ledger from its creation to its end, under a seed
+
+Repeat a failure with ``python -m spark_bookkeeper.testing.simulation --seed N --verbose``.
+
+Source: SLOT-LOG, "Named invariants" and "How the rules were checked".
+"""
