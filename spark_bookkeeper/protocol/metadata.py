@@ -83,8 +83,11 @@ class LedgerMetadata:
     ctime_ms: int | None = None
     custom_metadata: Mapping[str, bytes] = field(default_factory=dict)
     format_version: int = 3
-    ctoken: int | None = None
-    """Recognises one's own create when its answer was lost; meaningless afterwards."""
+    ctoken: int | None = field(default=None, compare=False)
+    """A random number renewed by every write, so that a write whose answer was lost can be told
+    from somebody else's. It says nothing about the ledger, so it takes no part in comparisons."""
+    foreign: bytes = b""
+    """Fields of the stored message that this version does not know, kept as they were."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "custom_metadata", _FrozenMapping(self.custom_metadata))
