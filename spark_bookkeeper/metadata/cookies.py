@@ -1,0 +1,131 @@
+"""Cookies as text, as Apache BookKeeper keeps them.
+
+The first line is the layout version, 5; the rest is a ``CookieFormat`` message as protobuf
+text. BookKeeper names directories where we name one storage partition:
+
+* ``journalDir`` is ``<root>#incarnation=<incarnation>``. BookKeeper compares this field for
+  equality and lets ``ledgerDirs`` grow under some settings, so the incarnation stands in the
+  one field where another incarnation is a mismatch for BookKeeper too. A URI fragment is
+  opaque text to its ``cookie`` commands, which copy it unchanged.
+* ``ledgerDirs`` is ``1<TAB><root>``, the count of directories and their names.
+
+Source: BookKeeper 4.17 ``bookie/Cookie`` (``parse``, ``toString``, ``verifyInternal``,
+``encodeDirPaths``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf import text_format
+
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
+from spark_bookkeeper.metadata.formats import CookieFormat
+from spark_bookkeeper.metadata.store import Cookie
+from spark_bookkeeper.protocol.ids import BookieId
+
+_LAYOUT: Final = 5
+_READABLE_LAYOUTS: Final = (4, 5)
+_INCARNATION: Final = "#incarnation="
+
+
+@dataclass(frozen=True, slots=True)
+class CookieText:
+    """The fields of a cookie as they stand in it, whoever wrote it."""
+
+    bookie_host: str
+    """The bookie id."""
+    journal_dir: str
+    """Journal directories joined by commas."""
+    ledger_dirs: str
+    """``count<TAB>directory<TAB>directory...``."""
+    instance_id: str | None = None
+    index_dirs: str | None = None
+    """As ``ledger_dirs``; ``None`` when it is the same directories."""
+
+
+def format_cookie(fields: CookieText) -> bytes:
+    """The bytes of a cookie; always in the newest layout, as BookKeeper does."""
+    message = CookieFormat(
+        bookieHost=fields.bookie_host,
+        journalDir=fields.journal_dir,
+        ledgerDirs=fields.ledger_dirs,
+    )
+    if fields.instance_id is not None:
+        message.instanceId = fields.instance_id
+    if fields.index_dirs is not None:
+        message.indexDirs = fields.index_dirs
+    return f"{_LAYOUT}\n{text_format.MessageToString(message, as_utf8=False)}".encode()
+
+
+def parse_cookie(data: bytes, path: str) -> CookieText:
+    """The fields of a cookie.
+
+    Raises:
+        MetadataFormatError: it is no cookie of layout 3, 4 or 5.
+    """
+    try:
+        first, _, body = data.decode().partition("\n")
+        if int(first) == 3:
+            return _parse_lines(body)
+        if int(first) not in _READABLE_LAYOUTS:
+            raise ValueError(f"layout version {first} is not one of 3, 4 and 5")
+        message: Any = text_format.Parse(body, CookieFormat())
+    except (ValueError, text_format.ParseError) as error:
+        raise MetadataFormatError(
+            f"{path} holds no cookie that this version can read: {error}. Nothing was changed. "
+            "BookKeeper's `cookie_get` command shows it",
+            path=path,
+        ) from error
+    return CookieText(
+        bookie_host=message.bookieHost,
+        journal_dir=message.journalDir,
+        ledger_dirs=message.ledgerDirs,
+        instance_id=message.instanceId if message.HasField("instanceId") else None,
+        index_dirs=message.indexDirs if message.HasField("indexDirs") else None,
+    )
+
+
+def encode_cookie(cookie: Cookie) -> bytes:
+    """The bytes of a cookie of ours.
+
+    Raises:
+        InvalidArgumentError: the root or the incarnation would be read back differently.
+    """
+    if "\t" in cookie.root_uri or "\n" in cookie.root_uri or "#" in cookie.incarnation:
+        raise InvalidArgumentError(
+            f"a cookie cannot hold the root {cookie.root_uri!r} with the incarnation "
+            f"{cookie.incarnation!r}: the one must be free of tabs and line ends, the other of #"
+        )
+    fragment = f"{_INCARNATION}{cookie.incarnation}" if cookie.incarnation else ""
+    return format_cookie(
+        CookieText(
+            bookie_host=cookie.bookie_id,
+            journal_dir=f"{cookie.root_uri}{fragment}",
+            ledger_dirs=f"1\t{cookie.root_uri}",
+            instance_id=cookie.instance_id,
+        )
+    )
+
+
+def decode_cookie(data: bytes, path: str) -> Cookie:
+    """A cookie of ours, or what one of Apache BookKeeper says in our terms.
+
+    Of several ledger directories the first counts as the root; there is no incarnation then.
+    """
+    fields = parse_cookie(data, path)
+    _, _, incarnation = fields.journal_dir.rpartition(_INCARNATION)
+    directories = fields.ledger_dirs.split("\t")[1:]
+    return Cookie(
+        bookie_id=BookieId(fields.bookie_host),
+        root_uri=directories[0] if directories else "",
+        incarnation=incarnation if _INCARNATION in fields.journal_dir else "",
+        instance_id=fields.instance_id,
+    )
+
+
+def _parse_lines(body: str) -> CookieText:
+    """Layout 3: the three required fields, one a line."""
+    host, journal, ledgers, *_ = body.split("\n")
+    return CookieText(host, journal, ledgers)

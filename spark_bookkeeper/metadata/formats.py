@@ -1,0 +1,118 @@
+"""The protobuf messages that Apache BookKeeper keeps in ZooKeeper.
+
+They are declared here and built when the module is imported, in a descriptor pool of their
+own, so that no compiler is needed at installation and nothing can collide with another
+library's registration of the same names.
+
+Source: BookKeeper 4.17 ``bookkeeper-proto/src/main/proto/DataFormats.proto`` (field numbers,
+names and types; the properties of a bookie are a map there, which on the wire is the repeated
+pair used here: it keeps the order and so every byte).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+_Field = descriptor_pb2.FieldDescriptorProto
+
+_TYPES = {
+    "int32": _Field.TYPE_INT32,
+    "int64": _Field.TYPE_INT64,
+    "string": _Field.TYPE_STRING,
+    "bytes": _Field.TYPE_BYTES,
+}
+_LABELS = {
+    "required": _Field.LABEL_REQUIRED,
+    "optional": _Field.LABEL_OPTIONAL,
+    "repeated": _Field.LABEL_REPEATED,
+}
+
+_MESSAGES: dict[str, dict[int, str]] = {
+    "LedgerMetadataFormat": {
+        1: "required int32 quorumSize",
+        2: "required int32 ensembleSize",
+        3: "required int64 length",
+        4: "optional int64 lastEntryId",
+        5: "required State state",
+        6: "repeated Segment segment",
+        7: "optional DigestType digestType",
+        8: "optional bytes password",
+        9: "optional int32 ackQuorumSize",
+        10: "optional int64 ctime",
+        11: "repeated CustomMetadata customMetadata",
+        12: "optional int64 cToken",
+    },
+    "Segment": {
+        1: "repeated string ensembleMember",
+        2: "required int64 firstEntryId",
+    },
+    "CustomMetadata": {
+        1: "optional string key",
+        2: "optional bytes value",
+    },
+    "CookieFormat": {
+        1: "required string bookieHost",
+        2: "required string journalDir",
+        3: "required string ledgerDirs",
+        4: "optional string instanceId",
+        5: "optional string indexDirs",
+    },
+    "BookieServiceInfoFormat": {
+        6: "repeated Endpoint endpoints",
+        7: "repeated Property properties",
+    },
+    "Endpoint": {
+        1: "required string id",
+        2: "required int32 port",
+        3: "required string host",
+        4: "required string protocol",
+        5: "repeated string auth",
+        6: "repeated string extensions",
+    },
+    "Property": {
+        1: "optional string key",
+        2: "optional string value",
+    },
+}
+_ENUMS = {
+    "State": {"OPEN": 1, "IN_RECOVERY": 2, "CLOSED": 3},
+    "DigestType": {"CRC32": 1, "HMAC": 2, "CRC32C": 3, "DUMMY": 4},
+}
+
+
+def _file() -> descriptor_pb2.FileDescriptorProto:
+    file = descriptor_pb2.FileDescriptorProto(name="DataFormats.proto", syntax="proto2")
+    for enum_name, values in _ENUMS.items():
+        enum = file.enum_type.add(name=enum_name)
+        for value_name, number in values.items():
+            enum.value.add(name=value_name, number=number)
+    for message_name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=message_name)
+        for number, declaration in fields.items():
+            label, kind, name = declaration.split()
+            field = message.field.add(name=name, number=number, label=_LABELS[label])
+            if kind in _TYPES:
+                field.type = _TYPES[kind]
+            else:
+                field.type = _Field.TYPE_ENUM if kind in _ENUMS else _Field.TYPE_MESSAGE
+                field.type_name = f".{kind}"
+    return file
+
+
+def _classes() -> dict[str, Any]:
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(_file())
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+        for name in _MESSAGES
+    }
+
+
+_CLASSES = _classes()
+
+# Generated classes have attributes that no type checker sees, hence Any.
+LedgerMetadataFormat: Any = _CLASSES["LedgerMetadataFormat"]
+CookieFormat: Any = _CLASSES["CookieFormat"]
+BookieServiceInfoFormat: Any = _CLASSES["BookieServiceInfoFormat"]

@@ -1,0 +1,126 @@
+"""Names of the znodes of a cluster, in one place.
+
+The tree is Apache BookKeeper's. A ledger id becomes a path in one of two forms, and an id is
+only ever stored in one of them ("hierarchical" layout):
+
+* ids below 2**31 - 1: ten decimal digits split 2-4-4, ``00/0000/L0007``;
+* all others: nineteen digits split 3-4-4-4-4, ``000/0000/0021/4748/L3647``.
+
+Source: BookKeeper 4.17 ``util/StringUtils``, ``meta/HierarchicalLedgerManager`` (which form),
+``meta/AbstractZkLedgerManager`` (names that are no ledgers), ``util/BookKeeperConstants``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+
+LONG_ID_FIRST: Final = (1 << 31) - 1
+"""The smallest id in the long form, and the first that the short generator cannot give."""
+
+SPECIAL_NAMES: Final = frozenset(
+    {"available", "cookies", "idgen", "idgen-long", "underreplication", "INSTANCEID", "LAYOUT"}
+)
+"""Children of the root that are no part of the ledgers."""
+
+READONLY: Final = "readonly"
+
+_SHORT_PARENT = re.compile(r"\d{2}")
+_LONG_PARENT = re.compile(r"\d{3}")
+_MIDDLE = re.compile(r"\d{4}")
+_LEAF = re.compile(r"L(\d{4})")
+
+
+def layout(root: str) -> str:
+    """Which ledger manager the cluster uses."""
+    return f"{root}/LAYOUT"
+
+
+def instance_id(root: str) -> str:
+    """The cluster's random name."""
+    return f"{root}/INSTANCEID"
+
+
+def available(root: str) -> str:
+    """Parent of the registrations of writable bookies, and of the read-only ones' parent."""
+    return f"{root}/available"
+
+
+def available_readonly(root: str) -> str:
+    """Parent of the registrations of read-only bookies."""
+    return f"{root}/available/{READONLY}"
+
+
+def registration(root: str, bookie_id: BookieId, *, readonly: bool) -> str:
+    """The ephemeral node of a live bookie."""
+    parent = available_readonly(root) if readonly else available(root)
+    return f"{parent}/{bookie_id}"
+
+
+def cookies(root: str) -> str:
+    """Parent of all cookies."""
+    return f"{root}/cookies"
+
+
+def cookie(root: str, bookie_id: BookieId) -> str:
+    """The cookie of one bookie."""
+    return f"{root}/cookies/{bookie_id}"
+
+
+def short_ids(root: str) -> str:
+    """Parent of the counter that gives ids below ``LONG_ID_FIRST``."""
+    return f"{root}/idgen"
+
+
+def long_ids(root: str) -> str:
+    """Parent of the counters that give all other ids; exists once the short one ran out."""
+    return f"{root}/idgen-long"
+
+
+def ledger(root: str, ledger_id: LedgerId) -> str:
+    """The node that holds a ledger's metadata."""
+    if ledger_id < LONG_ID_FIRST:
+        digits = f"{ledger_id:010d}"
+        return f"{root}/{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
+    digits = f"{ledger_id:019d}"
+    middle = "/".join(digits[start : start + 4] for start in (3, 7, 11))
+    return f"{root}/{digits[:3]}/{middle}/L{digits[15:]}"
+
+
+def ledger_parents(root: str, ledger_id: LedgerId) -> list[str]:
+    """The nodes between the root and a ledger, deepest first."""
+    parts = ledger(root, ledger_id)[len(root) + 1 :].split("/")[:-1]
+    return [f"{root}/{'/'.join(parts[:depth])}" for depth in range(len(parts), 0, -1)]
+
+
+def parse_ledger(root: str, path: str) -> LedgerId | None:
+    """The ledger whose metadata a path holds; ``None`` when it is no such path.
+
+    A path of the wrong form for its id (the short one where the long one is due, or the
+    reverse) is no ledger's: BookKeeper would never look there.
+    """
+    if not path.startswith(f"{root}/"):
+        return None
+    *parents, leaf = path[len(root) + 1 :].split("/")
+    matched = _LEAF.fullmatch(leaf)
+    if matched is None or not is_parent_name(parents):
+        return None
+    digits = "".join(parents) + matched.group(1)
+    if len(digits) not in {10, 19}:
+        return None
+    ledger_id = LedgerId(int(digits))
+    return ledger_id if ledger(root, ledger_id) == path else None
+
+
+def is_parent_name(parts: list[str]) -> bool:
+    """Whether these names, from the root down, can lead to ledgers."""
+    first, *rest = parts or [""]
+    if _SHORT_PARENT.fullmatch(first):
+        depth = 2
+    elif _LONG_PARENT.fullmatch(first):
+        depth = 4
+    else:
+        return False
+    return len(parts) <= depth and all(_MIDDLE.fullmatch(name) for name in rest)

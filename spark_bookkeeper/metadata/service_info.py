@@ -1,0 +1,135 @@
+"""What a live bookie publishes of itself: Apache BookKeeper's service info.
+
+The data of a registration is a ``BookieServiceInfoFormat`` message: endpoints (clients use the
+first whose protocol is ``bookie-rpc``) and properties. What we add are properties, so
+BookKeeper's tools show them and do not mind.
+
+Source: BookKeeper 4.17 ``discover/BookieServiceInfo``, ``discover/ZKRegistrationManager``,
+``discover/BookieServiceInfoUtils`` (an empty node speaks for ``host:port`` in its name).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from spark_bookkeeper.errors import MetadataFormatError
+from spark_bookkeeper.metadata.formats import BookieServiceInfoFormat
+from spark_bookkeeper.metadata.store import Registration
+from spark_bookkeeper.protocol.ids import BookieId
+
+_ROOT_URI: Final = "spark-bookkeeper.root_uri"
+_INCARNATION: Final = "spark-bookkeeper.incarnation"
+_FREE_BYTES: Final = "spark-bookkeeper.free_bytes"
+_TOTAL_BYTES: Final = "spark-bookkeeper.total_bytes"
+_RACK: Final = "rack"
+_DEFAULT_RACK: Final = "/default-rack"
+_OURS: Final = frozenset({_ROOT_URI, _INCARNATION, _FREE_BYTES, _TOTAL_BYTES, _RACK})
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An address that a bookie answers on."""
+
+    id: str
+    port: int
+    host: str
+    protocol: str
+    auth: tuple[str, ...] = ()
+    extensions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceInfo:
+    """The fields of a registration as they stand in it, whoever wrote it."""
+
+    endpoints: tuple[Endpoint, ...]
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """In the order in which they were written."""
+
+
+def format_service_info(info: ServiceInfo) -> bytes:
+    """The bytes of a registration."""
+    message = BookieServiceInfoFormat()
+    for endpoint in info.endpoints:
+        message.endpoints.add(
+            id=endpoint.id,
+            port=endpoint.port,
+            host=endpoint.host,
+            protocol=endpoint.protocol,
+            auth=endpoint.auth,
+            extensions=endpoint.extensions,
+        )
+    for key, value in info.properties.items():
+        message.properties.add(key=key, value=value)
+    return bytes(message.SerializeToString())
+
+
+def parse_service_info(data: bytes, path: str) -> ServiceInfo:
+    """The fields of a registration; nothing at all is said by an empty one.
+
+    Raises:
+        MetadataFormatError: the bytes are no such message.
+    """
+    try:
+        message = BookieServiceInfoFormat.FromString(data)
+    except DecodeError as error:
+        raise MetadataFormatError(
+            f"{path} holds no bookie service info: {error}. Restart that bookie, which "
+            "registers it anew",
+            path=path,
+        ) from error
+    return ServiceInfo(
+        endpoints=tuple(
+            Endpoint(e.id, e.port, e.host, e.protocol, tuple(e.auth), tuple(e.extensions))
+            for e in message.endpoints
+        ),
+        properties={item.key: item.value for item in message.properties},
+    )
+
+
+def encode_registration(registration: Registration) -> bytes:
+    """The bytes of a registration of ours; its one endpoint is the bookie id's host and port."""
+    host, _, port = registration.bookie_id.rpartition(":")
+    said = {
+        _ROOT_URI: registration.root_uri,
+        _INCARNATION: registration.incarnation,
+        _RACK: registration.rack,
+        _FREE_BYTES: _number(registration.free_bytes),
+        _TOTAL_BYTES: _number(registration.total_bytes),
+        **registration.properties,
+    }
+    return format_service_info(
+        ServiceInfo(
+            endpoints=(Endpoint("bookie", int(port), host, "bookie-rpc"),),
+            properties={key: value for key, value in said.items() if value},
+        )
+    )
+
+
+def decode_registration(
+    bookie_id: BookieId, data: bytes, path: str, *, readonly: bool
+) -> Registration:
+    """What a registration says; a foreign bookie's has neither root nor incarnation."""
+    said = parse_service_info(data, path).properties
+    return Registration(
+        bookie_id=bookie_id,
+        root_uri=said.get(_ROOT_URI, ""),
+        incarnation=said.get(_INCARNATION, ""),
+        is_readonly=readonly,
+        rack=said.get(_RACK, _DEFAULT_RACK),
+        free_bytes=_count(said.get(_FREE_BYTES)),
+        total_bytes=_count(said.get(_TOTAL_BYTES)),
+        properties={key: value for key, value in said.items() if key not in _OURS},
+    )
+
+
+def _number(count: int | None) -> str:
+    return "" if count is None else str(count)
+
+
+def _count(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() else None
