@@ -1,0 +1,85 @@
+"""Runs one program for as long as the process that asked for it lives.
+
+A program of its own, started as ``python -I -S watchdog.py PROGRAM ARGUMENT ...`` with a pipe
+from its maker as standard input, so it uses nothing but the standard library. It writes the
+program's process id to standard output, then waits for the first of
+
+* the program ends: the watchdog ends with its exit code;
+* standard input ends: the maker closed it (stop, please), or is gone, however it went, since
+  the operating system closes a pipe even after ``kill -9``;
+* its parent is another process than before: the maker is gone, but a child that it forked
+  still holds the pipe.
+
+In the last two cases it asks the program to stop and kills it when that takes too long. If
+the watchdog is killed itself, Linux kills the program (``PR_SET_PDEATHSIG``). The signal is
+tied to the *thread* that started the program, which is why it is asked for here, where the only
+thread lives to the end, and not by the maker.
+
+The program runs in the session that the maker gave the watchdog: Ctrl-C in a terminal does not
+reach it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+
+PATIENCE_SECONDS = 5.0
+"""From asking the program to stop until it is killed."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(command: list[str]) -> int:
+    """Run ``command``; return its exit code, or 128 + signal as a shell does."""
+    parent = os.getppid()
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    wakeup_read, wakeup_write = os.pipe()
+    os.set_blocking(wakeup_write, False)
+    signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+    asked_to_stop = []
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGTERM, lambda *_: asked_to_stop.append(True))
+
+    program = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        close_fds=False,  # the maker's lock file is among those that the program inherits
+        preexec_fn=_die_with_parent,  # safe: this process has one thread
+    )
+    os.write(1, f"{program.pid}\n".encode())
+    while program.poll() is None:
+        ready, _, _ = select.select([0, wakeup_read], [], [], 1.0)
+        if wakeup_read in ready:
+            os.read(wakeup_read, 4096)
+        if (0 in ready and not os.read(0, 4096)) or asked_to_stop or os.getppid() != parent:
+            _stop(program)
+    code = program.returncode
+    return code if code >= 0 else 128 - code
+
+
+def _stop(program: subprocess.Popen[bytes]) -> None:
+    program.terminate()
+    try:
+        program.wait(PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        program.kill()
+        program.wait()
+
+
+def _die_with_parent() -> None:
+    for restored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(restored, signal.SIG_DFL)
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
