@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         NoSuchLedgerError,
         NotEnoughBookiesError,
         RecoveryUndecidedError,
+        SlotTakenError,
         UnauthorizedError,
         UnsuitableStorageError,
         VersionConflictError,
@@ -70,6 +71,7 @@ __all__ = [
     "NoSuchLedgerError",
     "NotEnoughBookiesError",
     "RecoveryUndecidedError",
+    "SlotTakenError",
     "UnauthorizedError",
     "UnsuitableStorageError",
     "VersionConflictError",
@@ -84,12 +86,14 @@ _HOMES = {
 """Where a public name lives, when it is not an error."""
 
 
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_HOMES.get(name, "spark_bookkeeper.errors")), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker would take every misspelt name for a public one
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_HOMES.get(name, "spark_bookkeeper.errors")), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -71,7 +71,8 @@ class Runtime(Protocol):
 
     def map(self, function: Callable[[Any], T], items: list[Any], width: int = 16) -> list[T]:
         """``[function(item) for item in items]``, up to ``width`` at once; raises the first error
-        in the order of the items, after all have ended."""
+        in the order of the items, after all have ended.
+        """
 
 
 class _ThreadTask:

@@ -1,0 +1,202 @@
+"""The root of the command line: options anywhere, exit codes, messages for a person."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import json
+import subprocess
+import sys
+from types import ModuleType
+
+import click
+import pytest
+
+from spark_bookkeeper.cli import main as cli
+from spark_bookkeeper.cli.settings import METADATA_URI_VARIABLE, Settings, exit_code_of
+from spark_bookkeeper.errors import (
+    BookKeeperError,
+    InvalidArgumentError,
+    LedgerFencedError,
+    MetadataUnavailableError,
+    NoClusterError,
+)
+
+
+@click.group()
+def doctor() -> None:
+    """A noun for these tests."""
+
+
+@doctor.command()
+@click.pass_obj
+def tell(settings: Settings) -> None:
+    """Tell the global options."""
+    settings.output.json(
+        {
+            "uri": settings.metadata_uri,
+            "json": settings.output.is_json,
+            "verbose": settings.is_verbose,
+        }
+    )
+
+
+@doctor.command()
+@click.argument("code", type=int)
+def leave(code: int) -> int:
+    """End with an exit code."""
+    return code
+
+
+@doctor.command()
+@click.argument("kind")
+@click.pass_obj
+def fail(settings: Settings, kind: str) -> None:
+    """End with an error."""
+    if kind == "uri":
+        settings.require_metadata_uri()
+    if kind == "fenced":
+        raise LedgerFencedError("ledger 7 was fenced; the adds may or may not be written")
+    if kind == "interrupt":
+        raise KeyboardInterrupt
+    raise RuntimeError("a surprise")
+
+
+@pytest.fixture(autouse=True)
+def _noun(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "spark_bookkeeper.cli.doctor"
+    module = ModuleType(name)
+    module.__spec__ = importlib.machinery.ModuleSpec(name, loader=None)
+    module.__dict__["doctor"] = doctor
+    monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delenv(METADATA_URI_VARIABLE, raising=False)
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+    assert cli.run(arguments) == 0
+    value: dict[str, object] = json.loads(capsys.readouterr().out)
+    return value
+
+
+def test_global_options_stand_before_the_noun_or_behind_the_verb(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    expected = {"uri": "zk://zk1:2181/ledgers", "json": True, "verbose": True}
+    options = ("--metadata-uri", "zk://zk1:2181/ledgers", "--json", "--verbose")
+
+    assert told(capsys, *options, "doctor", "tell") == expected
+    assert told(capsys, "doctor", "tell", *options) == expected
+
+
+def test_the_option_wins_over_the_variable(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(METADATA_URI_VARIABLE, "zk://from-variable/ledgers")
+
+    assert told(capsys, "doctor", "tell")["uri"] == "zk://from-variable/ledgers"
+    assert told(capsys, "doctor", "tell", "--metadata-uri", "zk://given")["uri"] == "zk://given"
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_a_command_chooses_its_exit_code(code: int) -> None:
+    assert cli.run(["doctor", "leave", str(code)]) == code
+
+
+def test_an_error_is_one_message_and_no_stack_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["doctor", "fail", "fenced"]) == 1
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("Error: ledger 7 was fenced; the adds may or may not be written")
+    assert "Traceback" not in captured.err
+
+
+def test_verbose_shows_the_stack_trace_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["doctor", "fail", "surprise", "--verbose"]) == 1
+
+    captured = capsys.readouterr()
+    assert "Traceback" in captured.err
+    assert "Error: RuntimeError: a surprise" in captured.err
+
+
+def test_no_cluster_named_is_a_wrong_call_with_the_remedy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.run(["doctor", "fail", "uri"]) == 2
+
+    assert METADATA_URI_VARIABLE in capsys.readouterr().err
+
+
+def test_an_interrupt_leaves_something_undone() -> None:
+    assert cli.run(["doctor", "fail", "interrupt"]) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--no-such-option"], ["no-such-noun"], ["doctor", "no-such-verb"]]
+)
+def test_a_wrong_call_is_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(arguments) == 2
+
+    assert "Error: No such" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InvalidArgumentError("a wrong call"), 2),
+        (NoClusterError("no cluster here"), 2),
+        (MetadataUnavailableError("nobody there", nothing_changed=True), 2),
+        (MetadataUnavailableError("the answer was lost"), 1),
+        (BookKeeperError("anything else"), 1),
+    ],
+)
+def test_2_promises_that_nothing_was_changed(error: BookKeeperError, code: int) -> None:
+    assert exit_code_of(error) == code
+
+
+def test_a_noun_without_a_module_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cli.NOUNS, "unwritten", "Not there yet.")
+
+    assert "unwritten" not in cli.root.list_commands(click.Context(cli.root))
+    assert "doctor" in cli.root.list_commands(click.Context(cli.root))
+
+
+def test_help_is_there_without_importing_any_noun_or_spark() -> None:
+    script = (
+        "import sys; from spark_bookkeeper.cli.main import run; code = run(['--help']);"
+        "heavy = [m for m in ('pyspark', 'pyarrow', 'kazoo', 'pandas') if m in sys.modules];"
+        "print(code, heavy)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+    assert "--metadata-uri" in done.stdout
+    assert done.stdout.strip().endswith("0 []")
+
+
+def test_the_package_runs_as_the_command_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_bookkeeper", "no-such-noun"], capture_output=True, text=True
+    )
+
+    assert done.returncode == 2
+    assert "No such command" in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    script = (
+        "from spark_bookkeeper.cli.main import run; import spark_bookkeeper.cli.main as m, click\n"
+        "@m.root.command('flood')\n"
+        "def flood():\n"
+        "    for _ in range(100_000): click.echo('ledger')\n"
+        "m.root.get_command = lambda ctx, name: flood\n"
+        "raise SystemExit(run(['flood']))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        complaint = process.stderr.read()
+
+    assert complaint == ""

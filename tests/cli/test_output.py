@@ -1,0 +1,119 @@
+"""What commands print: JSON that parses, tables that keep every cell, progress on stderr."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from spark_bookkeeper.cli import output as module
+from spark_bookkeeper.cli.output import Output
+
+
+class State(enum.Enum):
+    OPEN = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    ledger_id: int
+    state: State
+    custom_metadata: Mapping[str, bytes]
+
+
+def test_json_has_a_form_for_every_value_of_a_report(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {
+        "rows": [Row(7, State.OPEN, {"name": b"orders", "nonce": b"\xff\x00"})],
+        "ctime": datetime(2026, 11, 21, tzinfo=timezone.utc),
+        "bookies": frozenset({"b:1", "a:1"}),
+        "path": Path("slots"),
+        "facts": MappingProxyType({"entries": 3}),
+    }
+
+    Output(is_json=True).json(value)
+
+    assert json.loads(capsys.readouterr().out) == {
+        "rows": [
+            {
+                "ledger_id": 7,
+                "state": "OPEN",
+                "custom_metadata": {"name": "orders", "nonce": "ff00"},
+            }
+        ],
+        "ctime": "2026-11-21T00:00:00+00:00",
+        "bookies": ["a:1", "b:1"],
+        "path": "slots",
+        "facts": {"entries": 3},
+    }
+
+
+def test_json_refuses_what_it_has_no_form_for() -> None:
+    with pytest.raises(TypeError, match="object has no form in JSON"):
+        Output(is_json=True).json({"value": object()})
+
+
+def test_a_result_is_either_json_or_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    for is_json in (True, False):
+        out = Output(is_json=is_json)
+        out.result({"complete": True}, lambda out=out: out.say("All there."))  # type: ignore[misc]  # a default in a lambda
+
+    assert capsys.readouterr().out == '{"complete": true}\nAll there.\n'
+
+
+def test_beside_json_a_sentence_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(is_json=True).say("Copying.")
+
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "Copying.\n")
+
+
+def test_a_table_keeps_every_cell_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    ensemble = "[" + ", ".join(f"10.0.0.{i}:3181" for i in range(30)) + "]"
+
+    Output().table(["ledger", "ensemble", "reason"], [[7, ensemble, None], [123456, "[red]", "x"]])
+
+    printed = capsys.readouterr().out
+    assert ensemble in printed
+    assert "[red]" in printed
+    assert "None" not in printed
+    assert "│      7 │" in printed, "numbers stand to the right"
+
+
+def test_short_work_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with Output().progress("copying", total=2, unit="fragments") as progress:
+        progress.advance()
+        progress.advance()
+
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "")
+    assert progress.done == 2
+
+
+def test_long_work_is_seen_even_when_it_does_not_move(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LINE_INTERVAL_S", 0.001)
+
+    seen = ""
+    with Output().progress("listing ledgers"):
+        while "listing ledgers: 0 after 0 s\n" not in seen:
+            seen += capsys.readouterr().err
+
+
+def test_a_line_of_progress_has_rate_and_time_left() -> None:
+    lines = module._Lines("copying", 200, "fragments")
+    lines.set(50)
+
+    assert lines.line(10.0) == (
+        "copying: 50 of 200 fragments after 10 s, 5.0 fragments/s, about 30 s left"
+    )
+
+
+def test_never_more_than_ten_seconds_of_silence() -> None:
+    assert module.LINE_INTERVAL_S < 10

@@ -1,0 +1,88 @@
+"""A session that suits this library, or the active one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.spark.session import session_settings, spark_session
+
+
+def test_a_local_session_listens_on_the_loopback_address_only() -> None:
+    settings = session_settings("local[2]", {})
+
+    assert settings["spark.driver.host"] == "127.0.0.1"
+    assert settings["spark.driver.bindAddress"] == "127.0.0.1"
+    assert settings["spark.ui.enabled"] == "false"
+    assert "log4j2.properties" in settings["spark.driver.extraJavaOptions"]
+
+
+def test_a_session_on_a_cluster_keeps_the_address_that_executors_can_reach() -> None:
+    assert "spark.driver.host" not in session_settings("spark://master:7077", {})
+
+
+def test_what_is_asked_for_wins() -> None:
+    settings = session_settings(None, {"spark.master": "yarn", "spark.ui.enabled": "true"})
+
+    assert settings["spark.master"] == "yarn"
+    assert settings["spark.ui.enabled"] == "true"
+    assert "spark.driver.host" not in settings
+
+
+def test_a_defaults_file_decides_where_spark_runs() -> None:
+    assert "spark.master" not in session_settings(None, {}, has_defaults_file=True)
+    assert session_settings(None, {})["spark.master"] == "local[*]"
+
+
+def test_a_name_that_is_no_setting_of_spark_is_refused_before_anything_starts() -> None:
+    with pytest.raises(InvalidArgumentError, match="'executor_memory' is not a Spark setting"):
+        spark_session(executor_memory="1g")
+
+
+@pytest.mark.spark
+def test_a_session_is_quiet_runs_this_python_and_is_found_again() -> None:
+    # In a process of its own: a session is global, and Delta must be refused on a running one.
+    script = """
+import sys
+import spark_bookkeeper as sbk
+spark = sbk.spark_session("local[1]", spark_sql_shuffle_partitions=3)
+try:
+    assert sbk.spark_session() is spark
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
+    assert spark.sparkContext.uiWebUrl is None
+    frame = spark.range(4, numPartitions=2).mapInArrow(executables, "python string")
+    assert {row.python for row in frame.collect()} == {sys.executable}
+    try:
+        sbk.spark_session(delta=True)
+    except sbk.InvalidArgumentError as error:
+        assert "made without Delta" in str(error)
+    else:
+        raise AssertionError("Delta was promised on a session that has none")
+finally:
+    spark.stop()
+"""
+    define = """
+def executables(batches):
+    import sys, pyarrow
+    for batch in batches:
+        yield pyarrow.RecordBatch.from_pydict({"python": [sys.executable] * batch.num_rows})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", define + script],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    complaints = [
+        line
+        for line in done.stderr.splitlines()
+        if line and "incubator" not in line and not line.startswith("Picked up ")
+    ]
+    assert complaints == []

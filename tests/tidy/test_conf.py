@@ -1,0 +1,44 @@
+"""The files in ``conf/`` show every key, its unit and its default, and say the truth."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.config import (
+    BookieConfig,
+    ClientConfig,
+    load_bookie_config,
+    load_client_config,
+)
+from spark_bookkeeper.spark.session import conf_directory
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+FILES = {"client.toml": ClientConfig, "bookie.toml": BookieConfig}
+
+
+def test_every_configuration_file_is_known_here() -> None:
+    assert {path.name for path in CONF.glob("*.toml")} == set(FILES)
+
+
+def test_a_file_holds_the_defaults() -> None:
+    assert load_client_config(CONF / "client.toml") == ClientConfig()
+    assert load_bookie_config(CONF / "bookie.toml") == BookieConfig()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_shows_every_key_below_a_comment_with_its_unit(name: str) -> None:
+    text = (CONF / name).read_text(encoding="utf-8")
+    shown = re.findall(r"((?:^#.*\n)+)(\w+) = ", text, flags=re.MULTILINE)
+
+    assert [key for _, key in shown] == [field.name for field in fields(FILES[name])]
+    for comment, key in shown:
+        assert re.search(r"\[[a-z]+.*\]\n$", comment), f"{key}: no [unit] at the end of its comment"
+
+
+def test_the_installed_library_finds_the_files() -> None:
+    assert conf_directory() == CONF

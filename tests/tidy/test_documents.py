@@ -1,0 +1,118 @@
+"""Documents name things that exist, and nothing points outside the project."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "spark_bookkeeper"
+PROTOCOL = PACKAGE / "protocol" / "PROTOCOL.md"
+
+PLACES = ("spark_bookkeeper", "jobs", "conf", "tests", ".ci")
+MADE = {"__pycache__", "target", "node_modules"}
+TEXT = {
+    "",
+    ".cfg",
+    ".ini",
+    ".java",
+    ".json",
+    ".md",
+    ".properties",
+    ".py",
+    ".sh",
+    ".toml",
+    ".txt",
+    ".xml",
+}
+
+FOREIGN = {
+    "a path of one machine": r"(?<![\w/.}$~])/(?:work|opt|root|home)/\w",
+    "a path above the project": r"(?<![\w.])(?:\.\./)+(?:shared|seeds|reference|design|peers)\b",
+    "a document named by a hash": r"\b\d{3}_[0-9a-f]{16}\b",
+}
+
+INVARIANT = re.compile(r"[a-z]+(?:-[a-z]+){2,}")
+
+
+def documents() -> Iterator[Path]:
+    yield from (path for path in ROOT.iterdir() if path.is_file() and path.suffix in TEXT)
+    for place in PLACES:
+        for path in sorted((ROOT / place).rglob("*")):
+            if path.is_file() and path.suffix in TEXT and not MADE & set(path.parts):
+                yield path
+
+
+def test_nothing_points_outside_the_project() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {what}: {line.strip()[:100]}"
+        for path in documents()
+        if path.name != "test_documents.py" and path.name != "LICENSE"
+        for number, line in enumerate(
+            path.read_text(encoding="utf-8", errors="replace").splitlines(), 1
+        )
+        for what, pattern in FOREIGN.items()
+        if re.search(pattern, line)
+    ]
+
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.rglob("*.md")), ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_a_link_to_a_file_leads_to_a_file(path: Path) -> None:
+    if MADE & set(path.parts) or any(part.startswith(".venv") for part in path.parts):
+        pytest.skip("not a document of the project")
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
+    local = [
+        target for target in targets if "://" not in target and not target.startswith("mailto:")
+    ]
+
+    assert [target for target in local if not (path.parent / target).exists()] == []
+
+
+def named_in_protocol() -> list[str]:
+    if not PROTOCOL.exists():
+        pytest.skip("protocol/PROTOCOL.md is not written yet")
+    return re.findall(r"`([^`\n]+)`", PROTOCOL.read_text(encoding="utf-8"))
+
+
+def test_files_that_the_protocol_page_names_exist() -> None:
+    files = [name for name in named_in_protocol() if re.fullmatch(r"[\w/.]+\.(?:py|md|txt)", name)]
+    bases = (ROOT, PACKAGE, PACKAGE / "protocol", ROOT / "tests")
+
+    assert [name for name in files if not any((base / name).exists() for base in bases)] == []
+
+
+def test_tests_that_the_protocol_page_names_exist() -> None:
+    tests = {
+        name.split("::")[-1] for name in named_in_protocol() if re.search(r"\btest_\w+$", name)
+    }
+    defined = {
+        node.name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    }
+
+    assert sorted(tests - defined) == []
+
+
+def test_invariants_that_the_code_asserts_are_on_the_protocol_page() -> None:
+    listed = set(named_in_protocol())
+    asserted = {
+        node.msg.value
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Assert)
+        and isinstance(node.msg, ast.Constant)
+        and isinstance(node.msg.value, str)
+        and INVARIANT.fullmatch(node.msg.value)
+    }
+
+    assert sorted(asserted - listed) == []

@@ -1,0 +1,46 @@
+"""Format, lint, types and layers are tests: there is one command to learn, and CI runs it too."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PLACES = [
+    place for place in ("spark_bookkeeper", "tests", "jobs") if any((ROOT / place).rglob("*.py"))
+]
+
+
+def check(arguments: list[str], remedy: str) -> None:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        pytest.fail(f"{done.stdout}\nTo put it right: {remedy}", pytrace=False)
+
+
+def test_code_is_formatted() -> None:
+    check(["-m", "ruff", "format", "--check", *PLACES], "ruff format")
+
+
+def test_code_has_no_lint() -> None:
+    check(["-m", "ruff", "check", *PLACES], "ruff check --fix, then read what is left")
+
+
+@pytest.mark.timeout(900)
+def test_types_are_strict() -> None:
+    check(["-m", "mypy", *PLACES], f"run `mypy {' '.join(PLACES)}` and mend what it names")
+
+
+def test_layers_point_down() -> None:
+    run = "from importlinter.cli import lint_imports_command; lint_imports_command([])"
+    check(["-c", run], "run `lint-imports`; move the code down, or hand the value in from above")
