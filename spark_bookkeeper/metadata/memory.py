@@ -1,0 +1,349 @@
+"""The metadata store in memory: the twin of the one in ZooKeeper.
+
+A ``MemoryCluster`` is what the servers hold, and each ``MemoryStore`` is one session with
+them. Nothing here waits, reads a clock or rolls dice, so a simulation can step through it. To
+disturb it, give a session ``faults``: it is called before and after every operation with
+``("before" | "after", operation, subject)``, where the subject is a ledger or bookie id or
+"". What it may do:
+
+* return: nothing happens, though a simulator may have let others run meanwhile;
+* raise ``MetadataUnavailableError`` before: the request was lost;
+* raise it after: the effect took place and the answer was lost;
+* raise ``Postponed`` before: the request is on its way, the caller is told that the answer is
+  unknown, and the effect takes place when somebody calls the function that was appended to
+  ``MemoryCluster.pending``.
+
+Values go through the codec when they are written, so whatever ZooKeeper's bytes could not hold
+is refused here as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Literal, TypeVar
+
+from spark_bookkeeper.errors import (
+    CookieMismatchError,
+    InvalidArgumentError,
+    LedgerExistsError,
+    MetadataUnavailableError,
+    NoClusterError,
+    NoSuchLedgerError,
+    VersionConflictError,
+)
+from spark_bookkeeper.metadata import refusals
+from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
+from spark_bookkeeper.metadata.cookies import decode_cookie, encode_cookie
+from spark_bookkeeper.metadata.service_info import decode_registration, encode_registration
+from spark_bookkeeper.metadata.store import Cookie, Registration, Versioned
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+
+T = TypeVar("T")
+
+Faults = Callable[[Literal["before", "after"], str, str], None]
+
+
+class Postponed(Exception):
+    """Raised by ``faults`` before an operation: it takes effect later, or never."""
+
+
+class MemoryCluster:
+    """What the servers of a metadata store hold; shared by all sessions with them.
+
+    The lock is never held while ``faults`` or a callback runs, so it is never waited for
+    where only one thread runs at a time.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.ledgers: dict[LedgerId, Versioned[LedgerMetadata]] = {}
+        self.cookies: dict[BookieId, Versioned[Cookie]] = {}
+        self.registrations: dict[BookieId, tuple[Registration, int]] = {}
+        """With the number of the session that holds each."""
+        self.instance_id: str | None = None
+        self.pending: list[Callable[[], None]] = []
+        """Requests that were postponed; call one to let it take effect."""
+        self.next_ledger_id = 0
+        self._numbers = itertools.count(1)
+        self._watchers: dict[int, Callable[[], None]] = {}
+
+    def session(self, faults: Faults | None = None) -> MemoryStore:
+        """A new session."""
+        return MemoryStore(self, faults)
+
+    def number(self) -> int:
+        """A number never given before."""
+        return next(self._numbers)
+
+    def watch(self, changed: Callable[[], None]) -> Callable[[], None]:
+        number = self.number()
+        self._watchers[number] = changed
+
+        def stop() -> None:
+            self._watchers.pop(number, None)
+
+        return stop
+
+    def notify(self) -> None:
+        """Tell everybody who watches the registrations; the lock is not held."""
+        for changed in list(self._watchers.values()):
+            changed()
+
+
+class MemoryStore:
+    """One session with a ``MemoryCluster``; implements ``MetadataStore``."""
+
+    def __init__(self, cluster: MemoryCluster, faults: Faults | None = None) -> None:
+        self.cluster = cluster
+        self.faults = faults
+        self._session = cluster.number()
+        self._lost: list[Callable[[], None]] = []
+        self._stops: list[Callable[[], None]] = []
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"MemoryStore(session={self._session})"
+
+    # Ledgers
+
+    def generate_ledger_id(self) -> LedgerId:
+        def effect() -> LedgerId:
+            ledger_id = LedgerId(self.cluster.next_ledger_id)
+            self.cluster.next_ledger_id += 1
+            return ledger_id
+
+        return self._call("generate_ledger_id", "", effect)
+
+    def create_ledger(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata
+    ) -> Versioned[LedgerMetadata]:
+        if metadata.ctoken is None and metadata.format_version >= 3:
+            metadata = replace(metadata, ctoken=self.cluster.number())
+        stored = Versioned(_as_stored(metadata), 0)
+
+        def effect() -> Versioned[LedgerMetadata]:
+            there = self.cluster.ledgers.setdefault(ledger_id, stored)
+            if there is not stored and (
+                metadata.ctoken is None or there.value.ctoken != metadata.ctoken
+            ):
+                raise refusals.ledger_exists(ledger_id)
+            return there
+
+        return self._call("create_ledger", str(ledger_id), effect)
+
+    def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
+        return self._call("read_ledger", str(ledger_id), lambda: self._ledger(ledger_id))
+
+    def write_ledger(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int
+    ) -> Versioned[LedgerMetadata]:
+        token = self.cluster.number() if metadata.format_version >= 3 else None
+        stored = Versioned(_as_stored(replace(metadata, ctoken=token)), version + 1)
+
+        def effect() -> Versioned[LedgerMetadata]:
+            found = self._ledger(ledger_id).version
+            if found != version:
+                raise refusals.ledger_conflict(ledger_id, version, found)
+            self.cluster.ledgers[ledger_id] = stored
+            return stored
+
+        return self._call("write_ledger", str(ledger_id), effect)
+
+    def delete_ledger(self, ledger_id: LedgerId) -> None:
+        self._call(
+            "delete_ledger", str(ledger_id), lambda: self.cluster.ledgers.pop(ledger_id, None)
+        )
+
+    def ledger_ids(self) -> Iterator[LedgerId]:
+        return iter(self._call("ledger_ids", "", lambda: sorted(self.cluster.ledgers)))
+
+    def read_ledgers(
+        self, ledger_ids: Iterable[LedgerId]
+    ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata] | None]]:
+        for ledger_id in ledger_ids:
+            try:
+                yield ledger_id, self.read_ledger(ledger_id)
+            except NoSuchLedgerError:
+                yield ledger_id, None
+
+    # Bookies
+
+    def instance_id(self) -> str:
+        return self._call("instance_id", "", self._instance_id)
+
+    def registrations(self) -> Sequence[Registration]:
+        def effect() -> list[Registration]:
+            held = self.cluster.registrations
+            return [held[bookie_id][0] for bookie_id in sorted(held)]
+
+        return self._call("registrations", "", effect)
+
+    def register(self, registration: Registration) -> None:
+        bookie_id = registration.bookie_id
+        stored = decode_registration(
+            bookie_id,
+            encode_registration(registration),
+            bookie_id,
+            readonly=registration.is_readonly,
+        )
+
+        def effect() -> bool:
+            before, holder = self.cluster.registrations.get(bookie_id, (None, self._session))
+            if holder != self._session:
+                raise refusals.held_elsewhere(bookie_id)
+            self.cluster.registrations[bookie_id] = (stored, self._session)
+            return before is None or before.is_readonly != stored.is_readonly
+
+        self._call("register", bookie_id, effect, announce=bool)
+
+    def unregister(self, bookie_id: BookieId) -> None:
+        def effect() -> bool:
+            _, holder = self.cluster.registrations.get(bookie_id, (None, None))
+            if holder != self._session:
+                return False
+            del self.cluster.registrations[bookie_id]
+            return True
+
+        self._call("unregister", bookie_id, effect, announce=bool)
+
+    def cookies(self) -> Sequence[Versioned[Cookie]]:
+        def effect() -> list[Versioned[Cookie]]:
+            return [self.cluster.cookies[bookie_id] for bookie_id in sorted(self.cluster.cookies)]
+
+        return self._call("cookies", "", effect)
+
+    def read_cookie(self, bookie_id: BookieId) -> Versioned[Cookie] | None:
+        return self._call("read_cookie", bookie_id, lambda: self.cluster.cookies.get(bookie_id))
+
+    def write_cookie(self, cookie: Cookie, version: int | None) -> None:
+        bookie_id = cookie.bookie_id
+        stored = decode_cookie(encode_cookie(cookie), bookie_id)
+
+        def effect() -> None:
+            self._check_cookie(bookie_id, version)
+            next_version = 0 if version is None else version + 1
+            self.cluster.cookies[bookie_id] = Versioned(stored, next_version)
+
+        self._call("write_cookie", bookie_id, effect)
+
+    def delete_cookie(self, bookie_id: BookieId, version: int) -> None:
+        def effect() -> None:
+            if bookie_id in self.cluster.cookies:
+                self._check_cookie(bookie_id, version)
+                del self.cluster.cookies[bookie_id]
+
+        self._call("delete_cookie", bookie_id, effect)
+
+    def watch_registrations(self, changed: Callable[[], None]) -> Callable[[], None]:
+        stop = self.cluster.watch(changed)
+        self._stops.append(stop)
+        return stop
+
+    # The session
+
+    def initialize_cluster(self) -> str:
+        def effect() -> str:
+            if self.cluster.instance_id is not None:
+                raise refusals.cluster_exists("this store")
+            self.cluster.instance_id = f"00000000-0000-4000-8000-{self.cluster.number():012x}"
+            return self.cluster.instance_id
+
+        return self._call("initialize_cluster", "", effect, needs_cluster=False)
+
+    def on_session_lost(self, lost: Callable[[], None]) -> None:
+        self._lost.append(lost)
+
+    def expire(self) -> None:
+        """End the session as the servers would: registrations go, and a new session begins."""
+        self._end_session()
+        self._session = self.cluster.number()
+        for lost in list(self._lost):
+            lost()
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            for stop in self._stops:
+                stop()
+            self._end_session()
+
+    # Inside
+
+    def _call(
+        self,
+        operation: str,
+        subject: str,
+        effect: Callable[[], T],
+        *,
+        needs_cluster: bool = True,
+        announce: Callable[[T], bool] | None = None,
+    ) -> T:
+        """Carry out one operation: faults, the effect in one step, callbacks, faults."""
+
+        def take_effect() -> T:
+            with self.cluster.lock:
+                if needs_cluster:
+                    self._instance_id()
+                result = effect()
+            if announce is not None and announce(result):
+                self.cluster.notify()
+            return result
+
+        if self._is_closed:
+            raise MetadataUnavailableError("the metadata store was closed; connect again")
+        if self.faults is not None:
+            try:
+                self.faults("before", operation, subject)
+            except Postponed as postponed:
+                self.cluster.pending.append(lambda: _ignoring_refusal(take_effect))
+                raise MetadataUnavailableError(
+                    f"{operation} {subject}: no answer; it may or may not take effect"
+                ) from postponed
+        try:
+            return take_effect()
+        finally:
+            if self.faults is not None:
+                self.faults("after", operation, subject)
+
+    def _instance_id(self) -> str:
+        if self.cluster.instance_id is None:
+            raise refusals.no_cluster("this store")
+        return self.cluster.instance_id
+
+    def _ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
+        try:
+            return self.cluster.ledgers[ledger_id]
+        except KeyError:
+            raise refusals.no_such_ledger(ledger_id) from None
+
+    def _check_cookie(self, bookie_id: BookieId, version: int | None) -> None:
+        there = self.cluster.cookies.get(bookie_id)
+        found = None if there is None else there.version
+        if found != version:
+            raise refusals.cookie_conflict(bookie_id, version, found)
+
+    def _end_session(self) -> None:
+        with self.cluster.lock:
+            held = [b for b, (_, s) in self.cluster.registrations.items() if s == self._session]
+            for bookie_id in held:
+                del self.cluster.registrations[bookie_id]
+        if held:
+            self.cluster.notify()
+
+
+def _as_stored(metadata: LedgerMetadata) -> LedgerMetadata:
+    return decode_ledger(encode_ledger(metadata), "memory")
+
+
+def _ignoring_refusal(take_effect: Callable[[], object]) -> None:
+    """Let a late request arrive; when the store refuses it, nobody is left to be told."""
+    try:
+        take_effect()
+    except (LedgerExistsError, NoSuchLedgerError, VersionConflictError):
+        return
+    except (CookieMismatchError, InvalidArgumentError, NoClusterError):
+        return

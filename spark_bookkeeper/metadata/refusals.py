@@ -1,0 +1,81 @@
+"""What callers are told when a metadata store refuses; the same words from every back end."""
+
+from __future__ import annotations
+
+from spark_bookkeeper.errors import (
+    CookieMismatchError,
+    InvalidArgumentError,
+    LedgerExistsError,
+    NoClusterError,
+    NoSuchLedgerError,
+    VersionConflictError,
+)
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+
+
+def no_cluster(where: str) -> NoClusterError:
+    """The store answers, but nobody has made a cluster in it."""
+    return NoClusterError(
+        f"there is no BookKeeper cluster at {where}. `spark-bookkeeper cluster init` makes one; "
+        "if there should be one, check the host and the root in the metadata URI"
+    )
+
+
+def cluster_exists(where: str) -> InvalidArgumentError:
+    """A cluster cannot be made where there is something already."""
+    return InvalidArgumentError(
+        f"there is something at {where} already; nothing was changed. Choose another root, or "
+        "look at it with `spark-bookkeeper cluster info`"
+    )
+
+
+def no_such_ledger(ledger_id: LedgerId) -> NoSuchLedgerError:
+    """The ledger was deleted or never existed."""
+    return NoSuchLedgerError(
+        f"there is no ledger {ledger_id}: it was deleted or never existed. "
+        "`spark-bookkeeper ledger list` shows those there are",
+        ledger_id=ledger_id,
+    )
+
+
+def ledger_exists(ledger_id: LedgerId) -> LedgerExistsError:
+    """The id is taken by somebody else."""
+    return LedgerExistsError(
+        f"ledger {ledger_id} exists already; nothing was written. Choose another id, or let one "
+        "be generated",
+        ledger_id=ledger_id,
+    )
+
+
+def ledger_conflict(ledger_id: LedgerId, expected: int, found: int | None) -> VersionConflictError:
+    """Somebody else changed the ledger first."""
+    there = "another" if found is None else str(found)
+    return VersionConflictError(
+        f"ledger {ledger_id}: its metadata has version {there} and not {expected}, so somebody "
+        "else changed it; nothing was written. Read it again, then decide",
+        expected=expected,
+        found=found,
+    )
+
+
+def held_elsewhere(bookie_id: BookieId) -> CookieMismatchError:
+    """Another session holds the bookie's registration."""
+    return CookieMismatchError(
+        f"bookie {bookie_id} is registered by another session, which is alive; nothing was "
+        "changed. Stop the other agent of this bookie, or start this one under its own id",
+        bookie_id=bookie_id,
+    )
+
+
+def cookie_conflict(
+    bookie_id: BookieId, expected: int | None, found: int | None
+) -> VersionConflictError:
+    """The cookie is another one than its writer believes."""
+    there = "there is none" if found is None else f"there is one of version {found}"
+    wanted = "none" if expected is None else f"one of version {expected}"
+    return VersionConflictError(
+        f"cookie of {bookie_id}: expected {wanted}, but {there}; nothing was written. Read it "
+        "again, then decide",
+        expected=expected,
+        found=found,
+    )

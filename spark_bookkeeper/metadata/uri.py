@@ -1,0 +1,79 @@
+"""Metadata URIs: where a cluster's metadata is.
+
+All of these mean the same cluster::
+
+    zk+hierarchical://zk1:2181,zk2:2181/ledgers
+    zk://zk1:2181;zk2:2181/ledgers
+    zk1:2181,zk2:2181
+
+Source: BookKeeper 4.17 ``meta/zk/ZKMetadataDriverBase`` (scheme, the separator ``;``) and
+``conf/AbstractConfiguration`` (the root ``/ledgers``).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from spark_bookkeeper.errors import InvalidArgumentError
+
+DEFAULT_ROOT: Final = "/ledgers"
+DEFAULT_PORT: Final = 2181
+
+_EXAMPLE: Final = "for example zk+hierarchical://zk1:2181,zk2:2181/ledgers, or zk1:2181"
+_SCHEMES: Final = frozenset({"zk", "zk+hierarchical", "zk+null"})
+_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._\-]+)(?::(?P<port>\d{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataUri:
+    """The servers of a ZooKeeper and the root of a cluster in it."""
+
+    servers: tuple[str, ...]
+    """``host:port`` of each server, in the order given."""
+    root: str = DEFAULT_ROOT
+    """Absolute path without a slash at its end."""
+
+    @property
+    def hosts(self) -> str:
+        """The servers as ZooKeeper clients take them."""
+        return ",".join(self.servers)
+
+    def __str__(self) -> str:
+        return f"zk+hierarchical://{self.hosts}{self.root}"
+
+
+def parse_metadata_uri(text: str) -> MetadataUri:
+    """Read a metadata URI.
+
+    Raises:
+        InvalidArgumentError: it is none; the message shows the part that is wrong, and a
+            right one.
+    """
+    scheme, separator, rest = text.strip().partition("://")
+    if not separator:
+        scheme, rest = "zk", text.strip()
+    if scheme.lower() not in _SCHEMES:
+        raise InvalidArgumentError(
+            f"metadata URI {text!r}: the scheme {scheme!r} is not one of "
+            f"{', '.join(sorted(_SCHEMES))}; {_EXAMPLE}"
+        )
+    authority, slash, path = rest.partition("/")
+    root = f"/{path.rstrip('/')}" if path.strip("/") else DEFAULT_ROOT
+    if slash and re.search(r"//|/\.{1,2}(/|$)|[?#\s\x00-\x1f]", root):
+        raise InvalidArgumentError(
+            f"metadata URI {text!r}: the root {root!r} is no path of ZooKeeper; {_EXAMPLE}"
+        )
+    names = re.split(r"[,;]", authority)
+    return MetadataUri(tuple(_server(name.strip(), text) for name in names), root)
+
+
+def _server(name: str, text: str) -> str:
+    matched = _HOST.fullmatch(name)
+    port = int(matched.group("port") or DEFAULT_PORT) if matched else 0
+    if matched is None or not 0 < port < 65536:
+        raise InvalidArgumentError(
+            f"metadata URI {text!r}: {name!r} is not of the form host:port; {_EXAMPLE}"
+        )
+    return f"{matched.group('name')}:{port}"
