@@ -1,0 +1,251 @@
+"""One function for each named invariant: raises ``InvariantError``, or returns nothing.
+
+They judge the evidence (disks and metadata, read without the library's own reader) against the
+history (what clients were told). ``check_step`` asks what one change can have broken, after
+every change; ``check_all`` asks everything.
+
+Source: SLOT-LOG, "Named invariants".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+from spark_bookkeeper.testing.simulation.evidence import Evidence
+from spark_bookkeeper.testing.simulation.scheduler import SimulationError
+
+
+class InvariantError(SimulationError):
+    """A named invariant does not hold. The message begins with its name."""
+
+
+def _demand(holds: bool, name: str, text: str) -> None:
+    if not holds:
+        raise InvariantError(f"{name}: {text}")
+
+
+def acked_entries_are_readable(evidence: Evidence) -> None:
+    """Every acknowledged entry is in the ledger, and on Qa bookies of its write set.
+
+    A bookie whose storage was destroyed is excused, but never more than Qa - 1 of them.
+    """
+    closed = evidence.closed
+    for acknowledged in evidence.history.acknowledged:
+        entry_id = acknowledged.entry_id
+        _demand(
+            closed is None or closed.last_entry_id is None or entry_id <= closed.last_entry_id,
+            "acked-entries-are-readable",
+            f"entry {entry_id} was acknowledged to {acknowledged.actor} and is beyond the last "
+            f"entry {closed and closed.last_entry_id}",
+        )
+        _demand_copies(evidence, "acked-entries-are-readable", entry_id)
+        _demand(
+            evidence.content[entry_id].payload == acknowledged.payload,
+            "acked-entries-are-readable",
+            f"entry {entry_id} holds {evidence.content[entry_id].payload!r}, "
+            f"not the acknowledged {acknowledged.payload!r}",
+        )
+
+
+def closed_entries_reach_ack_quorum(evidence: Evidence) -> None:
+    """When a ledger is closed, every entry up to the last is on Qa bookies of its write set."""
+    closed = evidence.closed
+    if closed is not None and closed.last_entry_id is not None:
+        for entry_id in range(closed.last_entry_id + 1):
+            _demand_copies(evidence, "closed-entries-reach-ack-quorum", entry_id)
+
+
+def all_closes_agree(evidence: Evidence) -> None:
+    """CLOSED is never left, and everybody who learns of the end learns of the same one."""
+    ends = {
+        (version.last_entry_id, version.length_bytes)
+        for version in evidence.versions
+        if version.state is LedgerState.CLOSED
+    }
+    told = {(c.last_entry_id, c.length_bytes) for c in evidence.history.closed}
+    _demand(len(ends) <= 1, "all-closes-agree", f"the metadata held several ends: {sorted(ends)}")
+    _demand(told <= ends, "all-closes-agree", f"told {sorted(told)}, in the metadata {ends}")
+    states = [version.state.value for version in evidence.versions]
+    _demand(states == sorted(states), "all-closes-agree", f"the state went back: {states}")
+
+
+def confirmed_never_exceeds_last_entry(evidence: Evidence) -> None:
+    """Neither what a writer acknowledged nor a LAC in any record is beyond the last entry."""
+    closed = evidence.closed
+    if closed is not None and closed.last_entry_id is not None:
+        told = max((a.entry_id for a in evidence.history.acknowledged), default=-1)
+        _demand(
+            max(told, evidence.highest_lac) <= closed.last_entry_id,
+            "confirmed-never-exceeds-last-entry",
+            f"acknowledged up to {told}, a record's LAC {evidence.highest_lac}, "
+            f"last entry {closed.last_entry_id}",
+        )
+
+
+def entries_in_write_order(evidence: Evidence) -> None:
+    """Entry i is the i-th append, acknowledged in that order, and so are entries that are read."""
+    history = evidence.history
+    acknowledged = [a.entry_id for a in history.acknowledged]
+    _demand(
+        acknowledged == list(range(len(acknowledged))),
+        "entries-in-write-order",
+        f"acknowledged in the order {acknowledged}",
+    )
+    length = 0
+    for entry_id, payload in enumerate(history.appended):
+        length += len(payload)
+        found = evidence.content.get(entry_id)
+        if found is not None:
+            _demand(
+                (found.payload, found.length_after) == (payload, length),
+                "entries-in-write-order",
+                f"entry {entry_id} is {found}, appended was {payload!r} ending at {length}",
+            )
+    _demand(
+        max(evidence.content, default=-1) < len(history.appended),
+        "entries-in-write-order",
+        "there is an entry that nobody appended",
+    )
+    for returned in history.returned:
+        _demand(
+            returned.payload == history.appended[returned.entry_id],
+            "entries-in-write-order",
+            f"{returned.actor} read {returned.payload!r} as entry {returned.entry_id}",
+        )
+
+
+def replicas_are_identical(evidence: Evidence) -> None:
+    """Every copy of an entry, wherever and whenever it stood, has the same bytes and length."""
+    _demand(not evidence.unlike, "replicas-are-identical", "; ".join(evidence.unlike[:3]))
+
+
+def lac_is_confirmed(evidence: Evidence) -> None:
+    """Every entry up to a LAC in any record is on an ack quorum."""
+    for entry_id in range(evidence.highest_lac + 1):
+        _demand_copies(evidence, "lac-is-confirmed", entry_id)
+
+
+def newest_lac_is_confirmed(evidence: Evidence) -> None:
+    """The same of the entries that no earlier record called confirmed."""
+    for entry_id in range(evidence.lac_checked + 1, evidence.highest_lac + 1):
+        _demand_copies(evidence, "lac-is-confirmed", entry_id)
+    evidence.lac_checked = evidence.highest_lac
+
+
+def fragments_are_sorted_and_valid(evidence: Evidence) -> None:
+    """Fragments ascend from entry 0, of E distinct bookies each; the past is not rewritten."""
+    before: LedgerMetadata | None = None
+    for version in evidence.versions:
+        firsts = [int(f.first_entry_id) for f in version.fragments]
+        ensembles = [f.ensemble for f in version.fragments]
+        size = version.quorum.ensemble_size
+        _demand(
+            bool(firsts) and firsts[0] == 0 and firsts == sorted(set(firsts)),
+            "fragments-are-sorted-and-valid",
+            f"fragments begin at {firsts}",
+        )
+        _demand(
+            all(len(set(ensemble)) == len(ensemble) == size for ensemble in ensembles),
+            "fragments-are-sorted-and-valid",
+            f"not {size} distinct bookies each: {ensembles}",
+        )
+        if before is not None:
+            kept = len(before.fragments) if before.is_closed else len(before.fragments) - 1
+            firsts_before = [int(f.first_entry_id) for f in before.fragments[:kept]]
+            _demand(
+                firsts[:kept] == firsts_before and (not before.is_closed or len(firsts) == kept),
+                "fragments-are-sorted-and-valid",
+                f"fragments at {firsts_before} became fragments at {firsts}",
+            )
+            _demand(
+                version.is_closed or version.fragments[:kept] == before.fragments[:kept],
+                "fragments-are-sorted-and-valid",
+                "an earlier fragment of an open ledger changed",
+            )
+        before = version
+
+
+def no_count_behind_a_fence(evidence: Evidence) -> None:
+    """An acknowledged entry was counted on Qa bookies on which no fence stood below it.
+
+    Exact when asked at the moment of the acknowledgement; later, copies may have replaced
+    bookies, so ``check_step`` asks it of the newest acknowledgement only.
+    """
+    if evidence.history.acknowledged:
+        entry_id = evidence.history.acknowledged[-1].entry_id
+        counted = sum(
+            evidence.log(bookie).adds_unfenced(entry_id) for bookie in evidence.write_set(entry_id)
+        )
+        _demand(
+            counted >= evidence.copies_owed(entry_id),
+            "no-count-behind-a-fence",
+            f"entry {entry_id} was acknowledged with {counted} adds that no fence stands below",
+        )
+
+
+def ledger_gets_closed(evidence: Evidence) -> None:
+    """After faults stopped and somebody recovered the ledger, it is CLOSED."""
+    _demand(
+        evidence.metadata.state is LedgerState.CLOSED,
+        "ledger-gets-closed",
+        f"the ledger is still {evidence.metadata.state.name}",
+    )
+
+
+def _demand_copies(evidence: Evidence, name: str, entry_id: int) -> None:
+    write_set = evidence.write_set(entry_id)
+    holders = [bookie for bookie in write_set if entry_id in evidence.log(bookie).held]
+    owed = evidence.copies_owed(entry_id)
+    _demand(
+        len(holders) >= owed,
+        name,
+        f"entry {entry_id} is on {holders} of its write set {write_set}, "
+        f"which makes {len(holders)} of {owed} (storage destroyed: {sorted(evidence.wiped)})",
+    )
+
+
+Checker = Callable[[Evidence], None]
+
+AFTER_STORING: Final[tuple[Checker, ...]] = (
+    replicas_are_identical,
+    newest_lac_is_confirmed,
+)
+"""What a file that landed or went can break."""
+
+AFTER_METADATA: Final[tuple[Checker, ...]] = (
+    all_closes_agree,
+    confirmed_never_exceeds_last_entry,
+    closed_entries_reach_ack_quorum,
+    fragments_are_sorted_and_valid,
+)
+"""What a write of the ledger's metadata can break."""
+
+AFTER_TELLING: Final[tuple[Checker, ...]] = (
+    no_count_behind_a_fence,
+    confirmed_never_exceeds_last_entry,
+)
+"""What an acknowledgement can break."""
+
+ALWAYS: Final[tuple[Checker, ...]] = (
+    acked_entries_are_readable,
+    closed_entries_reach_ack_quorum,
+    all_closes_agree,
+    confirmed_never_exceeds_last_entry,
+    entries_in_write_order,
+    replicas_are_identical,
+    lac_is_confirmed,
+    fragments_are_sorted_and_valid,
+)
+"""What holds at any moment."""
+
+AT_THE_END: Final[tuple[Checker, ...]] = (*ALWAYS, ledger_gets_closed)
+"""What holds after faults stopped and the ledger was recovered."""
+
+
+def check(evidence: Evidence, checkers: Iterable[Checker]) -> None:
+    """Call each checker, once the ledger exists."""
+    if evidence.versions:
+        for checker in checkers:
+            checker(evidence)

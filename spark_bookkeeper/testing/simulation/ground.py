@@ -1,0 +1,179 @@
+"""The cluster of a simulation: memory disks and a memory metadata store, with faults at the doors.
+
+It tells the evidence about every effect as it happens and asks the checkers at once, so that a
+broken invariant is reported at the step that broke it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_bookkeeper.bookie.marker import Marker
+from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.bookie.schema import MARKER_PATH
+from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
+from spark_bookkeeper.metadata.store import Cookie, Registration
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.testing.simulation import checkers
+from spark_bookkeeper.testing.simulation.evidence import Evidence
+from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan, Faults
+from spark_bookkeeper.testing.simulation.scheduler import Actor, World
+
+
+class SimCluster:
+    """Bookies and metadata of one run, for one ledger.
+
+    Args:
+        world: in which it stands.
+        bookies: how many there are; every one is formatted and registered.
+        plan: what goes wrong.
+    """
+
+    def __init__(self, world: World, bookies: int, plan: FaultPlan) -> None:
+        self._world = world
+        self.metadata = MemoryCluster()
+        self._agents: dict[BookieId, MemoryStore] = {}
+        """The sessions that hold the registrations."""
+        self.disks: dict[BookieId, MemoryDisk] = {}
+        self._incarnations: dict[BookieId, str] = {}
+        self._outages: dict[str, int] = {}
+        self.faults = Faults(world, plan, self)
+        self.evidence = Evidence(world.history, self._durable_files)
+        self._seen_version = -1
+        self._instance_id = self.metadata.session().initialize_cluster()
+        for number in range(bookies):
+            bookie = BookieId(f"bookie-{number}:3181")
+            self.disks[bookie] = MemoryDisk(bookie)
+            self._agents[bookie] = self.metadata.session()
+            self._outages[bookie] = 0
+            self._format(bookie)
+
+    @property
+    def bookies(self) -> list[BookieId]:
+        return list(self.disks)
+
+    def store(self, actor: Actor) -> MemoryStore:
+        """An actor's session with the metadata store."""
+        return self.metadata.session(self.faults.metadata(actor))
+
+    def storage(self, actor: Actor, uri: str) -> MemoryStorage:
+        """An actor's handle on the partition at a root URI."""
+        bookie = BookieId(uri.removeprefix("memory://"))
+        return MemoryStorage(self.disks[bookie], self.faults.storage(actor, bookie))
+
+    def heal(self) -> None:
+        """Faults stop, and every bookie answers and is registered."""
+        self.faults.stop()
+        for bookie in self.disks:
+            self._register(bookie)
+
+    # What faults do (``faults.Ground``)
+
+    def strike(self, disaster: Disaster) -> None:
+        bookie = self.bookies[disaster.bookie % len(self.disks)]
+        disk = self.disks[bookie]
+        match disaster.kind:
+            case "down":
+                self.faults.down.add(bookie)
+                self._world.later(disaster.seconds, lambda: self.faults.down.discard(bookie))
+            case "wipe":
+                self._outages[bookie] += 1
+                self.evidence.wiped.add(bookie)
+                disk.wipe()
+                disk.pending.clear()
+                self.evidence.changed(bookie)
+                self._agents[bookie].unregister(bookie)
+                self._world.later(disaster.seconds, lambda: self._format(bookie))
+                self._check(checkers.ALWAYS)
+            case "power cut":
+                self._outages[bookie] += 1
+                survivors = {path for path in disk.files if self._world.dice.random() < 0.5}
+                disk.power_cut(lambda path: path in survivors)
+                self.evidence.changed(bookie)
+                self._check(checkers.ALWAYS)
+            case "expire":
+                self._agents[bookie].expire()
+                self._world.later(disaster.seconds, lambda: self._register(bookie))
+
+    def took_effect(self, door: str, operation: str, subject: str) -> None:
+        if not door:
+            self._see_metadata()
+        elif operation in ("put", "sync", "finish"):
+            self._see_file(BookieId(door), subject)
+        elif operation in ("delete", "delete_directory"):
+            self.evidence.changed(BookieId(door))
+            self._check(checkers.ALWAYS)
+
+    def land_later(self, door: str, seconds: float) -> None:
+        def land() -> None:
+            if door:
+                disk = self.disks[BookieId(door)]
+                if disk.pending:
+                    put = disk.pending[0]
+                    landed = disk.land(put)
+                    self._world.history.note("late", "put", door, put.path, landed)
+                    self._see_file(BookieId(door), put.path)
+            elif self.metadata.pending:
+                self._world.history.note("late", "metadata")
+                self.metadata.pending.pop(0)()
+                self._see_metadata()
+
+        self._world.later(seconds, land)
+
+    def outages(self, door: str) -> int:
+        return self._outages[door]
+
+    def told(self) -> None:
+        """A client was told something; called by the actors after they noted it."""
+        self._check(checkers.AFTER_TELLING)
+
+    # Evidence
+
+    def _durable_files(self, bookie: BookieId) -> Mapping[str, bytes]:
+        disk = self.disks[bookie]
+        return {path: disk.files[path] for path in sorted(disk.durable) if path in disk.files}
+
+    def _see_file(self, bookie: BookieId, path: str) -> None:
+        disk = self.disks[bookie]
+        if path in disk.durable and path in disk.files:
+            self.evidence.landed(bookie, path, disk.files[path])
+            self._check(checkers.AFTER_STORING)
+
+    def _see_metadata(self) -> None:
+        for found in self.metadata.ledgers.values():
+            if found.version != self._seen_version:
+                self._seen_version = found.version
+                self.evidence.versions.append(found.value)
+                self._world.history.note(
+                    "metadata", found.value.state.name, found.version, found.value.last_entry_id
+                )
+                self._check(checkers.AFTER_METADATA)
+
+    def _check(self, which: tuple[checkers.Checker, ...]) -> None:
+        try:
+            checkers.check(self.evidence, which)
+        except checkers.InvariantError as error:
+            self._world.fail(error)
+
+    # Bookies
+
+    def _format(self, bookie: BookieId) -> None:
+        """Give a bookie a new incarnation: marker, cookie, registration."""
+        incarnation = f"{self._world.dice.getrandbits(128):032x}"
+        marker = Marker(bookie, incarnation, self._instance_id)
+        MemoryStorage(self.disks[bookie]).put_if_absent(MARKER_PATH, marker.encode())
+        self._incarnations[bookie] = incarnation
+        agent = self._agents[bookie]
+        known = agent.read_cookie(bookie)
+        cookie = Cookie(bookie, self._uri(bookie), incarnation, self._instance_id)
+        agent.write_cookie(cookie, known.version if known else None)
+        self._register(bookie)
+
+    def _register(self, bookie: BookieId) -> None:
+        if MARKER_PATH in self.disks[bookie].files:
+            registration = Registration(bookie, self._uri(bookie), self._incarnations[bookie])
+            self._agents[bookie].register(registration)
+
+    @staticmethod
+    def _uri(bookie: BookieId) -> str:
+        return f"memory://{bookie}"
