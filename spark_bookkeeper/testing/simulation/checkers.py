@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
-from spark_bookkeeper.testing.simulation.evidence import Evidence
+from spark_bookkeeper.testing.simulation.evidence import Evidence, write_set
 from spark_bookkeeper.testing.simulation.scheduler import SimulationError
 
 
@@ -72,15 +72,17 @@ def all_closes_agree(evidence: Evidence) -> None:
 
 
 def confirmed_never_exceeds_last_entry(evidence: Evidence) -> None:
-    """Neither what a writer acknowledged nor a LAC in any record is beyond the last entry."""
+    """Nothing that was acknowledged, read, or called a LAC in a record is beyond the last entry."""
     closed = evidence.closed
     if closed is not None and closed.last_entry_id is not None:
-        told = max((a.entry_id for a in evidence.history.acknowledged), default=-1)
+        told = [a.entry_id for a in evidence.history.acknowledged]
+        read = [r.entry_id for r in evidence.history.returned]
+        highest = max((*told, *read, evidence.highest_lac), default=-1)
         _demand(
-            max(told, evidence.highest_lac) <= closed.last_entry_id,
+            highest <= closed.last_entry_id,
             "confirmed-never-exceeds-last-entry",
-            f"acknowledged up to {told}, a record's LAC {evidence.highest_lac}, "
-            f"last entry {closed.last_entry_id}",
+            f"entry {highest} was acknowledged, read, or a record's LAC; "
+            f"the last entry is {closed.last_entry_id}",
         )
 
 
@@ -175,11 +177,10 @@ def no_count_behind_a_fence(evidence: Evidence) -> None:
     """
     if evidence.history.acknowledged:
         entry_id = evidence.history.acknowledged[-1].entry_id
-        counted = sum(
-            evidence.log(bookie).adds_unfenced(entry_id) for bookie in evidence.write_set(entry_id)
-        )
+        bookies = write_set(evidence.written_under, entry_id)
+        counted = sum(evidence.log(bookie).adds_unfenced(entry_id) for bookie in bookies)
         _demand(
-            counted >= evidence.copies_owed(entry_id),
+            counted >= evidence.copies_owed(bookies),
             "no-count-behind-a-fence",
             f"entry {entry_id} was acknowledged with {counted} adds that no fence stands below",
         )
@@ -195,13 +196,13 @@ def ledger_gets_closed(evidence: Evidence) -> None:
 
 
 def _demand_copies(evidence: Evidence, name: str, entry_id: int) -> None:
-    write_set = evidence.write_set(entry_id)
-    holders = [bookie for bookie in write_set if entry_id in evidence.log(bookie).held]
-    owed = evidence.copies_owed(entry_id)
+    bookies = write_set(evidence.metadata, entry_id)
+    holders = [bookie for bookie in bookies if entry_id in evidence.log(bookie).held]
+    owed = evidence.copies_owed(bookies)
     _demand(
         len(holders) >= owed,
         name,
-        f"entry {entry_id} is on {holders} of its write set {write_set}, "
+        f"entry {entry_id} is on {holders} of its write set {bookies}, "
         f"which makes {len(holders)} of {owed} (storage destroyed: {sorted(evidence.wiped)})",
     )
 

@@ -156,21 +156,14 @@ class Evidence:
         """Files of a bookie went away: look at all of them again."""
         self._logs.pop(bookie, None)
 
-    def write_set(self, entry_id: int) -> list[BookieId]:
-        """The bookies that should hold an entry, by the latest metadata. Own arithmetic."""
-        fragment = max(
-            (f for f in self.metadata.fragments if f.first_entry_id <= entry_id),
-            key=lambda f: f.first_entry_id,
-        )
-        size = self.metadata.quorum.ensemble_size
-        return [
-            fragment.ensemble[(entry_id + i) % size]
-            for i in range(self.metadata.quorum.write_quorum_size)
-        ]
+    @property
+    def written_under(self) -> LedgerMetadata:
+        """The latest version under which the writer could still count acks."""
+        return next(v for v in reversed(self.versions) if v.state is LedgerState.OPEN)
 
-    def copies_owed(self, entry_id: int) -> int:
+    def copies_owed(self, write_set: list[BookieId]) -> int:
         """How many copies of a confirmed entry must exist: Qa, less those destroyed since."""
-        lost = sum(bookie in self.wiped for bookie in self.write_set(entry_id))
+        lost = sum(bookie in self.wiped for bookie in write_set)
         return max(self.metadata.quorum.ack_quorum_size - lost, 0)
 
     def _parse(self, bookie: BookieId, data: bytes) -> RawRecord | None:
@@ -183,6 +176,15 @@ class Evidence:
                     if first != entry:
                         self.unlike.append(f"entry {entry_id} on {bookie}: {entry} is not {first}")
         return self._parsed[data]
+
+
+def write_set(metadata: LedgerMetadata, entry_id: int) -> list[BookieId]:
+    """The bookies that should hold an entry, by a metadata value. Own arithmetic."""
+    fragment = next(f for f in reversed(metadata.fragments) if f.first_entry_id <= entry_id)
+    size = metadata.quorum.ensemble_size
+    return [
+        fragment.ensemble[(entry_id + i) % size] for i in range(metadata.quorum.write_quorum_size)
+    ]
 
 
 def _is_record(path: str) -> bool:

@@ -9,6 +9,7 @@ n-th operation of the run.
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -157,11 +158,17 @@ class Faults:
         self._world = world
         self._plan = plan
         self._ground = ground
-        self._due = sorted(plan.disasters, key=lambda d: d.at_operation, reverse=True)
+        self._due: list[tuple[int, int, Callable[[], None]]] = []
         self.operations = 0
         """Operations begun by all actors."""
         self.down: set[str] = set()
         """Bookies that give no answer now."""
+        for disaster in plan.disasters:
+            self.at_operation(disaster.at_operation, lambda d=disaster: self._strike(d))  # type: ignore[misc]  # bound early
+
+    def at_operation(self, number: int, do: Callable[[], None]) -> None:
+        """Call something before the n-th operation of the run, if there are so many."""
+        heapq.heappush(self._due, (number, len(self._due), do))
 
     def stop(self) -> None:
         """Nothing fails from now on, and every bookie answers."""
@@ -216,10 +223,12 @@ class Faults:
         self._world.point()
         actor.operations += 1
         self.operations += 1
-        while self._due and self._due[-1].at_operation <= self.operations:
-            disaster = self._due.pop()
-            self._world.history.note("world", disaster.kind, disaster.bookie)
-            self._ground.strike(disaster)
+        while self._due and self._due[0][0] <= self.operations:
+            heapq.heappop(self._due)[2]()
+
+    def _strike(self, disaster: Disaster) -> None:
+        self._world.history.note("world", disaster.kind, disaster.bookie)
+        self._ground.strike(disaster)
 
     def _before(self, door: _Door, rates: Rates) -> None:
         late = rates.late_effect if door.operation in POSTPONABLE else 0.0

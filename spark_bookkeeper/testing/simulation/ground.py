@@ -11,12 +11,16 @@ from collections.abc import Mapping
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.bookie.schema import MARKER_PATH
+from spark_bookkeeper.client.bookies import Bookies
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
 from spark_bookkeeper.metadata.store import Cookie, Registration
-from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.testing.simulation import checkers
 from spark_bookkeeper.testing.simulation.evidence import Evidence
 from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan, Faults
+from spark_bookkeeper.testing.simulation.runtime import SimRuntime
 from spark_bookkeeper.testing.simulation.scheduler import Actor, World
 
 
@@ -39,6 +43,7 @@ class SimCluster:
         self._outages: dict[str, int] = {}
         self.faults = Faults(world, plan, self)
         self.evidence = Evidence(world.history, self._durable_files)
+        self._ledger_id: LedgerId | None = None
         self._seen_version = -1
         self._instance_id = self.metadata.session().initialize_cluster()
         for number in range(bookies):
@@ -60,6 +65,18 @@ class SimCluster:
         """An actor's handle on the partition at a root URI."""
         bookie = BookieId(uri.removeprefix("memory://"))
         return MemoryStorage(self.disks[bookie], self.faults.storage(actor, bookie))
+
+    def watch(self, ledger_id: LedgerId) -> None:
+        """Judge this ledger from now on; its writer has just learnt that it exists."""
+        self._ledger_id = ledger_id
+        self._see_metadata()
+
+    def context(self, actor: Actor, config: ClientConfig) -> ClientContext:
+        """What an actor needs to be a client of this cluster."""
+        runtime = SimRuntime(self._world, actor)
+        store = self.store(actor)
+        bookies = Bookies(store, lambda uri: self.storage(actor, uri), runtime)
+        return ClientContext(store, bookies, runtime, config)
 
     def heal(self) -> None:
         """Faults stop, and every bookie answers and is registered."""
@@ -140,14 +157,17 @@ class SimCluster:
             self._check(checkers.AFTER_STORING)
 
     def _see_metadata(self) -> None:
-        for found in self.metadata.ledgers.values():
-            if found.version != self._seen_version:
-                self._seen_version = found.version
-                self.evidence.versions.append(found.value)
-                self._world.history.note(
-                    "metadata", found.value.state.name, found.version, found.value.last_entry_id
-                )
-                self._check(checkers.AFTER_METADATA)
+        if self._ledger_id is None:
+            return
+        found = self.metadata.ledgers[self._ledger_id]
+        if found.version != self._seen_version:
+            self._seen_version = found.version
+            self.evidence.versions.append(found.value)
+            ensemble = " ".join(found.value.last_fragment.ensemble)
+            self._world.history.note(
+                "metadata", found.value.state.name, found.value.last_entry_id, ensemble
+            )
+            self._check(checkers.AFTER_METADATA)
 
     def _check(self, which: tuple[checkers.Checker, ...]) -> None:
         try:
