@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
-from spark_bookkeeper.metadata.formats import LedgerMetadataFormat
+from spark_bookkeeper.metadata.formats import LedgerMetadataFormat, format_text, parse_text
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -41,7 +40,7 @@ def encode_ledger(metadata: LedgerMetadata) -> bytes:
     elif metadata.format_version == 2:
         if metadata.foreign:
             raise InvalidArgumentError("format 2 cannot hold fields that are not known")
-        body = text_format.MessageToString(_to_message(metadata), as_utf8=False).encode()
+        body = format_text(_to_message(metadata)).encode()
     elif metadata.format_version == 1:
         body = _to_lines(metadata).encode()
     else:
@@ -70,11 +69,11 @@ def decode_ledger(data: bytes, path: str) -> LedgerMetadata:
         if version == 3:
             return _from_message(_undelimited(body), 3)
         if version == 2:
-            return _from_message(text_format.Parse(body.decode(), LedgerMetadataFormat()), 2)
+            return _from_message(parse_text(body.decode(), LedgerMetadataFormat()), 2)
         if version == 1:
             return _from_lines(body.decode())
         raise ValueError(f"format version {version} is not one of 1, 2 and 3")
-    except (ValueError, IndexError, DecodeError, text_format.ParseError) as error:
+    except (ValueError, IndexError, DecodeError) as error:
         raise MetadataFormatError(
             f"{path} holds no ledger metadata that this version can read: {error}. Nothing was "
             "changed. A newer writer may have made it: upgrade, or look at it with BookKeeper's "

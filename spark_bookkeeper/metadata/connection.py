@@ -163,11 +163,14 @@ class Connection:
 
     def get_settled(self, path: str) -> Node | None:
         """Read a node as it is after everything that any server had confirmed; or ``None``."""
-        self._try(f"read {path}", lambda: self._wait(self._client.sync_async(path), str))
-        try:
-            return self.get(path)
-        except AbsentError:
-            return None
+        return self._try(f"read {path}", lambda: self._settled(path))
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a node."""
+        return self._try(
+            f"read {path}",
+            lambda: self._wait(self._client.exists_async(path), lambda stat: stat is not None),
+        )
 
     def children(self, path: str) -> list[str]:
         """The names of a node's children, in no order. Raises ``AbsentError``."""
@@ -205,7 +208,7 @@ class Connection:
             except PresentError:
                 if not uncertain:
                     raise
-                there = self.get_settled(path)
+                there = self._settled(path)
                 owner = self.session_id if ephemeral else 0
                 if there is None or there.data != data or there.owner != owner:
                     raise
@@ -248,7 +251,7 @@ class Connection:
                 uncertain = True
                 raise
             except ChangedError:
-                there = self.get_settled(path) if uncertain else None
+                there = self._settled(path) if uncertain else None
                 if there is None:
                     raise
                 if there.version == version + 1:
@@ -314,7 +317,7 @@ class Connection:
             errors = [r for r in results if isinstance(r, Exception)]
             refused = [e for e in errors if not isinstance(e, RuntimeInconsistency)]
             if any(isinstance(e, NodeExistsError) for e in refused):
-                there = self.get_settled(mark) if uncertain else None
+                there = self._settled(mark) if uncertain else None
                 if there is None or there.data != nodes[mark]:
                     raise PresentError
             elif errors:
@@ -382,7 +385,7 @@ class Connection:
         retry.retry_exceptions = _UNCERTAIN
         try:
             return retry(attempt)  # type: ignore[no-any-return]  # what `attempt` returns
-        except (RetryFailedError, InterruptedError, *_UNCERTAIN) as error:
+        except (RetryFailedError, *_UNCERTAIN) as error:
             certain = (
                 "The change may or may not have been made: read, then decide"
                 if may_have_changed()
@@ -397,6 +400,14 @@ class Connection:
                 f"ZooKeeper at {self.hosts} refused to {what}: {type(error).__name__} {error}. "
                 "Nothing was changed. Check the access rules of the node and the credentials"
             ) from error
+
+    def _settled(self, path: str) -> Node | None:
+        """One attempt at ``get_settled``, for use inside other attempts."""
+        self._wait(self._client.sync_async(path), str)
+        try:
+            return self._wait(self._client.get_async(path), _node)
+        except AbsentError:
+            return None
 
     def _wait(self, request: Any, convert: Callable[[Any], T]) -> T:
         """The answer to one request. A late one is uncertain: it may still be carried out."""

@@ -16,12 +16,10 @@ Source: BookKeeper 4.17 ``bookie/Cookie`` (``parse``, ``toString``, ``verifyInte
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
-
-from google.protobuf import text_format
+from typing import Final
 
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
-from spark_bookkeeper.metadata.formats import CookieFormat
+from spark_bookkeeper.metadata.formats import CookieFormat, format_text, parse_text
 from spark_bookkeeper.metadata.store import Cookie
 from spark_bookkeeper.protocol.ids import BookieId
 
@@ -56,7 +54,7 @@ def format_cookie(fields: CookieText) -> bytes:
         message.instanceId = fields.instance_id
     if fields.index_dirs is not None:
         message.indexDirs = fields.index_dirs
-    return f"{_LAYOUT}\n{text_format.MessageToString(message, as_utf8=False)}".encode()
+    return f"{_LAYOUT}\n{format_text(message)}".encode()
 
 
 def parse_cookie(data: bytes, path: str) -> CookieText:
@@ -71,8 +69,8 @@ def parse_cookie(data: bytes, path: str) -> CookieText:
             return _parse_lines(body)
         if int(first) not in _READABLE_LAYOUTS:
             raise ValueError(f"layout version {first} is not one of 3, 4 and 5")
-        message: Any = text_format.Parse(body, CookieFormat())
-    except (ValueError, text_format.ParseError) as error:
+        message = parse_text(body, CookieFormat())
+    except ValueError as error:
         raise MetadataFormatError(
             f"{path} holds no cookie that this version can read: {error}. Nothing was changed. "
             "BookKeeper's `cookie_get` command shows it",
@@ -93,9 +91,11 @@ def encode_cookie(cookie: Cookie) -> bytes:
     Raises:
         InvalidArgumentError: the root or the incarnation would be read back differently.
     """
-    if "\t" in cookie.root_uri or "\n" in cookie.root_uri or "#" in cookie.incarnation:
+    root = cookie.root_uri
+    ambiguous = _INCARNATION in root and not cookie.incarnation
+    if ambiguous or "\t" in root or "\n" in root or "#" in cookie.incarnation:
         raise InvalidArgumentError(
-            f"a cookie cannot hold the root {cookie.root_uri!r} with the incarnation "
+            f"a cookie cannot hold the root {root!r} with the incarnation "
             f"{cookie.incarnation!r}: the one must be free of tabs and line ends, the other of #"
         )
     fragment = f"{_INCARNATION}{cookie.incarnation}" if cookie.incarnation else ""

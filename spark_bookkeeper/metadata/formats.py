@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 _Field = descriptor_pb2.FieldDescriptorProto
 
@@ -116,3 +116,24 @@ _CLASSES = _classes()
 LedgerMetadataFormat: Any = _CLASSES["LedgerMetadataFormat"]
 CookieFormat: Any = _CLASSES["CookieFormat"]
 BookieServiceInfoFormat: Any = _CLASSES["BookieServiceInfoFormat"]
+
+
+def format_text(message: Any) -> str:
+    """A message as protobuf text, with octal escapes as BookKeeper writes them."""
+    return text_format.MessageToString(message, as_utf8=False)
+
+
+def parse_text(text: str, message: Any) -> Any:
+    """Fill a message from protobuf text.
+
+    Raises:
+        ValueError: it is none, has unknown fields, or lacks a required one.
+    """
+    try:
+        text_format.Parse(text, message)
+    except text_format.ParseError as error:
+        raise ValueError(str(error)) from error
+    missing = message.FindInitializationErrors()
+    if missing:
+        raise ValueError(f"{', '.join(missing)} is missing")
+    return message

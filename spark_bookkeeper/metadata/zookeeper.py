@@ -69,7 +69,7 @@ class ZooKeeperStore:
         self._token = token
         self._session_timeout_ms = session_timeout_ms
         self._has_cluster = False
-        self._has_long_ids = False
+        self._has_long_ids: bool | None = None
         self._zk = Connection(
             self.uri.hosts,
             session_timeout_ms=session_timeout_ms,
@@ -84,20 +84,23 @@ class ZooKeeperStore:
 
     def generate_ledger_id(self) -> LedgerId:
         self._require_cluster()
+        long_ids = paths.long_ids(self._root)
+        if self._has_long_ids is None:
+            # BookKeeper asks before each id until the answer is yes. Once is enough: the two
+            # generators never give the same id, and one that ran out is noticed below.
+            self._has_long_ids = self._zk.exists(long_ids)
         if not self._has_long_ids:
             number = self._count(paths.short_ids(self._root))
-            # BookKeeper asks for the long generator first. It exists only once the short one
-            # has run out, so the short one's answer decides just as well, with one request less.
             if 0 <= number < paths.LONG_ID_FIRST:
                 return LedgerId(number)
-            self._zk.ensure(paths.long_ids(self._root))
+            self._zk.ensure(long_ids)
             self._has_long_ids = True
         while True:
             high = self._highest_counter()
-            number = self._count(f"{paths.long_ids(self._root)}/{_LONG_COUNTER}{high:010d}")
+            number = self._count(f"{long_ids}/{_LONG_COUNTER}{high:010d}")
             if 0 <= number < paths.LONG_ID_FIRST:
                 return LedgerId(high << 32 | number)
-            self._zk.ensure(f"{paths.long_ids(self._root)}/{_LONG_COUNTER}{high + 1:010d}")
+            self._zk.ensure(f"{long_ids}/{_LONG_COUNTER}{high + 1:010d}")
 
     def _count(self, parent: str) -> int:
         """The next number of a counter: that of a sequential node made for the purpose."""
@@ -234,7 +237,7 @@ class ZooKeeperStore:
         # wins: not to write to a bookie is never wrong.
         for readonly in (False, True):
             parent = (paths.available_readonly if readonly else paths.available)(self._root)
-            names = [name for name in self._zk.children(parent) if name != paths.READONLY]
+            names = [name for name in self._names(parent) if name != paths.READONLY]
             for path, node in self._zk.get_many(f"{parent}/{name}" for name in names):
                 if node is not None:
                     bookie_id = BookieId(path.rsplit("/", 1)[1])
@@ -288,10 +291,7 @@ class ZooKeeperStore:
 
     def cookies(self) -> Sequence[Versioned[Cookie]]:
         self._require_cluster()
-        try:
-            names = sorted(self._zk.children(paths.cookies(self._root)))
-        except AbsentError:  # made with the first cookie
-            return []
+        names = self._names(paths.cookies(self._root))
         asked = (paths.cookie(self._root, BookieId(name)) for name in names)
         return [
             Versioned(decode_cookie(node.data, path), node.version)
@@ -324,6 +324,13 @@ class ZooKeeperStore:
             return
         except ChangedError:
             raise self._cookie_conflict(bookie_id, version) from None
+
+    def _names(self, parent: str) -> list[str]:
+        """The children of a node in order; none when BookKeeper has not made it yet."""
+        try:
+            return sorted(self._zk.children(parent))
+        except AbsentError:
+            return []
 
     def _cookie_conflict(self, bookie_id: BookieId, expected: int | None) -> Exception:
         there = self._zk.get_settled(paths.cookie(self._root, bookie_id))

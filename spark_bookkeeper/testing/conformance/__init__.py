@@ -1,0 +1,1 @@
+"""Test suites that every back end of an interface inherits."""

@@ -1,0 +1,525 @@
+"""What every metadata store promises, as tests: subclass once for each back end.
+
+A back end's test module gives a fixture ``stores`` that returns ``Stores``, and
+
+::
+
+    class TestMyStore(MetadataStoreConformance):
+        pass
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
+from functools import partial
+from typing import Protocol, TypeVar
+
+import pytest
+
+from spark_bookkeeper.errors import (
+    CookieMismatchError,
+    InvalidArgumentError,
+    LedgerExistsError,
+    MetadataUnavailableError,
+    NoClusterError,
+    NoSuchLedgerError,
+    VersionConflictError,
+)
+from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Registration
+from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.quorum import Quorum
+
+T = TypeVar("T")
+
+A, B, C = (BookieId(f"10.0.0.{n}:3181") for n in (1, 2, 3))
+
+SHORT_LAST = LedgerId((1 << 31) - 2)
+LONG_FIRST = LedgerId((1 << 31) - 1)
+LAST = LedgerId((1 << 63) - 1)
+
+
+class Stores(Protocol):
+    """Sessions with one metadata store that holds no cluster at first."""
+
+    def session(self) -> MetadataStore:
+        """A new session; the fixture closes it."""
+
+    def expire(self, store: MetadataStore) -> None:
+        """Let a session end as it does when its client was silent for too long."""
+
+    def answer_lost(self, store: MetadataStore) -> AbstractContextManager[None]:
+        """The first change in the block takes effect, and its answer never arrives."""
+
+    def request_lost(self, store: MetadataStore) -> AbstractContextManager[None]:
+        """The first change in the block never arrives."""
+
+
+def open_ledger(**changes: object) -> LedgerMetadata:
+    """A ledger as its writer creates it."""
+    metadata = LedgerMetadata(
+        quorum=Quorum(3, 3, 2),
+        state=LedgerState.OPEN,
+        fragments=(Fragment(EntryId(0), (A, B, C)),),
+        digest_type=DigestType.CRC32C,
+        password=b"secret\x00\xff",
+        ctime_ms=1_700_000_000_123,
+        custom_metadata={"name": b"orders", "spark-bookkeeper.nonce": bytes(range(256))},
+    )
+    return replace(metadata, **changes)  # type: ignore[arg-type]  # the caller's own names
+
+
+def registration(bookie_id: BookieId, **changes: object) -> Registration:
+    """A bookie as its agent registers it."""
+    said = Registration(
+        bookie_id=bookie_id,
+        root_uri=f"s3://bucket/{bookie_id}",
+        incarnation="0123456789abcdef",
+        rack="/eu/1",
+        free_bytes=10 << 40,
+        total_bytes=20 << 40,
+        properties={"zone": "é"},
+    )
+    return replace(said, **changes)  # type: ignore[arg-type]  # the caller's own names
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait until something holds that other threads bring about."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come about"
+        time.sleep(0.01)
+
+
+class MetadataStoreConformance:
+    """Inherited by the tests of every back end."""
+
+    @pytest.fixture
+    def store(self, stores: Stores) -> MetadataStore:
+        store = stores.session()
+        store.initialize_cluster()
+        return store
+
+    # Ledgers
+
+    @pytest.mark.parametrize("ledger_id", [0, 9_999, 10_000, SHORT_LAST, LONG_FIRST, LAST])
+    def test_a_created_ledger_reads_back(self, store: MetadataStore, ledger_id: int) -> None:
+        created = store.create_ledger(LedgerId(ledger_id), open_ledger())
+
+        assert created.value == open_ledger()
+        assert created.version == 0
+        assert store.read_ledger(LedgerId(ledger_id)) == created
+
+    def test_other_sessions_see_a_write(self, stores: Stores, store: MetadataStore) -> None:
+        created = store.create_ledger(LedgerId(7), open_ledger())
+        closed = created.value.closed(EntryId(4), 50)
+
+        written = store.write_ledger(LedgerId(7), closed, created.version)
+
+        assert written.version == 1
+        assert written.value == closed
+        assert stores.session().read_ledger(LedgerId(7)) == written
+
+    def test_a_taken_id_is_refused(self, stores: Stores, store: MetadataStore) -> None:
+        store.create_ledger(LedgerId(7), open_ledger())
+
+        with pytest.raises(LedgerExistsError) as caught:
+            stores.session().create_ledger(LedgerId(7), open_ledger(password=b"other"))
+
+        assert caught.value.ledger_id == 7
+        assert store.read_ledger(LedgerId(7)).value.password == open_ledger().password
+
+    def test_a_repeated_create_is_recognised_by_its_token(self, store: MetadataStore) -> None:
+        mine = open_ledger(ctoken=4711)
+
+        first = store.create_ledger(LedgerId(7), mine)
+
+        assert store.create_ledger(LedgerId(7), mine) == first
+        with pytest.raises(LedgerExistsError):
+            store.create_ledger(LedgerId(7), open_ledger(ctoken=4712))
+
+    def test_a_create_survives_a_lost_answer(self, stores: Stores, store: MetadataStore) -> None:
+        mine = open_ledger(ctoken=4711)
+
+        with stores.answer_lost(store):
+            created = _again(lambda: store.create_ledger(LedgerId(7), mine))
+
+        assert created.value == mine
+        assert store.read_ledger(LedgerId(7)) == created
+
+    def test_a_create_survives_a_lost_request(self, stores: Stores, store: MetadataStore) -> None:
+        with stores.request_lost(store):
+            created = _again(lambda: store.create_ledger(LedgerId(7), open_ledger()))
+
+        assert store.read_ledger(LedgerId(7)) == created
+
+    def test_a_stale_write_changes_nothing(self, store: MetadataStore) -> None:
+        created = store.create_ledger(LedgerId(7), open_ledger())
+        recovering = store.write_ledger(LedgerId(7), created.value.in_recovery(), created.version)
+
+        with pytest.raises(VersionConflictError):
+            store.write_ledger(LedgerId(7), created.value.closed(NO_ENTRY, 0), created.version)
+
+        assert store.read_ledger(LedgerId(7)) == recovering
+
+    def test_a_deleted_ledger_is_never_written_again(self, store: MetadataStore) -> None:
+        created = store.create_ledger(LedgerId(7), open_ledger())
+        store.delete_ledger(LedgerId(7))
+
+        with pytest.raises(NoSuchLedgerError):
+            store.write_ledger(LedgerId(7), created.value.in_recovery(), created.version)
+
+        with pytest.raises(NoSuchLedgerError) as caught:
+            store.read_ledger(LedgerId(7))
+        assert caught.value.ledger_id == 7
+        assert list(store.ledger_ids()) == []
+
+    def test_deleting_is_idempotent(self, stores: Stores, store: MetadataStore) -> None:
+        store.create_ledger(LedgerId(7), open_ledger())
+
+        with stores.answer_lost(store):
+            _again(lambda: store.delete_ledger(LedgerId(7)))
+        store.delete_ledger(LedgerId(7))
+        store.delete_ledger(LONG_FIRST)
+
+        assert list(store.ledger_ids()) == []
+
+    def test_an_update_survives_a_lost_answer(self, stores: Stores, store: MetadataStore) -> None:
+        store.create_ledger(LedgerId(7), open_ledger())
+
+        with stores.answer_lost(store):
+            updated = update_ledger(store, LedgerId(7), LedgerMetadata.in_recovery)
+
+        assert updated.value.state is LedgerState.IN_RECOVERY
+        assert updated.version == 1
+        assert store.read_ledger(LedgerId(7)) == updated
+
+    def test_an_update_survives_a_lost_request(self, stores: Stores, store: MetadataStore) -> None:
+        store.create_ledger(LedgerId(7), open_ledger())
+
+        with stores.request_lost(store):
+            updated = update_ledger(store, LedgerId(7), LedgerMetadata.in_recovery)
+
+        assert updated.version == 1
+        assert store.read_ledger(LedgerId(7)) == updated
+
+    def test_racing_updates_all_take_effect(self, stores: Stores, store: MetadataStore) -> None:
+        store.create_ledger(LedgerId(7), open_ledger(custom_metadata={}))
+
+        def set_keys(name: str) -> None:
+            session = stores.session()
+            for number in range(5):
+                key = f"{name}{number}"
+                update_ledger(session, LedgerId(7), partial(_with_key, key))
+
+        _in_threads(*(partial(set_keys, name) for name in "abcd"))
+
+        stored = store.read_ledger(LedgerId(7))
+        assert set(stored.value.custom_metadata) == {f"{n}{i}" for n in "abcd" for i in range(5)}
+        assert stored.version == 20
+
+    @pytest.mark.parametrize("version", [1, 2, 3])
+    def test_metadata_keeps_its_format(self, store: MetadataStore, version: int) -> None:
+        old = LedgerMetadata(
+            quorum=Quorum(3, 2, 2),
+            state=LedgerState.OPEN,
+            fragments=(Fragment(EntryId(0), (A, B, C)),),
+            format_version=version,
+        )
+        store.create_ledger(LedgerId(7), old)
+
+        updated = update_ledger(store, LedgerId(7), lambda o: o.closed(EntryId(3), 9))
+
+        assert store.read_ledger(LedgerId(7)) == updated
+        assert updated.value == replace(
+            old, state=LedgerState.CLOSED, last_entry_id=EntryId(3), length_bytes=9
+        )
+
+    def test_fields_of_a_newer_version_survive(self, store: MetadataStore) -> None:
+        unknown = b"\xa0\x06\x2a"  # field 100, the number 42
+        store.create_ledger(LedgerId(7), open_ledger(foreign=unknown))
+
+        updated = update_ledger(store, LedgerId(7), LedgerMetadata.in_recovery)
+
+        assert updated.value.foreign == unknown
+        assert store.read_ledger(LedgerId(7)).value.foreign == unknown
+
+    # Listing and ids
+
+    def test_ledgers_are_listed_in_order(self, store: MetadataStore) -> None:
+        ids = [0, 1, 9_999, 10_000, 123_456_789, SHORT_LAST, LONG_FIRST, 1 << 33, LAST]
+        store.register(registration(A))
+        store.write_cookie(_cookie(A), None)
+        store.generate_ledger_id()
+        for ledger_id in reversed(ids):
+            store.create_ledger(LedgerId(ledger_id), open_ledger())
+
+        assert list(store.ledger_ids()) == ids
+
+    def test_many_ledgers_are_read_at_once(self, store: MetadataStore) -> None:
+        ids = [LedgerId(n) for n in range(40)]
+        created = {i: store.create_ledger(i, open_ledger()) for i in ids if i % 3}
+
+        read = list(store.read_ledgers(iter(ids)))
+
+        assert read == [(i, created.get(i)) for i in ids]
+
+    def test_generated_ids_are_unique(self, stores: Stores, store: MetadataStore) -> None:
+        given: list[LedgerId] = []
+
+        def generate() -> None:
+            session = stores.session()
+            given.extend(session.generate_ledger_id() for _ in range(20))
+
+        _in_threads(generate, generate, generate, generate)
+
+        assert len(set(given)) == 80
+        assert list(store.ledger_ids()) == []
+
+    # Bookies
+
+    def test_a_cookie_is_created_once(self, stores: Stores, store: MetadataStore) -> None:
+        assert store.read_cookie(A) is None
+        store.write_cookie(_cookie(A), None)
+
+        with pytest.raises(VersionConflictError):
+            stores.session().write_cookie(_cookie(A, incarnation="other"), None)
+
+        found = store.read_cookie(A)
+        assert found is not None
+        assert (found.value, found.version) == (_cookie(A), 0)
+
+    def test_a_cookie_is_replaced_by_its_version(self, store: MetadataStore) -> None:
+        with pytest.raises(VersionConflictError):
+            store.write_cookie(_cookie(A), 0)
+        store.write_cookie(_cookie(A), None)
+        store.write_cookie(_cookie(A, incarnation="second"), 0)
+
+        with pytest.raises(VersionConflictError):
+            store.write_cookie(_cookie(A, incarnation="third"), 0)
+
+        found = store.read_cookie(A)
+        assert found is not None
+        assert (found.value.incarnation, found.version) == ("second", 1)
+
+    def test_a_cookie_survives_lost_answers(self, stores: Stores, store: MetadataStore) -> None:
+        with stores.answer_lost(store):
+            _unless_there(lambda: store.write_cookie(_cookie(A), None))
+        with stores.answer_lost(store):
+            _unless_there(lambda: store.write_cookie(_cookie(A, incarnation="second"), 0))
+
+        found = store.read_cookie(A)
+        assert found is not None
+        assert (found.value.incarnation, found.version) == ("second", 1)
+
+    def test_a_cookie_is_deleted_by_its_version(self, store: MetadataStore) -> None:
+        store.write_cookie(_cookie(A), None)
+        store.write_cookie(_cookie(A), 0)
+
+        with pytest.raises(VersionConflictError):
+            store.delete_cookie(A, 0)
+        store.delete_cookie(A, 1)
+        store.delete_cookie(A, 1)
+
+        assert store.read_cookie(A) is None
+
+    def test_cookies_are_listed_in_order(self, store: MetadataStore) -> None:
+        for bookie_id in (C, A, B):
+            store.write_cookie(_cookie(bookie_id), None)
+
+        assert [found.value for found in store.cookies()] == [_cookie(b) for b in (A, B, C)]
+
+    def test_a_cookie_may_lack_what_foreign_ones_lack(self, store: MetadataStore) -> None:
+        bare = Cookie(A, "/data/a b/é#1", incarnation="", instance_id=None)
+        store.write_cookie(bare, None)
+
+        assert [found.value for found in store.cookies()] == [bare]
+
+    def test_registered_bookies_are_seen_by_all(self, stores: Stores, store: MetadataStore) -> None:
+        writable, readonly = registration(B), registration(A, is_readonly=True)
+        store.register(writable)
+        store.register(readonly)
+
+        assert stores.session().registrations() == [readonly, writable]
+
+    def test_a_bookie_changes_its_mode_and_its_properties(self, store: MetadataStore) -> None:
+        for changed in (
+            registration(A),
+            registration(A, free_bytes=5),
+            registration(A, is_readonly=True, free_bytes=0),
+            registration(A, properties={}),
+        ):
+            store.register(changed)
+
+            assert store.registrations() == [changed]
+
+    def test_unregistering_takes_away_only_ones_own(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        store.register(registration(A))
+        other = stores.session()
+        other.unregister(A)
+        assert [r.bookie_id for r in store.registrations()] == [A]
+
+        store.unregister(A)
+        store.unregister(A)
+
+        assert store.registrations() == []
+
+    def test_a_registration_is_held_by_one_session(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        store.register(registration(A))
+
+        with pytest.raises(CookieMismatchError) as caught:
+            stores.session().register(registration(A, incarnation="other"))
+
+        assert caught.value.bookie_id == A
+        assert store.registrations() == [registration(A)]
+
+    def test_a_registration_goes_when_its_session_closes(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        other = stores.session()
+        other.register(registration(A))
+        other.register(registration(B, is_readonly=True))
+
+        other.close()
+        other.close()
+
+        assert store.registrations() == []
+
+    def test_a_registration_goes_when_its_session_is_lost(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        lost = threading.Event()
+        agent = stores.session()
+        agent.register(registration(A))
+        agent.on_session_lost(lost.set)
+
+        stores.expire(agent)
+
+        assert lost.wait(20)
+        eventually(lambda: store.registrations() == [])
+        agent.register(registration(A))
+        assert store.registrations() == [registration(A)]
+
+    def test_a_watcher_hears_of_every_coming_and_going(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        heard = threading.Semaphore(0)
+        agent = stores.session()
+        stop = store.watch_registrations(heard.release)
+
+        agent.register(registration(A))
+        assert heard.acquire(timeout=20)
+        agent.register(registration(A, is_readonly=True))
+        assert heard.acquire(timeout=20)
+        while heard.acquire(timeout=0.3):  # the change of mode may be heard of twice
+            pass
+        stores.expire(agent)
+        assert heard.acquire(timeout=20)
+        stop()
+        eventually(lambda: store.registrations() == [])
+        store.register(registration(B))
+        assert not heard.acquire(timeout=0.3)
+
+    # The cluster
+
+    def test_a_cluster_is_made_once(self, stores: Stores, store: MetadataStore) -> None:
+        store.create_ledger(LedgerId(7), open_ledger())
+
+        with pytest.raises(InvalidArgumentError):
+            stores.session().initialize_cluster()
+
+        assert store.instance_id() == stores.session().instance_id()
+        assert list(store.ledger_ids()) == [7]
+
+    def test_making_a_cluster_survives_a_lost_answer(self, stores: Stores) -> None:
+        store = stores.session()
+
+        with stores.answer_lost(store):
+            _unless_there(store.initialize_cluster)
+
+        assert len(store.instance_id()) == 36
+        assert store.cookies() == []
+
+    def test_without_a_cluster_everything_says_so(self, stores: Stores) -> None:
+        store = stores.session()
+        calls: list[Callable[[], object]] = [
+            store.instance_id,
+            store.generate_ledger_id,
+            store.registrations,
+            store.cookies,
+            lambda: store.create_ledger(LedgerId(1), open_ledger()),
+            lambda: store.read_ledger(LedgerId(1)),
+            lambda: store.delete_ledger(LedgerId(1)),
+            lambda: list(store.ledger_ids()),
+            lambda: list(store.read_ledgers([LedgerId(1)])),
+            lambda: store.register(registration(A)),
+            lambda: store.write_cookie(_cookie(A), None),
+        ]
+
+        for call in calls:
+            with pytest.raises(NoClusterError, match="cluster init"):
+                call()
+
+        store.initialize_cluster()
+        assert store.registrations() == []
+
+    def test_a_closed_store_refuses(self, store: MetadataStore) -> None:
+        store.close()
+        store.close()
+
+        with pytest.raises(MetadataUnavailableError, match="closed"):
+            store.read_ledger(LedgerId(1))
+
+
+def _cookie(bookie_id: BookieId, incarnation: str = "first") -> Cookie:
+    return Cookie(
+        bookie_id=bookie_id,
+        root_uri=f"file:///data/{bookie_id}",
+        incarnation=incarnation,
+        instance_id="ccb3dcc6-6bca-47a5-bd1a-18b99e6345e7",
+    )
+
+
+def _with_key(key: str, old: LedgerMetadata) -> LedgerMetadata:
+    return old.with_custom(**{key: b""})
+
+
+def _again(call: Callable[[], T]) -> T:
+    """Repeat a call whose outcome is not known; some stores find it out themselves."""
+    try:
+        return call()
+    except MetadataUnavailableError:
+        return call()
+
+
+def _unless_there(call: Callable[[], object]) -> None:
+    """Make a change that refuses to be made twice."""
+    with suppress(MetadataUnavailableError):
+        call()
+
+
+def _in_threads(*calls: Callable[[], None]) -> None:
+    errors: list[BaseException] = []
+
+    def run(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001  (raised below, in the test's thread)
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]

@@ -1,0 +1,57 @@
+"""Metadata URIs in all the spellings that people know from BookKeeper."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.metadata.uri import MetadataUri, parse_metadata_uri
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts", "root"),
+    [
+        ("zk+hierarchical://h1:2181,h2:2182/ledgers", "h1:2181,h2:2182", "/ledgers"),
+        ("zk+hierarchical://h1:2181;h2:2182/ledgers/", "h1:2181,h2:2182", "/ledgers"),
+        ("zk://h1/bk/one", "h1:2181", "/bk/one"),
+        ("zk+null://h1:2181/ledgers", "h1:2181", "/ledgers"),
+        ("ZK://h1:2181", "h1:2181", "/ledgers"),
+        (" zk1:2181 ", "zk1:2181", "/ledgers"),
+        ("zk1", "zk1:2181", "/ledgers"),
+        ("127.0.0.1:2181,[::1]:2182/", "127.0.0.1:2181,[::1]:2182", "/ledgers"),
+    ],
+)
+def test_a_uri_names_servers_and_root(text: str, hosts: str, root: str) -> None:
+    uri = parse_metadata_uri(text)
+
+    assert (uri.hosts, uri.root) == (hosts, root)
+    assert parse_metadata_uri(str(uri)) == uri
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("", "''"),
+        ("zk://", "''"),
+        ("zk://h1,,h2/ledgers", "''"),
+        ("zk+flat://h1:2181/ledgers", "'zk+flat'"),
+        ("etcd://h1:2379/ledgers", "'etcd'"),
+        ("zk://h1:port/ledgers", "'h1:port'"),
+        ("zk://h1:70000/ledgers", "'h1:70000'"),
+        ("zk://h1:0/ledgers", "'h1:0'"),
+        ("zk://h 1:2181/ledgers", "'h 1:2181'"),
+        ("zk://h1:2181//ledgers", "'//ledgers'"),
+        ("zk://h1:2181/a/../b", "'/a/../b'"),
+        ("zk://h1:2181/ledgers?x=1", "'/ledgers?x=1'"),
+    ],
+)
+def test_what_is_wrong_is_shown_with_a_right_one(text: str, wrong: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        parse_metadata_uri(text)
+
+    assert wrong in str(caught.value)
+    assert "zk+hierarchical://zk1:2181,zk2:2181/ledgers" in str(caught.value)
+
+
+def test_a_uri_can_be_built() -> None:
+    assert str(MetadataUri(("a:1", "b:2"))) == "zk+hierarchical://a:1,b:2/ledgers"

@@ -1,0 +1,502 @@
+"""The metadata store in ZooKeeper keeps every promise, also when answers get lost on the way."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
+from spark_bookkeeper.errors import (
+    InvalidArgumentError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+    NoClusterError,
+    VersionConflictError,
+)
+from spark_bookkeeper.metadata import paths
+from spark_bookkeeper.metadata.connection import Connection
+from spark_bookkeeper.metadata.store import MetadataStore
+from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+from spark_bookkeeper.testing.conformance.metadata import (
+    A,
+    MetadataStoreConformance,
+    Stores,
+    eventually,
+    open_ledger,
+    registration,
+)
+
+pytestmark = pytest.mark.integration
+
+_numbers = itertools.count()
+
+
+def _token() -> str:
+    return secrets.token_hex(16)
+
+
+class Proxy:
+    """Between one session and its ZooKeeper: it understands frames, and loses what it is told.
+
+    A request is a length, a number and an operation; its answer bears the same number. The
+    kinds that change something are create (1), delete (2), set (5), multi (14).
+    """
+
+    CHANGES = frozenset({1, 2, 5, 14})
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.partition(":")
+        self._upstream = (host, int(port))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.lose: str | None = None
+        """What happens to the next change: "answer", "request", or nothing."""
+        self.swallow_answers = False
+        """Requests go through; no answer comes back, and the connection stays."""
+        self._open: set[socket.socket] = set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+        self.cut()
+
+    def cut(self) -> None:
+        for each in list(self._open):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._upstream)
+                for each in (client, server):
+                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._open |= {client, server}
+                lost: set[int] = set()
+                for source, target, wanted in (
+                    (client, server, "_requests"),
+                    (server, client, "_answers"),
+                ):
+                    threading.Thread(
+                        target=self._pump, args=(source, target, wanted, lost), daemon=True
+                    ).start()
+
+    def _pump(
+        self, source: socket.socket, target: socket.socket, wanted: str, lost: set[int]
+    ) -> None:
+        stream = source.makefile("rb")
+        is_first = True
+        with suppress(OSError, struct.error):
+            while True:
+                head = stream.read(4)
+                body = stream.read(struct.unpack(">i", head)[0])
+                if not is_first and not getattr(self, wanted)(body, lost):
+                    break
+                is_first = False
+                target.sendall(head + body)
+        for each in (source, target):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+            self._open.discard(each)
+
+    def _requests(self, body: bytes, lost: set[int]) -> bool:
+        number, kind = struct.unpack(">ii", body[:8])
+        if self.lose is None or kind not in self.CHANGES:
+            return True
+        what, self.lose = self.lose, None
+        if what == "answer":
+            lost.add(number)
+        return what == "answer"
+
+    def _answers(self, body: bytes, lost: set[int]) -> bool:
+        number = struct.unpack(">i", body[:4])[0]
+        return number not in lost and not self.swallow_answers
+
+
+class ZooKeeperStores:
+    """Sessions with one cluster, each through a proxy of its own."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.root = f"/test-{next(_numbers)}/ledgers"
+        self.sessions: dict[ZooKeeperStore, Proxy] = {}
+
+    def session(self) -> ZooKeeperStore:
+        proxy = Proxy(self.address)
+        store = ZooKeeperStore(
+            f"zk+hierarchical://{proxy.address}{self.root}", token=_token, session_timeout_ms=1_000
+        )
+        self.sessions[store] = proxy
+        return store
+
+    def expire(self, store: MetadataStore) -> None:
+        assert isinstance(store, ZooKeeperStore)
+        # A second client that takes the session over and ends it properly.
+        twin = KazooClient(self.address, client_id=store._zk._client.client_id)
+        twin.start(timeout=10)
+        twin.stop()
+        twin.close()
+
+    @contextmanager
+    def answer_lost(self, store: MetadataStore) -> Iterator[None]:
+        with self._losing(store, "answer"):
+            yield
+
+    @contextmanager
+    def request_lost(self, store: MetadataStore) -> Iterator[None]:
+        with self._losing(store, "request"):
+            yield
+
+    @contextmanager
+    def _losing(self, store: MetadataStore, what: str) -> Iterator[None]:
+        assert isinstance(store, ZooKeeperStore)
+        proxy = self.sessions[store]
+        proxy.lose = what
+        yield
+        assert proxy.lose is None, "nothing was changed in the block"
+
+    def close(self) -> None:
+        for store, proxy in self.sessions.items():
+            store.close()
+            proxy.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    directory: Path = tmp_path_factory.mktemp("zookeeper")
+    with EmbeddedZooKeeper(directory) as running:
+        yield running
+
+
+@pytest.fixture
+def zookeeper(server: EmbeddedZooKeeper) -> Iterator[ZooKeeperStores]:
+    stores = ZooKeeperStores(server.address)
+    yield stores
+    stores.close()
+
+
+@pytest.fixture
+def stores(zookeeper: ZooKeeperStores) -> Stores:
+    return zookeeper
+
+
+@pytest.fixture
+def raw(server: EmbeddedZooKeeper) -> Iterator[KazooClient]:
+    client = KazooClient(server.address)
+    client.start(timeout=10)
+    yield client
+    client.stop()
+    client.close()
+
+
+class TestZooKeeperStore(MetadataStoreConformance):
+    """All promises."""
+
+
+# The tree
+
+
+def test_the_tree_of_a_new_cluster_is_bookkeepers(
+    zookeeper: ZooKeeperStores, raw: KazooClient
+) -> None:
+    store = zookeeper.session()
+    instance_id = store.initialize_cluster()
+
+    assert raw.get(f"{zookeeper.root}/LAYOUT")[0] == (
+        b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
+    )
+    assert raw.get(f"{zookeeper.root}/INSTANCEID")[0] == instance_id.encode()
+    assert {"available", "cookies", "idgen"} < set(raw.get_children(zookeeper.root))
+
+
+def test_deleting_the_last_ledger_takes_its_parents_away(
+    zookeeper: ZooKeeperStores, raw: KazooClient
+) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    for ledger_id in (7, 8, 1 << 40):
+        store.create_ledger(LedgerId(ledger_id), open_ledger())
+
+    store.delete_ledger(LedgerId(7))
+    store.delete_ledger(LedgerId(1 << 40))
+    assert list(store.ledger_ids()) == [8]
+    store.delete_ledger(LedgerId(8))
+
+    names = raw.get_children(zookeeper.root)
+    assert [name for name in names if paths.is_parent_name([name])] == []
+
+
+def test_foreign_nodes_between_ledgers_are_passed_over(
+    zookeeper: ZooKeeperStores, raw: KazooClient
+) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    store.create_ledger(LedgerId(7), open_ledger())
+    for name in ("underreplication/ledgers/0000", "00/0000/urL1", "00/000x/L0001", "x/0000/L0001"):
+        raw.create(f"{zookeeper.root}/{name}", b"", makepath=True)
+
+    assert list(store.ledger_ids()) == [7]
+
+
+def test_another_layout_is_refused(zookeeper: ZooKeeperStores, raw: KazooClient) -> None:
+    store = zookeeper.session()
+    raw.create(
+        f"{zookeeper.root}/LAYOUT",
+        b"2\norg.apache.bookkeeper.meta.FlatLedgerManagerFactory:1",
+        makepath=True,
+    )
+
+    with pytest.raises(MetadataFormatError, match="Flat"):
+        store.ledger_ids().__next__()
+
+
+def test_what_cannot_be_decoded_is_named(zookeeper: ZooKeeperStores, raw: KazooClient) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    raw.create(paths.ledger(zookeeper.root, LedgerId(7)), b"garbage", makepath=True)
+
+    with pytest.raises(MetadataFormatError) as caught:
+        store.read_ledger(LedgerId(7))
+
+    assert caught.value.path == f"{zookeeper.root}/00/0000/L0007"
+
+
+# Ledger ids
+
+
+def test_a_cluster_with_long_ids_goes_on_with_them(
+    zookeeper: ZooKeeperStores, raw: KazooClient
+) -> None:
+    zookeeper.session().initialize_cluster()
+    raw.ensure_path(f"{zookeeper.root}/idgen-long")
+    store, other = zookeeper.session(), zookeeper.session()
+
+    ids = [store.generate_ledger_id(), other.generate_ledger_id(), store.generate_ledger_id()]
+
+    assert ids == [(1 << 32) + n for n in range(3)]
+    store.create_ledger(ids[0], open_ledger())
+    assert list(store.ledger_ids()) == [ids[0]]
+
+
+def test_the_long_generator_takes_the_highest_counter(
+    zookeeper: ZooKeeperStores, raw: KazooClient
+) -> None:
+    zookeeper.session().initialize_cluster()
+    for number in range(2, 8):
+        raw.ensure_path(f"{zookeeper.root}/idgen-long/HOB-{number:010d}")
+    store = zookeeper.session()
+
+    assert store.generate_ledger_id() == 7 << 32
+    eventually(lambda: len(raw.get_children(f"{zookeeper.root}/idgen-long")) == 3)
+
+
+def test_a_short_generator_that_ran_out_gives_way_to_the_long_one(
+    zookeeper: ZooKeeperStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    real = Connection.create_sequential
+
+    def nearly_out(self: Connection, parent: str, prefix: str) -> str:
+        name = real(self, parent, prefix)
+        return f"{prefix}{(1 << 31) - 2 + int(name[-10:])}" if parent.endswith("/idgen") else name
+
+    monkeypatch.setattr(Connection, "create_sequential", nearly_out)
+
+    assert store.generate_ledger_id() == (1 << 31) - 2
+    assert store.generate_ledger_id() == 1 << 32
+    assert zookeeper.session().generate_ledger_id() == (1 << 32) + 1
+
+
+# Answers that never come
+
+
+def test_a_write_whose_answer_was_lost_is_made_once(
+    zookeeper: ZooKeeperStores, raw: KazooClient
+) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    created = store.create_ledger(LedgerId(7), open_ledger())
+
+    with zookeeper.answer_lost(store):
+        written = store.write_ledger(LedgerId(7), created.value.in_recovery(), 0)
+
+    assert written.version == 1
+    assert raw.get(paths.ledger(zookeeper.root, LedgerId(7)))[1].version == 1
+
+
+def test_a_write_that_was_lost_and_overtaken_is_not_claimed(zookeeper: ZooKeeperStores) -> None:
+    store, other = zookeeper.session(), zookeeper.session()
+    store.initialize_cluster()
+    created = store.create_ledger(LedgerId(7), open_ledger())
+    mine, theirs = created.value.with_custom(a=b"1"), created.value.with_custom(b=b"2")
+    proxy = zookeeper.sessions[store]
+    overtaken = threading.Event()
+    real = proxy._requests
+
+    def overtake(body: bytes, lost: set[int]) -> bool:
+        passed = real(body, lost)
+        if not passed and not overtaken.is_set():
+            overtaken.set()
+            other.write_ledger(LedgerId(7), theirs, 0)
+        return passed
+
+    proxy._requests = overtake  # type: ignore[method-assign]  # it loses, and lets another write
+    with zookeeper.request_lost(store), pytest.raises(VersionConflictError):
+        store.write_ledger(LedgerId(7), mine, 0)
+
+    assert overtaken.is_set()
+    assert store.read_ledger(LedgerId(7)).value == theirs
+
+
+def test_a_write_that_was_made_and_overwritten_is_said_to_be_uncertain(
+    zookeeper: ZooKeeperStores,
+) -> None:
+    store, other = zookeeper.session(), zookeeper.session()
+    store.initialize_cluster()
+    created = store.create_ledger(LedgerId(7), open_ledger())
+    proxy = zookeeper.sessions[store]
+    real = proxy._answers
+
+    def overwrite(body: bytes, lost: set[int]) -> bool:
+        passed = real(body, lost)
+        if not passed:
+            update_ledger(other, LedgerId(7), LedgerMetadata.in_recovery)
+        return passed
+
+    proxy._answers = overwrite  # type: ignore[method-assign]  # it loses, and lets another write
+    with zookeeper.answer_lost(store), pytest.raises(MetadataUnavailableError, match="may or may"):
+        store.write_ledger(LedgerId(7), created.value.with_custom(a=b"1"), 0)
+
+    stored = store.read_ledger(LedgerId(7))
+    assert stored.version == 2
+    assert stored.value.custom_metadata["a"] == b"1"
+    assert stored.value.state is LedgerState.IN_RECOVERY
+
+
+def test_a_registration_survives_a_lost_answer(zookeeper: ZooKeeperStores) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+
+    with zookeeper.answer_lost(store):
+        store.register(registration(A))
+
+    assert store.registrations() == [registration(A)]
+
+
+def test_a_bookie_waits_for_the_session_of_its_predecessor_to_end(
+    zookeeper: ZooKeeperStores,
+) -> None:
+    before, after = zookeeper.session(), zookeeper.session()
+    before.initialize_cluster()
+    before.register(registration(A))
+    done = threading.Event()
+
+    def take_over() -> None:
+        after.register(registration(A, incarnation="new"))
+        done.set()
+
+    threading.Thread(target=take_over, daemon=True).start()
+    assert not done.wait(0.2)
+    before.close()
+
+    assert done.wait(20)
+    assert after.registrations() == [registration(A, incarnation="new")]
+
+
+def test_a_frozen_zookeeper_is_given_up_in_bounded_time(zookeeper: ZooKeeperStores) -> None:
+    zookeeper.session().initialize_cluster()
+    proxy = Proxy(zookeeper.address)
+    store = ZooKeeperStore(
+        f"{proxy.address}{zookeeper.root}",
+        token=_token,
+        session_timeout_ms=1_000,
+        patience_ms=1_500,
+    )
+    created = store.create_ledger(LedgerId(7), open_ledger())
+    start = time.monotonic()
+
+    proxy.swallow_answers = True
+    with pytest.raises(MetadataUnavailableError, match="may or may not"):
+        store.write_ledger(LedgerId(7), created.value.in_recovery(), 0)
+    with pytest.raises(MetadataUnavailableError, match="Nothing was changed"):
+        store.read_ledger(LedgerId(7))
+
+    assert time.monotonic() - start < 10
+    store.close()
+    proxy.close()
+
+
+def test_no_zookeeper_there_is_an_error_that_names_the_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    start = time.monotonic()
+
+    with pytest.raises(MetadataUnavailableError, match=f"127.0.0.1:{port}") as caught:
+        ZooKeeperStore(f"127.0.0.1:{port}", token=_token, patience_ms=500)
+
+    assert "Check the host and port" in str(caught.value)
+    assert time.monotonic() - start < 10
+
+
+def test_no_cluster_is_an_error_that_says_how_to_make_one(zookeeper: ZooKeeperStores) -> None:
+    with pytest.raises(NoClusterError, match="cluster init"):
+        zookeeper.session().instance_id()
+
+
+def test_metadata_too_large_for_zookeeper_is_refused_before_it_is_sent(
+    zookeeper: ZooKeeperStores,
+) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+
+    with pytest.raises(InvalidArgumentError, match="nothing was sent"):
+        store.create_ledger(LedgerId(7), open_ledger(custom_metadata={"x": bytes(1_000_000)}))
+
+    store.create_ledger(LedgerId(7), open_ledger(custom_metadata={"x": bytes(900_000)}))
+    assert list(store.ledger_ids()) == [7]
+
+
+def test_reading_many_goes_on_when_the_connection_breaks(zookeeper: ZooKeeperStores) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    ids = [LedgerId(n) for n in range(1500)]
+    for ledger_id in ids[:30]:
+        store.create_ledger(ledger_id, open_ledger())
+
+    read = store.read_ledgers(ids)
+    first = [next(read) for _ in range(10)]
+    zookeeper.sessions[store].cut()
+    rest = list(read)
+
+    assert [ledger_id for ledger_id, _ in first + rest] == ids
+    assert [i for i, found in first + rest if found is not None] == ids[:30]
+
+
+def test_equal_ledgers_differ_in_their_token(zookeeper: ZooKeeperStores) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    tokens = set()
+    for _ in range(3):
+        stored = store.create_ledger(store.generate_ledger_id(), open_ledger())
+        tokens.add(stored.value.ctoken)
+        tokens.add(store.write_ledger(LedgerId(0), stored.value, len(tokens) // 2).value.ctoken)
+
+    assert len(tokens) == 6
+    assert replace(open_ledger(), ctoken=5) == open_ledger()
