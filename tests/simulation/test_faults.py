@@ -146,7 +146,7 @@ def test_a_crash_in_a_put_leaves_nothing_or_what_is_only_visible_or_all_of_it() 
 
 def test_a_put_that_a_power_cut_took_away_is_never_answered() -> None:
     answers = set()
-    for seed in range(30):
+    for seed in range(200):
         with World(seed) as world:
             ground = Ground(world)
             ground.disk.directories.add("d")
