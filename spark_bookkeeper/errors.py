@@ -16,7 +16,8 @@
         AppendFailedError                 the append did not reach its ack quorum
       BookieError
         BookieUnavailableError            no answer, or an answer that says nothing
-        BookieFullError                   no space left
+          BookieFullError                 no space left
+          SlotTakenError                  a slot that somebody else created
         BookieReadOnlyError               refused before writing
         CorruptEntryError                 bytes that do not match their digest
         CookieMismatchError               this storage is not the registered one
@@ -171,6 +172,16 @@ class BookieFullError(BookieUnavailableError):
     """The storage has no space left. The write was not acknowledged."""
 
     condition = "BOOKKEEPER_BOOKIE_FULL"
+
+
+class SlotTakenError(BookieUnavailableError):
+    """The slot exists and is not this writer's, or cannot be read.
+
+    This writer's record will never be in it. Give the bookie up for this ledger; never go on
+    with its next slot (SLOT-LOG rule R3).
+    """
+
+    condition = "BOOKKEEPER_SLOT_TAKEN"
 
 
 class BookieReadOnlyError(BookieError):

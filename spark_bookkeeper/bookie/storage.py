@@ -39,6 +39,10 @@ class Storage(Protocol):
     def uri(self) -> str:
         """The root, as an fsspec URI (``file:///...``, ``s3://...``, ``memory://...``)."""
 
+    @property
+    def has_directories(self) -> bool:
+        """Whether a put into a missing directory fails, so that a wipe is noticed (rule R11)."""
+
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Create a file with complete, durable content, unless the name is taken.
 

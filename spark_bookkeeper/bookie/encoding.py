@@ -1,0 +1,119 @@
+"""How the entries of one ledger become bytes: its schema, digests and compression."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from spark_bookkeeper.bookie.digest import Digester
+from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.protocol.metadata import DigestType
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEncoding:
+    """Schema, digests and compression of one ledger. Frozen, picklable, the same everywhere.
+
+    Raises:
+        InvalidArgumentError: a compression other than ``None``, ``"lz4"``, ``"zstd"``.
+    """
+
+    schema: pa.Schema = PAYLOAD_SCHEMA
+    """Columns of the rows; dictionary-encoded ones are turned into plain ones."""
+
+    digest_type: DigestType = DigestType.CRC32C
+    password: bytes = b""
+    compression: str | None = None
+    """``None``, ``"lz4"`` or ``"zstd"``."""
+
+    def __post_init__(self) -> None:
+        if self.compression not in (None, "lz4", "zstd"):
+            raise InvalidArgumentError(
+                f"compression {self.compression!r} is unknown; use None, 'lz4' or 'zstd'"
+            )
+        object.__setattr__(self, "schema", plain_schema(self.schema))
+
+    def digester(self) -> Digester:
+        """The digests of this ledger."""
+        return Digester(self.digest_type, self.password)
+
+    @property
+    def has_payload(self) -> bool:
+        """Whether entries may be plain bytes (the default schema)."""
+        return bool(self.schema.equals(PAYLOAD_SCHEMA, check_metadata=False))
+
+    @property
+    def write_options(self) -> pa.ipc.IpcWriteOptions:
+        """How Arrow writes a batch of this ledger."""
+        return pa.ipc.IpcWriteOptions(compression=self.compression)
+
+    def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The same rows under the ledger's schema, dictionaries resolved.
+
+        Raises:
+            InvalidArgumentError: names, order or types differ; both schemas are shown.
+        """
+        if batch.schema.equals(self.schema, check_metadata=False):
+            return batch
+        columns = [
+            column.cast(plain_type(column.type)) if _has_dictionary(column.type) else column
+            for column in batch.columns
+        ]
+        names = batch.schema.names
+        if names != self.schema.names or [c.type for c in columns] != self.schema.types:
+            raise InvalidArgumentError(
+                "the rows do not have the ledger's schema; nothing was written\n"
+                f"ledger:\n{_indented(self.schema)}\nrows:\n{_indented(batch.schema)}"
+            )
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema without dictionary encoding: an entry must be readable on its own."""
+    return pa.schema(
+        [field.with_type(plain_type(field.type)) for field in schema], metadata=schema.metadata
+    )
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type without dictionary encoding, at any depth."""
+    if not _has_dictionary(kind):
+        return kind
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    fields = [
+        kind.field(i).with_type(plain_type(kind.field(i).type)) for i in range(kind.num_fields)
+    ]
+    if pa.types.is_struct(kind):
+        return pa.struct(fields)
+    if pa.types.is_map(kind):
+        return pa.map_(
+            kind.key_field.with_type(plain_type(kind.key_type)),
+            kind.item_field.with_type(plain_type(kind.item_type)),
+            keys_sorted=kind.keys_sorted,
+        )
+    if pa.types.is_large_list(kind):
+        return pa.large_list(fields[0])
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(fields[0], kind.list_size)
+    if pa.types.is_list(kind):
+        return pa.list_(fields[0])
+    raise InvalidArgumentError(
+        f"dictionary encoding inside {kind} is not supported; cast the column to a plain type"
+    )
+
+
+def _has_dictionary(kind: Any) -> bool:
+    if pa.types.is_dictionary(kind):
+        return True
+    if pa.types.is_nested(kind):
+        return any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
+    return False
+
+
+def _indented(schema: pa.Schema) -> str:
+    text = schema.to_string(show_field_metadata=False, show_schema_metadata=False)
+    return "\n".join(f"  {line}" for line in text.splitlines())

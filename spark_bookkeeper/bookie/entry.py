@@ -1,0 +1,131 @@
+"""Entries and parts on their way into and out of a bookie.
+
+An entry has one of two forms. *Payload*: plain bytes, one row of a batch that many entries
+share; its own bytes are the payload. *Batch*: rows, its own bytes are one encapsulated Arrow
+IPC record batch message. The form, like the bytes, is the same on every replica.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+from typing_extensions import Buffer
+
+from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
+
+NO_ROW = -1
+"""Where a row number stands for an entry that is a batch of its own."""
+
+
+class NewEntry(NamedTuple):
+    """An entry to be stored within a record."""
+
+    entry_id: int
+    length_after: int
+    """Bytes in the ledger up to and including this entry (BookKeeper's length)."""
+
+    payload: bytes | pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class PartRef:
+    """A part as the task that wrote it knows it: entry ids are assigned later by the driver."""
+
+    name: str
+    """File name within the ledger's ``parts``."""
+
+    size_bytes: int
+    crc32c: int
+    """Of the whole file."""
+
+    first_offset: int
+    """Where the first entry's message begins; the others follow without gaps."""
+
+    sizes: tuple[int, ...]
+    """Bytes of each entry's message, in order."""
+
+    digests: tuple[bytes, ...]
+    """Digest of each entry, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPart:
+    """A part whose entries have their ids. Ascending, as many as the part has entries."""
+
+    ref: PartRef
+    entry_ids: tuple[int, ...]
+    lengths_after: tuple[int, ...]
+
+
+class Location(NamedTuple):
+    """Where one entry's bytes are on one bookie, and what verifies them."""
+
+    entry_id: int
+    path: str
+    offset: int
+    """Start of the message that holds the entry."""
+
+    extent: int
+    """Bytes of that message."""
+
+    extent_crc32c: int
+    """Of that message; used for the payload form, where entries share the message."""
+
+    row: int
+    """Row within the message's batch, or ``NO_ROW`` when the message is the entry."""
+
+    size: int
+    """Bytes of the entry itself."""
+
+    length_after: int
+    last_add_confirmed: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """An entry that was read and verified against its digest."""
+
+    entry_id: int
+    length_after: int
+    last_add_confirmed: int
+    """Carried by the record it was read from; confirmed when that was written."""
+
+    digest: bytes
+    is_payload: bool
+    """Which of the two forms it has."""
+
+    data: Buffer
+    """The entry's own bytes: the payload, or the record batch message."""
+
+    schema: pa.Schema
+    """The ledger's."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the entry itself."""
+        return memoryview(self.data).nbytes
+
+    @property
+    def payload(self) -> bytes:
+        """The payload of an entry of the default schema.
+
+        An entry that is a batch of that schema with one row has one too.
+        """
+        if self.is_payload:
+            return bytes(self.data)
+        batch = self.batch()
+        assert batch.schema.equals(PAYLOAD_SCHEMA, check_metadata=False)
+        assert batch.num_rows == 1
+        value = batch.column(0)[0].as_py()
+        return bytes(value) if value is not None else b""
+
+    def batch(self) -> pa.RecordBatch:
+        """The entry's rows under the ledger's schema."""
+        if self.is_payload:
+            return pa.RecordBatch.from_arrays(
+                [pa.array([bytes(self.data)], type=pa.binary())], schema=self.schema
+            )
+        return pa.ipc.read_record_batch(pa.py_buffer(self.data), self.schema)

@@ -1,0 +1,139 @@
+"""The frame of an Arrow IPC file, laid around messages that exist already.
+
+pyarrow's file writer takes record batches and encodes them anew. Copies must hold an entry's
+own bytes, whatever version of Arrow or of a compressor wrote them, and one encoding must serve
+several bookies; so the messages are kept as they are and only the frame is made here::
+
+    "ARROW1" 00 00 | schema message | record batch messages ... | end of stream | footer
+    | int32 length of the footer | "ARROW1"
+
+Source: Apache Arrow columnar format 1.5, "IPC File Format" and ``format/File.fbs`` (Footer,
+Block); FlatBuffers internals (tables, vtables, vectors of structs).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import pyarrow as pa
+from typing_extensions import Buffer
+
+MAGIC: Final = b"ARROW1\0\0"
+END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"
+
+_CONTINUATION: Final = 0xFFFFFFFF
+_METADATA_VERSION_5: Final = 4
+_PREFIX = struct.Struct("<Ii")  # continuation, length of the flatbuffer
+_BLOCK = struct.Struct("<qi4xq")  # offset, metadata length with prefix, body length
+_FOOTER_HEAD = struct.Struct(
+    "<I"  # where the root table is: 16
+    "6H"  # vtable: its size, the table's size, offsets of version, schema, dictionaries, batches
+    "i"  # the table, at 16: back to the vtable
+    "3I"  # forward to schema, dictionaries, batches
+    "h2x"  # version
+    "I4x"  # dictionaries: an empty vector
+    "I"  # batches: count; the blocks follow, 8-aligned
+)
+
+
+class FrameError(ValueError):
+    """Bytes that are not an Arrow IPC file as this module lays it out."""
+
+
+def schema_message(schema: pa.Schema) -> bytes:
+    """The encapsulated message of a schema; its length is a multiple of 8."""
+    message: bytes = schema.serialize().to_pybytes()
+    assert len(message) % 8 == 0
+    return message
+
+
+def metadata_length(message: Buffer) -> int:
+    """Bytes before the body of an encapsulated message, its prefix included."""
+    view = memoryview(message)
+    if len(view) < _PREFIX.size:
+        raise FrameError("a message ends within its prefix")
+    continuation, length = _PREFIX.unpack_from(view)
+    if continuation != _CONTINUATION or length < 0 or length % 8:
+        raise FrameError("a message does not begin with a continuation mark and a length")
+    return int(_PREFIX.size + length)
+
+
+def header_end(head: Buffer) -> int:
+    """Offset of the first record batch, from the first 16 bytes of a file."""
+    view = memoryview(head)
+    if len(view) < len(MAGIC) + _PREFIX.size or bytes(view[: len(MAGIC)]) != MAGIC:
+        raise FrameError("not an Arrow IPC file")
+    return len(MAGIC) + metadata_length(view[len(MAGIC) :])
+
+
+def read_schema(head: Buffer) -> pa.Schema:
+    """The schema, from at least the first ``header_end`` bytes of a file."""
+    end = header_end(head)
+    view = memoryview(head)
+    if len(view) < end:
+        raise FrameError(f"the file ends within its header ({len(view)} of {end} bytes)")
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(view[len(MAGIC) : end]))
+    except (pa.ArrowInvalid, pa.ArrowSerializationError, OSError, UnicodeDecodeError) as error:
+        raise FrameError(f"the schema message cannot be decoded: {error}") from error
+
+
+def assemble(schema: bytes, messages: Sequence[Buffer]) -> bytes:
+    """A whole file around record batch messages.
+
+    Args:
+        schema: an encapsulated schema message (``schema_message``).
+        messages: encapsulated record batch messages; lengths are multiples of 8.
+    """
+    blocks = []
+    offset = len(MAGIC) + len(schema)
+    for message in messages:
+        size = memoryview(message).nbytes
+        blocks.append((offset, metadata_length(message), size))
+        offset += size
+    return b"".join([MAGIC, schema, *messages, trailer(schema, blocks)])
+
+
+def trailer(schema: bytes, blocks: Iterable[tuple[int, int, int]]) -> bytes:
+    """Everything after the last message.
+
+    Args:
+        schema: the encapsulated schema message at the head of the file.
+        blocks: offset, metadata length and size of each record batch message.
+    """
+    footer = _footer(schema[_PREFIX.size :], list(blocks))
+    return b"".join([END_OF_STREAM, footer, struct.pack("<i", len(footer)), MAGIC[:6]])
+
+
+def _footer(message: bytes, blocks: list[tuple[int, int, int]]) -> bytes:
+    # The Schema table is not built again: the whole Message that holds it is embedded behind
+    # the blocks, and the footer points into it. Offsets inside it are relative, so they hold.
+    embedded_at = _FOOTER_HEAD.size + _BLOCK.size * len(blocks)
+    schema_at = embedded_at + _schema_table(message)
+    assert embedded_at % 8 == 0
+    head = _FOOTER_HEAD.pack(
+        16,  # root table
+        *(12, 20, 16, 4, 8, 12),
+        12,
+        schema_at - 20,
+        36 - 24,
+        44 - 28,
+        _METADATA_VERSION_5,
+        0,
+        len(blocks),
+    )
+    packed = b"".join(
+        _BLOCK.pack(offset, metadata, size - metadata) for offset, metadata, size in blocks
+    )
+    return head + packed + message
+
+
+def _schema_table(message: bytes) -> int:
+    """Offset of the Schema table in a flatbuffer whose root is a Message around a Schema."""
+    (table,) = struct.unpack_from("<I", message)
+    (back,) = struct.unpack_from("<i", message, table)
+    (field,) = struct.unpack_from("<H", message, table - back + 4 + 2 * 2)  # field 2: header
+    (forward,) = struct.unpack_from("<I", message, table + field)
+    return int(table + field + forward)

@@ -1,0 +1,174 @@
+"""What a bookie holds of a ledger, and where it cannot say.
+
+An ``EntryIndex`` answers about one entry in three ways: here it is; it is certainly not here;
+unknown. The third is an error and never a "no" (SLOT-LOG rule R5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from spark_bookkeeper.bookie.entry import Location
+from spark_bookkeeper.bookie.record import Int64Array, Record
+from spark_bookkeeper.bookie.schema import LedgerKey
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    CorruptEntryError,
+    InvalidArgumentError,
+)
+from spark_bookkeeper.protocol.ids import NO_ENTRY
+
+UNBOUNDED = (1 << 63) - 1
+"""Stands for "no last entry"."""
+
+_NOTHING: Int64Array = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Entries that may be in a file that is missing, damaged or cannot be read."""
+
+    first: int
+    last: int
+    path: str
+    reason: str
+    is_corrupt: bool
+    """Damaged, as against not readable now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A record and the path it was read from."""
+
+    path: str
+    record: Record
+
+
+@dataclass(frozen=True)
+class EntryIndex:
+    """Entries of one ledger on one bookie, within ``first..last``. Picklable."""
+
+    bookie_id: str
+    key: LedgerKey
+    first: int
+    last: int
+    holdings: tuple[Holding, ...]
+    """Slots before copies; the first that has an entry is taken."""
+
+    doubts: tuple[Doubt, ...] = field(default=())
+
+    @cached_property
+    def _table(self) -> tuple[Int64Array, Int64Array, Int64Array]:
+        """Ids ascending, and for each its holding and its index in the record's columns."""
+        ids = [holding.record.ids for holding in self.holdings]
+        if not ids:
+            return _NOTHING, _NOTHING, _NOTHING
+        all_ids = np.concatenate(ids)
+        owners: Int64Array = np.repeat(np.arange(len(ids)), [len(column) for column in ids])
+        positions = np.concatenate([np.arange(len(column)) for column in ids])
+        inside = np.flatnonzero((all_ids >= self.first) & (all_ids <= self.last))
+        order = inside[np.argsort(all_ids[inside], kind="stable")]
+        return all_ids[order], owners[order], positions[order]
+
+    @cached_property
+    def entry_ids(self) -> Int64Array:
+        """Ids of the entries that are here, ascending, each once."""
+        return np.unique(self._table[0])
+
+    def __len__(self) -> int:
+        return len(self.entry_ids)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.entry_ids.tolist())
+
+    def __contains__(self, entry_id: int) -> bool:
+        start, end = self._rows(entry_id)
+        return start < end
+
+    @property
+    def last_entry_id(self) -> int:
+        """Highest entry that is here, ``NO_ENTRY`` if there is none."""
+        return int(self._table[0][-1]) if len(self._table[0]) else NO_ENTRY
+
+    def places(self, entry_id: int) -> list[Location]:
+        """Every place where an entry is, slots before copies; empty says nothing certain."""
+        start, end = self._rows(entry_id)
+        return [self._location(row) for row in range(start, end)]
+
+    def _rows(self, entry_id: int) -> tuple[int, int]:
+        ids = self._table[0]
+        start = int(np.searchsorted(ids, entry_id, side="left"))
+        return start, int(np.searchsorted(ids, entry_id, side="right"))
+
+    def _location(self, row: int) -> Location:
+        _, owners, positions = self._table
+        holding = self.holdings[int(owners[row])]
+        return holding.record.location(int(positions[row]), self.key, holding.path)
+
+    def find(self, entry_id: int) -> Location | None:
+        """Where an entry is; ``None`` if it is certainly not on this bookie.
+
+        Raises:
+            CorruptEntryError: it may be in a file that is damaged.
+            BookieUnavailableError: it may be in a file that is missing or cannot be read.
+            InvalidArgumentError: the index does not cover that entry.
+        """
+        if not self.first <= entry_id <= self.last:
+            raise InvalidArgumentError(
+                f"this index covers the entries {self.first}..{self.last}, not {entry_id}"
+            )
+        places = self.places(entry_id)
+        if places:
+            return places[0]
+        for doubt in self.doubts:
+            if doubt.first <= entry_id <= doubt.last:
+                kind = CorruptEntryError if doubt.is_corrupt else BookieUnavailableError
+                raise kind(
+                    f"bookie {self.bookie_id}: entry {entry_id} of ledger {self.key.ledger_id} "
+                    f"may be in {doubt.path}, which cannot be relied on: {doubt.reason}",
+                    bookie_id=self.bookie_id,
+                    path=doubt.path,
+                )
+        return None
+
+    def locations(self) -> Iterator[Location]:
+        """Where each entry is that is here, ascending."""
+        previous = NO_ENTRY
+        for row, entry_id in enumerate(self._table[0].tolist()):
+            if entry_id != previous:
+                yield self._location(row)
+            previous = entry_id
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of a slot log."""
+
+    slots: int
+    """Slots below the fence; without a fence, up to the last one seen."""
+
+    is_fenced: bool
+    last_add_confirmed: int
+    """Highest one carried by a record that could be read."""
+
+    entries: EntryIndex
+    """Everything after ``last_add_confirmed``, or after the entry asked for if that is lower."""
+
+
+def possible_range(low: int, high: int, readable: Sequence[tuple[int, Record]]) -> tuple[int, int]:
+    """Entries that the unreadable slots ``low..high`` may hold, from their neighbours.
+
+    The slots of a ledger on one bookie ascend in entry ids (``LedgerLog.add`` sees to it).
+
+    Args:
+        low: first unreadable slot of a run.
+        high: last one.
+        readable: slot numbers with their ADD records, in any order.
+    """
+    below = max((record.last for number, record in readable if number < low), default=NO_ENTRY)
+    above = min((record.first for number, record in readable if number > high), default=UNBOUNDED)
+    return below + 1, above if above == UNBOUNDED else above - 1

@@ -1,0 +1,366 @@
+"""A bookie's partition on a local (or mounted) file system.
+
+A file is written without a name where the system can (``O_TMPFILE``), else under a hidden one,
+synced, linked to its final name, which fails if the name exists, and the directory is synced
+(SLOT-LOG rules R1 and R9). Directories are opened anew for every put: a descriptor kept open
+would go on accepting files after the partition was moved away or wiped (rule R11).
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import mmap
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from typing_extensions import Buffer, override
+
+from spark_bookkeeper.bookie.storage import FileSink, Storage
+from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError
+
+_TEMPORARY_SUFFIX = ".tmp"
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+_NO_UNNAMED_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS}
+_O_TMPFILE: int | None = getattr(os, "O_TMPFILE", None)
+_sync_content = getattr(os, "fdatasync", os.fsync)
+_temporary_numbers = itertools.count()
+
+
+class LocalStorage(Storage):
+    """Files under a directory that exists. Safe for many threads and processes at once."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._root = Path(os.path.abspath(root))
+        self._unnamed_files = _O_TMPFILE is not None and os.path.isdir("/proc/self/fd")
+
+    def __repr__(self) -> str:
+        return f"LocalStorage({str(self._root)!r})"
+
+    @property
+    @override
+    def uri(self) -> str:
+        return self._root.as_uri()
+
+    @property
+    @override
+    def has_directories(self) -> bool:
+        return True
+
+    @override
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        target = self._root / path
+        with self._translated(target), _open_directory(target.parent) as directory:
+            file = self._begin(directory, target.name)
+            try:
+                _write(file.descriptor, data)
+                return file.publish()
+            finally:
+                file.discard()
+
+    @override
+    def create(self, path: str) -> FileSink:
+        target = self._root / path
+        with self._translated(target):
+            directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                file = self._begin(directory, target.name)
+            except BaseException:
+                os.close(directory)
+                raise
+        return _LocalSink(self, target, directory, file)
+
+    @override
+    def read(self, path: str) -> bytes | None:
+        target = self._root / path
+        with self._translated(target):
+            try:
+                descriptor = os.open(target, os.O_RDONLY)
+            except FileNotFoundError:
+                return None
+            with open(descriptor, "rb", buffering=0) as file:
+                return file.readall()
+
+    @override
+    def read_range(self, path: str, offset: int, length: int) -> bytes | None:
+        target = self._root / path
+        with self._translated(target):
+            try:
+                descriptor = os.open(target, os.O_RDONLY)
+            except FileNotFoundError:
+                return None
+            try:
+                return _read_fully(descriptor, offset, length)
+            finally:
+                os.close(descriptor)
+
+    @override
+    def map(self, path: str) -> Buffer | None:
+        target = self._root / path
+        with self._translated(target):
+            try:
+                descriptor = os.open(target, os.O_RDONLY)
+            except FileNotFoundError:
+                return None
+            try:
+                if os.fstat(descriptor).st_size == 0:
+                    return b""
+                return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+            finally:
+                os.close(descriptor)
+
+    @override
+    def size(self, path: str) -> int | None:
+        target = self._root / path
+        with self._translated(target):
+            try:
+                return target.stat().st_size
+            except FileNotFoundError:
+                return None
+
+    @override
+    def list(self, directory: str) -> Sequence[str]:
+        target = self._root / directory
+        with self._translated(target):
+            try:
+                names = os.listdir(target)
+            except FileNotFoundError:
+                return []
+        return sorted(name for name in names if not is_temporary(name))
+
+    @override
+    def make_directory(self, path: str) -> None:
+        # A directory that was merely found may not be durable yet (rule R9b): the parents are
+        # synced either way.
+        target = self._root / path
+        missing = [target, *itertools.takewhile(lambda p: p != self._root, target.parents)]
+        with self._translated(target):
+            for directory in reversed(missing):
+                with suppress(FileExistsError):
+                    directory.mkdir()
+                _sync_directory(directory.parent)
+
+    @override
+    def sync(self, path: str) -> None:
+        target = self._root / path
+        with self._translated(target):
+            descriptor = os.open(target, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            _sync_directory(target.parent)
+
+    @override
+    def delete(self, path: str) -> None:
+        target = self._root / path
+        with self._translated(target):
+            try:
+                target.unlink()
+            except FileNotFoundError:
+                return
+            _sync_directory(target.parent)
+
+    @override
+    def delete_directory(self, path: str) -> None:
+        target = self._root / path
+        with self._translated(target):
+            try:
+                shutil.rmtree(target)
+            except FileNotFoundError:
+                return
+            _sync_directory(target.parent)
+
+    @override
+    def space(self) -> tuple[int, int] | None:
+        with self._translated(self._root):
+            usage = os.statvfs(self._root)
+        return usage.f_bavail * usage.f_frsize, usage.f_blocks * usage.f_frsize
+
+    @override
+    def close(self) -> None:
+        pass
+
+    def temporary_files(self, directory: str) -> Sequence[str]:
+        """Names left behind by killed processes (and of writes going on); for the collector."""
+        target = self._root / directory
+        with self._translated(target):
+            try:
+                return sorted(name for name in os.listdir(target) if is_temporary(name))
+            except FileNotFoundError:
+                return []
+
+    def _begin(self, directory: int, name: str) -> _NewFile:
+        if self._unnamed_files:
+            try:
+                return _UnnamedFile(directory, name)
+            except OSError as error:
+                if error.errno not in _NO_UNNAMED_FILES:
+                    raise
+                self._unnamed_files = False
+        return _NamedFile(directory, name)
+
+    @contextmanager
+    def _translated(self, target: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = f"{target}: {error.strerror or error}"
+            if error.errno in _NO_SPACE:
+                raise BookieFullError(
+                    f"{reason}; nothing was acknowledged; free space or add a bookie",
+                    path=str(target),
+                ) from error
+            raise BookieUnavailableError(
+                f"{reason}; the operation may or may not have taken effect", path=str(target)
+            ) from error
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file name is that of a write that has not been finished."""
+    return name.startswith(".") and name.endswith(_TEMPORARY_SUFFIX)
+
+
+class _NewFile:
+    """Content without a final name yet."""
+
+    def __init__(self, directory: int, name: str) -> None:
+        self.directory = directory
+        self.name = name
+        self.descriptor = -1
+
+    def publish(self) -> bool:
+        """Sync the content, give it its name and sync the name; False if the name is taken."""
+        _sync_content(self.descriptor)
+        try:
+            self._link()
+        except FileExistsError:
+            return False
+        self._forget()
+        os.fsync(self.directory)
+        return True
+
+    def discard(self) -> None:
+        """Release what is left; never raises."""
+        if self.descriptor >= 0:
+            with suppress(OSError):
+                self._forget()
+            with suppress(OSError):
+                os.close(self.descriptor)
+            self.descriptor = -1
+
+    def _link(self) -> None:
+        raise NotImplementedError
+
+    def _forget(self) -> None:
+        """Remove the temporary name, once."""
+
+
+class _UnnamedFile(_NewFile):
+    """A file without a name: a killed process leaves nothing behind."""
+
+    def __init__(self, directory: int, name: str) -> None:
+        super().__init__(directory, name)
+        assert _O_TMPFILE is not None
+        self.descriptor = os.open(".", _O_TMPFILE | os.O_WRONLY, 0o666, dir_fd=directory)
+
+    @override
+    def _link(self) -> None:
+        # With a directory descriptor os.link follows the symbolic link to the open file.
+        os.link(
+            f"/proc/self/fd/{self.descriptor}",
+            self.name,
+            src_dir_fd=self.directory,
+            dst_dir_fd=self.directory,
+            follow_symlinks=True,
+        )
+
+
+class _NamedFile(_NewFile):
+    """A hidden name in the same directory, where files without one are not supported."""
+
+    def __init__(self, directory: int, name: str) -> None:
+        super().__init__(directory, name)
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+        while self.descriptor < 0:
+            number = next(_temporary_numbers)
+            self._temporary: str | None = f".{name}.{os.getpid()}-{number}{_TEMPORARY_SUFFIX}"
+            # Another machine that mounts the same file system may use the same process id.
+            with suppress(FileExistsError):
+                self.descriptor = os.open(self._temporary, flags, 0o666, dir_fd=directory)
+
+    @override
+    def _link(self) -> None:
+        assert self._temporary is not None
+        os.link(self._temporary, self.name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
+
+    @override
+    def _forget(self) -> None:
+        if self._temporary is not None:
+            os.unlink(self._temporary, dir_fd=self.directory)
+            self._temporary = None
+
+
+class _LocalSink(FileSink):
+    def __init__(self, storage: LocalStorage, target: Path, directory: int, file: _NewFile) -> None:
+        self._storage = storage
+        self._target = target
+        self._directory = directory
+        self._file = file
+
+    @override
+    def write(self, data: Buffer) -> None:
+        with self._storage._translated(self._target):  # noqa: SLF001  (the same module)
+            _write(self._file.descriptor, data)
+
+    @override
+    def finish(self) -> None:
+        try:
+            with self._storage._translated(self._target):  # noqa: SLF001  (the same module)
+                if not self._file.publish():
+                    raise FileExistsError(errno.EEXIST, "the name is taken")
+        finally:
+            self.abandon()
+
+    @override
+    def abandon(self) -> None:
+        self._file.discard()
+        if self._directory >= 0:
+            os.close(self._directory)
+            self._directory = -1
+
+
+@contextmanager
+def _open_directory(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _sync_directory(path: Path) -> None:
+    with _open_directory(path) as descriptor:
+        os.fsync(descriptor)
+
+
+def _write(descriptor: int, data: Buffer) -> None:
+    view = memoryview(data).cast("B")
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _read_fully(descriptor: int, offset: int, length: int) -> bytes:
+    first = os.pread(descriptor, length, offset)
+    if len(first) == length or not first:
+        return first
+    pieces = [first]
+    while (missing := length - sum(map(len, pieces))) > 0:
+        piece = os.pread(descriptor, missing, offset + length - missing)
+        if not piece:
+            break
+        pieces.append(piece)
+    return b"".join(pieces)

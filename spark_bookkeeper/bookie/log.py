@@ -1,0 +1,561 @@
+"""The slot log of one ledger on one bookie: adding to it, fencing it, finding entries in it.
+
+Slots are created by put-if-absent and filled without gaps, so the first absent slot is where a
+writer's next record would have to go; a FENCE put there stops that writer on this bookie for
+ever. What is absent is found by trying to create it, never by a listing.
+
+Source: SLOT-LOG, "Steps", rules R1 to R6, R9, R11, R15. Rule names stand where they are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from spark_bookkeeper.bookie.digest import crc
+from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.entry import Location, PartRef, PlacedPart, StoredEntry
+from spark_bookkeeper.bookie.framing import FrameError, header_end
+from spark_bookkeeper.bookie.index import (
+    UNBOUNDED,
+    Doubt,
+    EntryIndex,
+    Holding,
+    Tail,
+    possible_range,
+)
+from spark_bookkeeper.bookie.marker import check_marker
+from spark_bookkeeper.bookie.reading import EntryReader, ScannedRows
+from spark_bookkeeper.bookie.record import Record, RecordKind, decode, encode_copy, encode_fence
+from spark_bookkeeper.bookie.schema import LedgerKey, copy_range, slot_number
+from spark_bookkeeper.bookie.storage import FileSink, Storage
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    CorruptEntryError,
+    LedgerFencedError,
+    NoSuchLedgerError,
+    SlotTakenError,
+)
+from spark_bookkeeper.protocol.ids import NO_ENTRY
+
+_HEADER_GUESS_BYTES: Final = 64 << 10
+"""Read first; a longer header takes a second read."""
+
+_COPY_CHUNK_BYTES: Final = 8 << 20
+
+_CACHED_RECORDS: Final = 256
+
+
+class LedgerLog:
+    """One ledger on one bookie. Holds no lock; ``add`` may be called for several slots at once.
+
+    Args:
+        storage: the bookie's partition.
+        bookie_id: for messages.
+        incarnation: the one that the ledger's metadata names; any other partition is refused.
+        key: the ledger's life.
+        encoding: the ledger's.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        bookie_id: str,
+        incarnation: str,
+        key: LedgerKey,
+        encoding: LedgerEncoding,
+    ) -> None:
+        self.storage = storage
+        self.bookie_id = bookie_id
+        self.incarnation = incarnation
+        self.key = key
+        self.encoding = encoding
+        self._reader = EntryReader(storage, bookie_id, encoding)
+        self._records: dict[str, Record] = {}  # present records never change (R1)
+        self._ranges: dict[int, tuple[int, int]] = {}
+        """First and last entry of the slots added in this session, where still needed."""
+        self._won: set[int] = set()
+        self._won_prefix = 0
+        self._top: int | None = None
+
+    def __repr__(self) -> str:
+        return f"LedgerLog({self.key.directory} on {self.bookie_id})"
+
+    # Writing
+
+    def prepare(self) -> None:
+        """Make the ledger's directory, once, before the first add (R11).
+
+        Raises:
+            CookieMismatchError: another incarnation.
+            NoSuchLedgerError: the ledger was deleted here.
+            BookieUnavailableError: no answer.
+        """
+        self._check_life()
+        self._check_tombstone()
+        self.storage.make_directory(self.key.slots)
+
+    def add(self, slot: int, data: bytes) -> int:
+        """Put a record into a slot.
+
+        Call it again with the same bytes and slot after ``BookieUnavailableError``; never with
+        others, and never go on to the next slot first (R3). Slots may be added in any order,
+        and ascend in entry ids.
+
+        Returns:
+            how many slots from 0 on were won without a gap: acks of records count only below
+            that [prefix_ack].
+
+        Raises:
+            LedgerFencedError: the slot is a FENCE. The record may still be elsewhere.
+            SlotTakenError: the slot is another's, or cannot be read.
+            CookieMismatchError: the partition was wiped or replaced.
+            BookieUnavailableError: unknown; the put may also land later.
+        """
+        self._admit(slot, data)
+        path = self.key.slot(slot)
+        if not self.storage.put_if_absent(path, data):
+            self._check_exists(slot, path, data)
+        self._check_life()  # [cookie_ack]: after the put, before it counts
+        if not self.storage.has_directories:
+            self._check_tombstone()
+        return self._count_win(slot)
+
+    def create_part(self, name: str) -> FileSink:
+        """Begin a part under a name that nobody else uses; ``finish`` makes it durable (R15)."""
+        self.storage.make_directory(self.key.parts)
+        return self.storage.create(self.key.part(name))
+
+    def copy_part(self, source: LedgerLog, part: PartRef) -> PartRef:
+        """Copy a part from another bookie, file to file.
+
+        Returns:
+            the part as it is named here: under its own name, unless something else has that.
+
+        Raises:
+            CorruptEntryError: the source's bytes do not match the checksum; nothing is left here.
+            BookieUnavailableError: no answer from either.
+        """
+        name = part.name
+        attempt = 0
+        while (size := self.storage.size(self.key.part(name))) is not None:
+            if size == part.size_bytes and self._part_checksum(name, size) == part.crc32c:
+                self.storage.sync(self.key.part(name))  # merely found (R9b)
+                return replace(part, name=name)
+            attempt += 1
+            name = f"{part.name.removesuffix('.arrow')}-{attempt}.arrow"
+        sink = self.create_part(name)
+        try:
+            if source._part_checksum(part.name, part.size_bytes, sink.write) != part.crc32c:
+                raise CorruptEntryError(
+                    f"bookie {source.bookie_id}: {self.key.part(part.name)} does not match its "
+                    "checksum; copy it from another replica",
+                    bookie_id=source.bookie_id,
+                    path=self.key.part(part.name),
+                )
+            sink.finish()
+        finally:
+            sink.abandon()
+        return replace(part, name=name)
+
+    def write_copy(
+        self, entries: Sequence[StoredEntry] = (), parts: Sequence[PlacedPart] = ()
+    ) -> str:
+        """Store copies of entries, durably; repeating it changes nothing.
+
+        Args:
+            entries: verified ones, of any form, read from anywhere.
+            parts: parts that ``copy_part`` put here.
+
+        Returns:
+            the path of the copy.
+
+        Raises:
+            CookieMismatchError: the partition was wiped or replaced.
+            BookieUnavailableError: unknown whether it is there; repeat it.
+        """
+        name, data = encode_copy(self.key, self.encoding, entries, parts)
+        self.storage.make_directory(self.key.copies)
+        attempt = 0
+        path = self.key.copy(name)
+        while not self.storage.put_if_absent(path, data):
+            if self.storage.read(path) == data:
+                self.storage.sync(path)  # merely found (R9b)
+                break
+            # The name is taken by other bytes: damaged ones, or the same entries written by
+            # another version. They are left alone, since another client may count on them.
+            attempt += 1
+            path = self.key.copy(f"{name.removesuffix('.arrow')}-{attempt}.arrow")
+        self._check_life()
+        return path
+
+    # Fencing
+
+    def fence(self, after: int | None = None) -> Tail:
+        """Fence this bookie's slot log, and say what is at its end.
+
+        When it returns, every slot below the fence is occupied (R4b), the fence is durable (R9b)
+        and the answer was read after it [fresh_negative], from the right incarnation
+        [cookie_neg].
+
+        Args:
+            after: the tail begins behind this entry, if that is lower than the last add
+                confirmed that is found here.
+
+        Raises:
+            CookieMismatchError: another incarnation; it says nothing about the ledger.
+            NoSuchLedgerError: the ledger was deleted here.
+            BookieUnavailableError: no answer.
+        """
+        self._records.clear()  # what was seen earlier may have vanished in a power cut
+        occupied = self._list_slots()
+        if not occupied:
+            self._check_tombstone()
+            self.storage.make_directory(self.key.slots)
+        fence_at = self._put_fence(occupied)
+        tail = self._tail(occupied | {fence_at}, after, has_copies=len(occupied) > 0)
+        self._check_life()
+        return replace(tail, slots=fence_at, is_fenced=True)
+
+    def tail(self, after: int | None = None) -> Tail:
+        """The same without fencing. It proves of no entry that it is absent.
+
+        Raises:
+            CookieMismatchError: another incarnation.
+            BookieUnavailableError: no answer.
+        """
+        if self._top is None:
+            occupied = self._list_slots()
+        else:  # no listing: a reader that follows a ledger asks often
+            occupied = set(range(self._top + 1))
+        number = max(occupied, default=-1) + 1
+        while self.storage.size(self.key.slot(number)) is not None:
+            occupied.add(number)
+            number += 1
+        tail = self._tail(occupied, after, has_copies=False)
+        self._check_life()
+        self._top = max(occupied, default=None)
+        return tail
+
+    # Finding and reading
+
+    def records(self, newest_first: bool = False) -> Iterator[Record]:
+        """The record in every slot that is there, a FENCE with the number of its slot.
+
+        Raises:
+            CorruptEntryError: a slot cannot be decoded.
+            BookieUnavailableError: no answer.
+        """
+        for number in sorted(self._list_slots(), reverse=newest_first):
+            record = self._record(self.key.slot(number))
+            if record is not None:
+                yield replace(record, slot=number)
+
+    def locate(self, first: int, last: int | None = None) -> EntryIndex:
+        """Where the entries ``first..last`` are on this bookie, in slots or copies.
+
+        Reads the slots that can hold them, found by bisection. To prove that an entry is
+        absent, fence first and call this after it.
+
+        Raises:
+            CookieMismatchError: another incarnation.
+            BookieUnavailableError: no answer.
+        """
+        end = UNBOUNDED if last is None else last
+        numbers = self._list_slots()
+        number = max(numbers, default=-1) + 1
+        while self.storage.size(self.key.slot(number)) is not None:  # a listing proves nothing
+            numbers.add(number)
+            number += 1
+        ordered = sorted(numbers)
+        start = self._bisect(ordered, first)
+        holdings, doubts = self._collect(_upwards(ordered, start), first, end)
+        copies, copy_doubts = self._copies(first, end)
+        self._check_life()
+        return EntryIndex(
+            self.bookie_id, self.key, first, end, (*holdings, *copies), (*doubts, *copy_doubts)
+        )
+
+    def read(self, location: Location) -> StoredEntry:
+        """One verified entry; see ``EntryReader.read``."""
+        return self._reader.read(location)
+
+    def read_many(self, locations: Iterable[Location]) -> Iterator[StoredEntry]:
+        """Verified entries in the order given; see ``EntryReader.read_many``."""
+        return self._reader.read_many(locations)
+
+    def scan(self, locations: Iterable[Location]) -> Iterator[ScannedRows]:
+        """Verified rows, a message at a time; see ``EntryReader.scan``."""
+        return self._reader.scan(locations)
+
+    # Inside
+
+    def _admit(self, slot: int, data: bytes) -> None:
+        """What ``locate`` and ``fence`` rely on when they stop early, and R3 when it compares."""
+        record = decode(data, self.key, self.encoding, bookie_id=self.bookie_id)
+        assert record.kind is RecordKind.ADD
+        assert record.slot == slot
+        assert record.first != NO_ENTRY, "a record holds an entry"
+        known = self._ranges.setdefault(slot, (record.first, record.last))
+        assert known == (record.first, record.last), "content_fixed"
+        below, above = self._ranges.get(slot - 1), self._ranges.get(slot + 1)
+        assert below is None or below[1] < record.first, "entries-in-write-order"
+        assert above is None or record.last < above[0], "entries-in-write-order"
+
+    def _check_exists(self, slot: int, path: str, data: bytes) -> None:
+        """A name that is taken is not success: is it ours? [exists_check]."""
+        found = self.storage.read(path)
+        if found is None:
+            raise BookieUnavailableError(
+                f"bookie {self.bookie_id}: {path} existed and is gone; repeat the same bytes",
+                bookie_id=self.bookie_id,
+                path=path,
+            )
+        if found == data:
+            self.storage.sync(path)  # it may be visible and not durable yet (R9b)
+            return
+        try:
+            record = decode(found, self.key, self.encoding, bookie_id=self.bookie_id, path=path)
+            owner = record.token
+        except CorruptEntryError:
+            owner = "unreadable"
+        else:
+            if record.kind is RecordKind.FENCE:
+                raise LedgerFencedError(
+                    f"ledger {self.key.ledger_id} was fenced on bookie {self.bookie_id}: another "
+                    "client recovers it. Pending appends may or may not be written, treat it "
+                    "like a time-out: open the ledger and read to know; do not append the same "
+                    "rows elsewhere before",
+                    ledger_id=self.key.ledger_id,
+                    bookie_id=self.bookie_id,
+                )
+        raise SlotTakenError(
+            f"bookie {self.bookie_id}: slot {slot} of ledger {self.key.ledger_id} is not this "
+            f"writer's ({owner}); the bookie must be replaced in the ensemble",
+            bookie_id=self.bookie_id,
+            path=path,
+        )
+
+    def _count_win(self, slot: int) -> int:
+        self._won.add(slot)
+        prefix = self._won_prefix
+        while prefix in self._won:
+            prefix += 1
+        # Two threads may both come here; each returns what is true, and the lower of the two
+        # that stays behind is found again by the next call.
+        for number in range(self._won_prefix, prefix - 1):
+            self._ranges.pop(number, None)
+        self._won_prefix = prefix
+        return prefix
+
+    def _put_fence(self, occupied: set[int]) -> int:
+        """FENCE in the first absent slot [fence_first_hole]; adds to ``occupied`` what it meets.
+
+        Holes are found by the put itself: a listing may be late, and a slot that was seen may
+        have vanished in a power cut [fence_no_hole].
+        """
+        fence = encode_fence(self.key)
+        number = 0
+        while True:
+            while number in occupied:
+                number += 1
+            if number > 0 and self._is_fence(number - 1):
+                self.storage.sync(self.key.slot(number - 1))  # another's, merely found (R9b)
+                return number - 1
+            if self.storage.put_if_absent(self.key.slot(number), fence):
+                return number
+            occupied.add(number)  # lost the race: a fence, or the writer's; look again
+
+    def _is_fence(self, number: int) -> bool:
+        try:
+            record = self._record(self.key.slot(number))
+        except CorruptEntryError:
+            return False
+        return record is not None and record.kind is RecordKind.FENCE
+
+    def _tail(self, occupied: set[int], after: int | None, *, has_copies: bool) -> Tail:
+        holdings: list[Holding] = []
+        readable: list[tuple[int, Record]] = []
+        unreadable: list[tuple[int, str, bool]] = []
+        confirmed: int = NO_ENTRY
+        floor: int = NO_ENTRY
+        is_fenced = False
+        for number in sorted(occupied, reverse=True):
+            path = self.key.slot(number)
+            try:
+                record = self._record(path)
+            except CorruptEntryError as error:
+                unreadable.append((number, error.message, True))
+                continue
+            if record is None:
+                unreadable.append((number, "it is gone", False))
+                continue
+            if record.kind is RecordKind.FENCE:
+                is_fenced = True
+                continue
+            readable.append((number, record))
+            confirmed = max(confirmed, record.last_add_confirmed)
+            floor = confirmed if after is None else min(confirmed, after)
+            if record.last <= floor:  # so is everything below: slots ascend in entry ids
+                break
+            holdings.append(Holding(path, record))
+        doubts = [
+            Doubt(*possible_range(number, number, readable), self.key.slot(number), why, bad)
+            for number, why, bad in unreadable
+        ]
+        copies, copy_doubts = self._copies(floor + 1, UNBOUNDED) if has_copies else ([], [])
+        entries = EntryIndex(
+            self.bookie_id,
+            self.key,
+            floor + 1,
+            UNBOUNDED,
+            (*reversed(holdings), *copies),
+            (*doubts, *copy_doubts),
+        )
+        return Tail(max(occupied, default=-1) + 1, is_fenced, confirmed, entries)
+
+    def _bisect(self, numbers: Sequence[int], entry_id: int) -> int:
+        """Index to read on from, upwards, to meet every slot with entries from ``entry_id`` on.
+
+        A readable slot below them comes first, since it bounds what damaged ones can hold.
+        """
+        low, high = 0, len(numbers)
+        while low < high:
+            middle = (low + high) // 2
+            probe = middle
+            while probe >= low and (record := self._add_at(numbers[probe])) is None:
+                probe -= 1
+            if probe < low or (record is not None and record.last < entry_id):
+                low = middle + 1
+            else:
+                high = probe
+        start = low - 1
+        while start > 0 and self._add_at(numbers[start]) is None:
+            start -= 1
+        return max(start, 0)
+
+    def _add_at(self, number: int) -> Record | None:
+        try:
+            record = self._record(self.key.slot(number))
+        except CorruptEntryError:
+            return None
+        return record if record is not None and record.kind is RecordKind.ADD else None
+
+    def _collect(
+        self, slots: Iterable[tuple[int, int, bool]], first: int, last: int
+    ) -> tuple[list[Holding], list[Doubt]]:
+        """Records that hold entries of a range, and doubts about slots that are no use.
+
+        Args:
+            slots: runs of slot numbers, ascending, and whether the run is a hole.
+            first: of the range.
+            last: of the range.
+        """
+        holdings: list[Holding] = []
+        readable: list[tuple[int, Record]] = []
+        unreadable: list[tuple[int, int, str, bool]] = []
+        for low, high, is_hole in slots:
+            path = self.key.slot(low)
+            if is_hole:
+                unreadable.append((low, high, "a slot below existing ones is missing", False))
+                continue
+            try:
+                record = self._record(path)
+            except CorruptEntryError as error:
+                unreadable.append((low, high, error.message, True))
+                continue
+            if record is None:
+                unreadable.append((low, high, "it is gone", False))
+                continue
+            if record.kind is RecordKind.FENCE:
+                continue
+            readable.append((low, record))
+            if record.first > last:
+                break
+            if record.last >= first:
+                holdings.append(Holding(path, record))
+        doubts = [
+            Doubt(*possible_range(low, high, readable), self.key.slot(low), why, bad)
+            for low, high, why, bad in unreadable
+        ]
+        return holdings, doubts
+
+    def _copies(self, first: int, last: int) -> tuple[list[Holding], list[Doubt]]:
+        holdings: list[Holding] = []
+        doubts: list[Doubt] = []
+        for name in self.storage.list(self.key.copies):
+            held = copy_range(name)
+            if held is None or held[0] > last or held[1] < first:
+                continue
+            path = self.key.copy(name)
+            try:
+                record = self._record(path)
+            except CorruptEntryError as error:
+                doubts.append(Doubt(*held, path, error.message, True))
+                continue
+            if record is not None and record.kind is RecordKind.COPY:
+                holdings.append(Holding(path, record))
+            else:
+                doubts.append(Doubt(*held, path, "it is gone", False))
+        return holdings, doubts
+
+    def _record(self, path: str) -> Record | None:
+        """A verified header, ``None`` if the file is not there."""
+        record = self._records.get(path)
+        if record is None:
+            head = self.storage.read_range(path, 0, _HEADER_GUESS_BYTES)
+            try:
+                if head is not None and header_end(head) > len(head) == _HEADER_GUESS_BYTES:
+                    head = self.storage.read_range(path, 0, header_end(head))
+            except FrameError:
+                pass  # decode says what is wrong
+            if head is None:
+                return None
+            record = decode(head, self.key, self.encoding, bookie_id=self.bookie_id, path=path)
+            if len(self._records) >= _CACHED_RECORDS:
+                self._records.clear()
+            self._records[path] = record
+        return record
+
+    def _list_slots(self) -> set[int]:
+        names = self.storage.list(self.key.slots)
+        return {number for name in names if (number := slot_number(name)) is not None}
+
+    def _part_checksum(
+        self, name: str, size: int, write: Callable[[bytes], None] | None = None
+    ) -> int:
+        """CRC32C of a part, read in pieces that are handed on."""
+        value = 0
+        for offset in range(0, max(size, 1), _COPY_CHUNK_BYTES):
+            data = self.storage.read_range(self.key.part(name), offset, _COPY_CHUNK_BYTES)
+            if data is None:
+                raise BookieUnavailableError(
+                    f"bookie {self.bookie_id}: {self.key.part(name)} is gone",
+                    bookie_id=self.bookie_id,
+                    path=self.key.part(name),
+                )
+            value = crc(data, value)
+            if write is not None:
+                write(data)
+        return value
+
+    def _check_life(self) -> None:
+        check_marker(self.storage, self.incarnation, self.bookie_id)
+
+    def _check_tombstone(self) -> None:
+        if self.storage.size(self.key.tombstone) is not None:
+            raise NoSuchLedgerError(
+                f"ledger {self.key.ledger_id} was deleted on bookie {self.bookie_id}",
+                ledger_id=self.key.ledger_id,
+            )
+
+
+def _upwards(numbers: Sequence[int], start: int) -> Iterator[tuple[int, int, bool]]:
+    """Runs ``(low, high, is_hole)`` of slot numbers from an index on, the holes between them."""
+    previous = numbers[start - 1] if start else -1
+    for number in numbers[start:]:
+        if number > previous + 1:
+            yield previous + 1, number - 1, True
+        yield number, number, False
+        previous = number

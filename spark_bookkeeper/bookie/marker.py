@@ -1,0 +1,93 @@
+"""The ``BOOKIE`` marker: which bookie, and which incarnation of it, a partition is.
+
+It is written last when a partition is formatted and deleted first when it is wiped, so while it
+is there with the right incarnation, nothing that the bookie acknowledged was taken away by
+either (SLOT-LOG rule R11).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from spark_bookkeeper.bookie.schema import FORMAT_VERSION, MARKER_PATH
+from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.errors import CookieMismatchError
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Content of the marker."""
+
+    bookie_id: str
+    incarnation: str
+    """Random; a new one each time the partition is formatted."""
+
+    instance_id: str
+    """The cluster's INSTANCEID."""
+
+    format_version: int = FORMAT_VERSION
+
+    def encode(self) -> bytes:
+        """One JSON object, for people too."""
+        return (json.dumps(asdict(self), indent=2, sort_keys=True) + "\n").encode()
+
+
+def decode_marker(data: bytes, uri: str = "") -> Marker:
+    """The marker in these bytes.
+
+    Raises:
+        CookieMismatchError: they are not a marker, or one of a newer format.
+    """
+    try:
+        fields = json.loads(data)
+        marker = Marker(
+            bookie_id=str(fields["bookie_id"]),
+            incarnation=str(fields["incarnation"]),
+            instance_id=str(fields["instance_id"]),
+            format_version=int(fields["format_version"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise CookieMismatchError(
+            f"{uri}/{MARKER_PATH} is not a bookie's marker ({error}); is this the right directory?"
+        ) from error
+    if marker.format_version > FORMAT_VERSION:
+        raise CookieMismatchError(
+            f"{uri} has format version {marker.format_version}, this library knows up to "
+            f"{FORMAT_VERSION}; upgrade it"
+        )
+    return marker
+
+
+def read_marker(storage: Storage) -> Marker | None:
+    """The partition's marker, ``None`` if it certainly has none.
+
+    Raises:
+        BookieUnavailableError: no answer.
+        CookieMismatchError: it cannot be decoded.
+    """
+    data = storage.read(MARKER_PATH)
+    return None if data is None else decode_marker(data, storage.uri)
+
+
+def check_marker(storage: Storage, incarnation: str, bookie_id: str = "") -> Marker:
+    """The marker, which must have an incarnation.
+
+    Raises:
+        BookieUnavailableError: no answer.
+        CookieMismatchError: there is none, or another one; says what was expected and found.
+
+    Source: SLOT-LOG rules R5 and R11.
+    """
+    marker = read_marker(storage)
+    if marker is not None and marker.incarnation == incarnation:
+        return marker
+    found = "no marker" if marker is None else f"{marker.bookie_id} {marker.incarnation}"
+    raise CookieMismatchError(
+        f"{storage.uri} is not the bookie {bookie_id} that was registered: expected incarnation "
+        f"{incarnation}, found {found}. It was wiped, replaced or mounted wrongly; what it held "
+        "must come from other replicas. If the right storage exists, put it back",
+        bookie_id=bookie_id,
+        expected=incarnation,
+        found=None if marker is None else marker.incarnation,
+    )

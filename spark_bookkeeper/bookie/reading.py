@@ -1,0 +1,217 @@
+"""Reading entries: every byte is verified before it is handed out.
+
+Files are read, not mapped: a bad sector is then an error that sends the reader to another
+replica, where a mapped page would end the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+import numpy as np
+import pyarrow as pa
+
+from spark_bookkeeper.bookie.digest import Digester, crc
+from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.entry import NO_ROW, Location, StoredEntry
+from spark_bookkeeper.bookie.record import Int64Array
+from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.errors import BookieUnavailableError, CorruptEntryError
+from spark_bookkeeper.protocol.metadata import DigestType
+
+_READ_BYTES: Final = 16 << 20
+"""At most so much is read at once, unless one entry is larger."""
+
+_GAP_BYTES: Final = 64 << 10
+"""Reading over a gap of this size is cheaper than a second request."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedRows:
+    """Verified rows of one message: one batch entry, or several payload entries."""
+
+    batch: pa.RecordBatch
+    """Under the ledger's schema."""
+
+    entry_ids: Int64Array
+    """Entry id of each row."""
+
+    positions: Int64Array
+    """Position of each row within its entry."""
+
+    locations: tuple[Location, ...]
+    """The entries, in the order of their rows; one without rows is named here alone."""
+
+
+class EntryReader:
+    """Reads entries of one ledger from one bookie."""
+
+    def __init__(self, storage: Storage, bookie_id: str, encoding: LedgerEncoding) -> None:
+        self._storage = storage
+        self._bookie_id = bookie_id
+        self._schema = encoding.schema
+        self._digester: Digester = encoding.digester()
+        # The message's checksum stands in a header with a digest, so it vouches for the rows
+        # in it; a keyed digest says more than a checksum, so those are checked one by one.
+        self._checks_each_row = encoding.digest_type is DigestType.MAC
+
+    def read(self, location: Location) -> StoredEntry:
+        """One entry.
+
+        Raises:
+            CorruptEntryError: its bytes do not match its digest.
+            BookieUnavailableError: no answer, or the file is gone: the metadata may have
+                changed, so read that again first.
+        """
+        return next(self.read_many([location]))
+
+    def read_many(self, locations: Iterable[Location]) -> Iterator[StoredEntry]:
+        """Entries in the order given; neighbours in a file are read together.
+
+        Raises:
+            CorruptEntryError: as ``read``, when the iterator comes to that entry.
+            BookieUnavailableError: as ``read``.
+        """
+        for group, data in self._messages(locations):
+            if group[0].row == NO_ROW:
+                yield self._stored(group[0], data, is_payload=False)
+                continue
+            column = self._payload_batch(group[0], data).column(0)
+            for location in group:
+                value = column[location.row].as_buffer() if location.row < len(column) else None
+                yield self._stored(location, value, is_payload=True)
+
+    def scan(self, locations: Iterable[Location]) -> Iterator[ScannedRows]:
+        """Rows in the order given, a message at a time: the quick way to read a range.
+
+        Raises:
+            CorruptEntryError: as ``read``.
+            BookieUnavailableError: as ``read``.
+        """
+        for group, data in self._messages(locations):
+            if group[0].row == NO_ROW:
+                entry = self._stored(group[0], data, is_payload=False)
+                batch = entry.batch()
+                yield ScannedRows(
+                    batch,
+                    np.full(batch.num_rows, entry.entry_id, dtype=np.int64),
+                    np.arange(batch.num_rows, dtype=np.int64),
+                    (group[0],),
+                )
+            else:
+                yield self._scan_payloads(group, data)
+
+    def _scan_payloads(self, group: Sequence[Location], data: pa.Buffer) -> ScannedRows:
+        batch = self._payload_batch(group[0], data)
+        rows = [location.row for location in group]
+        if max(rows) >= batch.num_rows:
+            self._corrupt(group[-1], "it has fewer rows than its record says")
+        if rows == list(range(rows[0], rows[0] + len(rows))):
+            batch = batch.slice(rows[0], len(rows))
+        else:
+            batch = batch.take(pa.array(rows))
+        if self._checks_each_row:
+            for location, value in zip(group, batch.column(0), strict=True):
+                self._verify(location, value.as_buffer())
+        return ScannedRows(
+            batch,
+            np.array([location.entry_id for location in group], dtype=np.int64),
+            np.zeros(len(group), dtype=np.int64),
+            tuple(group),
+        )
+
+    def _payload_batch(self, location: Location, data: pa.Buffer) -> pa.RecordBatch:
+        # Before Arrow sees the message: it does not check what offsets inside it point to.
+        if crc(data) != location.extent_crc32c:
+            self._corrupt(location, "the message does not match its checksum")
+        return pa.ipc.read_record_batch(data, self._schema)
+
+    def _stored(
+        self, location: Location, data: pa.Buffer | None, *, is_payload: bool
+    ) -> StoredEntry:
+        if data is None:
+            self._corrupt(location, "it has fewer rows than its record says")
+        self._verify(location, data)
+        return StoredEntry(
+            entry_id=location.entry_id,
+            length_after=location.length_after,
+            last_add_confirmed=location.last_add_confirmed,
+            digest=location.digest,
+            is_payload=is_payload,
+            data=data,
+            schema=self._schema,
+        )
+
+    def _verify(self, location: Location, data: pa.Buffer) -> None:
+        if data.size != location.size:
+            self._corrupt(location, f"{data.size} bytes instead of {location.size}")
+        if self._digester.digest(data) != location.digest:
+            self._corrupt(location, "its bytes do not match its digest")
+
+    def _messages(
+        self, locations: Iterable[Location]
+    ) -> Iterator[tuple[list[Location], pa.Buffer]]:
+        """Locations that share a message, and that message, in the order given."""
+        for run in _runs(locations):
+            first, last = run[0], run[-1]
+            length = last.offset + last.extent - first.offset
+            data = self._storage.read_range(first.path, first.offset, length)
+            if data is None:
+                raise BookieUnavailableError(
+                    f"bookie {self._bookie_id}: {first.path} is gone; read the ledger's metadata "
+                    "again, it may have changed",
+                    bookie_id=self._bookie_id,
+                    path=first.path,
+                )
+            buffer = pa.py_buffer(data)
+            for group in _same_message(run):
+                at = group[0].offset - first.offset
+                if at + group[0].extent > buffer.size:
+                    self._corrupt(group[0], "the file is cut short")
+                yield group, buffer.slice(at, group[0].extent)
+
+    def _corrupt(self, location: Location, reason: str) -> NoReturn:
+        raise CorruptEntryError(
+            f"bookie {self._bookie_id}: entry {location.entry_id} in {location.path} cannot be "
+            f"used: {reason}; read another replica",
+            bookie_id=self._bookie_id,
+            path=location.path,
+            entry_id=location.entry_id,
+        )
+
+
+def _runs(locations: Iterable[Location]) -> Iterator[list[Location]]:
+    """Locations that one read serves."""
+    run: list[Location] = []
+    for location in locations:
+        if run and not _joins(run, location):
+            yield run
+            run = []
+        run.append(location)
+    if run:
+        yield run
+
+
+def _joins(run: Sequence[Location], location: Location) -> bool:
+    first, last = run[0], run[-1]
+    end = last.offset + last.extent
+    return location.path == last.path and (
+        location.offset == last.offset
+        or (
+            0 <= location.offset - end <= _GAP_BYTES
+            and location.offset + location.extent - first.offset <= _READ_BYTES
+        )
+    )
+
+
+def _same_message(run: Sequence[Location]) -> Iterator[list[Location]]:
+    group: list[Location] = []
+    for location in run:
+        if group and location.offset != group[0].offset:
+            yield group
+            group = []
+        group.append(location)
+    if group:
+        yield group

@@ -1,0 +1,473 @@
+"""Records: what one slot, or one copy, says and holds.
+
+``ADD`` is a writer's, ``FENCE`` nobody's, ``COPY`` stands outside the slots. Each is an Arrow
+IPC file whose schema metadata is the header; the header names every entry with its length,
+size and digest, and has a digest itself. So what a record holds, and what it does not, is known
+and verified from the header alone, and each entry is verified when it is read.
+
+Source: SLOT-LOG, "Objects"; ``FORMAT.md``.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from itertools import accumulate, pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from typing_extensions import Buffer
+
+from spark_bookkeeper.bookie import framing
+from spark_bookkeeper.bookie.digest import crc
+from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.entry import (
+    NO_ROW,
+    Location,
+    NewEntry,
+    PartRef,
+    PlacedPart,
+    StoredEntry,
+)
+from spark_bookkeeper.bookie.schema import (
+    DIGEST_KEY,
+    DIGESTS_KEY,
+    ENTRIES_KEY,
+    FORMAT_VERSION,
+    RECORD_KEY,
+    LedgerKey,
+)
+from spark_bookkeeper.errors import CorruptEntryError, InvalidArgumentError
+from spark_bookkeeper.protocol.ids import NO_ENTRY
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+
+class RecordKind(enum.Enum):
+    """What a record is."""
+
+    ADD = "ADD"
+    FENCE = "FENCE"
+    COPY = "COPY"
+
+
+@dataclass(frozen=True)
+class Record:
+    """A decoded, verified header. Columns are in storage order; ``entry_ids`` is sorted.
+
+    Storage order: payload entries (rows of the first message), then batch entries (a message
+    each), then the entries of each part.
+    """
+
+    kind: RecordKind
+    token: str
+    """Of the writer session that made an ADD; empty otherwise."""
+
+    slot: int
+    """-1 for a COPY, and for a FENCE, which is the same bytes in every slot."""
+
+    first: int
+    """Lowest entry id; ``NO_ENTRY`` if there is none."""
+
+    last: int
+    last_add_confirmed: int
+    parts: tuple[PlacedPart, ...]
+    spans: tuple[tuple[int, int], ...]
+    """Entry ranges, first and last, that one task wrote."""
+
+    header_bytes: int
+    """Offset of the first record batch message."""
+
+    row_count: int
+    """Entries of payload form; they share the first message."""
+
+    row_extent: int
+    """Bytes of that message, 0 if there is none."""
+
+    row_crc32c: int
+    inline_count: int
+    """Entries within the record itself, of both forms."""
+
+    ids: Int64Array
+    lengths: Int64Array
+    sizes: Int64Array
+    digests: bytes
+    digest_width: int
+
+    @cached_property
+    def _order(self) -> npt.NDArray[np.intp]:
+        return np.argsort(self.ids, kind="stable")
+
+    @cached_property
+    def entry_ids(self) -> Int64Array:
+        """Entry ids, ascending."""
+        return self.ids[self._order]
+
+    @cached_property
+    def _offsets(self) -> Int64Array:
+        offsets: Int64Array = np.zeros(len(self.ids), dtype=np.int64)
+        offsets[: self.row_count] = self.header_bytes
+        _lay_out(
+            offsets, self.sizes, self.row_count, self.inline_count,
+            self.header_bytes + self.row_extent,
+        )  # fmt: skip
+        at = self.inline_count
+        for part in self.parts:
+            end = at + len(part.entry_ids)
+            _lay_out(offsets, self.sizes, at, end, part.ref.first_offset)
+            at = end
+        return offsets
+
+    def __contains__(self, entry_id: int) -> bool:
+        return self.position(entry_id) is not None
+
+    def position(self, entry_id: int) -> int | None:
+        """Index of an entry in the columns, ``None`` if the record does not hold it."""
+        index = int(np.searchsorted(self.entry_ids, entry_id))
+        if index < len(self.ids) and int(self.entry_ids[index]) == entry_id:
+            return int(self._order[index])
+        return None
+
+    def length_after(self, entry_id: int) -> int:
+        """Bytes in the ledger up to and including an entry that the record holds."""
+        position = self.position(entry_id)
+        assert position is not None
+        return int(self.lengths[position])
+
+    def digest(self, position: int) -> bytes:
+        """Digest of the entry at an index in the columns."""
+        return self.digests[position * self.digest_width : (position + 1) * self.digest_width]
+
+    def location(self, position: int, key: LedgerKey, path: str) -> Location:
+        """Where the entry at an index in the columns is; ``path`` is the record's own."""
+        size = int(self.sizes[position])
+        is_row = position < self.row_count
+        return Location(
+            entry_id=int(self.ids[position]),
+            path=path if position < self.inline_count else key.part(self._part_of(position)),
+            offset=int(self._offsets[position]),
+            extent=self.row_extent if is_row else size,
+            extent_crc32c=self.row_crc32c,
+            row=position if is_row else NO_ROW,
+            size=size,
+            length_after=int(self.lengths[position]),
+            last_add_confirmed=self.last_add_confirmed,
+            digest=self.digest(position),
+        )
+
+    def _part_of(self, position: int) -> str:
+        at = self.inline_count
+        for part in self.parts:
+            at += len(part.entry_ids)
+            if position < at:
+                return part.ref.name
+        raise AssertionError("the columns hold no more entries than the parts have")
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedEntries:
+    """Entries that are bytes already. One encoding serves the records of several bookies."""
+
+    messages: tuple[Buffer, ...]
+    row_count: int
+    row_crc32c: int
+    ids: tuple[int, ...]
+    lengths: tuple[int, ...]
+    sizes: tuple[int, ...]
+    digests: tuple[bytes, ...]
+
+    @property
+    def row_extent(self) -> int:
+        """Bytes of the message that the payload entries share."""
+        return memoryview(self.messages[0]).nbytes if self.row_count else 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all messages."""
+        return sum(memoryview(message).nbytes for message in self.messages)
+
+
+def encode_entries(encoding: LedgerEncoding, entries: Sequence[NewEntry]) -> EncodedEntries:
+    """Encode entries, computing every digest once.
+
+    Raises:
+        InvalidArgumentError: bytes given to a ledger with a schema of its own, or rows that do
+            not have the ledger's schema.
+    """
+    rows = [entry for entry in entries if not isinstance(entry.payload, pa.RecordBatch)]
+    batches = [entry for entry in entries if isinstance(entry.payload, pa.RecordBatch)]
+    digester = encoding.digester()
+    messages: list[Buffer] = []
+    payloads = [bytes(entry.payload) for entry in rows]
+    row_crc32c = 0
+    if rows:
+        messages.append(payload_message(encoding, payloads))
+        row_crc32c = crc(messages[0])
+    encoded = encode_batches(encoding, [encoding.conform(entry.payload) for entry in batches])
+    messages += encoded
+    ordered = [*rows, *batches]
+    return EncodedEntries(
+        messages=tuple(messages),
+        row_count=len(rows),
+        row_crc32c=row_crc32c,
+        ids=tuple(entry.entry_id for entry in ordered),
+        lengths=tuple(entry.length_after for entry in ordered),
+        sizes=(*map(len, payloads), *(message.size for message in encoded)),
+        digests=(*map(digester.digest, payloads), *map(digester.digest, encoded)),
+    )
+
+
+def payload_message(encoding: LedgerEncoding, payloads: Sequence[bytes]) -> pa.Buffer:
+    """The record batch message that payload entries share, a row each."""
+    if not encoding.has_payload:
+        raise InvalidArgumentError(
+            "bytes can be appended only to a ledger with the default schema (one binary column "
+            f"'payload'); this one has\n{encoding.schema.to_string()}"
+        )
+    column = pa.array(payloads, type=pa.binary())
+    if isinstance(column, pa.ChunkedArray):
+        raise InvalidArgumentError("one record holds less than 2 GiB of payloads")
+    batch = pa.RecordBatch.from_arrays([column], schema=encoding.schema)
+    return encode_batches(encoding, [batch])[0]
+
+
+def encode_batches(encoding: LedgerEncoding, batches: Sequence[pa.RecordBatch]) -> list[pa.Buffer]:
+    """The encapsulated message of each batch, compressed as the ledger says."""
+    if encoding.compression is None:
+        return [batch.serialize() for batch in batches]
+    sink = pa.BufferOutputStream()
+    ends = [len(framing.schema_message(encoding.schema))]
+    with pa.ipc.new_stream(sink, encoding.schema, options=encoding.write_options) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            ends.append(sink.tell())
+    data = sink.getvalue()
+    return [data.slice(start, end - start) for start, end in pairwise(ends)]
+
+
+def encode_add(
+    key: LedgerKey,
+    encoding: LedgerEncoding,
+    token: str,
+    slot: int,
+    last_add_confirmed: int,
+    entries: Sequence[NewEntry] | EncodedEntries = (),
+    parts: Sequence[PlacedPart] = (),
+    spans: Sequence[tuple[int, int]] = (),
+) -> bytes:
+    """The bytes of an ADD slot. Fixed before the first put, repeated as they are (rule R3).
+
+    Args:
+        key: the ledger's life.
+        encoding: the ledger's.
+        token: the writer session's, never used before (rule R16).
+        slot: the number of the slot; part of the bytes, so that a record fits one slot only.
+        last_add_confirmed: confirmed already (rule R10).
+        entries: entries within the record; encode them once for all bookies of a write set.
+        parts: files written by tasks, synced, listed by this record alone (rule R15).
+        spans: entry ranges, first and last, that were written by one task.
+    """
+    if not isinstance(entries, EncodedEntries):
+        entries = encode_entries(encoding, entries)
+    header = {
+        "version": FORMAT_VERSION,
+        "kind": RecordKind.ADD.value,
+        "token": token,
+        "slot": slot,
+        "last_add_confirmed": last_add_confirmed,
+        "spans": [list(span) for span in spans],
+    }
+    return _encode(key, encoding, header, entries, parts)
+
+
+def encode_fence(key: LedgerKey) -> bytes:
+    """The bytes of a FENCE: the same in every slot and from everybody, as it has no owner."""
+    header = {"version": FORMAT_VERSION, "kind": RecordKind.FENCE.value}
+    nothing = EncodedEntries((), 0, 0, (), (), (), ())
+    return _encode(key, LedgerEncoding(pa.schema([])), header, nothing, ())
+
+
+def encode_copy(
+    key: LedgerKey,
+    encoding: LedgerEncoding,
+    entries: Sequence[StoredEntry],
+    parts: Sequence[PlacedPart] = (),
+) -> tuple[str, bytes]:
+    """The name and the bytes of a COPY.
+
+    The name follows from the entries alone (ids, lengths, digests, bytes), so that everybody
+    who copies the same entries to a bookie makes the same file.
+    """
+    assert entries or parts, "a copy holds something"
+    rows = sorted((e for e in entries if e.is_payload), key=lambda e: e.entry_id)
+    batches = sorted((e for e in entries if not e.is_payload), key=lambda e: e.entry_id)
+    ordered = [*rows, *batches]
+    messages: list[Buffer] = []
+    if rows:
+        messages.append(payload_message(encoding, [bytes(entry.data) for entry in rows]))
+    encoded = EncodedEntries(
+        messages=(*messages, *(entry.data for entry in batches)),
+        row_count=len(rows),
+        row_crc32c=crc(messages[0]) if rows else 0,
+        ids=tuple(entry.entry_id for entry in ordered),
+        lengths=tuple(entry.length_after for entry in ordered),
+        sizes=tuple(entry.size_bytes for entry in ordered),
+        digests=tuple(entry.digest for entry in ordered),
+    )
+    header = {
+        "version": FORMAT_VERSION,
+        "kind": RecordKind.COPY.value,
+        "last_add_confirmed": max(
+            (entry.last_add_confirmed for entry in entries), default=NO_ENTRY
+        ),
+    }
+    identity = sha256(f"{key.directory}\n{encoded.ids}\n{encoded.lengths}\n".encode())
+    for data in (*encoded.digests, *(crc(entry.data).to_bytes(4, "little") for entry in ordered)):
+        identity.update(data)
+    for part in parts:
+        identity.update(f"{part.ref!r}\n{part.entry_ids}\n{part.lengths_after}\n".encode())
+    ids = [*encoded.ids, *(entry_id for part in parts for entry_id in part.entry_ids)]
+    name = f"{min(ids)}-{max(ids)}-{identity.hexdigest()[:32]}.arrow"
+    return name, _encode(key, encoding, header, encoded, parts)
+
+
+def _encode(
+    key: LedgerKey,
+    encoding: LedgerEncoding,
+    header: dict[str, Any],
+    entries: EncodedEntries,
+    parts: Sequence[PlacedPart],
+) -> bytes:
+    for part in parts:
+        assert len(part.entry_ids) == len(part.ref.sizes) == len(part.lengths_after)
+    ids = [*entries.ids, *(i for part in parts for i in part.entry_ids)]
+    lengths = [*entries.lengths, *(n for part in parts for n in part.lengths_after)]
+    sizes = [*entries.sizes, *(n for part in parts for n in part.ref.sizes)]
+    digests = [*entries.digests, *(d for part in parts for d in part.ref.digests)]
+    header |= {
+        "ledger_id": key.ledger_id,
+        "nonce": key.nonce,
+        "digest_type": encoding.digest_type.name,
+        "first": min(ids, default=NO_ENTRY),
+        "last": max(ids, default=NO_ENTRY),
+        "inline": len(entries.ids),
+        "rows": [entries.row_count, entries.row_extent, entries.row_crc32c],
+        "parts": [
+            {
+                "name": part.ref.name,
+                "bytes": part.ref.size_bytes,
+                "crc32c": part.ref.crc32c,
+                "first_offset": part.ref.first_offset,
+                "entries": len(part.entry_ids),
+            }
+            for part in parts
+        ],
+    }
+    values = (
+        json.dumps(header, sort_keys=True, separators=(",", ":")).encode(),
+        np.array([ids, lengths, sizes], dtype="<i8").tobytes(),
+        b"".join(digests),
+    )
+    digest = encoding.digester().header_digest(values)
+    metadata = dict(
+        zip((RECORD_KEY, ENTRIES_KEY, DIGESTS_KEY, DIGEST_KEY), (*values, digest), strict=True)
+    )
+    schema = encoding.schema.with_metadata({**(encoding.schema.metadata or {}), **metadata})
+    return framing.assemble(framing.schema_message(schema), entries.messages)
+
+
+def decode(
+    data: Buffer, key: LedgerKey, encoding: LedgerEncoding, *, bookie_id: str = "", path: str = ""
+) -> Record:
+    """Decode and verify a record's header. ``data`` may end anywhere behind the header.
+
+    Raises:
+        CorruptEntryError: it is damaged, cut short, of another ledger, or not a record.
+    """
+    try:
+        return _decode(data, key, encoding)
+    except (framing.FrameError, ValueError, KeyError, TypeError) as error:
+        raise CorruptEntryError(
+            f"{bookie_id} {path}: not a valid record of ledger {key.ledger_id} ({error}); "
+            "use another replica",
+            bookie_id=bookie_id,
+            path=path,
+        ) from error
+
+
+def _decode(data: Buffer, key: LedgerKey, encoding: LedgerEncoding) -> Record:
+    metadata = framing.read_schema(data).metadata or {}
+    values = (metadata[RECORD_KEY], metadata[ENTRIES_KEY], metadata[DIGESTS_KEY])
+    header = json.loads(values[0])
+    kind = RecordKind(header["kind"])
+    if header["version"] > FORMAT_VERSION:
+        raise ValueError(f"format version {header['version']} is newer than this library")
+    if kind is RecordKind.FENCE:
+        encoding = LedgerEncoding(pa.schema([]))  # a fence has no owner, so no password
+    digester = encoding.digester()
+    if metadata[DIGEST_KEY] != digester.header_digest(values):
+        raise ValueError("the header does not match its digest")
+    if (header["ledger_id"], header["nonce"]) != (key.ledger_id, key.nonce):
+        raise ValueError(f"it belongs to ledger {header['ledger_id']}-{header['nonce']}")
+    if header["digest_type"] != encoding.digest_type.name:
+        raise ValueError(f"digest type {header['digest_type']} is not the ledger's")
+    columns = np.frombuffer(values[1], dtype="<i8").reshape(3, -1)
+    count = columns.shape[1]
+    width = digester.width
+    if len(values[2]) != width * count:
+        raise ValueError("there are not as many digests as entries")
+    parts, at = [], int(header["inline"])
+    for part in header["parts"]:
+        end = at + int(part["entries"])
+        parts.append(_placed(part, columns[:, at:end], values[2], width, at))
+        at = end
+    if at != count:
+        raise ValueError("the columns do not fit the parts")
+    return Record(
+        kind=kind,
+        token=header.get("token", ""),
+        slot=header.get("slot", -1),
+        first=header["first"],
+        last=header["last"],
+        last_add_confirmed=header.get("last_add_confirmed", NO_ENTRY),
+        parts=tuple(parts),
+        spans=tuple((first, last) for first, last in header.get("spans", ())),
+        header_bytes=framing.header_end(data),
+        row_count=header["rows"][0],
+        row_extent=header["rows"][1],
+        row_crc32c=header["rows"][2],
+        inline_count=header["inline"],
+        ids=columns[0],
+        lengths=columns[1],
+        sizes=columns[2],
+        digests=values[2],
+        digest_width=width,
+    )
+
+
+def _placed(
+    part: dict[str, Any], columns: Int64Array, digests: bytes, width: int, at: int
+) -> PlacedPart:
+    count = columns.shape[1]
+    ref = PartRef(
+        name=part["name"],
+        size_bytes=part["bytes"],
+        crc32c=part["crc32c"],
+        first_offset=part["first_offset"],
+        sizes=tuple(columns[2].tolist()),
+        digests=tuple(digests[(at + i) * width : (at + i + 1) * width] for i in range(count)),
+    )
+    return PlacedPart(ref, tuple(columns[0].tolist()), tuple(columns[1].tolist()))
+
+
+def _lay_out(offsets: Int64Array, sizes: Int64Array, start: int, end: int, first: int) -> None:
+    """Messages that follow each other without gaps, the first of them at ``first``."""
+    if start < end:
+        ends = list(accumulate(sizes[start:end].tolist(), initial=first))
+        offsets[start:end] = ends[:-1]

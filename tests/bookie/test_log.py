@@ -1,0 +1,462 @@
+"""The slot log: adding, fencing, finding. Each safety rule has a test that falls without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from spark_bookkeeper.bookie.format import format_partition, wipe_partition
+from spark_bookkeeper.bookie.memory import LateEffect, MemoryStorage, Moment
+from spark_bookkeeper.bookie.record import RecordKind, encode_fence
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    CookieMismatchError,
+    CorruptEntryError,
+    InvalidArgumentError,
+    LedgerFencedError,
+    NoSuchLedgerError,
+    SlotTakenError,
+)
+from tests.bookie.conftest import BOOKIE_ID, Bookie
+
+
+def fail_once(operation: str, when: Moment) -> Callable[[str, str, Moment], None]:
+    """A hook that fails the first such operation on a slot at that moment."""
+    left = [True]
+
+    def faults(op: str, path: str, moment: Moment) -> None:
+        if left and (op, moment) == (operation, when) and "slots/" in path:
+            left.clear()
+            raise BookieUnavailableError("injected")
+
+    return faults
+
+
+def flip_last_byte(data: bytes) -> bytes:
+    return data[:-1] + bytes([data[-1] ^ 1])
+
+
+def test_what_was_added_is_found_and_read_back(bookie: Bookie) -> None:
+    log = bookie.writer()
+
+    assert log.add(0, bookie.record(0, 0, 9)) == 1
+    assert log.add(1, bookie.record(1, 10, 19, lac=9)) == 2
+
+    index = log.locate(5, 14)
+    assert list(index) == list(range(5, 15))
+    entries = list(log.read_many(index.locations()))
+    assert [e.payload for e in entries] == [str(n).encode() for n in range(5, 15)]
+    assert [e.length_after for e in entries] == list(range(6, 16))
+    assert [e.last_add_confirmed for e in entries] == [-1] * 5 + [9] * 5
+
+
+def test_r2_an_ack_counts_only_below_the_first_slot_that_was_not_won(bookie: Bookie) -> None:
+    log = bookie.writer()
+
+    assert log.add(1, bookie.record(1, 1)) == 0
+    assert log.add(2, bookie.record(2, 2)) == 0
+    assert log.add(0, bookie.record(0, 0)) == 3
+
+
+def test_r3_a_lost_answer_is_repeated_and_found_to_be_ours(bookie: Bookie) -> None:
+    bookie.writer()
+    log = bookie.log(fail_once("put", "after"))
+    data = bookie.record(0, 0)
+
+    with pytest.raises(BookieUnavailableError):
+        log.add(0, data)
+
+    assert log.add(0, data) == 1
+
+
+def test_r3_a_slot_of_another_writer_is_not_ours(bookie: Bookie) -> None:
+    log = bookie.writer()
+    bookie.log().add(0, bookie.record(0, 0, token="other"))
+
+    with pytest.raises(SlotTakenError, match="other"):
+        log.add(0, bookie.record(0, 0))
+
+
+def test_r3_a_slot_that_cannot_be_read_is_not_ours(bookie: Bookie) -> None:
+    log = bookie.writer()
+    data = bookie.record(0, 0)
+    log.add(0, data)
+    bookie.disk.corrupt(bookie.slot_path(0), lambda content: content[:40])
+
+    with pytest.raises(SlotTakenError, match="unreadable"):
+        log.add(0, data)
+
+
+def test_r3_other_bytes_in_a_retry_are_a_mistake_of_the_caller(bookie: Bookie) -> None:
+    log = bookie.writer()
+    log.add(0, bookie.record(0, 0, 3))
+
+    with pytest.raises(AssertionError, match="content_fixed"):
+        log.add(0, bookie.record(0, 0, 2))
+
+
+def test_r3_a_put_that_lands_late_is_found_by_the_retry(bookie: Bookie) -> None:
+    bookie.writer()
+    data = bookie.record(0, 0)
+
+    def late(op: str, path: str, moment: Moment) -> None:
+        if (op, moment) == ("put", "before"):
+            raise LateEffect("gave up")
+
+    with pytest.raises(BookieUnavailableError):
+        bookie.log(late).add(0, data)
+    assert bookie.disk.land(bookie.disk.pending[0])
+
+    assert bookie.log().add(0, data) == 1
+
+
+def test_slots_that_do_not_ascend_in_entry_ids_are_refused(bookie: Bookie) -> None:
+    log = bookie.writer()
+    log.add(0, bookie.record(0, 5, 9))
+
+    with pytest.raises(AssertionError, match="entries-in-write-order"):
+        log.add(1, bookie.record(1, 9, 12))
+
+
+def test_r4_the_fence_takes_the_first_absent_slot_and_the_writer_cannot_go_on(
+    bookie: Bookie,
+) -> None:
+    writer = bookie.writer()
+    writer.add(0, bookie.record(0, 0))
+
+    tail = bookie.log().fence()
+
+    assert (tail.slots, tail.is_fenced) == (1, True)
+    with pytest.raises(LedgerFencedError, match="may or may not be written"):
+        writer.add(1, bookie.record(1, 1))
+
+
+def test_r4_a_listing_that_lags_does_not_move_the_fence_up_or_hide_a_record(
+    bookie: Bookie,
+) -> None:
+    writer = bookie.writer()
+    for slot in range(3):
+        writer.add(slot, bookie.record(slot, slot))
+
+    class LaggingListing(MemoryStorage):
+        def list(self, directory: str) -> list[str]:
+            return [name for name in super().list(directory) if name.startswith("0" * 20)]
+
+    tail = bookie.log_on(LaggingListing(bookie.disk)).fence()
+
+    assert tail.slots == 3
+    assert list(tail.entries) == [0, 1, 2]
+    assert bookie.log_on(LaggingListing(bookie.disk)).locate(0).entry_ids.tolist() == [0, 1, 2]
+
+
+def test_r4_a_fence_that_is_there_is_not_put_again(bookie: Bookie) -> None:
+    bookie.writer()
+    first = bookie.log().fence()
+
+    again = bookie.log().fence()
+
+    assert first == again
+    assert [r.kind for r in bookie.log().records()] == [RecordKind.FENCE]
+
+
+def test_r4_a_ledger_never_seen_here_is_fenced_too(bookie: Bookie) -> None:
+    tail = bookie.log().fence()
+
+    assert (tail.slots, tail.last_add_confirmed, len(tail.entries)) == (0, -1, 0)
+    writer = bookie.writer()
+    with pytest.raises(LedgerFencedError):
+        writer.add(0, bookie.record(0, 0))
+
+
+def test_r4_who_loses_the_race_for_a_slot_fences_the_next(bookie: Bookie) -> None:
+    writer = bookie.writer()
+
+    def writer_is_quicker(op: str, path: str, moment: Moment) -> None:
+        if (op, moment) == ("put", "before") and path == bookie.slot_path(0):
+            writer.add(0, bookie.record(0, 0))
+
+    tail = bookie.log(writer_is_quicker).fence()
+
+    assert tail.slots == 1
+    assert list(tail.entries) == [0]
+
+
+def test_r4b_a_slot_that_vanished_below_the_fence_is_fenced_before_a_miss_counts(
+    bookie: Bookie,
+) -> None:
+    writer = bookie.writer()
+    writer.add(0, bookie.record(0, 0))
+    bookie.disk.files[bookie.slot_path(1)] = bookie.record(1, 1)  # visible, not yet durable
+    assert bookie.log().fence().slots == 2
+    bookie.disk.power_cut()
+
+    tail = bookie.log().fence()
+
+    assert tail.slots == 1
+    assert tail.entries.find(1) is None
+    with pytest.raises(LedgerFencedError):
+        writer.add(1, bookie.record(1, 1))
+
+
+def test_r6b_an_add_behind_a_fence_is_found(bookie: Bookie) -> None:
+    writer = bookie.writer()
+    writer.add(0, bookie.record(0, 0))
+    bookie.log().fence()
+    writer.add(2, bookie.record(2, 2))  # pipelined; it will never be acknowledged
+
+    assert list(bookie.log().fence().entries) == [0, 2]
+    assert list(bookie.log().locate(0)) == [0, 2]
+
+
+def test_r5_a_damaged_slot_makes_unknown_exactly_what_may_have_been_in_it(
+    bookie: Bookie,
+) -> None:
+    writer = bookie.writer()
+    for slot in range(4):
+        writer.add(slot, bookie.record(slot, slot * 10, slot * 10 + 4))
+    bookie.disk.corrupt(bookie.slot_path(2), lambda content: content[:100])
+
+    for index in (bookie.log().fence().entries, bookie.log().locate(0)):
+        assert index.find(13) is not None
+        for doubtful in (15, 20, 29):
+            with pytest.raises(CorruptEntryError, match="slots/00000000000000000002"):
+                index.find(doubtful)
+        assert index.find(30) is not None
+        assert index.find(35) is None
+
+
+def test_r5_a_damaged_last_slot_leaves_nothing_certain_after_it(bookie: Bookie) -> None:
+    writer = bookie.writer()
+    writer.add(0, bookie.record(0, 0))
+    writer.add(1, bookie.record(1, 1))
+    bookie.disk.corrupt(bookie.slot_path(1), lambda content: content[:-1] and b"")
+
+    tail = bookie.log().fence()
+
+    assert tail.entries.find(0) is not None
+    with pytest.raises(CorruptEntryError):
+        tail.entries.find(1_000_000)
+
+
+def test_r5_a_hole_below_existing_slots_is_unknown(bookie: Bookie) -> None:
+    writer = bookie.writer()
+    for slot in range(5):
+        writer.add(slot, bookie.record(slot, slot))
+    for slot in (1, 2):
+        del bookie.disk.files[bookie.slot_path(slot)]
+
+    index = bookie.log().locate(0)
+
+    assert index.find(3) is not None
+    for entry_id in (1, 2):
+        with pytest.raises(BookieUnavailableError, match="missing"):
+            index.find(entry_id)
+
+
+def test_r5_another_incarnation_answers_nothing(bookie: Bookie, token: Callable[[], str]) -> None:
+    bookie.writer()
+    storage = MemoryStorage(bookie.disk)
+    wipe_partition(storage)
+    format_partition(storage, BOOKIE_ID, "cluster", token=token, is_probe_required=False)
+
+    for ask in (lambda: bookie.log().fence(), lambda: bookie.log().tail()):
+        with pytest.raises(CookieMismatchError, match=bookie.marker.incarnation):
+            ask()
+    with pytest.raises(CookieMismatchError):
+        bookie.log().locate(0)
+
+
+def test_r5_a_partition_wiped_while_it_answers_answers_nothing(bookie: Bookie) -> None:
+    bookie.writer().add(0, bookie.record(0, 0))
+
+    def wipe_after_listing(op: str, path: str, moment: Moment) -> None:
+        if (op, moment) == ("list", "before"):
+            wipe_partition(MemoryStorage(bookie.disk))
+
+    with pytest.raises((CookieMismatchError, BookieUnavailableError)):
+        bookie.log(wipe_after_listing).locate(0)
+
+
+def test_r9_an_add_that_was_acknowledged_survives_a_power_cut(bookie: Bookie) -> None:
+    bookie.writer().add(0, bookie.record(0, 0))
+
+    bookie.disk.power_cut()
+
+    assert list(bookie.log().locate(0)) == [0]
+
+
+@pytest.mark.parametrize("who", ["writer", "fencer", "copier"])
+def test_r9b_what_was_merely_found_is_synced_before_it_counts(bookie: Bookie, who: str) -> None:
+    log = bookie.writer()
+    if who == "writer":
+        data = bookie.record(0, 0)
+        path = bookie.slot_path(0)
+        bookie.disk.files[path] = data
+        log.add(0, data)
+    elif who == "fencer":
+        path = bookie.slot_path(0)
+        bookie.disk.files[path] = encode_fence(bookie.key)
+        log.fence()
+    else:
+        log.add(0, bookie.record(0, 0))
+        entries = list(log.read_many(log.locate(0).locations()))
+        path = log.write_copy(entries)
+        bookie.disk.durable.discard(path)
+        assert log.write_copy(entries) == path
+
+    bookie.disk.power_cut()
+
+    assert path in bookie.disk.files
+
+
+def test_r11_a_wiped_partition_makes_the_put_fail(bookie: Bookie, token: Callable[[], str]) -> None:
+    log = bookie.writer()
+    storage = MemoryStorage(bookie.disk)
+    wipe_partition(storage)
+    format_partition(storage, BOOKIE_ID, "cluster", token=token, is_probe_required=False)
+
+    with pytest.raises(BookieUnavailableError, match="no such directory"):
+        log.add(0, bookie.record(0, 0))
+
+
+def test_r11_an_add_to_a_partition_wiped_meanwhile_does_not_count(
+    bookie: Bookie, token: Callable[[], str]
+) -> None:
+    bookie.writer()
+
+    def wipe_before_the_put(op: str, path: str, moment: Moment) -> None:
+        if (op, moment) == ("put", "before"):
+            storage = MemoryStorage(bookie.disk)
+            wipe_partition(storage)
+            format_partition(storage, BOOKIE_ID, "cluster", token=token, is_probe_required=False)
+            storage.make_directory(bookie.key.slots)  # as somebody who fences it would
+
+    with pytest.raises(CookieMismatchError):
+        bookie.log(wipe_before_the_put).add(0, bookie.record(0, 0))
+
+
+def test_r12_a_ledger_that_was_deleted_here_takes_nothing(bookie: Bookie) -> None:
+    MemoryStorage(bookie.disk).put_if_absent(bookie.key.tombstone, b"")
+
+    with pytest.raises(NoSuchLedgerError):
+        bookie.log().prepare()
+    with pytest.raises(NoSuchLedgerError):
+        bookie.log().fence()
+
+
+def test_the_tail_begins_behind_the_last_add_confirmed(bookie: Bookie) -> None:
+    writer = bookie.writer()
+    for slot in range(100):
+        writer.add(slot, bookie.record(slot, slot, lac=max(-1, slot - 3)))
+    reads: list[str] = []
+    log = bookie.log(lambda op, path, moment: reads.append(path) if op == "read" else None)
+
+    tail = log.fence()
+
+    assert (tail.slots, tail.last_add_confirmed) == (100, 96)
+    assert list(tail.entries) == [97, 98, 99]
+    assert tail.entries.find(100) is None
+    assert len(set(reads)) < 8
+    with pytest.raises(InvalidArgumentError, match="covers"):
+        tail.entries.find(96)
+    assert list(bookie.log().fence(after=90).entries) == list(range(91, 100))
+
+
+def test_a_reader_that_follows_lists_once_and_sees_what_comes(bookie: Bookie) -> None:
+    writer = bookie.writer()
+    writer.add(0, bookie.record(0, 0))
+    operations: list[str] = []
+    log = bookie.log(lambda op, path, moment: operations.append(op))
+    assert log.tail().last_add_confirmed == -1
+
+    writer.add(1, bookie.record(1, 1, lac=0))
+
+    tail = log.tail()
+    assert (tail.last_add_confirmed, list(tail.entries), tail.is_fenced) == (0, [1], False)
+    assert operations.count("list") == 2  # before and after the same one
+
+
+def test_a_range_in_the_middle_of_a_long_log_is_found_by_bisection(bookie: Bookie) -> None:
+    writer = bookie.writer()
+    for slot in range(200):
+        writer.add(slot, bookie.record(slot, slot * 2, slot * 2 + 1))
+    reads: list[str] = []
+    log = bookie.log(lambda op, path, moment: reads.append(path) if op == "read" else None)
+
+    index = log.locate(101, 104)
+
+    assert list(index) == [101, 102, 103, 104]
+    assert index.find(103) is not None
+    assert len(set(reads)) < 20
+
+
+def test_copies_are_found_beside_slots_and_are_the_same_file_whoever_makes_them(
+    bookie: Bookie,
+) -> None:
+    writer = bookie.writer()
+    writer.add(0, bookie.record(0, 0, 9))
+    entries = list(writer.read_many(writer.locate(2, 4).locations()))
+    other = Bookie(bookie.disk, bookie.marker)
+
+    path = writer.write_copy(entries)
+
+    assert other.log().write_copy(list(reversed(entries))) == path
+    del bookie.disk.files[bookie.slot_path(0)]
+    index = other.log().locate(0)
+    assert list(index) == [2, 3, 4]
+    assert [e.payload for e in other.log().read_many(index.locations())] == [b"2", b"3", b"4"]
+    assert [e.digest for e in other.log().read_many(index.locations())] == [
+        e.digest for e in entries
+    ]
+
+
+def test_a_damaged_copy_is_left_alone_and_a_good_one_written_beside_it(bookie: Bookie) -> None:
+    writer = bookie.writer()
+    writer.add(0, bookie.record(0, 0))
+    entries = list(writer.read_many(writer.locate(0).locations()))
+    path = writer.write_copy(entries)
+    bookie.disk.corrupt(path, lambda content: content[:50])
+
+    again = bookie.log().write_copy(entries)
+
+    assert again != path
+    assert len(bookie.log().locate(0).places(0)) == 2
+
+
+def test_no_damaged_byte_is_handed_out(bookie: Bookie) -> None:
+    writer = bookie.writer()
+    writer.add(0, bookie.record(0, 0, 3))
+    index = writer.locate(0)
+    location = index.find(2)
+    assert location is not None
+    good = bookie.disk.files[bookie.slot_path(0)]
+
+    for at in range(location.offset, location.offset + location.extent):
+        damaged = good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :]
+        bookie.disk.files[bookie.slot_path(0)] = damaged
+        with pytest.raises(CorruptEntryError, match="entry 2"):
+            bookie.log().read(location)
+
+
+def test_a_file_that_is_gone_is_unavailable_and_not_absent(bookie: Bookie) -> None:
+    writer = bookie.writer()
+    writer.add(0, bookie.record(0, 0))
+    location = writer.locate(0).find(0)
+    assert location is not None
+    del bookie.disk.files[bookie.slot_path(0)]
+
+    with pytest.raises(BookieUnavailableError, match="gone"):
+        writer.read(location)
+
+
+def test_a_damaged_fence_is_not_relied_on(bookie: Bookie) -> None:
+    bookie.writer()
+    bookie.log().fence()
+    bookie.disk.corrupt(bookie.slot_path(0), lambda content: content[:60])
+
+    tail = bookie.log().fence()
+
+    assert tail.slots == 1
+    with pytest.raises(CorruptEntryError):
+        tail.entries.find(0)
