@@ -23,6 +23,7 @@ from pathlib import Path
 
 from spark_bookkeeper.cluster import watchdog
 from spark_bookkeeper.cluster.java import java_home
+from spark_bookkeeper.cluster.processes import birth_of
 from spark_bookkeeper.errors import MetadataUnavailableError, MissingRequirementError
 
 _JARS = (
@@ -176,7 +177,8 @@ class EmbeddedZooKeeper:
                 os.close(lock)  # the server process has its own
             raise MetadataUnavailableError(
                 f"the embedded ZooKeeper in {self.directory} did not start. "
-                f"Its log {self.log_path} ends:\n{self._last_lines()}"
+                f"Its log {self.log_path} ends:\n{self._last_lines()}",
+                nothing_changed=True,
             )
 
     def stop(self) -> None:
@@ -329,17 +331,30 @@ def _lock(path: Path) -> int:
             "connect to a ZooKeeper that runs elsewhere"
         ) from cause
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    deadline = time.monotonic() + _LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as cause:
-            if time.monotonic() < deadline:
-                time.sleep(0.02)
-                continue
-            os.close(descriptor)
-            raise MetadataUnavailableError(
-                f"another process runs a ZooKeeper in {path.parent}; connect to that one, or stop "
-                "it first. Nothing was changed"
-            ) from cause
-        return descriptor
+    try:
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as cause:
+                holder = _holder(descriptor)
+                if holder is None and time.monotonic() < deadline:
+                    time.sleep(0.02)  # its maker is gone, so it is about to end
+                    continue
+                raise MetadataUnavailableError(
+                    f"another process ({holder or 'not known'}) runs a ZooKeeper in {path.parent}; "
+                    "connect to that one, or stop it first. Nothing was changed",
+                    nothing_changed=True,
+                ) from cause
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()} {birth_of(os.getpid())}".encode(), 0)
+            return descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _holder(descriptor: int) -> str | None:
+    """The process that made the server which holds the lock; ``None`` when it is gone."""
+    pid, _, birth = os.pread(descriptor, 4096, 0).decode(errors="replace").partition(" ")
+    return pid if pid.isdecimal() and birth and birth_of(int(pid)) == birth else None

@@ -1,0 +1,163 @@
+"""``spark-bookkeeper local``: a cluster on this machine that stays, to play with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from spark_bookkeeper.cli.settings import EXIT_DONE, METADATA_URI_VARIABLE, Settings
+from spark_bookkeeper.cluster.background import (
+    LocalStatus,
+    start_detached,
+    status,
+    stop_detached,
+)
+
+
+def _default_directory() -> Path:
+    data = os.environ.get("XDG_DATA_HOME") or os.path.join("~", ".local", "share")
+    return Path(data).expanduser() / "spark-bookkeeper" / "local"
+
+
+_directory = click.option(
+    "--directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=_default_directory,
+    show_default="spark-bookkeeper/local in the user's data directory",
+    help="Where the cluster keeps everything.",
+)
+
+
+@click.group(
+    name="local",
+    epilog="Example: spark-bookkeeper local start --bookies 6",
+)
+def local() -> None:
+    """A cluster on this machine that stays, to play with: ZooKeeper and bookies."""
+
+
+@local.command(epilog="Example: spark-bookkeeper local start --directory ~/ledgers --bookies 6")
+@_directory
+@click.option(
+    "--bookies",
+    type=click.IntRange(min=1, max=1000),
+    default=4,
+    show_default=True,
+    help="How many bookies a new cluster gets.",
+)
+@click.pass_obj
+def start(settings: Settings, directory: Path, bookies: int) -> int:
+    """Start a cluster in the background, or the one that the directory holds."""
+    before = status(directory)
+    if not before.is_running:
+        settings.output.note(f"starting ZooKeeper and the bookies in {before.directory} ...")
+    after = start_detached(directory, bookies)
+
+    def show() -> None:
+        settings.output.say(
+            "the cluster runs already" if before.is_running else "the cluster serves"
+        )
+        _show(settings, after)
+        settings.output.say(
+            f"\nUse it from anywhere on this machine:\n"
+            f"  export {METADATA_URI_VARIABLE}={after.metadata_uri}\n"
+            "Stop it, keeping everything in it:\n"
+            f"  spark-bookkeeper local stop --directory {after.directory}"
+        )
+
+    settings.output.result(_as_dict(after), show)
+    return EXIT_DONE
+
+
+@local.command(epilog="Example: spark-bookkeeper local stop")
+@_directory
+@click.pass_obj
+def stop(settings: Settings, directory: Path) -> int:
+    """Stop the cluster; what is in it stays for the next start."""
+    was_running = stop_detached(directory)
+    settings.output.result(
+        {"directory": str(directory), "was_running": was_running, "is_running": False},
+        lambda: settings.output.say(
+            f"the cluster in {directory} is stopped; `spark-bookkeeper local start --directory "
+            f"{directory}` starts it again with everything in it"
+            if was_running
+            else f"no cluster was running in {directory}"
+        ),
+    )
+    return EXIT_DONE
+
+
+@local.command(name="status", epilog="Example: spark-bookkeeper local status --json")
+@_directory
+@click.pass_obj
+def show_status(settings: Settings, directory: Path) -> int:
+    """Whether the cluster runs, where its metadata is, and which bookies are alive."""
+    found = status(directory)
+    settings.output.result(_as_dict(found), lambda: _show(settings, found))
+    return EXIT_DONE
+
+
+def _show(settings: Settings, found: LocalStatus) -> None:
+    if found.problem:
+        settings.output.note(found.problem)
+    if not found.is_running:
+        settings.output.say(
+            f"no cluster runs in {found.directory}; `spark-bookkeeper local start --directory "
+            f"{found.directory}` starts one"
+        )
+        return
+    settings.output.table(
+        ["what", "value"],
+        [
+            ["metadata URI", found.metadata_uri],
+            ["directory", found.directory],
+            ["process", found.pid],
+            ["log", found.log_path],
+        ],
+    )
+    settings.output.table(
+        ["bookie", "state", "root", "free GiB", "total GiB"],
+        [
+            [row["bookie_id"], row["state"], row["root_uri"], *map(_gib, (free, total))]
+            for row in _bookies(found)
+            for free, total in [(row["free_bytes"], row["total_bytes"])]
+        ],
+    )
+
+
+def _as_dict(found: LocalStatus) -> dict[str, object]:
+    return {
+        "directory": str(found.directory),
+        "is_running": found.is_running,
+        "pid": found.pid,
+        "metadata_uri": found.metadata_uri,
+        "log": str(found.log_path),
+        "problem": found.problem,
+        "bookies": _bookies(found),
+    }
+
+
+def _bookies(found: LocalStatus) -> list[dict[str, object]]:
+    alive = {registration.bookie_id: registration for registration in found.registrations}
+    rows: list[dict[str, object]] = []
+    for bookie_id in sorted({*alive, *found.bookie_ids}):
+        registration = alive.get(bookie_id)
+        state = "lost"
+        if registration is not None:
+            state = "readonly" if registration.is_readonly else "writable"
+        rows.append(
+            {
+                "bookie_id": bookie_id,
+                "state": state,
+                "root_uri": registration.root_uri if registration else None,
+                "free_bytes": registration.free_bytes if registration else None,
+                "total_bytes": registration.total_bytes if registration else None,
+            }
+        )
+    return rows
+
+
+def _gib(count: object) -> str | None:
+    return f"{count / (1 << 30):,.1f}" if isinstance(count, int) else None

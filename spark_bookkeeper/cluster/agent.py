@@ -1,0 +1,421 @@
+"""The agent of one bookie: it keeps a storage partition registered while the storage is well.
+
+Data does not pass through it. Every few seconds it looks at the storage (is it the right one,
+can it write, sync and read), and what it sees decides alone what the cluster is told:
+
+======================================================  ==================
+seen                                                    registration
+======================================================  ==================
+the right incarnation, writing and reading work         writable
+the same, but space is short or the disk is full        read-only
+no answer, a failed write, another marker, no marker    none
+======================================================  ==================
+
+``decide`` is that table; ``BookieAgent`` looks, asks it, and carries it out. Nothing is
+remembered but the registration itself, so an agent that starts again comes to the same answer.
+
+Source: BookKeeper ``bookie/LedgerDirsMonitor`` (read-only and back, with two marks) and
+``bookie/BookieStateManager`` (registering again after a lost session).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spark_bookkeeper.bookie.marker import Marker, read_marker
+from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.client.runtime import Runtime, Task
+from spark_bookkeeper.cluster.ownership import check_claim, claim_partition
+from spark_bookkeeper.config import BookieConfig
+from spark_bookkeeper.errors import (
+    BookieFullError,
+    BookieUnavailableError,
+    BookKeeperError,
+)
+from spark_bookkeeper.metadata.store import MetadataStore, Registration
+from spark_bookkeeper.protocol.ids import BookieId
+
+log = logging.getLogger(__name__)
+
+PROBE_PREFIX = "probe-"
+"""Names of the small files that are written, read and removed, directly under the root."""
+
+_PATIENCE_INTERVALS = 3
+"""Intervals after which a probe that has not answered counts as failed."""
+
+_NEWS = 0.05
+"""Share of the total space by which free space changes before it is published anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one look at the storage showed."""
+
+    problem: str | None = None
+    """Why the storage cannot be relied on; ``None`` when it is the right one and answers."""
+    is_full: bool = False
+    """A write was refused for lack of space."""
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What the cluster was told."""
+
+    is_readonly: bool
+    free_bytes: int | None
+    total_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """What is published (or that nothing is) is still right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Publish this instead of what is published, or for the first time."""
+
+    state: Published
+
+
+@dataclass(frozen=True, slots=True)
+class Unregister:
+    """Take back what is published."""
+
+    reason: str
+
+
+def decide(
+    published: Published | None, seen: Observation, config: BookieConfig
+) -> Stay | Register | Unregister:
+    """What to tell the cluster, from what it was told and what is seen now."""
+    if seen.problem is not None:
+        return Stay() if published is None else Unregister(seen.problem)
+    state = Published(_is_readonly(published, seen, config), seen.free_bytes, seen.total_bytes)
+    if published is None or published.is_readonly != state.is_readonly or _is_news(published, seen):
+        return Register(state)
+    return Stay()
+
+
+def _is_readonly(published: Published | None, seen: Observation, config: BookieConfig) -> bool:
+    """Between the two marks a bookie stays what it is, and a new one is writable."""
+    if seen.is_full:
+        return True
+    if seen.free_bytes is None:
+        return False
+    if published is not None and published.is_readonly:
+        return seen.free_bytes < config.writable_above_free_bytes
+    return seen.free_bytes < config.readonly_below_free_bytes
+
+
+def _is_news(published: Published, seen: Observation) -> bool:
+    if published.free_bytes is None or seen.free_bytes is None or not seen.total_bytes:
+        return published.free_bytes != seen.free_bytes
+    return abs(published.free_bytes - seen.free_bytes) > _NEWS * seen.total_bytes
+
+
+def observe(storage: Storage, expected: Marker, token: Callable[[], str]) -> Observation:
+    """Look at a partition: its marker, its space, and a small file written, synced and read.
+
+    Nothing is written to storage that does not show the expected marker.
+    """
+    try:
+        found = read_marker(storage)
+        if found is None:
+            return Observation("the storage holds no BOOKIE marker: not mounted, or wiped")
+        if found.incarnation != expected.incarnation:
+            return Observation(
+                f"the storage is incarnation {found.incarnation} of bookie {found.bookie_id}, "
+                f"not {expected.incarnation} of {expected.bookie_id}"
+            )
+        is_full = not _write_and_read(storage, f"{PROBE_PREFIX}{token()}")
+        free_bytes, total_bytes = storage.space() or (None, None)
+    except BookKeeperError as error:
+        return Observation(error.message)
+    return Observation(None, is_full, free_bytes, total_bytes)
+
+
+def _write_and_read(storage: Storage, path: str) -> bool:
+    """Whether there was space for a small file.
+
+    Raises:
+        BookieUnavailableError: the file could not be written or read back.
+    """
+    data = path.encode() * 16
+    try:
+        if not storage.put_if_absent(path, data) or storage.read(path) != data:
+            raise BookieUnavailableError(
+                f"{storage.uri}/{path} was written and does not read back as it was written"
+            )
+    except BookieFullError:
+        return False
+    finally:
+        try:
+            storage.delete(path)
+        except BookKeeperError as error:
+            log.info("%s/%s could not be removed: %s", storage.uri, path, error)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStatus:
+    """What an agent last saw and did."""
+
+    bookie_id: BookieId
+    root_uri: str
+    incarnation: str
+    published: Published | None
+    """``None`` while the bookie is not registered."""
+    problem: str | None
+    """Why it is not registered."""
+
+
+class BookieAgent:
+    """Looks after one partition. Call ``start``, later ``stop``; both are idempotent.
+
+    Args:
+        store: the cluster; stays open when the agent stops.
+        storage: the partition; stays open when the agent stops.
+        bookie_id: who it is.
+        runtime: clock and threads.
+        config: how often to look, and when space is short.
+        rack: where it stands, for placement.
+        is_move_accepted: see ``claim_partition``.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        storage: Storage,
+        bookie_id: BookieId,
+        runtime: Runtime,
+        config: BookieConfig | None = None,
+        *,
+        rack: str = "/default-rack",
+        is_move_accepted: bool = False,
+    ) -> None:
+        self.bookie_id = bookie_id
+        self._store = store
+        self._storage = storage
+        self._runtime = runtime
+        self._config = config or BookieConfig()
+        self._rack = rack
+        self._is_move_accepted = is_move_accepted
+        self._marker: Marker | None = None
+        self._published: Published | None = None
+        self._is_unsure = False
+        self._problem: str | None = None
+        self._sessions_lost = 0
+        self._is_listening = False
+        self._is_stopping = False
+        self._is_woken = False
+        self._changed = runtime.condition()
+        self._loop: Task | None = None
+        self._look: Task | None = None
+        self._seen: Observation | None = None
+
+    def __repr__(self) -> str:
+        state = "not registered"
+        if self._published is not None:
+            state = "read-only" if self._published.is_readonly else "writable"
+        return f"BookieAgent({self.bookie_id}, {self._storage.uri}, {state})"
+
+    @property
+    def status(self) -> AgentStatus:
+        """What it last saw and did."""
+        return AgentStatus(
+            bookie_id=self.bookie_id,
+            root_uri=self._storage.uri,
+            incarnation=self._marker.incarnation if self._marker else "",
+            published=self._published,
+            problem=self._problem,
+        )
+
+    def start(self) -> None:
+        """Format the partition if it is new, check it, register it, and keep looking after it.
+
+        Raises:
+            CookieMismatchError: this is not the partition of that bookie, or another agent
+                serves it; nothing was changed.
+            BookieUnavailableError: the storage does not answer.
+            UnsuitableStorageError: a new partition on a file system that cannot fence.
+            MetadataUnavailableError, NoClusterError: the metadata store does not answer, or
+                holds no cluster.
+        """
+        if self._loop is not None:
+            return
+        self._is_stopping = False
+        self._marker = claim_partition(
+            self._store,
+            self._storage,
+            self.bookie_id,
+            token=self._runtime.token,
+            is_move_accepted=self._is_move_accepted,
+        )
+        if not self._is_listening:
+            self._store.on_session_lost(self._session_lost)
+            self._is_listening = True
+        seen = observe(self._storage, self._marker, self._runtime.token)
+        self._problem = seen.problem
+        if seen.problem is not None:
+            raise BookieUnavailableError(
+                f"bookie {self.bookie_id} was not registered: {seen.problem}",
+                bookie_id=self.bookie_id,
+            )
+        try:
+            self._carry_out(decide(None, seen, self._config))
+        except BaseException:
+            self._take_back("the agent could not start")
+            raise
+        self._remove_old_probes()
+        self._loop = self._runtime.spawn(f"agent-{self.bookie_id}", self._run)
+
+    def stop(self) -> None:
+        """Stop looking and unregister; the partition stays as it is."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.join()
+        if self._published is not None or self._is_unsure:
+            self._take_back("the agent stops")
+
+    def step(self) -> None:
+        """Look once, decide, and carry it out. Never raises what the world may do."""
+        seen = self._look_with_patience()
+        try:
+            if seen.problem is None and self._published is None:
+                # Time has passed since the claim was checked: the cluster may have been
+                # formatted, or the bookie given up and its cookie deleted.
+                assert self._marker is not None
+                check_claim(self._store, self._storage, self._marker)
+            action = decide(self._published, seen, self._config)
+            if isinstance(action, Stay) and seen.problem is not None and self._is_unsure:
+                action = Unregister(seen.problem)
+            self._carry_out(action)
+        except BookKeeperError as error:
+            seen = Observation(error.message)
+        if seen.problem != self._problem and seen.problem is not None:
+            log.warning("bookie %s is not registered: %s", self.bookie_id, seen.problem)
+        self._problem = seen.problem
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                deadline = self._runtime.now() + self._config.probe_interval_ms / 1000
+                while not self._is_stopping and not self._is_woken:
+                    left = deadline - self._runtime.now()
+                    if left <= 0:
+                        break
+                    self._changed.wait(left)
+                self._is_woken = False
+                if self._is_stopping:
+                    return
+            try:
+                self.step()
+            except Exception:
+                # A mistake of ours must not end the agent in silence: the bookie would stay
+                # registered whatever becomes of its storage.
+                log.exception("bookie %s: the agent made a mistake", self.bookie_id)
+                self._take_back("the agent made a mistake")
+
+    def _look_with_patience(self) -> Observation:
+        """What ``observe`` says, or that it has not come back: storage that hangs is not well.
+
+        A look that hangs is left alone, and no other is begun before it ended.
+        """
+        patience = _PATIENCE_INTERVALS * self._config.probe_interval_ms / 1000
+        if self._look is None:
+            self._seen = None
+            self._look = self._runtime.spawn(f"probe-{self.bookie_id}", self._observe)
+        deadline = self._runtime.now() + patience
+        with self._changed:
+            while self._seen is None and not self._is_stopping:
+                left = deadline - self._runtime.now()
+                if left <= 0:
+                    return Observation(f"the storage has not answered for {patience:.0f} s")
+                self._changed.wait(left)
+            seen = self._seen
+        if seen is None:
+            return Observation("the agent stops")
+        self._look = None
+        return seen
+
+    def _observe(self) -> None:
+        assert self._marker is not None
+        try:
+            seen = observe(self._storage, self._marker, self._runtime.token)
+        except Exception as error:
+            log.exception("bookie %s: looking at its storage failed", self.bookie_id)
+            seen = Observation(f"{type(error).__name__}: {error}")
+        with self._changed:
+            self._seen = seen
+            self._changed.notify_all()
+
+    def _carry_out(self, action: Stay | Register | Unregister) -> None:
+        if isinstance(action, Register):
+            self._publish(action.state)
+        elif isinstance(action, Unregister):
+            self._take_back(action.reason)
+
+    def _publish(self, state: Published) -> None:
+        assert self._marker is not None
+        sessions_lost = self._sessions_lost
+        before, self._published = self._published, None
+        self._is_unsure = True  # until there is an answer that says something
+        self._store.register(
+            Registration(
+                bookie_id=self.bookie_id,
+                root_uri=self._storage.uri,
+                incarnation=self._marker.incarnation,
+                is_readonly=state.is_readonly,
+                rack=self._rack,
+                free_bytes=state.free_bytes,
+                total_bytes=state.total_bytes,
+            )
+        )
+        with self._changed:
+            if sessions_lost == self._sessions_lost:  # else it went with its session already
+                self._published = state
+        self._is_unsure = False
+        if before is None or before.is_readonly != state.is_readonly:
+            log.info(
+                "bookie %s is registered as %s",
+                self.bookie_id,
+                "read-only" if state.is_readonly else "writable",
+            )
+
+    def _take_back(self, reason: str) -> None:
+        try:
+            self._store.unregister(self.bookie_id)
+        except BookKeeperError as error:
+            # It ends with the session at the latest, and the next step tries again.
+            log.warning("bookie %s could not be unregistered: %s", self.bookie_id, error)
+            return
+        self._published = None
+        self._is_unsure = False
+        log.info("bookie %s is unregistered: %s", self.bookie_id, reason)
+
+    def _session_lost(self) -> None:
+        """Called by the store, from any thread: the registration went with the session."""
+        with self._changed:
+            self._sessions_lost += 1
+            self._published = None
+            self._is_woken = True
+            self._changed.notify_all()
+
+    def _remove_old_probes(self) -> None:
+        """What an agent that was killed left behind. Only after registering: nobody else looks
+        after this partition now.
+        """
+        try:
+            for name in self._storage.list(""):
+                if name.startswith(PROBE_PREFIX):
+                    self._storage.delete(name)
+        except BookKeeperError as error:
+            log.info("old probes of bookie %s stay: %s", self.bookie_id, error)

@@ -1,0 +1,435 @@
+"""A whole cluster on this machine: an embedded ZooKeeper, and bookies in a directory.
+
+Everything is in one directory, so that a cluster can be stopped, killed, moved and started
+again with all its ledgers::
+
+    <directory>/
+      cluster.json        the bookies there are, and the port ZooKeeper had
+      zookeeper/          see ``zookeeper.py``
+      bookies/1/ ...      one storage partition each
+
+The bookies' agents are threads of this process. Other processes use the cluster through its
+metadata URI.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from spark_bookkeeper.bookie.format import wipe_partition
+from spark_bookkeeper.bookie.local import LocalStorage
+from spark_bookkeeper.client.runtime import Runtime, ThreadRuntime
+from spark_bookkeeper.cluster.agent import BookieAgent
+from spark_bookkeeper.cluster.ownership import format_bookie
+from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
+from spark_bookkeeper.config import MIB, BookieConfig
+from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError, NoClusterError
+from spark_bookkeeper.metadata.store import MetadataStore
+from spark_bookkeeper.metadata.uri import MetadataUri
+from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.protocol.ids import BookieId
+
+log = logging.getLogger(__name__)
+
+LOCAL_CONFIG = BookieConfig(
+    probe_interval_ms=2_000,
+    readonly_below_free_bytes=64 * MIB,
+    writable_above_free_bytes=128 * MIB,
+)
+"""A playground shares its disk with everything else: it stops late and notices soon."""
+
+_FIRST_PORT = 3181
+"""BookKeeper's own. Nobody listens there: a bookie id has a port, and no data goes through it."""
+
+_SESSION_TIMEOUT_MS = 4_000
+"""After a process was killed, its bookies can be registered again when its session has ended:
+short, so that starting again is quick, and long enough for a machine that is busy."""
+
+_FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LocalBookie:
+    """One bookie of a local cluster, as ``cluster.json`` keeps it."""
+
+    bookie_id: BookieId
+    directory: str
+    """Relative to the cluster's directory."""
+    is_destroyed: bool = False
+    """Its storage was removed on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalState:
+    """What ``cluster.json`` holds."""
+
+    bookies: tuple[LocalBookie, ...]
+    zookeeper_port: int | None = None
+
+
+class LocalCluster:
+    """A ZooKeeper and bookies on this machine. Use it in ``with``, or ``start`` and ``close``.
+
+    It also closes when the interpreter ends. However it ends, no process stays behind.
+
+    Args:
+        directory: where everything is kept; a directory that holds a cluster starts that one
+            again. ``None`` makes a temporary one, which ``close`` removes.
+        bookies: how many, in a new cluster.
+        config: how the agents look after the bookies.
+        runtime: clock and threads.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str] | None = None,
+        bookies: int = 4,
+        *,
+        config: BookieConfig = LOCAL_CONFIG,
+        runtime: Runtime | None = None,
+    ) -> None:
+        if isinstance(bookies, bool) or not isinstance(bookies, int) or bookies < 1:
+            raise InvalidArgumentError(f"bookies={bookies!r} is not a number of at least 1")
+        self._given = None if directory is None else Path(directory).expanduser().absolute()
+        self._wanted = bookies
+        self._config = config
+        self._runtime = runtime or ThreadRuntime()
+        self._running: _Running | None = None
+
+    def __repr__(self) -> str:
+        running = self._running
+        if running is None:
+            return f"LocalCluster({str(self._given or 'temporary')!r}, not running)"
+        return (
+            f"LocalCluster({str(running.directory)!r}, {running.metadata_uri}, "
+            f"{len(running.agents)} of {len(running.state.bookies)} bookies running)"
+        )
+
+    def __enter__(self) -> LocalCluster:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self) -> LocalCluster:
+        """Start ZooKeeper and every bookie whose storage is there; return the cluster itself.
+
+        A bookie that cannot be started (its storage is gone) stays down and is logged: the
+        rest of the cluster is needed to recover what it held.
+
+        Raises:
+            MissingRequirementError: no Java on this machine; the text says how to get one.
+            MetadataUnavailableError: another process runs the cluster in this directory, or
+                ZooKeeper does not start.
+            BookKeeperError: no bookie could be started at all.
+        """
+        if self._running is None:
+            running = _Running(self._given, self._wanted, self._config, self._runtime)
+            # Also when this object is dropped, and at the interpreter's end.
+            finalizer = weakref.finalize(self, running.close)
+            try:
+                running.start()
+            except BaseException:
+                running.close()
+                finalizer.detach()
+                raise
+            self._running = running
+        return self
+
+    def close(self) -> None:
+        """Stop the bookies and ZooKeeper; a temporary directory is removed. Idempotent."""
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+
+    @property
+    def directory(self) -> Path:
+        """Where everything is kept."""
+        return self._require().directory
+
+    @property
+    def metadata_uri(self) -> str:
+        """What other processes connect to."""
+        return self._require().metadata_uri
+
+    @property
+    def bookie_ids(self) -> list[BookieId]:
+        """Every bookie whose storage was not destroyed, running or not, in order."""
+        return [b.bookie_id for b in self._require().state.bookies if not b.is_destroyed]
+
+    @property
+    def running_bookie_ids(self) -> list[BookieId]:
+        """Every bookie whose agent runs, in order."""
+        running = self._require()
+        return [b.bookie_id for b in running.state.bookies if b.bookie_id in running.agents]
+
+    @property
+    def zookeeper(self) -> EmbeddedZooKeeper:
+        """The server under it."""
+        return self._require().zookeeper
+
+    def agent(self, bookie_id: str) -> BookieAgent:
+        """The agent of a running bookie."""
+        running = self._require()
+        agent = running.agents.get(running.bookie(bookie_id).bookie_id)
+        if agent is None:
+            raise InvalidArgumentError(f"bookie {bookie_id} does not run")
+        return agent
+
+    def root_of(self, bookie_id: str) -> Path:
+        """The directory that is a bookie's storage partition."""
+        running = self._require()
+        return running.directory / running.bookie(bookie_id).directory
+
+    def stop_bookie(self, bookie_id: str, destroy: bool = False) -> None:
+        """Stop a bookie; nothing happens when it does not run.
+
+        Args:
+            bookie_id: one of ``bookie_ids``.
+            destroy: its storage is lost first, while it still is registered, as when a disk
+                dies: writers meet the loss before the cluster knows of it.
+
+        Raises:
+            InvalidArgumentError: there is no such bookie.
+        """
+        self._require().stop_bookie(bookie_id, destroy)
+
+    def start_bookie(self, bookie_id: str) -> None:
+        """Start a bookie again. One that was destroyed begins anew, empty.
+
+        Raises:
+            InvalidArgumentError: there is no such bookie, or it was destroyed and a ledger
+                still counts on what it held; the text says how to recover that first.
+            CookieMismatchError: its storage is not what it was.
+        """
+        self._require().start_bookie(bookie_id)
+
+    def add_bookie(self) -> BookieId:
+        """Make and start one more bookie; return its id, which was never used before."""
+        return self._require().add_bookie()
+
+    def _require(self) -> _Running:
+        if self._running is None:
+            raise InvalidArgumentError("the local cluster does not run; call start() first")
+        return self._running
+
+
+class _Running:
+    """The parts of a cluster that runs; knows nothing of the ``LocalCluster`` it belongs to."""
+
+    def __init__(
+        self, given: Path | None, wanted: int, config: BookieConfig, runtime: Runtime
+    ) -> None:
+        self._config = config
+        self._runtime = runtime
+        self._owner = os.getpid()
+        self._changing = threading.RLock()
+        self._is_temporary = given is None
+        self.directory = given or Path(tempfile.mkdtemp(prefix="spark-bookkeeper-"))
+        self.agents: dict[BookieId, BookieAgent] = {}
+        self._storages: dict[BookieId, LocalStorage] = {}
+        self._store: MetadataStore | None = None
+        self.state = _read_state(self.directory) or _new_state(wanted)
+        self.zookeeper = EmbeddedZooKeeper(self.directory / "zookeeper", self.state.zookeeper_port)
+
+    @property
+    def metadata_uri(self) -> str:
+        return str(MetadataUri((self.zookeeper.address,)))
+
+    @property
+    def store(self) -> MetadataStore:
+        assert self._store is not None
+        return self._store
+
+    def start(self) -> None:
+        self.zookeeper.start()
+        self._save(replace(self.state, zookeeper_port=self.zookeeper.port))
+        self._store = ZooKeeperStore(
+            self.metadata_uri, token=self._runtime.token, session_timeout_ms=_SESSION_TIMEOUT_MS
+        )
+        try:
+            self._store.instance_id()
+        except NoClusterError:
+            self._store.initialize_cluster()
+        present = [b.bookie_id for b in self.state.bookies if not b.is_destroyed]
+        failures = [f for f in self._runtime.map(self._try_to_start, present) if f is not None]
+        if not self.agents:
+            raise (
+                failures[0]
+                if failures
+                else InvalidArgumentError(
+                    f"every bookie of the cluster in {self.directory} was destroyed; "
+                    "use another directory"
+                )
+            )
+        for failure in failures:
+            log.warning("%s", failure)
+
+    def close(self) -> None:
+        if self._owner != os.getpid():
+            return  # a forked child has no say over its parent's cluster
+        with self._changing:
+            try:
+                if self._store is not None and not self.zookeeper.is_running:
+                    self._store.close()  # nobody would answer: let nobody wait for an answer
+                self._runtime.map(lambda bookie: bookie.stop(), list(self.agents.values()))
+                self.agents.clear()
+                while self._storages:
+                    self._storages.popitem()[1].close()
+                if self._store is not None:
+                    self._store.close()
+                    self._store = None
+            finally:
+                self.zookeeper.stop()
+                if self._is_temporary:
+                    shutil.rmtree(self.directory, ignore_errors=True)
+
+    def bookie(self, bookie_id: str) -> LocalBookie:
+        for bookie in self.state.bookies:
+            if bookie.bookie_id == bookie_id:
+                return bookie
+        raise InvalidArgumentError(
+            f"bookie {bookie_id!r} is not in this cluster; it has "
+            f"{', '.join(b.bookie_id for b in self.state.bookies)}"
+        )
+
+    def stop_bookie(self, bookie_id: str, destroy: bool) -> None:
+        with self._changing:
+            bookie = self.bookie(bookie_id)
+            if destroy:
+                self._save_bookie(replace(bookie, is_destroyed=True))
+                root = self.directory / bookie.directory
+                wipe_partition(self._storage(bookie))
+                while root.exists():  # a writer may be adding files to it at this moment
+                    shutil.rmtree(root, ignore_errors=True)
+            agent = self.agents.pop(bookie.bookie_id, None)
+            if agent is not None:
+                agent.stop()
+            storage = self._storages.pop(bookie.bookie_id, None)
+            if storage is not None:
+                storage.close()
+
+    def start_bookie(self, bookie_id: str) -> None:
+        with self._changing:
+            bookie = self.bookie(bookie_id)
+            if bookie.bookie_id in self.agents:
+                return
+            if bookie.is_destroyed:
+                storage = self._storage(bookie)
+                format_bookie(self.store, storage, bookie.bookie_id, token=self._runtime.token)
+                self._save_bookie(replace(bookie, is_destroyed=False))
+            self._start_agent(bookie)
+
+    def add_bookie(self) -> BookieId:
+        with self._changing:
+            bookie = _bookie(len(self.state.bookies))
+            self._save(replace(self.state, bookies=(*self.state.bookies, bookie)))
+            self._start_agent(bookie)
+            return bookie.bookie_id
+
+    def _try_to_start(self, bookie_id: BookieId) -> BookKeeperError | None:
+        try:
+            self._start_agent(self.bookie(bookie_id))
+        except BookKeeperError as failure:
+            return failure
+        return None
+
+    def _start_agent(self, bookie: LocalBookie) -> None:
+        agent = BookieAgent(
+            self.store,
+            self._storage(bookie),
+            bookie.bookie_id,
+            self._runtime,
+            self._config,
+            is_move_accepted=True,  # ZooKeeper's data and the bookies' move together
+        )
+        agent.start()
+        self.agents[bookie.bookie_id] = agent
+
+    def _storage(self, bookie: LocalBookie) -> LocalStorage:
+        storage = self._storages.get(bookie.bookie_id)
+        if storage is None:
+            root = self.directory / bookie.directory
+            root.mkdir(parents=True, exist_ok=True)
+            storage = self._storages[bookie.bookie_id] = LocalStorage(str(root))
+        return storage
+
+    def _save_bookie(self, changed: LocalBookie) -> None:
+        bookies = (changed if b.bookie_id == changed.bookie_id else b for b in self.state.bookies)
+        self._save(replace(self.state, bookies=tuple(bookies)))
+
+    def _save(self, state: LocalState) -> None:
+        write_json(
+            self.directory / "cluster.json",
+            {"format_version": _FORMAT_VERSION, **asdict(state)},
+        )
+        self.state = state
+
+
+def _new_state(bookies: int) -> LocalState:
+    return LocalState(tuple(_bookie(n) for n in range(bookies)))
+
+
+def _bookie(index: int) -> LocalBookie:
+    return LocalBookie(BookieId(f"127.0.0.1:{_FIRST_PORT + index}"), f"bookies/{index + 1}")
+
+
+def _read_state(directory: Path) -> LocalState | None:
+    """The cluster in a directory, ``None`` where there is none.
+
+    Raises:
+        InvalidArgumentError: the directory holds something else.
+    """
+    path = directory / "cluster.json"
+    try:
+        values = json.loads(path.read_text())
+    except FileNotFoundError:
+        if directory.is_dir() and any(directory.iterdir()):
+            _refuse_foreign(directory)
+        return None
+    except (OSError, ValueError) as cause:
+        raise InvalidArgumentError(f"{path} cannot be read: {cause}") from cause
+    version = values.get("format_version") if isinstance(values, dict) else None
+    if version != _FORMAT_VERSION:
+        raise InvalidArgumentError(
+            f"{path} has format version {version}, and this version of spark-bookkeeper knows "
+            f"{_FORMAT_VERSION}; use the version that made it, or another directory"
+        )
+    return LocalState(
+        bookies=tuple(LocalBookie(**bookie) for bookie in values["bookies"]),
+        zookeeper_port=values["zookeeper_port"],
+    )
+
+
+_OWN_NAMES = frozenset({"zookeeper", "cluster.log", "background.json", "bookies"})
+
+
+def _refuse_foreign(directory: Path) -> None:
+    """A directory without ``cluster.json`` may hold only what a first start leaves behind."""
+    foreign: Sequence[str] = sorted({p.name for p in directory.iterdir()} - _OWN_NAMES)
+    if foreign:
+        raise InvalidArgumentError(
+            f"{directory} holds no local cluster and is not empty ({', '.join(foreign[:3])}); "
+            "name a new or empty directory. Nothing was changed"
+        )
+
+
+def write_json(path: Path, values: object) -> None:
+    """Replace a small file as a whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(values, file, indent=2)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)

@@ -1,0 +1,296 @@
+"""Whether a storage partition is the one that the cluster knows under a bookie id.
+
+Three say who a partition is: the *cookie* in the metadata store, the ``BOOKIE`` *marker* on the
+storage, and the cluster itself by its INSTANCEID. A bookie is served only when all three agree,
+and a partition is formatted only when none of them knows anything. Everything else is refused:
+a disk that is not mounted, a wiped one, an old copy, a partition of another cluster. Serving
+one of those would answer "no such entry" for entries that were acknowledged (SLOT-LOG rule R5).
+
+Source: BookKeeper ``bookie/LegacyCookieValidation`` (which combinations are served), with the
+incarnation as one more thing that must agree (SLOT-LOG rule R11).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from spark_bookkeeper.bookie.format import format_partition, wipe_partition
+from spark_bookkeeper.bookie.marker import Marker, read_marker
+from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.errors import (
+    CookieMismatchError,
+    InvalidArgumentError,
+    VersionConflictError,
+)
+from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+
+_NAMED_IN_A_MESSAGE = 10
+"""Ledgers that a refusal lists by id."""
+
+
+class Verdict(enum.Enum):
+    """What to do with a partition that may be served."""
+
+    ACCEPT = "all agree"
+    FORMAT = "nobody knows anything: a new bookie"
+    WRITE_COOKIE = "a formatting was interrupted before its last step"
+    MOVE = "the same incarnation under another root"
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What is said about one partition, and by whom."""
+
+    bookie_id: BookieId
+    """Who it is expected to be."""
+    root_uri: str
+    """Where it is."""
+    instance_id: str
+    """The cluster that it is expected to belong to."""
+    cookie: Cookie | None
+    """What the metadata store knows."""
+    marker: Marker | None
+    """What the storage says of itself."""
+    has_content: bool
+    """Whether there is anything in the partition beside the marker."""
+
+
+def judge(claims: Claims) -> Verdict:
+    """Decide whether a partition may be served.
+
+    Raises:
+        CookieMismatchError: it may not; nothing was changed. The text shows what is stored,
+            expected and found, what that means, and the safe next command.
+    """
+    cookie, marker, bookie_id = claims.cookie, claims.marker, claims.bookie_id
+    start = f"spark-bookkeeper bookie start --bookie-id {bookie_id} --root {claims.root_uri}"
+    if marker is not None and marker.instance_id != claims.instance_id:
+        raise _mismatch(
+            claims,
+            "the storage belongs to another cluster",
+            "use an empty directory or prefix as the root, or connect to the cluster it belongs "
+            "to. Do not remove BOOKIE by hand: that cluster may hold its last good copies here",
+        )
+    if marker is not None and marker.bookie_id != bookie_id:
+        raise _mismatch(
+            claims,
+            f"the storage is that of bookie {marker.bookie_id}",
+            f"start it under its own id: spark-bookkeeper bookie start --bookie-id "
+            f"{marker.bookie_id} --root {claims.root_uri}",
+        )
+    if cookie is None:
+        if marker is not None and not claims.has_content:
+            return Verdict.WRITE_COOKIE
+        if marker is None and not claims.has_content:
+            return Verdict.FORMAT
+        raise _mismatch(
+            claims,
+            "the cluster knows no such bookie (any more), but the storage holds data",
+            "use an empty directory or prefix as the root. What is here stays as it is; if no "
+            f"ledger needs it, `spark-bookkeeper bookie format --bookie-id {bookie_id} --root "
+            f"{claims.root_uri}` makes a new bookie of it",
+        )
+    if marker is None:
+        raise _mismatch(
+            claims,
+            "the bookie is known, and its data is not here: the storage is not mounted, or it "
+            "was wiped",
+            f"bring back the storage and repeat `{start}`. If it is lost for good: "
+            f"`spark-bookkeeper bookie recover {bookie_id}` first, which copies what it held, "
+            f"then `spark-bookkeeper bookie format --bookie-id {bookie_id} --root "
+            f"{claims.root_uri}`",
+        )
+    if cookie.instance_id not in (None, claims.instance_id):
+        raise _mismatch(
+            claims,
+            "the cookie is from before this cluster was formatted",
+            "format the bookie as well if nothing of the old cluster is needed: spark-bookkeeper "
+            f"bookie format --bookie-id {bookie_id} --root {claims.root_uri}",
+        )
+    if cookie.incarnation != marker.incarnation:
+        raise _mismatch(
+            claims,
+            "the storage was formatted at another time than the one the cluster knows: an old "
+            "copy, or a partition that was wiped and formatted by hand",
+            f"bring back the right storage and repeat `{start}`. If it is lost for good: "
+            f"`spark-bookkeeper bookie recover {bookie_id}` first, which copies what it held, "
+            f"then `spark-bookkeeper bookie format --bookie-id {bookie_id} --root "
+            f"{claims.root_uri}`",
+        )
+    if cookie.root_uri.rstrip("/") != claims.root_uri.rstrip("/"):
+        return Verdict.MOVE
+    return Verdict.ACCEPT
+
+
+def claim_partition(
+    store: MetadataStore,
+    storage: Storage,
+    bookie_id: BookieId,
+    *,
+    token: Callable[[], str],
+    is_move_accepted: bool = False,
+) -> Marker:
+    """Return the marker of a partition that may be served, formatting a new one first.
+
+    Args:
+        store: the cluster.
+        storage: the partition.
+        bookie_id: who it is.
+        token: gives names that were never used before.
+        is_move_accepted: the partition may be known under another root. A *copy* of a
+            partition looks the same as a moved one, and may lack what was acknowledged since.
+
+    Raises:
+        CookieMismatchError: it may not be served; nothing was changed.
+        UnsuitableStorageError: a new partition on a file system that cannot fence.
+        BookieUnavailableError, MetadataUnavailableError: somebody gave no answer; repeat it.
+    """
+    while True:
+        known = store.read_cookie(bookie_id)
+        claims = _claims(store, storage, bookie_id, known)
+        verdict = judge(claims)
+        if verdict is Verdict.ACCEPT:
+            assert claims.marker is not None
+            return claims.marker
+        if verdict is Verdict.MOVE and not is_move_accepted:
+            raise _mismatch(
+                claims,
+                "the bookie is known under another root: it was moved, or this is a copy",
+                "if it was moved and nothing is left at the old root, repeat with --moved. "
+                "Never do so for a copy: it lacks what was acknowledged since",
+            )
+        marker = claims.marker
+        if verdict is Verdict.FORMAT:
+            marker = format_partition(storage, bookie_id, claims.instance_id, token=token)
+        assert marker is not None
+        try:
+            store.write_cookie(_cookie(marker, storage), known.version if known else None)
+        except VersionConflictError:
+            continue  # somebody else was here: look again, and judge what is there now
+
+
+def check_claim(store: MetadataStore, storage: Storage, marker: Marker) -> None:
+    """Check that a partition that was claimed before still is what it was. Changes nothing.
+
+    Raises:
+        CookieMismatchError: it is not; for one, its cookie was deleted because the bookie was
+            given up.
+    """
+    bookie_id = BookieId(marker.bookie_id)
+    claims = _claims(store, storage, bookie_id, store.read_cookie(bookie_id))
+    if judge(claims) is not Verdict.ACCEPT or claims.marker != marker:
+        raise _mismatch(
+            claims,
+            "the bookie was given up, or formatted by somebody else, while its agent ran",
+            "stop this agent; start it again to have the bookie checked from the beginning",
+        )
+
+
+def format_bookie(
+    store: MetadataStore, storage: Storage, bookie_id: BookieId, *, token: Callable[[], str]
+) -> Marker:
+    """Make a partition that may have been a bookie before into a new, empty one.
+
+    Everything in it is removed. It is refused while that could remove the last good copy of
+    anything.
+
+    Raises:
+        InvalidArgumentError: the bookie is alive, a ledger still names it, or the storage
+            belongs to somebody else; nothing was changed.
+        UnsuitableStorageError: the file system cannot fence.
+    """
+    known = store.read_cookie(bookie_id)
+    claims = _claims(store, storage, bookie_id, known)
+    found = claims.marker
+    if found is not None and (found.instance_id, found.bookie_id) != (
+        claims.instance_id,
+        bookie_id,
+    ):
+        raise InvalidArgumentError(
+            f"the storage at {storage.uri} belongs to bookie {found.bookie_id} of cluster "
+            f"{found.instance_id}, not to {bookie_id} of {claims.instance_id}; it may hold the "
+            "last good copy of something. Nothing was changed; use an empty root"
+        )
+    if any(r.bookie_id == bookie_id for r in store.registrations()):
+        raise InvalidArgumentError(
+            f"bookie {bookie_id} is alive; stop its agent first. Nothing was changed"
+        )
+    needed = ledgers_that_name(store, bookie_id)
+    if needed:
+        shown = ", ".join(map(str, needed[:_NAMED_IN_A_MESSAGE]))
+        more = f" and {len(needed) - _NAMED_IN_A_MESSAGE} more" * (
+            len(needed) > _NAMED_IN_A_MESSAGE
+        )
+        raise InvalidArgumentError(
+            f"bookie {bookie_id} may hold the last good copy of entries of ledger {shown}{more}. "
+            f"Run `spark-bookkeeper bookie recover {bookie_id}` first; it copies what the bookie "
+            "held to others. Nothing was changed",
+            ledger_ids=tuple(needed),
+        )
+    wipe_partition(storage)
+    marker = format_partition(storage, bookie_id, claims.instance_id, token=token)
+    store.write_cookie(_cookie(marker, storage), known.version if known else None)
+    return marker
+
+
+def ledgers_that_name(store: MetadataStore, bookie_id: BookieId) -> Sequence[LedgerId]:
+    """Every ledger with a fragment on the bookie, ascending; reads all ledgers' metadata."""
+    return [
+        ledger_id
+        for ledger_id, metadata in store.read_ledgers(store.ledger_ids())
+        if metadata is not None and bookie_id in metadata.value.bookies()
+    ]
+
+
+def _claims(
+    store: MetadataStore,
+    storage: Storage,
+    bookie_id: BookieId,
+    known: Versioned[Cookie] | None,
+) -> Claims:
+    return Claims(
+        bookie_id=bookie_id,
+        root_uri=storage.uri,
+        instance_id=store.instance_id(),
+        cookie=known.value if known else None,
+        marker=read_marker(storage),
+        has_content=bool(storage.list("ledgers")) or bool(storage.list("retired")),
+    )
+
+
+def _cookie(marker: Marker, storage: Storage) -> Cookie:
+    return Cookie(
+        bookie_id=BookieId(marker.bookie_id),
+        root_uri=storage.uri,
+        incarnation=marker.incarnation,
+        instance_id=marker.instance_id,
+    )
+
+
+def _mismatch(claims: Claims, meaning: str, remedy: str) -> CookieMismatchError:
+    def said(by: Cookie | Marker | None) -> str:
+        if by is None:
+            return "nothing"
+        root = f" at {by.root_uri}" if isinstance(by, Cookie) else ""
+        return (
+            f"{by.bookie_id}{root}, incarnation {by.incarnation or '?'}, "
+            f"cluster {by.instance_id or '?'}"
+        )
+
+    return CookieMismatchError(
+        f"bookie {claims.bookie_id} is not served from {claims.root_uri}: {meaning}. "
+        "Nothing was changed.\n"
+        f"  stored in the metadata: {said(claims.cookie)}\n"
+        f"  expected:               {claims.bookie_id} at {claims.root_uri}, "
+        f"cluster {claims.instance_id}\n"
+        f"  found on the storage:   {said(claims.marker)}"
+        f"{' (and data)' if claims.has_content else ''}\n"
+        f"What to do: {remedy}.",
+        bookie_id=claims.bookie_id,
+        stored=claims.cookie,
+        found=claims.marker,
+        nothing_changed=True,
+    )

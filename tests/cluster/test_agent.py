@@ -1,0 +1,401 @@
+"""What an agent tells the cluster, from what it sees of its storage."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from typing_extensions import override
+
+from spark_bookkeeper.bookie.marker import read_marker
+from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.client.runtime import Task, ThreadRuntime
+from spark_bookkeeper.cluster.agent import (
+    PROBE_PREFIX,
+    BookieAgent,
+    Observation,
+    Published,
+    Register,
+    Stay,
+    Unregister,
+    decide,
+)
+from spark_bookkeeper.config import BookieConfig
+from spark_bookkeeper.errors import (
+    BookieFullError,
+    BookieUnavailableError,
+    CookieMismatchError,
+    MetadataUnavailableError,
+)
+from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
+from spark_bookkeeper.metadata.store import Registration
+from spark_bookkeeper.protocol.ids import BookieId
+
+BOOKIE = BookieId("10.0.0.3:3181")
+CONFIG = BookieConfig(
+    probe_interval_ms=20, readonly_below_free_bytes=100, writable_above_free_bytes=200
+)
+TOTAL = 1_000
+
+WELL = Observation(None, False, 500, TOTAL)
+WRITABLE = Published(False, 500, TOTAL)
+READONLY = Published(True, 50, TOTAL)
+
+
+def seen(free_bytes: int) -> Observation:
+    return Observation(None, False, free_bytes, TOTAL)
+
+
+@pytest.mark.parametrize(
+    ("published", "observation", "action"),
+    [
+        (None, WELL, Register(WRITABLE)),
+        (WRITABLE, WELL, Stay()),
+        (WRITABLE, Observation("no answer"), Unregister("no answer")),
+        (READONLY, Observation("no answer"), Unregister("no answer")),
+        (None, Observation("no answer"), Stay()),
+        # Space: two marks, and between them a bookie stays what it is.
+        (WRITABLE, seen(100), Register(Published(False, 100, TOTAL))),
+        (WRITABLE, seen(99), Register(Published(True, 99, TOTAL))),
+        (READONLY, seen(199), Register(Published(True, 199, TOTAL))),
+        (READONLY, seen(200), Register(Published(False, 200, TOTAL))),
+        (None, seen(150), Register(Published(False, 150, TOTAL))),
+        (None, seen(50), Register(Published(True, 50, TOTAL))),
+        # A write that was refused says more than a number.
+        (
+            WRITABLE,
+            Observation(None, True, 500, TOTAL),
+            Register(Published(True, 500, TOTAL)),
+        ),
+        (READONLY, Observation(None, True, 50, TOTAL), Stay()),
+        # Small changes of free space are no news, large ones are.
+        (WRITABLE, seen(460), Stay()),
+        (WRITABLE, seen(440), Register(Published(False, 440, TOTAL))),
+        # Buckets have no end.
+        (None, Observation(), Register(Published(False, None, None))),
+        (Published(False, None, None), Observation(), Stay()),
+    ],
+)
+def test_the_decision_follows_from_what_is_seen_now(
+    published: Published | None, observation: Observation, action: Stay | Register | Unregister
+) -> None:
+    assert decide(published, observation, CONFIG) == action
+
+
+class Disturbance:
+    """Faults of a storage and of a metadata store, switched on and off by a test."""
+
+    def __init__(self) -> None:
+        self.storage_fails = False
+        self.is_full = False
+        self.lost_answers: set[str] = set()
+        self.lost_requests: set[str] = set()
+        self.hangs = threading.Event()
+        self.goes_on = threading.Event()
+
+    def of_storage(self, operation: str, path: str, moment: str) -> None:
+        if self.hangs.is_set():
+            self.goes_on.wait(30)
+        if self.storage_fails:
+            raise BookieUnavailableError("input/output error")
+        if self.is_full and operation == "put":
+            raise BookieFullError("no space left on device")
+
+    def of_store(self, moment: str, operation: str, subject: str) -> None:
+        if operation in (self.lost_requests if moment == "before" else self.lost_answers):
+            raise MetadataUnavailableError("no answer")
+
+
+class Ended:
+    """A task that does nothing any more."""
+
+    is_alive = False
+
+    def join(self, timeout: float | None = None) -> None:
+        pass
+
+
+class NoLoop(ThreadRuntime):
+    """Never runs an agent's loop: the test calls ``step`` instead."""
+
+    @override
+    def spawn(self, name: str, run: Callable[[], None]) -> Task:
+        return Ended() if name.startswith("agent-") else super().spawn(name, run)
+
+
+class World:
+    """One bookie in memory. Its agent is moved by ``step``, or by its own loop if it has one."""
+
+    def __init__(self) -> None:
+        self.disturb = Disturbance()
+        self.metadata = MemoryCluster()
+        self.metadata.session().initialize_cluster()
+        self.store = MemoryStore(self.metadata, self.disturb.of_store)
+        self.disk = MemoryDisk("disk")
+        self.disk.free_bytes, self.disk.total_bytes = 500, TOTAL
+        self.storage = MemoryStorage(self.disk, self.disturb.of_storage)
+        self.agent = BookieAgent(
+            self.store, self.storage, BOOKIE, NoLoop(), BookieConfig(60_000, 100, 200)
+        )
+
+    def start_loop(self, interval_ms: int) -> None:
+        config = BookieConfig(interval_ms, 100, 200)
+        self.agent = BookieAgent(self.store, self.storage, BOOKIE, ThreadRuntime(), config)
+        self.agent.start()
+
+    @property
+    def registration(self) -> Registration | None:
+        held = self.metadata.registrations.get(BOOKIE)
+        return held[0] if held else None
+
+    @property
+    def state(self) -> str:
+        registration = self.registration
+        if registration is None:
+            return "gone"
+        return "readonly" if registration.is_readonly else "writable"
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.disturb.__init__()  # type: ignore[misc]  # everything answers again
+    world.agent.stop()
+
+
+def test_a_started_bookie_is_registered_with_its_root_incarnation_and_space(world: World) -> None:
+    world.agent.start()
+
+    marker = read_marker(world.storage)
+    assert marker is not None
+    assert world.registration == Registration(
+        BOOKIE, "memory://disk", marker.incarnation, free_bytes=500, total_bytes=TOTAL
+    )
+    assert not [name for name in world.disk.files if name.startswith(PROBE_PREFIX)]
+
+
+def test_a_stopped_bookie_is_unregistered(world: World) -> None:
+    world.agent.start()
+
+    world.agent.stop()
+    world.agent.stop()
+
+    assert world.state == "gone"
+
+
+def test_a_bookie_whose_storage_fails_goes_and_comes_back(world: World) -> None:
+    world.agent.start()
+
+    world.disturb.storage_fails = True
+    world.agent.step()
+    assert world.state == "gone"
+    assert world.agent.status.problem == "input/output error"
+
+    world.disturb.storage_fails = False
+    world.agent.step()
+    assert world.state == "writable"
+    assert world.agent.status.problem is None
+
+
+def test_a_wiped_bookie_goes_and_is_not_formatted_behind_anybodys_back(world: World) -> None:
+    world.agent.start()
+
+    world.disk.wipe()
+    world.agent.step()
+    world.agent.step()
+
+    assert world.state == "gone"
+    assert world.disk.files == {}
+    assert "wiped" in str(world.agent.status.problem)
+
+
+def test_a_bookie_with_another_disk_in_its_place_goes_until_the_right_one_is_back(
+    world: World,
+) -> None:
+    world.agent.start()
+    right = dict(world.disk.files)
+    other = World()
+    other.agent.start()
+    other.agent.stop()
+
+    world.disk.files.clear()
+    world.disk.files.update(other.disk.files)
+    before = dict(world.disk.files)
+    world.agent.step()
+    assert world.state == "gone"
+    assert world.disk.files == before
+
+    world.disk.files.clear()
+    world.disk.files.update(right)
+    world.agent.step()
+    assert world.state == "writable"
+
+
+def test_a_bookie_is_readonly_while_space_is_short(world: World) -> None:
+    world.agent.start()
+
+    states = []
+    for free_bytes in (99, 150, 250, 150, 99):
+        world.disk.free_bytes = free_bytes
+        world.agent.step()
+        states.append(world.state)
+
+    assert states == ["readonly", "readonly", "writable", "writable", "readonly"]
+
+
+def test_a_full_disk_makes_a_bookie_readonly_and_not_gone(world: World) -> None:
+    world.agent.start()
+
+    world.disturb.is_full = True
+    world.agent.step()
+    assert world.state == "readonly"
+
+    world.disturb.is_full = False
+    world.agent.step()
+    assert world.state == "writable"
+
+
+def test_a_lost_session_is_followed_by_a_new_registration(world: World) -> None:
+    world.agent.start()
+
+    world.store.expire()
+    assert world.state == "gone"
+    world.agent.step()
+
+    assert world.state == "writable"
+
+
+def test_a_session_lost_while_registering_is_noticed(world: World) -> None:
+    world.agent.start()
+    world.store.expire()
+
+    def expire_once(moment: str, operation: str, subject: str) -> None:
+        if moment == "after" and operation == "register":
+            world.store.faults = None
+            world.store.expire()
+
+    world.store.faults = expire_once
+    world.agent.step()
+    assert world.state == "gone"
+    world.agent.step()
+
+    assert world.state == "writable"
+
+
+def test_a_registration_whose_answer_was_lost_is_taken_back_when_the_storage_fails(
+    world: World,
+) -> None:
+    world.agent.start()
+    world.store.expire()
+    world.disturb.lost_answers = {"register"}
+    world.agent.step()
+    assert world.state == "writable"
+
+    world.disturb.storage_fails = True
+    world.agent.step()
+
+    assert world.state == "gone"
+
+
+def test_an_unregistering_whose_request_was_lost_is_repeated(world: World) -> None:
+    world.agent.start()
+    world.disturb.storage_fails = True
+    world.disturb.lost_requests = {"unregister"}
+    world.agent.step()
+    assert world.state == "writable"
+
+    world.disturb.lost_requests = set()
+    world.agent.step()
+
+    assert world.state == "gone"
+
+
+def test_a_bookie_given_up_while_its_storage_was_away_does_not_come_back(world: World) -> None:
+    world.agent.start()
+    world.disturb.storage_fails = True
+    world.agent.step()
+    cookie = world.store.read_cookie(BOOKIE)
+    assert cookie is not None
+    world.store.delete_cookie(BOOKIE, cookie.version)
+
+    world.disturb.storage_fails = False
+    world.agent.step()
+
+    assert world.state == "gone"
+    assert world.store.read_cookie(BOOKIE) is None
+    assert "given up" in str(world.agent.status.problem)
+
+
+def test_a_second_agent_for_the_same_bookie_is_refused(world: World) -> None:
+    world.agent.start()
+    second = BookieAgent(world.metadata.session(), world.storage, BOOKIE, ThreadRuntime(), CONFIG)
+
+    with pytest.raises(CookieMismatchError):
+        second.start()
+
+    assert world.state == "writable"
+
+
+def test_storage_that_does_not_answer_at_the_start_is_refused(world: World) -> None:
+    world.agent.start()
+    world.agent.stop()
+    world.disturb.storage_fails = True
+
+    with pytest.raises(BookieUnavailableError, match="input/output error"):
+        world.agent.start()
+
+    assert world.state == "gone"
+
+
+def test_what_a_killed_agent_left_is_removed(world: World) -> None:
+    world.agent.start()
+    world.agent.stop()
+    world.disk.files[f"{PROBE_PREFIX}0123"] = b"left behind"
+
+    world.agent.start()
+
+    assert f"{PROBE_PREFIX}0123" not in world.disk.files
+
+
+def wait_for(world: World, state: str) -> None:
+    """Wait for a change of the registrations, without polling a clock."""
+    changed = threading.Event()
+    stop = world.metadata.session().watch_registrations(changed.set)
+    try:
+        while world.state != state:
+            assert changed.wait(20), f"still {world.state}, not {state}"
+            changed.clear()
+    finally:
+        stop()
+
+
+def test_the_loop_notices_by_itself(world: World) -> None:
+    world.start_loop(interval_ms=10)
+
+    world.disturb.storage_fails = True
+    wait_for(world, "gone")
+    world.disturb.storage_fails = False
+    wait_for(world, "writable")
+    world.disk.free_bytes = 10
+    wait_for(world, "readonly")
+
+
+def test_a_lost_session_wakes_the_loop_at_once(world: World) -> None:
+    world.start_loop(interval_ms=60_000)
+
+    world.store.expire()
+
+    wait_for(world, "writable")
+
+
+def test_storage_that_hangs_is_not_well(world: World) -> None:
+    world.start_loop(interval_ms=10)
+
+    world.disturb.hangs.set()
+    wait_for(world, "gone")
+    world.disturb.hangs.clear()
+    world.disturb.goes_on.set()
+
+    wait_for(world, "writable")

@@ -1,0 +1,272 @@
+"""A whole cluster on this machine: started again, moved, robbed of bookies, side by side."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.bookie.local import LocalStorage
+from spark_bookkeeper.bookie.marker import read_marker
+from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.metadata.store import Registration
+from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.quorum import Quorum
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path / "cluster", bookies=3) as running:
+        yield running
+
+
+def connect(cluster: LocalCluster) -> ZooKeeperStore:
+    return ZooKeeperStore(cluster.metadata_uri, token=ThreadRuntime().token)
+
+
+def registered(cluster: LocalCluster) -> dict[BookieId, Registration]:
+    store = connect(cluster)
+    try:
+        return {registration.bookie_id: registration for registration in store.registrations()}
+    finally:
+        store.close()
+
+
+def add_ledger(cluster: LocalCluster, *ensemble: BookieId) -> None:
+    store = connect(cluster)
+    store.create_ledger(
+        store.generate_ledger_id(),
+        LedgerMetadata(
+            quorum=Quorum(len(ensemble), 1, 1),
+            state=LedgerState.OPEN,
+            fragments=(Fragment(EntryId(0), ensemble),),
+        ),
+    )
+    store.close()
+
+
+def test_every_bookie_is_registered_with_its_root(cluster: LocalCluster) -> None:
+    found = registered(cluster)
+
+    assert list(found) == cluster.bookie_ids == cluster.running_bookie_ids
+    assert cluster.bookie_ids == ["127.0.0.1:3181", "127.0.0.1:3182", "127.0.0.1:3183"]
+    for bookie_id, registration in found.items():
+        assert registration.root_uri == cluster.root_of(bookie_id).as_uri()
+        marker = read_marker(LocalStorage(cluster.root_of(bookie_id)))
+        assert marker is not None
+        assert marker.incarnation == registration.incarnation
+
+
+def test_a_temporary_cluster_is_gone_when_it_is_closed() -> None:
+    with LocalCluster(bookies=1) as cluster:
+        directory = cluster.directory
+        assert directory.is_dir()
+        pid = cluster.zookeeper.pid
+
+    assert not directory.exists()
+    assert pid is not None
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_cluster_starts_again_with_everything_in_it(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "c", bookies=2) as first:
+        uri, before = first.metadata_uri, registered(first)
+        add_ledger(first, *first.bookie_ids)
+
+    with LocalCluster(tmp_path / "c", bookies=7) as second:
+        assert second.metadata_uri == uri
+        after = registered(second)
+        store = connect(second)
+        assert list(store.ledger_ids()) == [0]
+        store.close()
+
+    assert {i: r.incarnation for i, r in after.items()} == {
+        i: r.incarnation for i, r in before.items()
+    }
+
+
+def test_a_cluster_that_was_moved_starts_at_its_new_place(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "here", bookies=2) as first:
+        before = registered(first)
+    (tmp_path / "here").rename(tmp_path / "over there")
+
+    with LocalCluster(tmp_path / "over there") as second:
+        after = registered(second)
+
+    assert list(after) == list(before)
+    assert "over%20there" in after[BookieId("127.0.0.1:3181")].root_uri
+
+
+def test_two_clusters_side_by_side_are_separate(cluster: LocalCluster, tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "other", bookies=1) as other:
+        assert other.metadata_uri != cluster.metadata_uri
+        assert len(registered(other)) == 1
+        assert len(registered(cluster)) == 3
+
+
+def test_a_stopped_bookie_is_gone_and_comes_back_as_it_was(cluster: LocalCluster) -> None:
+    bookie_id = cluster.bookie_ids[1]
+    before = registered(cluster)[bookie_id]
+
+    cluster.stop_bookie(bookie_id)
+    assert bookie_id not in registered(cluster)
+    assert bookie_id in cluster.bookie_ids
+    cluster.start_bookie(bookie_id)
+
+    assert registered(cluster)[bookie_id].incarnation == before.incarnation
+
+
+def test_a_destroyed_bookie_is_gone_with_its_storage_also_after_a_restart(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "c", bookies=3) as cluster:
+        lost = cluster.bookie_ids[0]
+        add_ledger(cluster, lost)
+        cluster.stop_bookie(lost, destroy=True)
+        assert not cluster.root_of(lost).exists()
+        assert lost not in cluster.bookie_ids
+        assert lost not in registered(cluster)
+
+    with LocalCluster(tmp_path / "c") as again:
+        assert lost not in again.bookie_ids
+        assert len(registered(again)) == 2
+
+
+def test_a_destroyed_bookie_begins_anew_only_when_no_ledger_counts_on_it(
+    cluster: LocalCluster,
+) -> None:
+    needed, free = cluster.bookie_ids[:2]
+    before = registered(cluster)[free]
+    add_ledger(cluster, needed)
+    for bookie_id in (needed, free):
+        cluster.stop_bookie(bookie_id, destroy=True)
+
+    with pytest.raises(InvalidArgumentError, match="bookie recover"):
+        cluster.start_bookie(needed)
+    cluster.start_bookie(free)
+
+    assert registered(cluster)[free].incarnation != before.incarnation
+    assert needed not in registered(cluster)
+
+
+def test_a_bookie_whose_directory_vanished_does_not_keep_the_others_down(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "c", bookies=2) as first:
+        root = first.root_of(first.bookie_ids[0])
+    root.rename(tmp_path / "elsewhere")
+
+    with LocalCluster(tmp_path / "c") as second:
+        assert second.running_bookie_ids == ["127.0.0.1:3182"]
+
+
+def test_an_added_bookie_has_an_id_that_was_never_used(cluster: LocalCluster) -> None:
+    cluster.stop_bookie(cluster.bookie_ids[-1], destroy=True)
+
+    added = cluster.add_bookie()
+
+    assert added == "127.0.0.1:3184"
+    assert added in registered(cluster)
+
+
+def test_a_bookie_that_is_not_there_is_refused_with_those_that_are(cluster: LocalCluster) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"it has 127\.0\.0\.1:3181, "):
+        cluster.stop_bookie("127.0.0.1:9999")
+
+
+def test_a_directory_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+
+    with pytest.raises(InvalidArgumentError, match=r"thesis\.txt"):
+        LocalCluster(tmp_path).start()
+
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_its_picture_needs_no_connection(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path / "c", bookies=1)
+    assert "not running" in repr(cluster)
+
+    with cluster:
+        assert "1 of 1 bookies running" in repr(cluster)
+        cluster.zookeeper.stop()
+        assert "1 of 1 bookies running" in repr(cluster)
+
+
+OWNER = """
+import sys
+from spark_bookkeeper.cluster.local import LocalCluster
+cluster = LocalCluster(sys.argv[1], bookies=2).start()
+print(cluster.zookeeper.pid, cluster.metadata_uri, flush=True)
+if sys.argv[2] == "wait":
+    sys.stdin.read()
+"""
+
+
+def start_owner(directory: Path, manner: str) -> tuple[subprocess.Popen[str], int, str]:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(directory), manner],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert owner.stdout is not None
+    pid, uri = owner.stdout.readline().split()
+    return owner, int(pid), uri
+
+
+def test_a_cluster_that_nobody_closed_ends_with_the_interpreter(tmp_path: Path) -> None:
+    owner, server, _ = start_owner(tmp_path / "c", "end")
+
+    _, errors = owner.communicate(timeout=30)
+
+    assert (owner.returncode, errors) == (0, "")
+    with pytest.raises(ProcessLookupError):
+        os.kill(server, 0)
+
+
+def test_ctrl_c_in_a_terminal_ends_everything(tmp_path: Path) -> None:
+    owner, server, _ = start_owner(tmp_path / "c", "wait")
+
+    os.killpg(owner.pid, signal.SIGINT)  # as a terminal does: to the whole foreground group
+    _, errors = owner.communicate(timeout=30)
+
+    assert "KeyboardInterrupt" in errors
+    with pytest.raises(ProcessLookupError):
+        os.kill(server, 0)
+
+
+def test_a_cluster_whose_owner_was_killed_starts_again(tmp_path: Path) -> None:
+    owner, _, uri = start_owner(tmp_path / "c", "wait")
+    owner.kill()
+    owner.communicate()
+
+    with LocalCluster(tmp_path / "c") as cluster:
+        assert cluster.metadata_uri == uri
+        assert len(registered(cluster)) == 2
+
+
+def test_threads_may_stop_and_start_bookies_at_once(cluster: LocalCluster) -> None:
+    def flap(bookie_id: BookieId) -> None:
+        for _ in range(3):
+            cluster.stop_bookie(bookie_id)
+            cluster.start_bookie(bookie_id)
+
+    threads = [threading.Thread(target=flap, args=[b]) for b in cluster.bookie_ids]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert list(registered(cluster)) == cluster.bookie_ids

@@ -1,0 +1,282 @@
+"""Which partitions are served, which are formatted, and which are refused, with what text."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.bookie.local import LocalStorage
+from spark_bookkeeper.bookie.marker import Marker, read_marker
+from spark_bookkeeper.cluster.ownership import (
+    Claims,
+    Verdict,
+    check_claim,
+    claim_partition,
+    format_bookie,
+    judge,
+)
+from spark_bookkeeper.errors import (
+    BookKeeperError,
+    CookieMismatchError,
+    InvalidArgumentError,
+    MetadataUnavailableError,
+)
+from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
+from spark_bookkeeper.metadata.store import Cookie, Registration
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.quorum import Quorum
+
+BOOKIE = BookieId("10.0.0.3:3181")
+ROOT = "file:///srv/bookie"
+
+MARKER = Marker(bookie_id=BOOKIE, incarnation="i1", instance_id="c1", format_version=1)
+COOKIE = Cookie(bookie_id=BOOKIE, root_uri=ROOT, incarnation="i1", instance_id="c1")
+AGREED = Claims(BOOKIE, ROOT, "c1", COOKIE, MARKER, has_content=True)
+
+
+@pytest.mark.parametrize(
+    ("claims", "verdict"),
+    [
+        (AGREED, Verdict.ACCEPT),
+        (replace(AGREED, has_content=False), Verdict.ACCEPT),
+        (replace(AGREED, root_uri=ROOT + "/"), Verdict.ACCEPT),
+        (replace(AGREED, cookie=None, marker=None, has_content=False), Verdict.FORMAT),
+        (replace(AGREED, cookie=None, has_content=False), Verdict.WRITE_COOKIE),
+        (replace(AGREED, root_uri="file:///mnt/bookie"), Verdict.MOVE),
+    ],
+)
+def test_what_may_be_served(claims: Claims, verdict: Verdict) -> None:
+    assert judge(claims) is verdict
+
+
+@pytest.mark.parametrize(
+    ("claims", "meaning", "remedy"),
+    [
+        (replace(AGREED, marker=None), "not mounted, or it was wiped", "bookie recover 10.0.0.3"),
+        (
+            replace(AGREED, marker=None, has_content=False),
+            "not mounted, or it was wiped",
+            "bookie recover 10.0.0.3",
+        ),
+        (
+            replace(AGREED, marker=replace(MARKER, incarnation="i2")),
+            "formatted at another time",
+            "bookie recover",
+        ),
+        (
+            replace(AGREED, marker=replace(MARKER, instance_id="c2")),
+            "another cluster",
+            "use an empty directory",
+        ),
+        (
+            replace(AGREED, marker=replace(MARKER, bookie_id=BookieId("10.0.0.4:3181"))),
+            "that of bookie 10.0.0.4:3181",
+            "--bookie-id 10.0.0.4:3181",
+        ),
+        (replace(AGREED, cookie=None), "the storage holds data", "use an empty directory"),
+        (
+            replace(AGREED, cookie=None, marker=None),
+            "the storage holds data",
+            "use an empty directory",
+        ),
+        (
+            replace(AGREED, cookie=replace(COOKIE, instance_id="c0")),
+            "before this cluster was formatted",
+            "bookie format",
+        ),
+    ],
+)
+def test_a_refusal_shows_what_is_stored_expected_and_found(
+    claims: Claims, meaning: str, remedy: str
+) -> None:
+    with pytest.raises(CookieMismatchError) as refused:
+        judge(claims)
+
+    text = str(refused.value)
+    assert meaning in text
+    assert remedy in text
+    assert text.index("stored in") < text.index("expected:") < text.index("found on")
+    assert refused.value.facts["nothing_changed"]
+
+
+@pytest.fixture
+def metadata() -> MemoryCluster:
+    cluster = MemoryCluster()
+    cluster.session().initialize_cluster()
+    return cluster
+
+
+@pytest.fixture
+def token() -> Callable[[], str]:
+    numbers = itertools.count(1)
+    return lambda: f"{next(numbers):032x}"
+
+
+def make_storage(path: Path) -> LocalStorage:
+    path.mkdir(parents=True, exist_ok=True)
+    return LocalStorage(path)
+
+
+def test_a_new_partition_is_formatted_once(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    store, storage = metadata.session(), make_storage(tmp_path / "b")
+
+    first = claim_partition(store, storage, BOOKIE, token=token)
+    second = claim_partition(store, storage, BOOKIE, token=token)
+
+    assert first == second == read_marker(storage)
+    cookie = store.read_cookie(BOOKIE)
+    assert cookie is not None
+    assert cookie.value.incarnation == first.incarnation
+    assert cookie.value.instance_id == first.instance_id == store.instance_id()
+
+
+def test_a_formatting_that_lost_the_metadata_store_is_finished_later(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    storage = make_storage(tmp_path / "b")
+
+    def refuse(moment: str, operation: str, subject: str) -> None:
+        if operation == "write_cookie" and moment == "before":
+            raise MetadataUnavailableError("no answer")
+
+    with pytest.raises(MetadataUnavailableError):
+        claim_partition(metadata.session(refuse), storage, BOOKIE, token=token)
+    half = read_marker(storage)
+    whole = claim_partition(metadata.session(), storage, BOOKIE, token=token)
+
+    assert half == whole
+    assert whole is not None
+
+
+def test_a_directory_with_other_files_in_it_is_not_formatted(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    storage = make_storage(tmp_path / "b")
+    (tmp_path / "b" / "thesis.txt").write_text("years of work")
+
+    with pytest.raises(BookKeeperError):
+        claim_partition(metadata.session(), storage, BOOKIE, token=token)
+
+    assert [p.name for p in (tmp_path / "b").iterdir()] == ["thesis.txt"]
+
+
+def test_a_wiped_partition_is_refused_and_stays_empty(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    store = metadata.session()
+    claim_partition(store, make_storage(tmp_path / "b"), BOOKIE, token=token)
+    empty = make_storage(tmp_path / "other disk")
+
+    with pytest.raises(CookieMismatchError, match="wiped"):
+        claim_partition(store, empty, BOOKIE, token=token)
+
+    assert list((tmp_path / "other disk").iterdir()) == []
+
+
+def test_a_moved_partition_needs_to_be_called_moved(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    store = metadata.session()
+    before = claim_partition(store, make_storage(tmp_path / "b"), BOOKIE, token=token)
+    (tmp_path / "b").rename(tmp_path / "c")
+    moved = make_storage(tmp_path / "c")
+
+    with pytest.raises(CookieMismatchError, match="--moved"):
+        claim_partition(store, moved, BOOKIE, token=token)
+    after = claim_partition(store, moved, BOOKIE, token=token, is_move_accepted=True)
+
+    assert after == before
+    cookie = store.read_cookie(BOOKIE)
+    assert cookie is not None
+    assert cookie.value.root_uri == moved.uri
+
+
+def test_a_claim_ends_when_the_cookie_is_deleted(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    store, storage = metadata.session(), make_storage(tmp_path / "b")
+    marker = claim_partition(store, storage, BOOKIE, token=token)
+    check_claim(store, storage, marker)
+    cookie = store.read_cookie(BOOKIE)
+    assert cookie is not None
+    store.delete_cookie(BOOKIE, cookie.version)
+
+    with pytest.raises(CookieMismatchError, match="given up"):
+        check_claim(store, storage, marker)
+
+    assert store.read_cookie(BOOKIE) is None
+
+
+def add_ledger(store: MemoryStore, *ensemble: BookieId) -> None:
+    store.create_ledger(
+        store.generate_ledger_id(),
+        LedgerMetadata(
+            quorum=Quorum(len(ensemble), 1, 1),
+            state=LedgerState.OPEN,
+            fragments=(Fragment(EntryId(0), ensemble),),
+        ),
+    )
+
+
+def test_a_bookie_that_a_ledger_counts_on_is_not_formatted(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    store, storage = metadata.session(), make_storage(tmp_path / "b")
+    before = claim_partition(store, storage, BOOKIE, token=token)
+    add_ledger(store, BookieId("10.0.0.9:3181"))
+    add_ledger(store, BookieId("10.0.0.9:3181"), BOOKIE)
+
+    with pytest.raises(InvalidArgumentError, match="last good copy") as refused:
+        format_bookie(store, storage, BOOKIE, token=token)
+
+    assert refused.value.facts["ledger_ids"] == (1,)
+    assert read_marker(storage) == before
+
+
+def test_a_bookie_that_is_alive_is_not_formatted(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    store, storage = metadata.session(), make_storage(tmp_path / "b")
+    marker = claim_partition(store, storage, BOOKIE, token=token)
+    store.register(Registration(BOOKIE, storage.uri, marker.incarnation))
+
+    with pytest.raises(InvalidArgumentError, match="alive"):
+        format_bookie(store, storage, BOOKIE, token=token)
+
+
+def test_a_bookie_that_nobody_counts_on_begins_anew(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    store, storage = metadata.session(), make_storage(tmp_path / "b")
+    before = claim_partition(store, storage, BOOKIE, token=token)
+    (tmp_path / "b" / "ledgers" / "7-x").mkdir(parents=True)
+
+    after = format_bookie(store, storage, BOOKIE, token=token)
+
+    assert after.incarnation != before.incarnation
+    assert not storage.list("ledgers")
+    assert claim_partition(store, storage, BOOKIE, token=token) == after
+
+
+def test_the_partition_of_another_cluster_is_not_formatted(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    storage = make_storage(tmp_path / "b")
+    other = MemoryCluster()
+    other.number()  # so that its instance id is another one
+    other.session().initialize_cluster()
+    theirs = claim_partition(other.session(), storage, BOOKIE, token=token)
+
+    with pytest.raises(InvalidArgumentError, match="belongs to"):
+        format_bookie(metadata.session(), storage, BOOKIE, token=token)
+    with pytest.raises(CookieMismatchError, match="another cluster"):
+        claim_partition(metadata.session(), storage, BOOKIE, token=token)
+
+    assert read_marker(storage) == theirs
