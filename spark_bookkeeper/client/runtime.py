@@ -143,9 +143,7 @@ def parallel_map(
             except BaseException as error:  # noqa: BLE001  (handed to the caller below)
                 errors[index] = error
 
-    helpers = [
-        runtime.spawn(f"map-{n}", work) for n in range(min(width, len(items)) - 1)
-    ]
+    helpers = [runtime.spawn(f"map-{n}", work) for n in range(min(width, len(items)) - 1)]
     work()
     for helper in helpers:
         helper.join()

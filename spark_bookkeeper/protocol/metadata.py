@@ -162,9 +162,7 @@ class LedgerMetadata:
     ) -> LedgerMetadata:
         """The fragment that begins at ``first_entry_id`` has another bookie at a position."""
         fragments = tuple(
-            replace(
-                f, ensemble=(*f.ensemble[:position], bookie, *f.ensemble[position + 1 :])
-            )
+            replace(f, ensemble=(*f.ensemble[:position], bookie, *f.ensemble[position + 1 :]))
             if f.first_entry_id == first_entry_id
             else f
             for f in self.fragments

@@ -1,0 +1,126 @@
+"""The bookies a client can reach: where each one's storage is, and who may be chosen.
+
+Registrations say who lives; cookies also know where the dead ones' storage was, which remains
+a source to copy from as long as it answers with the right incarnation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.runtime import Runtime
+from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.metadata.store import BookieRegistry, Registration
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.placement import Candidate
+
+OpenStorage = Callable[[str], Storage]
+"""Opens the partition at a root URI; the session decides how (options, back ends)."""
+
+
+class Bookies:
+    """Finds bookies by id, and opens their storage once."""
+
+    def __init__(
+        self, registry: BookieRegistry, open_storage: OpenStorage, runtime: Runtime
+    ) -> None:
+        self._registry = registry
+        self._open_storage = open_storage
+        self._runtime = runtime
+        self._roots: dict[BookieId, str] = {}
+        self._storages: dict[str, Storage] = {}
+
+    def registrations(self) -> Mapping[BookieId, Registration]:
+        """Bookies that are alive now."""
+        alive = {r.bookie_id: r for r in self._registry.registrations()}
+        self._roots.update({bookie: r.root_uri for bookie, r in alive.items() if r.root_uri})
+        return alive
+
+    def candidates(self, registrations: Mapping[BookieId, Registration]) -> list[Candidate]:
+        """The live bookies in random order, as placement wants them."""
+        candidates = [Candidate(r.bookie_id, r.is_readonly) for r in registrations.values()]
+        self._runtime.shuffle(candidates)
+        return candidates
+
+    def ineligible(
+        self,
+        registrations: Mapping[BookieId, Registration],
+        needed: int,
+        ledger: Ledger | None = None,
+        excluded: Mapping[BookieId, str] | None = None,
+    ) -> dict[BookieId, str]:
+        """Bookies that must not be chosen, with the reason a person is told.
+
+        Args:
+            needed: how many will be chosen; when too few are left, the bookies that have a cookie
+                but no registration are listed as well, because that is what one wants to know.
+            ledger: a ledger they would join. It remembers one incarnation for each bookie id, so
+                a bookie that was formatted again since cannot join it under the same id.
+            excluded: further ones.
+        """
+        reasons: dict[BookieId, str] = {}
+        for bookie, registration in registrations.items():
+            known = ledger.incarnations.get(bookie) if ledger else None
+            if not registration.incarnation:
+                reasons[bookie] = "no spark_bookkeeper storage (its registration names none)"
+            elif known and known != registration.incarnation:
+                reasons[bookie] = "was formatted again since this ledger used it"
+        reasons.update(excluded or {})
+        if len(registrations.keys() - reasons.keys()) < needed:
+            for cookie in self._registry.cookies():
+                if cookie.value.bookie_id not in registrations:
+                    reasons.setdefault(cookie.value.bookie_id, "not registered: down or lost")
+        return reasons
+
+    def root_uri(self, bookie_id: BookieId) -> str:
+        """Where a bookie's partition is, also of one that is not registered now.
+
+        Raises:
+            BookieUnavailableError: neither a registration nor a cookie knows it.
+        """
+        if bookie_id not in self._roots:
+            self.registrations()
+        if bookie_id not in self._roots:
+            cookie = self._registry.read_cookie(bookie_id)
+            if cookie is None:
+                raise BookieUnavailableError(
+                    f"bookie {bookie_id} is not registered and has no cookie: "
+                    "nobody knows where its storage is",
+                    bookie_id=bookie_id,
+                )
+            self._roots[bookie_id] = cookie.value.root_uri
+        return self._roots[bookie_id]
+
+    def storage(self, bookie_id: BookieId) -> Storage:
+        """The partition of a bookie. Raises ``BookieUnavailableError``."""
+        uri = self.root_uri(bookie_id)
+        if uri not in self._storages:
+            self._storages[uri] = self._open_storage(uri)
+        return self._storages[uri]
+
+    def log(self, bookie_id: BookieId, ledger: Ledger, incarnation: str | None = None) -> LedgerLog:
+        """One ledger on one bookie.
+
+        Args:
+            incarnation: for a bookie that the ledger's metadata does not name yet.
+
+        Raises:
+            BookieUnavailableError: the bookie is not known, or its incarnation is not.
+        """
+        expected = incarnation or ledger.incarnations.get(bookie_id)
+        if expected is None:
+            raise BookieUnavailableError(
+                f"ledger {ledger.ledger_id} does not say which incarnation of bookie {bookie_id} "
+                "it means",
+                bookie_id=bookie_id,
+            )
+        return LedgerLog(self.storage(bookie_id), bookie_id, expected, ledger.key, ledger.encoding)
+
+    def close(self) -> None:
+        """Release every storage; idempotent."""
+        for storage in self._storages.values():
+            storage.close()
+        self._storages.clear()

@@ -1,0 +1,28 @@
+"""What every client operation needs: metadata, bookies, runtime, configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spark_bookkeeper.client.bookies import Bookies
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.runtime import Runtime
+from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.metadata.store import MetadataStore, Versioned
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class ClientContext:
+    """The parts that a session hands to everything it makes. Not picklable; built per process."""
+
+    store: MetadataStore
+    bookies: Bookies
+    runtime: Runtime
+    config: ClientConfig
+
+    def ledger(self, ledger_id: LedgerId) -> tuple[Ledger, Versioned[LedgerMetadata]]:
+        """Read a ledger's metadata now. Raises ``NoSuchLedgerError``."""
+        found = self.store.read_ledger(ledger_id)
+        return Ledger.of(ledger_id, found.value), found

@@ -1,0 +1,154 @@
+"""Fetch entries of a ledger in order, each verified, from whichever bookie can deliver it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from spark_bookkeeper.bookie.entry import StoredEntry
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.holdings import locate, read_verified
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.errors import BookKeeperError, EntryUnreadableError, NoSuchEntryError
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.protocol.reader import Ask, Reader, Unreadable
+
+WINDOW_BYTES = 64 << 20
+"""About how many bytes of entries are fetched before the first of them is handed on."""
+
+WINDOW_ENTRIES = 65_536
+"""And at most how many entries."""
+
+
+class Fetcher:
+    """Reads entries of one ledger; keeps what it learnt of its bookies. One thread uses it."""
+
+    def __init__(self, context: ClientContext, ledger: Ledger, spread: int = 0) -> None:
+        """Args: ``spread`` lets readers of the same ledger begin with different replicas."""
+        self._context = context
+        self._ledger = ledger
+        self._spread = spread
+        self._logs: dict[BookieId, LedgerLog] = {}
+        self._down: dict[BookieId, str] = {}
+
+    def fetch(self, first: EntryId, last: EntryId) -> Iterator[StoredEntry]:
+        """The entries ``first .. last`` in order, verified.
+
+        Raises:
+            EntryUnreadableError: no replica of an entry could be read; names each bookie and why.
+            NoSuchLedgerError: the ledger was deleted meanwhile.
+        """
+        window = 64
+        start = first
+        while start <= last:
+            fragment = self._ledger.metadata.fragment_of(start)
+            end = min(last, self._fragment_end(start, last), EntryId(start + window - 1))
+            found = self._window(fragment.ensemble, range(start, end + 1))
+            if isinstance(found, Unreadable):
+                if self._refresh(found):
+                    continue
+                raise self._unreadable(found)
+            size = 0
+            for entry_id in range(start, end + 1):
+                entry = found.pop(EntryId(entry_id))
+                size += entry.size_bytes
+                yield entry
+            average = max(1, size // (end - start + 1))
+            window = max(1, min(WINDOW_ENTRIES, window * 4, WINDOW_BYTES // average))
+            start = EntryId(end + 1)
+
+    def _fragment_end(self, entry_id: EntryId, last: EntryId) -> EntryId:
+        later = (f.first_entry_id for f in self._ledger.metadata.fragments)
+        return EntryId(min((f - 1 for f in later if f > entry_id), default=last))
+
+    def _window(
+        self, ensemble: tuple[BookieId, ...], entries: range
+    ) -> dict[EntryId, StoredEntry] | Unreadable:
+        quorum = self._ledger.metadata.quorum
+        ids = [EntryId(e) for e in entries]
+        reader = Reader(quorum, ensemble, ids, self._preference(ensemble))
+        found: dict[EntryId, StoredEntry] = {}
+        while True:
+            asks = reader.next()
+            if isinstance(asks, Unreadable):
+                return asks
+            if not asks:
+                return found
+            answers = self._context.runtime.map(
+                lambda ask: self._ask(ensemble[ask.position], ask),
+                list(asks),
+                self._context.config.read_threads,
+            )
+            for ask, (delivered, refused) in zip(asks, answers, strict=True):
+                found.update(delivered)
+                reader.delivered(list(delivered))
+                for entry_id, cause in refused.items():
+                    reader.refused(ask.position, [entry_id], cause)
+
+    def _preference(self, ensemble: tuple[BookieId, ...]) -> list[int]:
+        """Positions, those of bookies that failed before last."""
+        size = len(ensemble)
+        turned = [(p + self._spread) % size for p in range(size)]
+        return sorted(turned, key=lambda p: ensemble[p] in self._down)
+
+    def _ask(
+        self, bookie: BookieId, ask: Ask
+    ) -> tuple[Mapping[EntryId, StoredEntry], Mapping[EntryId, str]]:
+        """What a bookie delivers of what it is asked, and why it does not deliver the rest."""
+        try:
+            log = self._logs.get(bookie)
+            if log is None:
+                log = self._context.bookies.log(bookie, self._ledger)
+                self._logs[bookie] = log
+            index = locate(log, ask.entries)
+        except BookKeeperError as error:
+            self._down[bookie] = error.message
+            return {}, dict.fromkeys(ask.entries, error.message)
+        return read_verified(log, ask.entries, index)
+
+    def _refresh(self, found: Unreadable) -> bool:
+        """Re-read the metadata: has the fragment changed under us? Then it is worth another try."""
+        ledger, _ = self._context.ledger(self._ledger.ledger_id)
+        before = self._ledger.metadata.fragment_of(found.entry_id).ensemble
+        if ledger.metadata.fragment_of(found.entry_id).ensemble == before:
+            return False
+        self._ledger = ledger
+        self._logs.clear()
+        return True
+
+    def _unreadable(self, found: Unreadable) -> EntryUnreadableError:
+        causes = "\n".join(f"  {bookie}: {why}" for bookie, why in found.causes.items())
+        return EntryUnreadableError(
+            f"entry {found.entry_id} of ledger {self._ledger.ledger_id} cannot be read from any "
+            f"bookie of its write set:\n{causes}\nbring one of them back with its storage, then "
+            "read again; do not delete the ledger",
+            ledger_id=self._ledger.ledger_id,
+            entry_id=found.entry_id,
+            causes=dict(found.causes),
+        )
+
+
+def checked_range(
+    metadata: LedgerMetadata, ledger_id: int, first: int, last: int | None, readable: EntryId
+) -> tuple[EntryId, EntryId]:
+    """``(first, last)`` of a read, or the error that says what can be read.
+
+    Args:
+        readable: the last entry, or the last add confirmed of a ledger that is not closed.
+
+    Raises:
+        NoSuchEntryError: outside of what can be read.
+    """
+    end = readable if last is None else last
+    is_empty = last is None and first == readable + 1
+    if first < 0 or end > readable or (first > end and not is_empty):
+        what = "last entry" if metadata.is_closed else "last add confirmed"
+        raise NoSuchEntryError(
+            f"entries {first} to {end} of ledger {ledger_id} cannot be read: its {what} is "
+            f"{readable}; 0 <= first <= last <= {readable} can be"
+            + ("" if metadata.is_closed else "; refresh(), or open it with recovery, to read on"),
+            ledger_id=ledger_id,
+            entry_id=end if end > readable else first,
+        )
+    return EntryId(first), EntryId(end)

@@ -1,0 +1,114 @@
+"""What one bookie really holds of some entries: each read and verified, or the reason why not.
+
+An entry may lie in several places on a bookie (a slot and a copy); one good place is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from spark_bookkeeper.bookie.entry import Location, StoredEntry
+from spark_bookkeeper.bookie.index import EntryIndex
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.errors import BookieError, BookKeeperError
+from spark_bookkeeper.protocol.ids import EntryId
+
+Refusals = dict[EntryId, str]
+"""Entries that could not be read, each with the reason."""
+
+
+def locate(log: LedgerLog, entries: Sequence[EntryId]) -> EntryIndex:
+    """Where a bookie has entries. Raises ``BookieError``: it cannot be asked at all."""
+    return log.locate(entries[0], entries[-1])
+
+
+def read_verified(
+    log: LedgerLog, entries: Sequence[EntryId], index: EntryIndex | None = None
+) -> tuple[dict[EntryId, StoredEntry], Refusals]:
+    """Read entries from one bookie.
+
+    Returns:
+        those that were read and verified, and the reasons for the others.
+    """
+    found: dict[EntryId, StoredEntry] = {}
+    refused: Refusals = {}
+    try:
+        known = index or locate(log, entries)
+    except BookKeeperError as error:
+        return found, dict.fromkeys(entries, error.message)
+    places = _first_places(known, entries, refused)
+    try:
+        for stored in log.read_many(places):
+            found[EntryId(stored.entry_id)] = stored
+    except BookieError:
+        for entry_id in entries:  # which of them is it? one by one, in every place
+            if entry_id not in found and entry_id not in refused:
+                _read_anywhere(log, known, entry_id, found, refused)
+    return found, refused
+
+
+def verify(
+    log: LedgerLog, entries: Sequence[EntryId], index: EntryIndex | None = None
+) -> tuple[dict[EntryId, Location], Refusals]:
+    """The same without keeping the bytes: where each good entry is, and why others are not.
+
+    Whatever counts is also made durable: it was merely found (SLOT-LOG rule R9b).
+    """
+    good: dict[EntryId, Location] = {}
+    refused: Refusals = {}
+    try:
+        known = index or locate(log, entries)
+    except BookKeeperError as error:
+        return good, dict.fromkeys(entries, error.message)
+    places = _first_places(known, entries, refused)
+    by_id = {EntryId(place.entry_id): place for place in places}
+    try:
+        for rows in log.scan(places):
+            good.update({EntryId(place.entry_id): place for place in rows.locations})
+    except BookieError:
+        for entry_id in by_id.keys() - good.keys():
+            kept: dict[EntryId, StoredEntry] = {}
+            place = _read_anywhere(log, known, entry_id, kept, refused)
+            if place is not None:
+                good[entry_id] = place
+    try:
+        for path in sorted({place.path for place in good.values()}):
+            log.storage.sync(path)
+    except BookieError as error:
+        return {}, dict.fromkeys(entries, error.message)
+    return good, refused
+
+
+def _first_places(
+    index: EntryIndex, entries: Iterable[EntryId], refused: Refusals
+) -> list[Location]:
+    places = []
+    for entry_id in entries:
+        try:
+            place = index.find(entry_id)
+        except BookKeeperError as error:
+            refused[entry_id] = error.message
+            continue
+        if place is None:
+            refused[entry_id] = "does not hold it"
+        else:
+            places.append(place)
+    return places
+
+
+def _read_anywhere(
+    log: LedgerLog,
+    index: EntryIndex,
+    entry_id: EntryId,
+    found: dict[EntryId, StoredEntry],
+    refused: Refusals,
+) -> Location | None:
+    for place in index.places(entry_id):
+        try:
+            found[entry_id] = log.read(place)
+        except BookieError as error:
+            refused[entry_id] = error.message
+        else:
+            refused.pop(entry_id, None)
+            return place
+    return None

@@ -1,0 +1,123 @@
+"""What a client must know of one ledger to touch its data: where, in which form, whose.
+
+Apache BookKeeper's metadata says who holds which entries. What our bookies need besides (the
+nonce in the directory's name, the Arrow schema, the incarnation of every bookie named) travels
+in the ledger's custom metadata under keys that begin with ``spark-bookkeeper.``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+
+from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.schema import LedgerKey
+from spark_bookkeeper.errors import MetadataFormatError, UnauthorizedError
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.metadata import DigestType, LedgerMetadata
+
+NONCE: Final = "spark-bookkeeper.nonce"
+SCHEMA: Final = "spark-bookkeeper.schema"
+INCARNATIONS: Final = "spark-bookkeeper.incarnations"
+ENCODING: Final = "spark-bookkeeper.encoding"
+
+DEFAULT_ENTRY_TARGET_BYTES: Final = 8 << 20
+"""About how many bytes of rows one entry of a bulk append holds (8 MiB)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """One ledger's identity, form and bookies, as one metadata value tells them. Picklable."""
+
+    key: LedgerKey
+    encoding: LedgerEncoding
+    metadata: LedgerMetadata
+    incarnations: Mapping[BookieId, str]
+    """For every bookie in any ensemble: which formatting of its partition is meant (R11)."""
+    entry_target_bytes: int = DEFAULT_ENTRY_TARGET_BYTES
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        return self.key.ledger_id
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.encoding.schema
+
+    @classmethod
+    def of(cls, ledger_id: LedgerId, metadata: LedgerMetadata) -> Ledger:
+        """Read it out of the metadata.
+
+        Raises:
+            MetadataFormatError: the ledger was not written by this library.
+        """
+        custom = metadata.custom_metadata
+        try:
+            form = json.loads(custom[ENCODING])
+            return cls(
+                key=LedgerKey(ledger_id, custom[NONCE].decode("ascii")),
+                encoding=LedgerEncoding(
+                    schema=pa.ipc.read_schema(pa.py_buffer(custom[SCHEMA])),
+                    digest_type=metadata.digest_type or DigestType.CRC32C,
+                    password=metadata.password or b"",
+                    compression=form["compression"],
+                ),
+                metadata=metadata,
+                incarnations=json.loads(custom[INCARNATIONS]),
+                entry_target_bytes=form["entry_target_bytes"],
+            )
+        except (KeyError, ValueError, pa.ArrowInvalid) as error:
+            raise MetadataFormatError(
+                f"ledger {ledger_id} has no usable {NONCE}, {SCHEMA}, {INCARNATIONS} and {ENCODING} "
+                f"in its custom metadata ({error!r}): it was written by another BookKeeper client, "
+                "whose entries live on bookies that speak BookKeeper's own protocol. Its metadata "
+                "can be listed here; its entries cannot be read",
+                path=str(ledger_id),
+            ) from error
+
+    def with_metadata(self, metadata: LedgerMetadata) -> Ledger:
+        """The same ledger as a newer metadata value tells it."""
+        incarnations = json.loads(metadata.custom_metadata[INCARNATIONS])
+        return replace(self, metadata=metadata, incarnations=incarnations)
+
+    def check_password(self, password: bytes) -> None:
+        """Raises ``UnauthorizedError`` for another password than the ledger's."""
+        if password != self.encoding.password:
+            raise UnauthorizedError(
+                f"the password given for ledger {self.ledger_id} is not the one it was created with; "
+                "nothing was read or changed. Pass password=... as at create_ledger",
+                ledger_id=self.ledger_id,
+            )
+
+
+def custom_metadata(
+    nonce: str,
+    schema: pa.Schema,
+    compression: str | None,
+    entry_target_bytes: int,
+    incarnations: Mapping[BookieId, str],
+) -> dict[str, bytes]:
+    """The custom metadata of a new ledger, as ``Ledger.of`` reads it."""
+    form = {"compression": compression, "entry_target_bytes": entry_target_bytes}
+    return {
+        NONCE: nonce.encode("ascii"),
+        SCHEMA: schema.serialize().to_pybytes(),
+        INCARNATIONS: _dump(incarnations),
+        ENCODING: _dump(form),
+    }
+
+
+def with_incarnations(metadata: LedgerMetadata, added: Mapping[BookieId, str]) -> LedgerMetadata:
+    """Metadata whose incarnations are those of the bookies it names, ``added`` included."""
+    known = json.loads(metadata.custom_metadata[INCARNATIONS]) | dict(added)
+    named = metadata.bookies()
+    kept = {bookie: known[bookie] for bookie in sorted(named) if bookie in known}
+    return metadata.with_custom(**{INCARNATIONS: _dump(kept)})
+
+
+def _dump(value: Mapping[str, object]) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

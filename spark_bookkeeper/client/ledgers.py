@@ -1,0 +1,116 @@
+"""Create, open, recover and delete ledgers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
+from spark_bookkeeper.client.bulk import Frames
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import (
+    DEFAULT_ENTRY_TARGET_BYTES,
+    Ledger,
+    custom_metadata,
+)
+from spark_bookkeeper.client.reader import LedgerReader
+from spark_bookkeeper.client.recovery import recover_ledger
+from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.errors import InvalidArgumentError, LedgerExistsError
+from spark_bookkeeper.protocol.ids import EntryId, LedgerId, parse_ledger_id
+from spark_bookkeeper.protocol.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.placement import choose
+from spark_bookkeeper.protocol.quorum import Quorum
+
+RESERVED_PREFIX = "spark-bookkeeper."
+LABELS = ("name", "owner", "application", "log")
+
+
+def create_ledger(
+    context: ClientContext,
+    quorum: Quorum,
+    *,
+    schema: pa.Schema | None = None,
+    password: bytes = b"",
+    digest_type: DigestType = DigestType.CRC32C,
+    labels: Mapping[str, bytes] | None = None,
+    ledger_id: int | None = None,
+    compression: str | None = None,
+    entry_target_bytes: int = DEFAULT_ENTRY_TARGET_BYTES,
+    frames: Frames | None = None,
+) -> LedgerWriter:
+    """Create a ledger on a random ensemble of live bookies, and return its writer.
+
+    Raises:
+        NotEnoughBookiesError: with every bookie and why it was not chosen.
+        LedgerExistsError: ``ledger_id`` is taken.
+        InvalidArgumentError: a label key of ours, or a size that makes no sense.
+    """
+    if entry_target_bytes < 1:
+        raise InvalidArgumentError(f"entry_target_bytes={entry_target_bytes} is below 1")
+    for key in labels or {}:
+        if key.startswith(RESERVED_PREFIX):
+            raise InvalidArgumentError(
+                f"custom metadata key {key!r} begins with {RESERVED_PREFIX!r}, which is reserved"
+            )
+    wanted = None if ledger_id is None else parse_ledger_id(ledger_id)
+    encoding = LedgerEncoding(
+        PAYLOAD_SCHEMA if schema is None else schema, digest_type, password, compression
+    )
+    alive = context.bookies.registrations()
+    size = quorum.ensemble_size
+    reasons = context.bookies.ineligible(alive, size)
+    ensemble = choose(size, context.bookies.candidates(alive), reasons, "for the ensemble")
+    incarnations = {bookie: alive[bookie].incarnation for bookie in ensemble}
+    ours = custom_metadata(
+        context.runtime.token(), encoding.schema, compression, entry_target_bytes, incarnations
+    )
+    metadata = LedgerMetadata(
+        quorum=quorum,
+        state=LedgerState.OPEN,
+        fragments=(Fragment(EntryId(0), ensemble),),
+        digest_type=digest_type,
+        password=password,
+        ctime_ms=context.runtime.wall_ms(),
+        custom_metadata={**(labels or {}), **ours},
+        ctoken=int(context.runtime.token()[:15], 16),
+    )
+    while True:
+        chosen = context.store.generate_ledger_id() if wanted is None else wanted
+        try:
+            created = context.store.create_ledger(chosen, metadata)
+        except LedgerExistsError:
+            if wanted is not None:
+                raise
+        else:
+            return LedgerWriter(context, Ledger.of(chosen, created.value), created, frames)
+
+
+def open_ledger(
+    context: ClientContext, ledger_id: int, password: bytes = b"", frames: Frames | None = None
+) -> LedgerReader:
+    """Open a ledger for reading all of it; one that is not closed is fenced and recovered.
+
+    Raises what ``recover_ledger`` raises, and ``UnauthorizedError``.
+    """
+    ledger, found = context.ledger(parse_ledger_id(ledger_id))
+    ledger.check_password(password)
+    if not found.value.is_closed:
+        found = recover_ledger(context, ledger.ledger_id, known=found)
+    return LedgerReader(context, Ledger.of(ledger.ledger_id, found.value), frames)
+
+
+def open_ledger_no_recovery(
+    context: ClientContext, ledger_id: int, password: bytes = b"", frames: Frames | None = None
+) -> LedgerReader:
+    """Open a ledger for reading up to its last add confirmed; its writer is not disturbed."""
+    ledger, _ = context.ledger(parse_ledger_id(ledger_id))
+    ledger.check_password(password)
+    return LedgerReader(context, ledger, frames)
+
+
+def delete_ledger(context: ClientContext, ledger_id: int) -> None:
+    """Delete a ledger's metadata; what bookies hold of it becomes garbage. Idempotent."""
+    context.store.delete_ledger(LedgerId(parse_ledger_id(ledger_id)))

@@ -1,0 +1,220 @@
+"""Reading a ledger: entries, Arrow tables, and following one that is still written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+from typing_extensions import Self
+
+from spark_bookkeeper.bookie.entry import StoredEntry
+from spark_bookkeeper.client.bulk import Frames
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.fetch import Fetcher, checked_range
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.errors import BookieError, EntryUnreadableError, InvalidArgumentError
+from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+
+TAIL_POLL_SECONDS = 0.1
+"""Between two looks of ``tail`` at a ledger that has nothing new."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry as it was read and verified."""
+
+    ledger_id: LedgerId
+    entry_id: EntryId
+    last_add_confirmed: EntryId
+    """The LAC that was known when the entry was written."""
+    batch: pa.RecordBatch
+    """Its rows."""
+
+    @property
+    def payload(self) -> bytes:
+        """The bytes of an entry of a ledger with the default schema.
+
+        Raises:
+            InvalidArgumentError: the ledger has another schema; use ``batch``.
+        """
+        if self.batch.schema.names != ["payload"] or self.batch.num_rows != 1:
+            raise InvalidArgumentError(
+                f"entry {self.entry_id} of ledger {self.ledger_id} has the columns "
+                f"{self.batch.schema.names} and {self.batch.num_rows} rows, not one payload; use "
+                ".batch"
+            )
+        value: bytes = self.batch.column(0)[0].as_py()
+        return value
+
+
+def read_last_add_confirmed(context: ClientContext, ledger: Ledger) -> EntryId:
+    """The highest entry of an open ledger that is known to be acknowledged; fences nothing.
+
+    Source: BookKeeper ``client/TryReadLastConfirmedOp``: any answer helps, the highest counts.
+
+    Raises:
+        EntryUnreadableError: no bookie of the last fragment answered.
+    """
+    fragment = ledger.metadata.last_fragment
+    confirmed = EntryId(fragment.first_entry_id - 1)
+    causes: dict[str, str] = {}
+    for bookie in fragment.ensemble:
+        try:
+            tail = context.bookies.log(bookie, ledger).tail()
+        except BookieError as error:
+            causes[bookie] = error.message
+        else:
+            confirmed = EntryId(max(confirmed, tail.last_add_confirmed))
+    if len(causes) == len(fragment.ensemble):
+        said = "\n".join(f"  {bookie}: {why}" for bookie, why in causes.items())
+        raise EntryUnreadableError(
+            f"the last add confirmed of ledger {ledger.ledger_id} cannot be read: no bookie of its "
+            f"last fragment answered\n{said}",
+            ledger_id=ledger.ledger_id,
+            entry_id=NO_ENTRY,
+            causes=causes,
+        )
+    return confirmed
+
+
+class LedgerReader:
+    """Reads one ledger: up to its last entry when closed, up to the LAC when open.
+
+    Entry ranges include both ends. Every byte is verified before it is handed out; a replica
+    that is dead, wiped or damaged is passed over for the next one.
+    """
+
+    def __init__(
+        self, context: ClientContext, ledger: Ledger, frames: Frames | None = None
+    ) -> None:
+        self._context = context
+        self._ledger = ledger
+        self._frames = frames
+        self._confirmed = self._readable()
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        return self._ledger.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata when it was opened or refreshed."""
+        return self._ledger.metadata
+
+    @property
+    def ledger(self) -> Ledger:
+        """Identity and form of the ledger, for readers in other processes."""
+        return self._ledger
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the ledger's rows."""
+        return self._ledger.schema
+
+    @property
+    def is_closed(self) -> bool:
+        return self._ledger.metadata.is_closed
+
+    @property
+    def last_add_confirmed(self) -> EntryId:
+        """The last entry that can be read; -1 when there is none."""
+        return self._confirmed
+
+    @property
+    def length_bytes(self) -> int | None:
+        """Sum of the lengths of all entries; ``None`` while the ledger is not closed."""
+        return self._ledger.metadata.length_bytes
+
+    def __repr__(self) -> str:
+        return (
+            f"LedgerReader(ledger_id={self.ledger_id}, {self.metadata.state.name}, "
+            f"last_add_confirmed={self._confirmed})"
+        )
+
+    def refresh(self) -> EntryId:
+        """Look again at a ledger that was not closed; returns the new last add confirmed."""
+        if not self.is_closed:
+            self._ledger, _ = self._context.ledger(self.ledger_id)
+            self._confirmed = max(self._confirmed, self._readable())
+        return self._confirmed
+
+    def entries(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
+        """The entries ``first .. last`` in order; ``last=None`` is the last that can be read.
+
+        Raises:
+            NoSuchEntryError: outside of what can be read.
+            EntryUnreadableError: no replica of an entry is left.
+        """
+        start, end = self.check_range(first, last)
+        for stored in Fetcher(self._context, self._ledger).fetch(start, end):
+            yield self._entry(stored)
+
+    def read_arrow(self, first: int = 0, last: int | None = None) -> pa.Table:
+        """The rows of the entries ``first .. last`` as one table, in order."""
+        batches = [entry.batch for entry in self.entries(first, last)]
+        return pa.Table.from_batches(batches, schema=self.schema)
+
+    def read(self, first: int = 0, last: int | None = None) -> Any:
+        """The rows of the entries ``first .. last`` as a Spark DataFrame, in order.
+
+        Its tasks read whole files, in parallel, each from the replica it likes best.
+        """
+        if self._frames is None:
+            raise InvalidArgumentError("read() needs a Spark session; read_arrow() does not")
+        start, end = self.check_range(first, last)
+        return self._frames.read(self._ledger, start, end)
+
+    def tail(self, timeout_ms: int | None = None) -> Iterator[Entry]:
+        """Entries as they are confirmed, until the ledger closes.
+
+        Args:
+            timeout_ms: ends after this time without a new entry; ``None`` waits for ever.
+        """
+        following = EntryId(0)
+        waiting_since = self._context.runtime.now()
+        while True:
+            if following <= self._confirmed:
+                yield from self.entries(following, self._confirmed)
+                following = EntryId(self._confirmed + 1)
+                waiting_since = self._context.runtime.now()
+            if self.is_closed:
+                return
+            waited_ms = (self._context.runtime.now() - waiting_since) * 1000
+            if timeout_ms is not None and waited_ms >= timeout_ms:
+                return
+            if self.refresh() < following and not self.is_closed:
+                self._context.runtime.sleep(TAIL_POLL_SECONDS)
+
+    def close(self) -> None:
+        """Nothing is held; here so that a reader can stand in a ``with``."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def check_range(self, first: int, last: int | None) -> tuple[EntryId, EntryId]:
+        """Both ends of a read. Raises ``NoSuchEntryError``."""
+        return checked_range(self.metadata, self.ledger_id, first, last, self._confirmed)
+
+    def _readable(self) -> EntryId:
+        last = self._ledger.metadata.last_entry_id
+        return read_last_add_confirmed(self._context, self._ledger) if last is None else last
+
+    def _entry(self, stored: StoredEntry) -> Entry:
+        return Entry(
+            self.ledger_id,
+            EntryId(stored.entry_id),
+            EntryId(stored.last_add_confirmed),
+            stored.batch(),
+        )

@@ -1,0 +1,279 @@
+"""Recovery of one ledger: carries out what ``protocol.recovery.Recovery`` decides.
+
+Flag the ledger IN_RECOVERY, fence its bookies, find its last entry, copy what lacks copies,
+close it; two compare-and-swaps and one fence for each bookie of the last ensemble. It may be
+repeated, and run by many at once: the first to close decides, the others adopt that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_bookkeeper.bookie.index import Tail
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.copying import TargetError, copy_entries
+from spark_bookkeeper.client.fetch import Fetcher
+from spark_bookkeeper.client.holdings import verify
+from spark_bookkeeper.client.ledger import Ledger, with_incarnations
+from spark_bookkeeper.errors import (
+    BookieError,
+    BookKeeperError,
+    EntryUnreadableError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    RecoveryUndecidedError,
+)
+from spark_bookkeeper.metadata.store import Registration, Versioned
+from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.placement import choose
+from spark_bookkeeper.protocol.recovery import (
+    Answer,
+    Decision,
+    FencedAnswer,
+    Recovery,
+    Undecided,
+    UnknownAnswer,
+)
+
+
+def recover_ledger(
+    context: ClientContext,
+    ledger_id: LedgerId,
+    known: Versioned[LedgerMetadata] | None = None,
+) -> Versioned[LedgerMetadata]:
+    """Close a ledger that nobody closed; returns its metadata, CLOSED.
+
+    Raises:
+        NoSuchLedgerError: it was deleted; it is never created again.
+        RecoveryUndecidedError: too few bookies answered. The ledger stays IN_RECOVERY and fenced
+            as far as it is; the error says which entry, who answered what, who would unblock it.
+        NotEnoughBookiesError: recovered entries could not be brought to an ack quorum.
+        MetadataUnavailableError: the close may or may not have happened; repeat.
+    """
+    found = update_ledger(context.store, ledger_id, _flag, known=known)
+    if found.value.is_closed:
+        return found
+    return _LedgerRecovery(context, Ledger.of(ledger_id, found.value), found).run()
+
+
+def _flag(old: LedgerMetadata) -> LedgerMetadata | None:
+    """Step 1: from now on the writer can change nothing."""
+    return old.in_recovery() if old.state is LedgerState.OPEN else None
+
+
+class _LedgerRecovery:
+    def __init__(
+        self, context: ClientContext, ledger: Ledger, found: Versioned[LedgerMetadata]
+    ) -> None:
+        self._context = context
+        self._ledger = ledger
+        self._found = found
+        self._machine = Recovery(found.value)
+        self._ensemble = found.value.last_fragment.ensemble
+        self._logs: dict[int, LedgerLog] = {}
+        self._tails: dict[int, Tail] = {}
+        self._lengths: dict[EntryId, int] = {}
+
+    def run(self) -> Versioned[LedgerMetadata]:
+        self._fence()
+        decision = self._decide()
+        ensemble = self._write_back(decision)
+        return self._close(decision, ensemble)
+
+    # Step 2: fence
+
+    def _fence(self) -> None:
+        positions = list(range(len(self._ensemble)))
+        answers = self._context.runtime.map(self._fence_one, positions)
+        for position, answer in zip(positions, answers, strict=True):
+            self._machine.answered(position, answer)
+
+    def _fence_one(self, position: int) -> Answer:
+        try:
+            log = self._context.bookies.log(self._ensemble[position], self._ledger)
+            tail = log.fence()
+        except (BookieError, NoSuchLedgerError) as error:
+            return UnknownAnswer(error.message)
+        self._logs[position] = log
+        self._tails[position] = tail
+        return FencedAnswer(
+            EntryId(tail.last_add_confirmed),
+            frozenset(map(EntryId, tail.entries)),
+            tuple((EntryId(d.first), EntryId(d.last)) for d in tail.entries.doubts),
+        )
+
+    # Step 3: find the last entry, counting only what is verified
+
+    def _decide(self) -> Decision:
+        verified: set[tuple[int, EntryId]] = set()
+        while True:
+            todo = [
+                (
+                    wish.position,
+                    tuple(e for e in wish.entries if (wish.position, e) not in verified),
+                )
+                for wish in self._machine.verifications()
+            ]
+            todo = [(position, entries) for position, entries in todo if entries]
+            if not todo:
+                break
+            for position, bad in self._context.runtime.map(self._verify_one, todo):
+                for entry_id, reason in bad.items():
+                    self._machine.refute(position, entry_id, reason)
+            verified.update((position, e) for position, entries in todo for e in entries)
+        decision = self._machine.decide()
+        if isinstance(decision, Undecided):
+            raise self._undecided(decision)
+        return decision
+
+    def _verify_one(
+        self, todo: tuple[int, tuple[EntryId, ...]]
+    ) -> tuple[int, Mapping[EntryId, str]]:
+        position, entries = todo
+        _, refused = verify(self._logs[position], entries, self._tails[position].entries)
+        return position, refused
+
+    # Before the close: every recovered entry on an ack quorum, on the whole write set if it can be
+
+    def _write_back(self, decision: Decision) -> tuple[BookieId, ...]:
+        """Copy what is missing; returns the ensemble that holds the recovered entries."""
+        ensemble = list(self._ensemble)
+        holders = {e: set(positions) for e, positions in decision.sources.items()}
+        failures: dict[BookieId, str] = {}
+        registrations: Mapping[BookieId, Registration] | None = None
+        for position, entries in decision.missing.items():
+            if position not in decision.unknown:
+                error = self._copy(position, entries, self._logs[position])
+                if error is None:
+                    _hold(holders, entries, position)
+                    continue
+                failures[ensemble[position]] = error.message
+            if registrations is None:
+                registrations = self._context.bookies.registrations()
+            while True:
+                bookie = self._replacement(ensemble, failures, registrations)
+                if bookie is None:
+                    break
+                incarnation = registrations[bookie].incarnation
+                try:
+                    log = self._context.bookies.log(bookie, self._ledger, incarnation)
+                    log.prepare()
+                    error = self._copy(position, entries, log)
+                except BookieError as caught:
+                    error = caught
+                if error is None:
+                    ensemble[position] = bookie
+                    _hold(holders, entries, position)
+                    break
+                failures[bookie] = error.message
+        self._check_ack_quorum(holders, failures)
+        return tuple(ensemble)
+
+    def _copy(
+        self, position: int, entries: tuple[EntryId, ...], target: LedgerLog
+    ) -> BookKeeperError | None:
+        sources = {p: log for p, log in self._logs.items() if p != position}
+        try:
+            copy_entries(
+                self._ledger.ledger_id,
+                self._ledger.metadata.quorum,
+                self._ensemble,
+                entries,
+                sources,
+                sorted(sources),
+                target,
+            )
+        except EntryUnreadableError as error:
+            return error
+        except TargetError as error:
+            return error.cause
+        return None
+
+    def _replacement(
+        self,
+        ensemble: list[BookieId],
+        failures: Mapping[BookieId, str],
+        registrations: Mapping[BookieId, Registration],
+    ) -> BookieId | None:
+        bookies = self._context.bookies
+        excluded = dict.fromkeys((*ensemble, *self._ensemble), "in the ensemble") | dict(failures)
+        reasons = bookies.ineligible(registrations, 1, self._ledger, excluded)
+        try:
+            return choose(1, bookies.candidates(registrations), reasons, "for recovered entries")[0]
+        except NotEnoughBookiesError:
+            return None  # whether an ack quorum is reached without it decides
+
+    def _check_ack_quorum(
+        self, holders: Mapping[EntryId, set[int]], failures: Mapping[BookieId, str]
+    ) -> None:
+        """SLOT-LOG rule R6; ``closed-entries-reach-ack-quorum``."""
+        needed = self._ledger.metadata.quorum.ack_quorum_size
+        short = [e for e, positions in holders.items() if len(positions) < needed]
+        if short:
+            causes = "; ".join(f"{b}: {why}" for b, why in failures.items()) or "no bookie is free"
+            raise NotEnoughBookiesError(
+                f"ledger {self._ledger.ledger_id} cannot be closed yet: its recovered entries "
+                f"{short[0]} to {short[-1]} are on fewer than {needed} bookies, and no other bookie "
+                f"could take a copy ({causes}). It stays IN_RECOVERY; add a bookie and repeat",
+                needed=needed,
+                available=min(len(holders[e]) for e in short),
+                causes=dict(failures),
+            )
+
+    # Step 4: close
+
+    def _close(
+        self, decision: Decision, ensemble: tuple[BookieId, ...]
+    ) -> Versioned[LedgerMetadata]:
+        last = decision.last_entry_id
+        length = self._length_at(last)
+        base = self._found.value.last_fragment
+        added = {}
+        if ensemble != self._ensemble:
+            alive = self._context.bookies.registrations()
+            added = {
+                b: alive[b].incarnation for b in ensemble if b not in self._ensemble and b in alive
+            }
+
+        def close(old: LedgerMetadata) -> LedgerMetadata | None:
+            if old.is_closed:
+                return None  # somebody was faster: all-closes-agree
+            assert old.last_fragment == base, "only a close changes the last fragment in recovery"
+            if ensemble != self._ensemble:
+                renewed = old.with_new_ensemble(decision.first_recovered, ensemble)
+                old = with_incarnations(renewed, added)
+            return old.closed(last, length)
+
+        return update_ledger(self._context.store, self._ledger.ledger_id, close, known=self._found)
+
+    def _length_at(self, last: EntryId) -> int:
+        if last == NO_ENTRY:
+            return 0
+        for tail in self._tails.values():
+            places = tail.entries.places(last)
+            if places:
+                return places[0].length_after
+        fetcher = Fetcher(self._context, self._ledger)
+        return next(iter(fetcher.fetch(last, last))).length_after
+
+    def _undecided(self, found: Undecided) -> RecoveryUndecidedError:
+        answers = "\n".join(f"  {bookie}: {said}" for bookie, said in found.answers.items())
+        blockers = " or ".join(found.blockers)
+        return RecoveryUndecidedError(
+            f"recovery of ledger {self._ledger.ledger_id} must wait: whether entry {found.entry_id} "
+            f"exists cannot be decided. Its write set answered:\n{answers}\n"
+            f"bring back {blockers} with its storage, then repeat. The ledger stays IN_RECOVERY and "
+            "nothing is lost; do not delete it, and do not format a bookie to make it answer",
+            ledger_id=self._ledger.ledger_id,
+            entry_id=found.entry_id,
+            answers=dict(found.answers),
+            blockers=tuple(found.blockers),
+        )
+
+
+def _hold(holders: Mapping[EntryId, set[int]], entries: tuple[EntryId, ...], position: int) -> None:
+    for entry_id in entries:
+        holders[entry_id].add(position)

@@ -1,0 +1,320 @@
+"""The cluster as tables: ledgers, fragments, bookies, slots, replicas side by side.
+
+Everything here reads, and nothing is fenced or changed by looking.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.holdings import verify
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.reader import read_last_add_confirmed
+from spark_bookkeeper.errors import BookieError
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata
+from spark_bookkeeper.protocol.underreplication import entries_at
+
+LEDGERS: Final = pa.schema(
+    [
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("state", pa.string(), nullable=False),
+        pa.field("ensemble_size", pa.int32(), nullable=False),
+        pa.field("write_quorum_size", pa.int32(), nullable=False),
+        pa.field("ack_quorum_size", pa.int32(), nullable=False),
+        pa.field("fragments", pa.int32(), nullable=False),
+        pa.field("last_entry_id", pa.int64()),
+        pa.field("length_bytes", pa.int64()),
+        pa.field("digest_type", pa.string()),
+        pa.field("format_version", pa.int32(), nullable=False),
+        pa.field("ctime", pa.timestamp("us", tz="UTC")),
+        pa.field("bookies", pa.list_(pa.string()), nullable=False),
+        pa.field("custom_metadata", pa.map_(pa.string(), pa.binary()), nullable=False),
+    ]
+)
+
+FRAGMENTS: Final = pa.schema(
+    [
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("first_entry_id", pa.int64(), nullable=False),
+        pa.field("last_entry_id", pa.int64()),
+        pa.field("ensemble", pa.list_(pa.string()), nullable=False),
+        pa.field("is_last", pa.bool_(), nullable=False),
+        pa.field("missing_bookies", pa.list_(pa.string()), nullable=False),
+    ]
+)
+
+BOOKIES: Final = pa.schema(
+    [
+        pa.field("bookie_id", pa.string(), nullable=False),
+        pa.field("state", pa.string(), nullable=False),
+        pa.field("root_uri", pa.string()),
+        pa.field("incarnation", pa.string()),
+        pa.field("rack", pa.string()),
+        pa.field("ledgers", pa.int64(), nullable=False),
+        pa.field("fragments", pa.int64(), nullable=False),
+        pa.field("free_bytes", pa.int64()),
+        pa.field("total_bytes", pa.int64()),
+    ]
+)
+
+SLOTS: Final = pa.schema(
+    [
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("bookie_id", pa.string(), nullable=False),
+        pa.field("slot", pa.int64(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("first_entry_id", pa.int64()),
+        pa.field("last_entry_id", pa.int64()),
+        pa.field("last_add_confirmed", pa.int64()),
+        pa.field("parts", pa.int32(), nullable=False),
+        pa.field("bytes", pa.int64()),
+        pa.field("writer", pa.string()),
+    ]
+)
+
+REPLICAS: Final = pa.schema(
+    [
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("entry_id", pa.int64(), nullable=False),
+        pa.field("bookie_id", pa.string(), nullable=False),
+        pa.field("position", pa.int32(), nullable=False),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("digest", pa.string()),
+        pa.field("bytes", pa.int64()),
+        pa.field("reason", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class LedgerInfo:
+    """One ledger as its metadata told it when this was made."""
+
+    ledger_id: int
+    state: str
+    ensemble_size: int
+    write_quorum_size: int
+    ack_quorum_size: int
+    last_entry_id: int | None
+    """``None`` while the ledger is not closed; -1 when it is closed and empty."""
+    length_bytes: int | None
+    fragments: tuple[Fragment, ...]
+    custom_metadata: Mapping[str, bytes]
+    ctime: int | None
+    """Milliseconds since 1970."""
+    digest_type: str | None
+    _context: ClientContext = field(repr=False, compare=False)
+    _frame: Callable[[pa.Table], Any] = field(repr=False, compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        context: ClientContext,
+        frame: Callable[[pa.Table], Any],
+    ) -> LedgerInfo:
+        """As the metadata says."""
+        return cls(
+            ledger_id=ledger_id,
+            state=metadata.state.name,
+            ensemble_size=metadata.quorum.ensemble_size,
+            write_quorum_size=metadata.quorum.write_quorum_size,
+            ack_quorum_size=metadata.quorum.ack_quorum_size,
+            last_entry_id=metadata.last_entry_id,
+            length_bytes=metadata.length_bytes,
+            fragments=metadata.fragments,
+            custom_metadata=metadata.custom_metadata,
+            ctime=metadata.ctime_ms,
+            digest_type=metadata.digest_type.name if metadata.digest_type else None,
+            _context=context,
+            _frame=frame,
+        )
+
+    def fragments_df(self) -> Any:
+        """Its fragments as a DataFrame (``FRAGMENTS``)."""
+        return self._frame(self.fragments_arrow())
+
+    def fragments_arrow(self) -> pa.Table:
+        """Its fragments, with the bookies of each that are not alive now."""
+        alive = self._context.bookies.registrations().keys()
+        found = self._context.store.read_ledger(LedgerId(self.ledger_id)).value
+        rows = list(_fragment_rows(self.ledger_id, found, alive))
+        return pa.Table.from_pylist(rows, schema=FRAGMENTS)
+
+    def slots_df(self) -> Any:
+        """The slots of all its bookies as a DataFrame (``SLOTS``)."""
+        return self._frame(self.slots_arrow())
+
+    def slots_arrow(self) -> pa.Table:
+        """Every slot on every bookie that any fragment names and that can be read."""
+        ledger, found = self._context.ledger(LedgerId(self.ledger_id))
+        rows = [
+            row
+            for bookie in sorted(found.value.bookies())
+            for row in _slot_rows(self._context, ledger, bookie)
+        ]
+        return pa.Table.from_pylist(rows, schema=SLOTS)
+
+    def _repr_html_(self) -> str:
+        names = ("ledger_id", "state", "last_entry_id", "length_bytes", "fragments")
+        values = [*(getattr(self, name) for name in names[:-1]), len(self.fragments)]
+        cells = "".join(
+            f"<tr><th>{n}</th><td>{v}</td></tr>" for n, v in zip(names, values, strict=True)
+        )
+        return f"<table>{cells}</table>"
+
+
+def ledgers_table(context: ClientContext) -> pa.Table:
+    """One row for each ledger (``LEDGERS``)."""
+    rows = [
+        {
+            "ledger_id": ledger_id,
+            "state": m.state.name,
+            "ensemble_size": m.quorum.ensemble_size,
+            "write_quorum_size": m.quorum.write_quorum_size,
+            "ack_quorum_size": m.quorum.ack_quorum_size,
+            "fragments": len(m.fragments),
+            "last_entry_id": m.last_entry_id,
+            "length_bytes": m.length_bytes,
+            "digest_type": m.digest_type.name if m.digest_type else None,
+            "format_version": m.format_version,
+            "ctime": None if m.ctime_ms is None else m.ctime_ms * 1000,
+            "bookies": sorted(m.bookies()),
+            "custom_metadata": sorted(m.custom_metadata.items()),
+        }
+        for ledger_id, m in _all_metadata(context)
+    ]
+    return pa.Table.from_pylist(rows, schema=LEDGERS)
+
+
+def fragments_table(context: ClientContext) -> pa.Table:
+    """One row for each fragment of every ledger (``FRAGMENTS``)."""
+    alive = context.bookies.registrations().keys()
+    rows = [row for i, m in _all_metadata(context) for row in _fragment_rows(i, m, alive)]
+    return pa.Table.from_pylist(rows, schema=FRAGMENTS)
+
+
+def bookies_table(context: ClientContext) -> pa.Table:
+    """One row for each bookie that is registered, has a cookie, or is named by a ledger."""
+    alive = context.bookies.registrations()
+    cookies = {c.value.bookie_id: c.value for c in context.store.cookies()}
+    ledgers: Counter[BookieId] = Counter()
+    fragments: Counter[BookieId] = Counter()
+    for _, metadata in _all_metadata(context):
+        ledgers.update(metadata.bookies())
+        fragments.update(b for f in metadata.fragments for b in f.ensemble)
+    rows = []
+    for bookie in sorted(alive.keys() | cookies.keys() | ledgers.keys()):
+        live, cookie = alive.get(bookie), cookies.get(bookie)
+        known = live or cookie
+        state = "lost" if live is None else "readonly" if live.is_readonly else "writable"
+        rows.append(
+            {
+                "bookie_id": bookie,
+                "state": state,
+                "root_uri": known.root_uri if known else None,
+                "incarnation": known.incarnation if known else None,
+                "rack": live.rack if live else None,
+                "ledgers": ledgers[bookie],
+                "fragments": fragments[bookie],
+                "free_bytes": live.free_bytes if live else None,
+                "total_bytes": live.total_bytes if live else None,
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=BOOKIES)
+
+
+def replicas_table(context: ClientContext, ledger_id: LedgerId) -> pa.Table:
+    """One row for each entry and bookie of its write set (``REPLICAS``), digests verified."""
+    ledger, found = context.ledger(ledger_id)
+    last = found.value.last_entry_id
+    end = read_last_add_confirmed(context, ledger) if last is None else last
+    rows: list[dict[str, Any]] = []
+    for fragment in found.value.fragment_ranges():
+        stop = end if fragment.last_entry_id is None else fragment.last_entry_id
+        for position, bookie in enumerate(fragment.ensemble):
+            runs = entries_at(found.value.quorum, position, fragment.first_entry_id, stop)
+            entries = [EntryId(e) for run in runs for e in run]
+            rows += _replica_rows(context, ledger, bookie, position, entries)
+    rows.sort(key=lambda row: (row["entry_id"], row["position"]))
+    return pa.Table.from_pylist(rows, schema=REPLICAS)
+
+
+def _all_metadata(context: ClientContext) -> Iterator[tuple[LedgerId, LedgerMetadata]]:
+    for ledger_id, found in context.store.read_ledgers(context.store.ledger_ids()):
+        if found is not None:
+            yield ledger_id, found.value
+
+
+def _fragment_rows(
+    ledger_id: int, metadata: LedgerMetadata, alive: Any
+) -> Iterator[dict[str, Any]]:
+    for fragment in metadata.fragment_ranges():
+        yield {
+            "ledger_id": ledger_id,
+            "first_entry_id": fragment.first_entry_id,
+            "last_entry_id": fragment.last_entry_id,
+            "ensemble": list(fragment.ensemble),
+            "is_last": fragment.is_last,
+            "missing_bookies": [b for b in fragment.ensemble if b not in alive],
+        }
+
+
+def _slot_rows(
+    context: ClientContext, ledger: Ledger, bookie: BookieId
+) -> Iterator[dict[str, Any]]:
+    try:
+        log = context.bookies.log(bookie, ledger)
+        for record in log.records():
+            yield {
+                "ledger_id": ledger.ledger_id,
+                "bookie_id": bookie,
+                "slot": record.slot,
+                "kind": record.kind.name,
+                "first_entry_id": record.first if len(record.ids) else None,
+                "last_entry_id": record.last if len(record.ids) else None,
+                "last_add_confirmed": record.last_add_confirmed,
+                "parts": len(record.parts),
+                "bytes": log.storage.size(ledger.key.slot(record.slot)),
+                "writer": record.token or None,
+            }
+    except BookieError:
+        return  # bookies() says which ones cannot be reached
+
+
+def _replica_rows(
+    context: ClientContext,
+    ledger: Ledger,
+    bookie: BookieId,
+    position: int,
+    entries: list[EntryId],
+) -> Iterator[dict[str, Any]]:
+    if not entries:
+        return
+    found: Mapping[EntryId, Any] = {}
+    refused: Mapping[EntryId, str] = {}
+    try:
+        found, refused = verify(context.bookies.log(bookie, ledger), entries)
+    except BookieError as error:
+        refused = dict.fromkeys(entries, error.message)
+    for entry_id in entries:
+        location = found.get(entry_id)
+        reason = refused.get(entry_id)
+        yield {
+            "ledger_id": ledger.ledger_id,
+            "entry_id": entry_id,
+            "bookie_id": bookie,
+            "position": position,
+            "status": "verified" if reason is None else "unreadable",
+            "digest": location.digest.hex() if location is not None else None,
+            "bytes": location.size if location is not None else None,
+            "reason": reason,
+        }

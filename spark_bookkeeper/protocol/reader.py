@@ -1,0 +1,84 @@
+"""Which bookie to ask next for an entry, and when a read has failed.
+
+A pure machine over a range of entries inside one fragment. Whole runs of entries are asked
+of one bookie at a time, because files hold runs; what a bookie cannot deliver goes to the
+next bookie of its write set, and when none is left the read fails for that entry.
+
+Source: The BookKeeper protocol, "Reading entries"; BookKeeper ``client/PendingReadOp``
+(sequential reads: an error at one replica leads to the next, whatever the error is).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.protocol.quorum import Quorum
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Read these entries, ascending, from the bookie at a position."""
+
+    position: int
+    entries: tuple[EntryId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """No bookie of the write set could deliver this entry, and why each could not."""
+
+    entry_id: EntryId
+    causes: Mapping[BookieId, str]
+
+
+class Reader:
+    """A read of the entries ``first .. last`` of one fragment.
+
+    Args:
+        preference: positions of the ensemble, the best first. A bookie that is known to be gone
+            comes last rather than never: it may still be the only one that holds an entry.
+    """
+
+    def __init__(
+        self,
+        quorum: Quorum,
+        ensemble: tuple[BookieId, ...],
+        entries: Sequence[EntryId],
+        preference: Sequence[int],
+    ) -> None:
+        self.quorum = quorum
+        self.ensemble = ensemble
+        self._order = list(preference)
+        self._waiting = list(entries)
+        self._causes: dict[EntryId, dict[int, str]] = {}
+
+    def next(self) -> list[Ask] | Unreadable:
+        """What to ask now; an empty list when everything was delivered.
+
+        Each position is asked for all it can deliver of what is still missing, in one go.
+        """
+        asks: dict[int, list[EntryId]] = {}
+        for entry_id in self._waiting:
+            refused = self._causes.get(entry_id, {})
+            position = next(
+                (p for p in self._order if p not in refused and self.quorum.holds(p, entry_id)),
+                None,
+            )
+            if position is None:
+                return Unreadable(
+                    entry_id, {self.ensemble[p]: cause for p, cause in refused.items()}
+                )
+            asks.setdefault(position, []).append(entry_id)
+        return [Ask(position, tuple(entries)) for position, entries in asks.items()]
+
+    def delivered(self, entries: Sequence[EntryId]) -> None:
+        """These entries were read and verified."""
+        done = set(entries)
+        self._waiting = [entry_id for entry_id in self._waiting if entry_id not in done]
+
+    def refused(self, position: int, entries: Sequence[EntryId], cause: str) -> None:
+        """The bookie at a position could not deliver these entries."""
+        for entry_id in entries:
+            self._causes.setdefault(entry_id, {})[position] = cause

@@ -1,0 +1,215 @@
+"""Ledger recovery: find the last entry of a ledger that nobody writes any more.
+
+A pure machine. The last fragment's bookies are fenced; a fenced bookie's slot log is fixed,
+so its answer is a value: the highest LAC it knows and which later entries it holds. From
+these values the machine decides entry by entry, and says what to copy before the close.
+
+Source: The BookKeeper protocol, "Closing a ledger" and "Fencing"; Fencing internals, steps 1
+to 3; BookKeeper ``client/LedgerRecoveryOp``; SLOT-LOG "Recover", rules R5, R6, R6b, R8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+
+
+@dataclass(frozen=True, slots=True)
+class FencedAnswer:
+    """What one fenced bookie holds, read after its fence was durable."""
+
+    last_add_confirmed: EntryId
+    """The highest LAC in any of its records."""
+    held: Set[EntryId]
+    """Every entry beyond that LAC that it holds: in slots, also behind the fence, or copies."""
+    doubtful: tuple[tuple[EntryId, EntryId], ...] = ()
+    """Ranges of entries that may be in files which cannot be read: unknown, unless held (R5)."""
+
+    def says_no(self, entry_id: EntryId) -> bool:
+        """Whether this bookie certainly has no such entry."""
+        return entry_id not in self.held and not any(
+            first <= entry_id <= last for first, last in self.doubtful
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownAnswer:
+    """The bookie could not be fenced, or not be read afterwards. It says nothing."""
+
+    reason: str
+
+
+Answer = FencedAnswer | UnknownAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """An entry on which too few bookies answered; the ledger stays IN_RECOVERY."""
+
+    entry_id: EntryId
+    answers: Mapping[BookieId, str]
+    blockers: tuple[BookieId, ...]
+    """One usable answer more, from one of these, moves the decision."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Read these entries at a position, check digests, make them durable (R9b); report any bad."""
+
+    position: int
+    entries: tuple[EntryId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The end of the ledger, and what each position lacks of the recovered entries."""
+
+    last_entry_id: EntryId
+    first_recovered: EntryId
+    """Recovered entries are ``first_recovered .. last_entry_id``; none when the range is empty."""
+    missing: Mapping[int, tuple[EntryId, ...]]
+    """For every position that lacks something of it: the entries to copy there."""
+    sources: Mapping[EntryId, tuple[int, ...]]
+    """For every recovered entry: the positions that hold it, in the order of its write set."""
+    unknown: frozenset[int]
+    """Positions whose bookie did not answer; another one takes the copies instead."""
+
+
+class Recovery:
+    """Recovery of one ledger, from the ensemble in the metadata when it began.
+
+    Feed it one answer for each position (``answered``), then take ``verifications`` and report
+    every entry that turned out bad (``refute``), then take ``decide``.
+    """
+
+    def __init__(self, metadata: LedgerMetadata) -> None:
+        assert metadata.state is LedgerState.IN_RECOVERY, "R8: CAS to IN_RECOVERY comes first"
+        self.quorum = metadata.quorum
+        self.ensemble = metadata.last_fragment.ensemble
+        self.fragment_first = metadata.last_fragment.first_entry_id
+        self._answers: dict[int, Answer] = {}
+        self._refuted: dict[tuple[int, EntryId], str] = {}
+
+    def answered(self, position: int, answer: Answer) -> None:
+        """Take in what one bookie answered; a later answer replaces an earlier one."""
+        self._answers[position] = answer
+
+    def refute(self, position: int, entry_id: EntryId, reason: str) -> None:
+        """An entry that a bookie seemed to hold is corrupt there: it says nothing about it."""
+        self._refuted[position, entry_id] = reason
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether no ack quorum can form any more (coverage of every write set)."""
+        return self.quorum.has_coverage(self._fenced().keys())
+
+    @property
+    def first_recovered(self) -> EntryId:
+        """Where reading forward begins: never below the last fragment (rule R8, frag_start)."""
+        confirmed = (answer.last_add_confirmed for answer in self._fenced().values())
+        return EntryId(max(self.fragment_first, *(lac + 1 for lac in confirmed), 0))
+
+    def verifications(self) -> list[Verify]:
+        """What must be read and verified before it counts, as far as it seems to go now."""
+        decision = self.decide()
+        end = decision.last_entry_id if isinstance(decision, Decision) else decision.entry_id - 1
+        return [
+            Verify(position, entries)
+            for position, answer in sorted(self._fenced().items())
+            if (
+                entries := tuple(
+                    sorted(
+                        entry_id
+                        for entry_id in answer.held
+                        if self.first_recovered <= entry_id <= end
+                        and self.quorum.holds(position, entry_id)
+                        and (position, entry_id) not in self._refuted
+                    )
+                )
+            )
+        ]
+
+    def decide(self) -> Decision | Undecided:
+        """The end of the ledger, or the entry that cannot be decided.
+
+        One verified hit keeps an entry (R6b); (Qw-Qa)+1 fenced misses of its own write set end
+        the ledger before it (R5); anything else is no answer at all.
+        """
+        if not self.is_fenced:
+            return self._undecided(self._least_covered_entry())
+        first = entry_id = self.first_recovered
+        sources: dict[EntryId, tuple[int, ...]] = {}
+        while True:
+            hits, misses = self._ask(entry_id)
+            if hits:
+                sources[entry_id] = hits
+            elif len(misses) >= self.quorum.misses_needed:
+                break
+            else:
+                return self._undecided(entry_id)
+            entry_id = EntryId(entry_id + 1)
+        missing = {
+            position: lacking
+            for position in range(self.quorum.ensemble_size)
+            if (
+                lacking := tuple(
+                    e
+                    for e in sources
+                    if self.quorum.holds(position, e) and position not in sources[e]
+                )
+            )
+        }
+        unknown = frozenset(range(self.quorum.ensemble_size)) - self._fenced().keys()
+        return Decision(EntryId(entry_id - 1), first, missing, sources, unknown)
+
+    def _fenced(self) -> dict[int, FencedAnswer]:
+        return {p: a for p, a in self._answers.items() if isinstance(a, FencedAnswer)}
+
+    def _ask(self, entry_id: EntryId) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The positions of an entry's write set that hold it, and those that do not."""
+        hits: list[int] = []
+        misses: list[int] = []
+        for position in self.quorum.write_set(entry_id):
+            answer = self._answers.get(position)
+            if not isinstance(answer, FencedAnswer) or (position, entry_id) in self._refuted:
+                continue
+            if entry_id in answer.held:
+                hits.append(position)
+            elif answer.says_no(entry_id):
+                misses.append(position)
+        return tuple(hits), tuple(misses)
+
+    def _least_covered_entry(self) -> EntryId:
+        """The first entry, from where reading would begin, whose write set lacks coverage."""
+        fenced = self._fenced().keys()
+        first = self.first_recovered
+        return next(
+            EntryId(e)
+            for e in range(first, first + self.quorum.ensemble_size)
+            if len(fenced & set(self.quorum.write_set(EntryId(e)))) < self.quorum.misses_needed
+        )
+
+    def _undecided(self, entry_id: EntryId) -> Undecided:
+        answers: dict[BookieId, str] = {}
+        blockers: list[BookieId] = []
+        for position in self.quorum.write_set(entry_id):
+            bookie = self.ensemble[position]
+            answer = self._answers.get(position)
+            refuted = self._refuted.get((position, entry_id))
+            if refuted is not None:
+                answers[bookie] = f"holds a damaged copy: {refuted}"
+                blockers.append(bookie)
+            elif isinstance(answer, FencedAnswer) and entry_id in answer.held:
+                answers[bookie] = "holds it"
+            elif isinstance(answer, FencedAnswer) and answer.says_no(entry_id):
+                answers[bookie] = "fenced, no such entry"
+            elif isinstance(answer, FencedAnswer):
+                answers[bookie] = "fenced, but the entry may be in a damaged file"
+                blockers.append(bookie)
+            else:
+                answers[bookie] = answer.reason if answer else "not asked"
+                blockers.append(bookie)
+        return Undecided(entry_id, answers, tuple(blockers))

@@ -1,0 +1,69 @@
+"""Which fragments lack which replicas, given the bookies that are lost.
+
+Source: Bookie Recovery ("the client goes through all ledger fragments in the ledger, selecting
+those which contain the failed bookie"); BookKeeper ``client/LedgerFragment`` and
+``BookKeeperAdmin.recoverBookieData``; SLOT-LOG "Re-replicate", rule R13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
+from spark_bookkeeper.protocol.quorum import Quorum
+
+
+@dataclass(frozen=True, slots=True)
+class MissingReplica:
+    """One position of one fragment whose bookie is lost.
+
+    A fragment with a fixed end can be copied. The last fragment of a ledger that is not closed
+    has none (``fragment.last_entry_id is None``): the ledger must be recovered first (R13).
+    """
+
+    fragment: FragmentRange
+    position: int
+    bookie: BookieId
+
+    @property
+    def needs_recovery(self) -> bool:
+        """Whether the writer could still be writing here."""
+        return self.fragment.last_entry_id is None
+
+
+def missing_replicas(
+    metadata: LedgerMetadata, lost: Collection[BookieId]
+) -> Iterator[MissingReplica]:
+    """Every position of every fragment that names a lost bookie, in order."""
+    for fragment in metadata.fragment_ranges():
+        for position, bookie in enumerate(fragment.ensemble):
+            if bookie in lost:
+                yield MissingReplica(fragment, position, bookie)
+
+
+def entries_at(quorum: Quorum, position: int, first: EntryId, last: EntryId) -> tuple[range, ...]:
+    """The entries ``first .. last`` that are striped to a position, as ascending runs.
+
+    Few runs when the ensemble is not striped (one), as many as there are stripes otherwise.
+    """
+    if not quorum.is_striped:
+        return (range(first, last + 1),) if first <= last else ()
+    runs: list[range] = []
+    for entry_id in range(first, last + 1):
+        if not quorum.holds(position, EntryId(entry_id)):
+            continue
+        if runs and runs[-1].stop == entry_id:
+            runs[-1] = range(runs[-1].start, entry_id + 1)
+        else:
+            runs.append(range(entry_id, entry_id + 1))
+    return tuple(runs)
+
+
+def live_copies(quorum: Quorum, fragment: FragmentRange, lost: Collection[BookieId]) -> int:
+    """The fewest copies that any write set of a fragment still has on bookies not lost."""
+    return min(
+        sum(fragment.ensemble[position] not in lost for position in write_set)
+        for write_set in quorum.write_sets()
+    )

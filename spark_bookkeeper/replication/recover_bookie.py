@@ -1,0 +1,227 @@
+"""The Manual Bookie Recovery process, step by step.
+
+1. Read the metadata of all ledgers. 2. Select those whose fragments name a lost bookie.
+3. For each: recover it first when its last fragment is affected and still open; then run the
+Rereplication process for every affected fragment. 4. When all are replicated, it is finished.
+
+Source: Bookie Ledger Recovery, "The Manual Bookie Recovery process"; BookKeeper
+``client/BookKeeperAdmin.recoverBookieData``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.metadata.store import Registration, Versioned
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.underreplication import entries_at, live_copies, missing_replicas
+from spark_bookkeeper.replication.recover_ledgers import recover_one
+from spark_bookkeeper.replication.report import RecoveryReport, Row
+from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
+from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
+
+
+@dataclass(frozen=True, slots=True)
+class BookieRecovery:
+    """What to recover, and how."""
+
+    bookies: tuple[BookieId, ...]
+    """The lost bookies."""
+    target: BookieId | None = None
+    """Where to copy to; ``None`` chooses a random suitable bookie for each fragment."""
+    ledger_ids: tuple[LedgerId, ...] | None = None
+    """Only these ledgers; ``None`` is all of them."""
+    skip_open_ledgers: bool = False
+    """Leave ledgers alone that would have to be fenced and closed first."""
+    even_if_alive: bool = False
+    """Also take data off a bookie that is registered."""
+    bytes_per_second: int | None = None
+    """Limit on copying, for the whole job; ``None`` is none."""
+    width: int = 2
+    """Fragments copied at once; the limit is shared out among them."""
+
+
+def recover_bookie(
+    context: ClientContext,
+    runner: Runner,
+    wish: BookieRecovery,
+    *,
+    dry_run: bool = False,
+    progress: Progress = no_progress,
+) -> RecoveryReport:
+    """Make every share of the lost bookies again on other bookies; one row for each share.
+
+    Killed at any moment it loses nothing, and run again it finishes the rest: what is done
+    names no lost bookie any more, so there is nothing to repeat.
+
+    Raises:
+        InvalidArgumentError: a bookie is alive, unknown, or no fit target. Nothing was changed.
+    """
+    started = context.runtime.now()
+    registrations = context.bookies.registrations()
+    affected = dict(_affected(context, wish, progress))
+    _check(context, wish, registrations, affected)
+    rows: list[Row] = []
+    if dry_run:
+        rows = [row for i, m in affected.items() for row in _planned(i, m.value, wish)]
+    else:
+        opened = [i for i, m in affected.items() if _needs_recovery(m.value, wish)]
+        skipped: set[LedgerId] = set()
+        if wish.skip_open_ledgers:
+            skipped = {i for i in opened if affected[i].value.state is LedgerState.OPEN}
+            opened = [i for i in opened if i not in skipped]
+        recovered = list(runner.run("recovering open ledgers", opened, recover_one, progress))
+        stuck = {row.ledger_id: row for row in recovered if row.status == "left"}
+        rows += stuck.values()
+        again = context.store.read_ledgers(opened)
+        affected |= {i: m for i, m in again if m is not None}
+        work = _work(affected, wish)
+        rows += runner.run("copying fragments", work, rereplicate_fragment, progress)
+        rows += [
+            _open_share(i, affected[i].value, wish, "skipped: its last fragment is still open")
+            for i in skipped
+        ]
+        rows = [
+            r
+            for r in rows
+            if not (r.status == "left" and r.action == "copy" and r.ledger_id in stuck)
+        ]
+    duration_ms = round((context.runtime.now() - started) * 1000)
+    rows.sort(key=lambda row: (row.ledger_id, row.first_entry_id or 0, row.source or ""))
+    return RecoveryReport("recover_bookie", tuple(rows), dry_run, duration_ms)
+
+
+def _affected(
+    context: ClientContext, wish: BookieRecovery, progress: Progress
+) -> Iterable[tuple[LedgerId, Versioned[LedgerMetadata]]]:
+    """Steps 1 and 2: the ledgers with a fragment that names a lost bookie."""
+    wanted = list(context.store.ledger_ids()) if wish.ledger_ids is None else wish.ledger_ids
+    for done, (ledger_id, found) in enumerate(context.store.read_ledgers(wanted), 1):
+        if found is None and wish.ledger_ids is not None:
+            raise InvalidArgumentError(f"ledger {ledger_id} does not exist; nothing was changed")
+        if found is not None and found.value.bookies() & set(wish.bookies):
+            yield ledger_id, found
+        progress("reading ledger metadata", done, len(wanted), 0)
+
+
+def _check(
+    context: ClientContext,
+    wish: BookieRecovery,
+    registrations: Mapping[BookieId, Registration],
+    affected: Mapping[LedgerId, Versioned[LedgerMetadata]],
+) -> None:
+    known = {cookie.value.bookie_id for cookie in context.store.cookies()} | registrations.keys()
+    known |= {b for found in affected.values() for b in found.value.bookies()}
+    for bookie in wish.bookies:
+        if bookie in registrations and not wish.even_if_alive:
+            raise InvalidArgumentError(
+                f"bookie {bookie} is alive (registered); nothing was changed. Stop it first, or use "
+                "even_if_alive (--even-if-alive) to copy its data elsewhere while it runs"
+            )
+        if bookie not in known:
+            raise InvalidArgumentError(
+                f"bookie {bookie} is unknown: it has no registration, no cookie and no fragment "
+                "names it; nothing was changed. `spark-bookkeeper bookie list` shows the bookies"
+            )
+    if wish.target is None:
+        return
+    target = registrations.get(wish.target)
+    if wish.target in wish.bookies:
+        raise InvalidArgumentError(
+            f"target {wish.target} is one of the bookies to recover; choose another or none"
+        )
+    if target is None:
+        raise InvalidArgumentError(
+            f"target {wish.target} is not registered; nothing was changed. Registered bookies: "
+            f"{', '.join(sorted(registrations)) or 'none'}"
+        )
+    if target.is_readonly:
+        raise InvalidArgumentError(
+            f"target {wish.target} is read-only and takes no copies; nothing was changed. Choose "
+            "another target, or none"
+        )
+    inside = [
+        f"ledger {i} fragment {f.first_entry_id}"
+        for i, found in affected.items()
+        for f in found.value.fragments
+        if wish.target in f.ensemble and set(f.ensemble) & set(wish.bookies)
+    ]
+    if inside:
+        shown = ", ".join(inside[:5]) + (f" and {len(inside) - 5} more" if len(inside) > 5 else "")
+        raise InvalidArgumentError(
+            f"target {wish.target} is already in the ensemble of {shown}, and a bookie holds one copy "
+            "of an entry; nothing was changed. Choose another target, or none to have a suitable one "
+            "chosen for each fragment"
+        )
+
+
+def _needs_recovery(metadata: LedgerMetadata, wish: BookieRecovery) -> bool:
+    return not metadata.is_closed and bool(set(metadata.last_fragment.ensemble) & set(wish.bookies))
+
+
+def _work(
+    affected: Mapping[LedgerId, Versioned[LedgerMetadata]], wish: BookieRecovery
+) -> Sequence[FragmentWork]:
+    """One piece for each affected fragment, those with the fewest live copies first."""
+    share = None if wish.bytes_per_second is None else max(1, wish.bytes_per_second // wish.width)
+    pieces: list[tuple[int, FragmentWork]] = []
+    for ledger_id, found in affected.items():
+        fragments = {
+            m.fragment.index: m.fragment for m in missing_replicas(found.value, wish.bookies)
+        }
+        for fragment in fragments.values():
+            if fragment.last_entry_id is None:
+                continue  # its ledger could not be recovered, or was skipped: said elsewhere
+            piece = FragmentWork(
+                ledger_id,
+                fragment.first_entry_id,
+                wish.bookies,
+                wish.target,
+                wish.even_if_alive,
+                share,
+            )
+            pieces.append((live_copies(found.value.quorum, fragment, wish.bookies), piece))
+    pieces.sort(key=lambda pair: pair[0])
+    return [piece for _, piece in pieces]
+
+
+def _planned(ledger_id: LedgerId, metadata: LedgerMetadata, wish: BookieRecovery) -> Iterable[Row]:
+    if _needs_recovery(metadata, wish):
+        if wish.skip_open_ledgers and metadata.state is LedgerState.OPEN:
+            yield _open_share(ledger_id, metadata, wish, "skipped: its last fragment is still open")
+        else:
+            yield Row(ledger_id, "recover", "planned", "fence, recover and close it first")
+    size = metadata.length_bytes or 0
+    total = (metadata.last_entry_id or 0) + 1
+    for missing in missing_replicas(metadata, wish.bookies):
+        fragment = missing.fragment
+        if fragment.last_entry_id is None:
+            continue
+        runs = entries_at(
+            metadata.quorum, missing.position, fragment.first_entry_id, fragment.last_entry_id
+        )
+        count = sum(map(len, runs))
+        yield Row(
+            ledger_id,
+            "copy" if count else "metadata",
+            "planned",
+            f"{live_copies(metadata.quorum, fragment, wish.bookies)} live copies at the least",
+            fragment.first_entry_id,
+            fragment.last_entry_id,
+            missing.bookie,
+            wish.target,
+            count,
+            size * count // total if total else 0,
+        )
+
+
+def _open_share(
+    ledger_id: LedgerId, metadata: LedgerMetadata, wish: BookieRecovery, reason: str
+) -> Row:
+    lost = next(b for b in metadata.last_fragment.ensemble if b in wish.bookies)
+    first = metadata.last_fragment.first_entry_id
+    return Row(ledger_id, "copy", "left", reason, first, None, lost)

@@ -1,0 +1,264 @@
+"""The Rereplication process for one fragment: copy, verify, change the metadata.
+
+Source: Bookie Ledger Recovery, "The Rereplication process"; SLOT-LOG "Re-replicate", R13.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.copying import TargetError, copy_entries
+from spark_bookkeeper.client.ledger import Ledger, with_incarnations
+from spark_bookkeeper.client.throttle import Throttle
+from spark_bookkeeper.errors import (
+    BookieError,
+    EntryUnreadableError,
+    MetadataFormatError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+)
+from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
+from spark_bookkeeper.protocol.placement import choose
+from spark_bookkeeper.protocol.underreplication import entries_at
+from spark_bookkeeper.replication.report import Row
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentWork:
+    """Make the shares of lost bookies in one fragment again. Picklable."""
+
+    ledger_id: LedgerId
+    first_entry_id: EntryId
+    lost: tuple[BookieId, ...]
+    """Bookies whose shares are to be made again; never chosen as targets."""
+    target: BookieId | None
+    even_if_alive: bool
+    bytes_per_second: int | None
+
+
+def rereplicate_fragment(context: ClientContext, work: FragmentWork) -> Sequence[Row]:
+    """One fragment: every lost share is copied and read back, then one CAS names the new bookies.
+
+    Killed at any moment it loses nothing: copies are named by their content, and the metadata
+    changes last. Whatever the plan said is looked at again here.
+    """
+    try:
+        ledger, found = context.ledger(work.ledger_id)
+    except NoSuchLedgerError:
+        return [Row(work.ledger_id, "copy", "gone", first_entry_id=work.first_entry_id)]
+    except MetadataFormatError as error:
+        return [_left(work, None, error.message)]
+    fragment = next(
+        (f for f in found.value.fragment_ranges() if f.first_entry_id == work.first_entry_id), None
+    )
+    if fragment is None:
+        return [_done(work, None, "no longer needed", "the fragment was replaced")]
+    if fragment.last_entry_id is None:
+        return [
+            _left(work, fragment, "the ledger is not closed and its writer may be writing here")
+        ]
+    return _FragmentCopy(context, work, ledger, fragment).run()
+
+
+class _FragmentCopy:
+    def __init__(
+        self, context: ClientContext, work: FragmentWork, ledger: Ledger, fragment: FragmentRange
+    ) -> None:
+        assert fragment.last_entry_id is not None, "R13: only where the writer cannot be writing"
+        self._context = context
+        self._work = work
+        self._ledger = ledger
+        self._fragment = fragment
+        self._last = fragment.last_entry_id
+        self._alive = context.bookies.registrations()
+        self._throttle = Throttle(context.runtime, work.bytes_per_second)
+
+    def run(self) -> Sequence[Row]:
+        rows: list[Row] = []
+        chosen: dict[int, tuple[BookieId, str]] = {}
+        for position, bookie in enumerate(self._fragment.ensemble):
+            if bookie not in self._work.lost:
+                continue
+            if self._is_back(bookie):
+                rows.append(
+                    _done(self._work, self._fragment, "no longer needed", "it is back", bookie)
+                )
+                continue
+            row, target = self._copy(position, bookie, [t for t, _ in chosen.values()])
+            rows.append(row)
+            if target is not None:
+                chosen[position] = target
+        if not rows:
+            return [_done(self._work, self._fragment, "no longer needed", "names no lost bookie")]
+        refused = self._publish(chosen) if chosen else None
+        if refused is None:
+            return rows
+        return [r if r.target is None else _left(self._work, self._fragment, refused) for r in rows]
+
+    def _is_back(self, bookie: BookieId) -> bool:
+        registration = self._alive.get(bookie)
+        return (
+            not self._work.even_if_alive
+            and registration is not None
+            and registration.incarnation == self._ledger.incarnations.get(bookie)
+        )
+
+    def _copy(
+        self, position: int, lost: BookieId, taken: Sequence[BookieId]
+    ) -> tuple[Row, tuple[BookieId, str] | None]:
+        quorum = self._ledger.metadata.quorum
+        first = self._fragment.first_entry_id
+        entries = [
+            EntryId(e) for run in entries_at(quorum, position, first, self._last) for e in run
+        ]
+        failures: dict[BookieId, str] = {}
+        while True:
+            try:
+                target = self._target(position, lost, taken, failures)
+            except NotEnoughBookiesError as error:
+                return _left(self._work, self._fragment, error.message, lost), None
+            incarnation = self._alive[target].incarnation
+            try:
+                copied = 0
+                if entries:
+                    log = self._context.bookies.log(target, self._ledger, incarnation)
+                    log.prepare()
+                    copied = self._copy_to(log, position, lost, entries)
+            except EntryUnreadableError as error:
+                row = Row(
+                    self._work.ledger_id,
+                    "copy",
+                    "unrecoverable",
+                    error.message,
+                    first,
+                    self._last,
+                    lost,
+                    None,
+                    len(entries),
+                )
+                return row, None
+            except TargetError as error:
+                failures[target] = error.cause.message
+                continue
+            except BookieError as error:
+                failures[target] = error.message
+                continue
+            action = "copy" if entries else "metadata"
+            row = Row(
+                self._work.ledger_id,
+                action,
+                "replicated",
+                None,
+                first,
+                self._last,
+                lost,
+                target,
+                len(entries),
+                copied,
+            )
+            return row, (target, incarnation)
+
+    def _copy_to(
+        self, target: LedgerLog, position: int, lost: BookieId, entries: list[EntryId]
+    ) -> int:
+        """Copy from the survivors; the lost bookie's own storage, if it answers, comes last."""
+        sources: dict[int, LedgerLog] = {}
+        ensemble = self._fragment.ensemble
+        for p, bookie in enumerate(ensemble):
+            try:
+                sources[p] = self._context.bookies.log(bookie, self._ledger)
+            except BookieError:
+                continue  # said again, with its reason, if an entry cannot be read without it
+        preference = sorted(sources, key=lambda p: (ensemble[p] in self._work.lost, p))
+        return copy_entries(
+            self._work.ledger_id,
+            self._ledger.metadata.quorum,
+            ensemble,
+            entries,
+            sources,
+            preference,
+            target,
+            self._throttle,
+        )
+
+    def _target(
+        self,
+        position: int,
+        lost: BookieId,
+        taken: Sequence[BookieId],
+        failures: Mapping[BookieId, str],
+    ) -> BookieId:
+        """The given target, or a random one that a repeated run finds again.
+
+        Candidates are ordered by a hash of the share and their id: spread evenly like random
+        ones, and the same after a crash, so that copies made before it are used.
+        """
+        bookies = self._context.bookies
+        excluded = dict.fromkeys((*self._fragment.ensemble, *taken), "already in the ensemble")
+        excluded |= dict.fromkeys(self._work.lost, "to be recovered") | dict(failures)
+        if self._work.target is not None:
+            excluded |= {
+                b: f"not the target {self._work.target}"
+                for b in self._alive
+                if b != self._work.target and b not in excluded
+            }
+        reasons = bookies.ineligible(self._alive, 1, self._ledger, excluded)
+        share = f"{self._ledger.key.directory}/{self._fragment.first_entry_id}/{position}"
+        candidates = sorted(
+            bookies.candidates(self._alive),
+            key=lambda c: hashlib.sha256(f"{share}/{c.bookie_id}".encode()).digest(),
+        )
+        return choose(1, candidates, reasons, f"to take the place of {lost}")[0]
+
+    def _publish(self, chosen: Mapping[int, tuple[BookieId, str]]) -> str | None:
+        """The one CAS of this fragment; returns why it was refused, or ``None``."""
+        before = self._fragment.ensemble
+        first = self._fragment.first_entry_id
+        refusal: list[str] = []
+
+        def replaced(old: LedgerMetadata) -> LedgerMetadata | None:
+            refusal.clear()
+            fragment = next((f for f in old.fragment_ranges() if f.first_entry_id == first), None)
+            if fragment is None or fragment.last_entry_id != self._last:
+                refusal.append("the fragment was changed by another client meanwhile")
+                return None
+            new = old
+            added = {}
+            for position, (target, incarnation) in chosen.items():
+                if fragment.ensemble[position] != before[position]:
+                    continue  # somebody else replaced this bookie: nothing is left to do here
+                if target in fragment.ensemble:
+                    refusal.append(f"{target} joined the ensemble meanwhile")
+                    return None
+                new = new.with_replaced_bookie(first, position, target)
+                added[target] = incarnation
+            return with_incarnations(new, added) if added else None
+
+        try:
+            update_ledger(self._context.store, self._work.ledger_id, replaced)
+        except NoSuchLedgerError:
+            return None  # gone: nothing names these copies, and nothing needs them
+        return refusal[0] if refusal else None
+
+
+def _left(
+    work: FragmentWork, fragment: FragmentRange | None, reason: str, bookie: str | None = None
+) -> Row:
+    return _done(work, fragment, "left", reason, bookie)
+
+
+def _done(
+    work: FragmentWork,
+    fragment: FragmentRange | None,
+    status: str,
+    reason: str | None,
+    bookie: str | None = None,
+) -> Row:
+    last = fragment.last_entry_id if fragment else None
+    return Row(work.ledger_id, "copy", status, reason, work.first_entry_id, last, bookie)

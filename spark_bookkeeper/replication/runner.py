@@ -1,0 +1,53 @@
+"""Who carries out pieces of work: this process, or the tasks of a Spark job.
+
+A piece of work is a picklable value with a pure description of what to do; the function that
+does it is a module-level one that takes the context of the process it finds itself in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.replication.report import Row
+
+Item = TypeVar("Item")
+Work = Callable[[ClientContext, Item], Sequence[Row]]
+Progress = Callable[[str, int, int, int], None]
+"""Called with phase, items done, items in all, bytes so far."""
+
+
+def no_progress(phase: str, done: int, total: int, size_bytes: int) -> None:
+    """Says nothing."""
+
+
+class Runner(Protocol):
+    """Runs ``work`` over items, each at least once, in any order."""
+
+    def run(
+        self, phase: str, items: Sequence[Item], work: Work[Item], progress: Progress
+    ) -> Iterator[Row]:
+        """The rows of all items. An item whose process died is run again elsewhere."""
+
+
+class LocalRunner:
+    """In this process, a few items at a time."""
+
+    def __init__(self, context: ClientContext, width: int = 8) -> None:
+        self._context = context
+        self._width = width
+
+    def run(
+        self, phase: str, items: Sequence[Item], work: Work[Item], progress: Progress
+    ) -> Iterator[Row]:
+        done = size = 0
+        for start in range(0, len(items), self._width):
+            batch = list(items[start : start + self._width])
+            for rows in self._context.runtime.map(
+                lambda item: work(self._context, item), batch, self._width
+            ):
+                done += 1
+                size += sum(row.bytes for row in rows)
+                yield from rows
+            progress(phase, done, len(items), size)

@@ -1,0 +1,328 @@
+"""From settings to a ``BookKeeper``: the only place that picks back ends.
+
+``Connection`` is what travels: a frozen value from which every process builds its own context.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+from typing_extensions import Self
+
+from spark_bookkeeper.bookie.opening import open_storage
+from spark_bookkeeper.client import ledgers, views
+from spark_bookkeeper.client.bookies import Bookies
+from spark_bookkeeper.client.bulk import Frames
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
+from spark_bookkeeper.client.reader import LedgerReader
+from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.protocol.ids import parse_bookie_id, parse_ledger_id
+from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.check_ledgers import check_ledgers
+from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
+from spark_bookkeeper.replication.recover_ledgers import recover_ledgers
+from spark_bookkeeper.replication.report import CheckReport, RecoveryReport
+from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner, no_progress
+
+METADATA_URI_VARIABLE: Final = "SPARK_BOOKKEEPER_METADATA_URI"
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach a cluster. Frozen and picklable; tasks build their own context from it."""
+
+    metadata_uri: str
+    config: ClientConfig = field(default_factory=ClientConfig)
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    """Passed to fsspec for every root that is not on local disk (endpoint, credentials)."""
+    zk_options: Mapping[str, Any] = field(default_factory=dict)
+    """Passed to kazoo."""
+
+    def open(self) -> ClientContext:
+        """Connect. Raises ``MetadataUnavailableError``, ``NoClusterError``."""
+        runtime = ThreadRuntime()
+        store = ZooKeeperStore(
+            self.metadata_uri,
+            token=runtime.token,
+            session_timeout_ms=self.config.metadata_timeout_ms,
+            options=self.zk_options,
+        )
+        options = dict(self.storage_options)
+        bookies = Bookies(store, lambda uri: open_storage(uri, options), runtime)
+        return ClientContext(store, bookies, runtime, self.config)
+
+
+class SparkDoor(Frames, Protocol):
+    """What the session wants of Spark; ``spark/frames.py`` has it."""
+
+    def runner(self) -> Runner:
+        """Runs work as a Spark job."""
+
+
+class BookKeeper:
+    """A connection to one cluster. A context manager; ``close`` is idempotent.
+
+    Bytes and Arrow tables are written and read without Spark; a session is needed (and
+    started, in local use) only when a DataFrame or a job is asked for.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        spark: SparkDoor,
+        cluster: LocalCluster | None = None,
+    ) -> None:
+        self.connection = connection
+        self.cluster = cluster
+        """The embedded cluster of ``local``; ``None`` after ``connect``."""
+        self._door = spark
+        self._context: ClientContext | None = connection.open()
+
+    @property
+    def context(self) -> ClientContext:
+        """The parts that do the work. Raises ``InvalidArgumentError`` after ``close``."""
+        if self._context is None:
+            raise InvalidArgumentError("this BookKeeper was closed; connect() again")
+        return self._context
+
+    @property
+    def metadata_uri(self) -> str:
+        return self.connection.metadata_uri
+
+    def __repr__(self) -> str:
+        state = "closed" if self._context is None else "connected"
+        return f"BookKeeper({self.metadata_uri!r}, {state})"
+
+    def _repr_html_(self) -> str:
+        rows = {"metadata": self.metadata_uri, "cluster": "embedded" if self.cluster else "remote"}
+        cells = "".join(
+            f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in rows.items()
+        )
+        return f"<table>{cells}</table>"
+
+    def close(self) -> None:
+        """End the connection, and the embedded cluster if there is one."""
+        context, self._context = self._context, None
+        if context is not None:
+            context.bookies.close()
+            context.store.close()
+        if self.cluster is not None:
+            self.cluster.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Ledgers
+
+    def create_ledger(
+        self,
+        *,
+        ensemble_size: int = 3,
+        write_quorum_size: int = 3,
+        ack_quorum_size: int = 2,
+        schema: Any = None,
+        password: bytes = b"",
+        digest_type: str = "CRC32C",
+        custom_metadata: Mapping[str, bytes] | None = None,
+        name: str | None = None,
+        owner: str | None = None,
+        ledger_id: int | None = None,
+        compression: str | None = None,
+        entry_target_bytes: int = DEFAULT_ENTRY_TARGET_BYTES,
+    ) -> LedgerWriter:
+        """Create a ledger and return its writer.
+
+        Args:
+            ensemble_size, write_quorum_size, ack_quorum_size: E >= Qw >= Qa >= 1, in bookies.
+            schema: a Spark or Arrow schema; ``None`` is one column ``payload binary``.
+            password: needed to open it again; also the key of ``digest_type="MAC"``.
+            digest_type: ``CRC32C``, ``CRC32``, ``MAC`` or ``DUMMY`` (none).
+            custom_metadata: kept with the ledger, seen by every tool.
+            name, owner: labels to find it by.
+            ledger_id: a chosen id; ``None`` takes the next one.
+            compression: ``None``, ``"lz4"`` or ``"zstd"``.
+            entry_target_bytes: about how large the entries of a bulk append get.
+
+        Raises:
+            InvalidArgumentError, NotEnoughBookiesError, LedgerExistsError. Nothing was created.
+        """
+        labels = dict(custom_metadata or {})
+        labels |= {k: v.encode() for k, v in (("name", name), ("owner", owner)) if v is not None}
+        try:
+            digest = DigestType[digest_type.upper()]
+        except KeyError:
+            raise InvalidArgumentError(
+                f"digest_type {digest_type!r} is unknown; use one of "
+                f"{', '.join(kind.name for kind in DigestType)}"
+            ) from None
+        return ledgers.create_ledger(
+            self.context,
+            Quorum(ensemble_size, write_quorum_size, ack_quorum_size),
+            schema=None if schema is None else self._door.arrow_schema(schema),
+            password=password,
+            digest_type=digest,
+            labels=labels,
+            ledger_id=ledger_id,
+            compression=compression,
+            entry_target_bytes=entry_target_bytes,
+            frames=self._door,
+        )
+
+    def open_ledger(self, ledger_id: int, password: bytes = b"") -> LedgerReader:
+        """Open a ledger to read all of it; one that is not closed is fenced, recovered, closed."""
+        return ledgers.open_ledger(self.context, ledger_id, password, self._door)
+
+    def open_ledger_no_recovery(self, ledger_id: int, password: bytes = b"") -> LedgerReader:
+        """Open a ledger to read up to its last add confirmed; never disturbs its writer."""
+        return ledgers.open_ledger_no_recovery(self.context, ledger_id, password, self._door)
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        """Delete a ledger; idempotent."""
+        ledgers.delete_ledger(self.context, ledger_id)
+
+    # Looking
+
+    def ledger(self, ledger_id: int) -> views.LedgerInfo:
+        """One ledger as its metadata tells it now. Raises ``NoSuchLedgerError``."""
+        wanted = parse_ledger_id(ledger_id)
+        found = self.context.store.read_ledger(wanted)
+        return views.LedgerInfo.of(wanted, found.value, self.context, self._door.from_arrow)
+
+    def ledgers(self) -> Any:
+        """All ledgers, as a DataFrame (``views.LEDGERS``)."""
+        return self._door.from_arrow(self.ledgers_arrow())
+
+    def ledgers_arrow(self) -> pa.Table:
+        """All ledgers, as an Arrow table: no Spark."""
+        return views.ledgers_table(self.context)
+
+    def bookies(self) -> Any:
+        """All bookies that are known, alive or not, as a DataFrame (``views.BOOKIES``)."""
+        return self._door.from_arrow(self.bookies_arrow())
+
+    def bookies_arrow(self) -> pa.Table:
+        """All bookies, as an Arrow table: no Spark."""
+        return views.bookies_table(self.context)
+
+    def diff_replicas(self, ledger_id: int) -> Any:
+        """Every entry on every bookie of its write set, side by side, as a DataFrame."""
+        return self._door.from_arrow(self.diff_replicas_arrow(ledger_id))
+
+    def diff_replicas_arrow(self, ledger_id: int) -> pa.Table:
+        """The same as an Arrow table (``views.REPLICAS``): no Spark."""
+        return views.replicas_table(self.context, parse_ledger_id(ledger_id))
+
+    # Replication work
+
+    def recover_ledgers(
+        self,
+        ledger_ids: Iterable[int] | None = None,
+        *,
+        dry_run: bool = False,
+        progress: Progress = no_progress,
+    ) -> RecoveryReport:
+        """Fence, recover and close ledgers as one Spark job; ``None`` is every one not closed."""
+        report = recover_ledgers(
+            self.context, self._door.runner(), _ids(ledger_ids), dry_run=dry_run, progress=progress
+        )
+        return replace(report, frame=self._door.from_arrow)
+
+    def recover_bookie(
+        self,
+        bookie_ids: str | Sequence[str],
+        target: str | None = None,
+        *,
+        ledger_ids: Iterable[int] | None = None,
+        skip_open_ledgers: bool = False,
+        even_if_alive: bool = False,
+        dry_run: bool = False,
+        bytes_per_second: int | None = None,
+        progress: Progress = no_progress,
+    ) -> RecoveryReport:
+        """Make the data of lost bookies again on others, as a Spark job.
+
+        Args:
+            bookie_ids: one lost bookie, or several at once.
+            target: where to copy to; ``None`` chooses a random suitable bookie per fragment.
+            ledger_ids: only these.
+            skip_open_ledgers: leave ledgers alone that would have to be fenced and closed.
+            even_if_alive: also for a bookie that is registered.
+            dry_run: show what would be done; nothing is changed.
+            bytes_per_second: limit for the whole job.
+            progress: called with phase, items done, items in all, bytes so far.
+
+        Raises:
+            InvalidArgumentError: a bookie is alive or unknown, or the target does not fit.
+        """
+        names = [bookie_ids] if isinstance(bookie_ids, str) else list(bookie_ids)
+        wish = BookieRecovery(
+            bookies=tuple(parse_bookie_id(name) for name in names),
+            target=None if target is None else parse_bookie_id(target),
+            ledger_ids=None if ledger_ids is None else tuple(_ids(ledger_ids) or ()),
+            skip_open_ledgers=skip_open_ledgers,
+            even_if_alive=even_if_alive,
+            bytes_per_second=bytes_per_second,
+        )
+        runner = LocalRunner(self.context) if dry_run else self._door.runner()
+        report = recover_bookie(self.context, runner, wish, dry_run=dry_run, progress=progress)
+        return replace(report, frame=self._door.from_arrow)
+
+    def check_ledgers(
+        self,
+        ledger_ids: Iterable[int] | None = None,
+        *,
+        percentage: int = 0,
+        progress: Progress = no_progress,
+    ) -> CheckReport:
+        """Which shares of which fragments are missing or damaged, as a Spark job.
+
+        Args:
+            percentage: of the entries that are read and verified, besides the first and the last
+                of every share; 100 verifies every digest.
+        """
+        if not 0 <= percentage <= 100:
+            raise InvalidArgumentError(f"percentage={percentage} is not between 0 and 100")
+        report = check_ledgers(
+            self.context, self._door.runner(), _ids(ledger_ids), percentage, progress=progress
+        )
+        return replace(report, frame=self._door.from_arrow)
+
+
+def metadata_uri(given: str | None) -> str:
+    """The URI given, or the one in the environment.
+
+    Raises:
+        InvalidArgumentError: neither.
+    """
+    uri = given or os.environ.get(METADATA_URI_VARIABLE)
+    if not uri:
+        raise InvalidArgumentError(
+            "no metadata URI: pass one, for example zk+hierarchical://zk1:2181/ledgers, or set "
+            f"{METADATA_URI_VARIABLE}; `spark-bookkeeper local start` makes a cluster to play with"
+        )
+    return uri
+
+
+def _ids(ledger_ids: Iterable[int] | None) -> list[Any] | None:
+    return None if ledger_ids is None else [parse_ledger_id(i) for i in ledger_ids]
