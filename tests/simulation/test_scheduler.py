@@ -86,18 +86,18 @@ def test_no_seed_loses_an_update_made_by_compare_and_swap() -> None:
             assert count(world, 3, increment_by_swap) == 9
 
 
-def test_one_preemption_is_enough_to_lose_an_update_and_none_is_not() -> None:
+def test_one_deviation_is_enough_to_lose_an_update_and_none_is_not() -> None:
     def run(choices: EnumeratedChoices) -> None:
         with World(0, choices) as world:
             assert count(world, 2, increment_blindly) == 6, "an update was lost"
 
-    assert explore(run, preemptions=0, faults=0) == 2
+    assert explore(run, deviations=0, faults=0) == 1
     with pytest.raises(AssertionError, match=r"(?s)an update was lost.*repeat with the") as e:
-        explore(run, preemptions=1, faults=0)
+        explore(run, deviations=1, faults=0)
 
     made = [int(text) for text in str(e.value).rsplit("[", 1)[1].rstrip("]").split(",")]
     with pytest.raises(AssertionError, match="an update was lost"):
-        run(EnumeratedChoices(made, preemptions=1, faults=0))
+        run(EnumeratedChoices(made, deviations=1, faults=0))
 
 
 def test_every_schedule_of_two_tasks_is_met() -> None:
@@ -117,7 +117,7 @@ def test_every_schedule_of_two_tasks_is_met() -> None:
             world.run_all()
         orders.append("".join(order))
 
-    runs = explore(run, preemptions=9, faults=0)
+    runs = explore(run, deviations=9, faults=0)
 
     assert runs == len(orders)
     assert set(orders) == {"aabb", "abab", "abba", "baab", "baba", "bbaa"}

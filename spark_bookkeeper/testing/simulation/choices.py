@@ -57,25 +57,28 @@ class SeededChoices:
 class EnumeratedChoices:
     """The decisions of one run out of all: a given prefix, then always 0.
 
-    A switch away from a task that could go on costs one preemption, a fault costs one fault;
-    what is used up is offered no more. That bounds the tree and loses little: known
-    concurrency bugs need very few preemptions.
+    Undisturbed, a task goes on until it blocks, and then the one that has waited longest does.
+    Each other choice costs one deviation, each fault one fault; what is used up is offered no
+    more. So n steps make about n ** deviations runs, and little is lost: the known bugs of
+    concurrent programs need very few deviations.
+
+    Source: Emmi, Qadeer, Rakamaric, "Delay-bounded scheduling", POPL 2011.
     """
 
-    def __init__(self, prefix: list[int], *, preemptions: int, faults: int) -> None:
+    def __init__(self, prefix: list[int], *, deviations: int, faults: int) -> None:
         self._prefix = prefix
-        self._preemptions = preemptions
+        self._deviations = deviations
         self._faults = faults
         self.made: list[tuple[int, int]] = []
         """(choice, how many there were) of every decision that had more than one way."""
 
     def go_on(self, count: int) -> int:
-        choice = self._choose(count if self._preemptions > 0 else 1)
-        self._preemptions -= choice > 0
-        return choice
+        return self.next_task(count)
 
     def next_task(self, count: int) -> int:
-        return self._choose(count)
+        choice = self._choose(count if self._deviations > 0 else 1)
+        self._deviations -= choice > 0
+        return choice
 
     def fault(self, probabilities: list[float]) -> int:
         possible = [0] + [i + 1 for i, p in enumerate(probabilities) if p > 0]
@@ -99,7 +102,7 @@ class EnumeratedChoices:
 def explore(
     run: Callable[[EnumeratedChoices], None],
     *,
-    preemptions: int,
+    deviations: int,
     faults: int,
     limit: int | None = None,
 ) -> int:
@@ -107,7 +110,7 @@ def explore(
 
     Args:
         run: makes a new world with these choices and runs it; raises what is wrong with it.
-        preemptions: how often in a run a task that could go on is set aside.
+        deviations: how often in a run another task goes on than the one whose turn it is.
         faults: how many faults a run may meet.
         limit: stop after so many runs.
 
@@ -119,7 +122,7 @@ def explore(
     prefix: list[int] = []
     runs = 0
     while limit is None or runs < limit:
-        choices = EnumeratedChoices(prefix, preemptions=preemptions, faults=faults)
+        choices = EnumeratedChoices(prefix, deviations=deviations, faults=faults)
         try:
             run(choices)
         except AssertionError as error:

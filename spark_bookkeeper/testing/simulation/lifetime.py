@@ -129,17 +129,18 @@ class _Lifetime:
         self._cluster = SimCluster(world, script.bookies, script.plan)
         self._config = ClientConfig(max_group_entries=script.max_group_entries)
         self._ledger_id: LedgerId | None = None
+        self._waiting: list[Callable[[], None]] = []
+        """What lets each actor begin that has not begun yet."""
 
     def run(self) -> Outcome:
         self._world.start(self._world.actor("writer"), self._write)
-        waiting: list[tuple[str, Callable[[], None]]] = []
         for number, operation in enumerate(self._script.recoverers):
-            self._enter(f"recoverer-{number}", operation, self._recover, waiting)
+            self._enter(f"recoverer-{number}", operation, self._recover)
         if self._script.reader_at is not None:
-            self._enter("reader", self._script.reader_at, self._follow, waiting)
+            self._enter("reader", self._script.reader_at, self._follow)
         self._world.run_all()
-        for name, body in list(waiting):
-            self._world.start(self._world.actor(name), body)
+        for begin in list(self._waiting):
+            begin()
         self._world.run_all()
         self._cluster.heal()
         self._world.start(self._world.actor("last"), self._finish)
@@ -151,22 +152,16 @@ class _Lifetime:
             self._script, self._world.history, evidence.closed, self._world.steps, operations
         )
 
-    def _enter(
-        self,
-        name: str,
-        operation: int,
-        body: Callable[[Actor], None],
-        waiting: list[tuple[str, Callable[[], None]]],
-    ) -> None:
+    def _enter(self, name: str, operation: int, body: Callable[[Actor], None]) -> None:
         """Let an actor begin at an operation, or when the others have ended before that."""
         actor = self._world.actor(name)
-        entry = (name, lambda: body(actor))
-        waiting.append(entry)
 
         def begin() -> None:
-            waiting.remove(entry)
-            self._world.start(actor, entry[1])
+            if begin in self._waiting:
+                self._waiting.remove(begin)
+                self._world.start(actor, lambda: body(actor))
 
+        self._waiting.append(begin)
         self._cluster.faults.at_operation(operation, begin)
 
     # The writer
@@ -250,20 +245,19 @@ class _Lifetime:
             return
         actor = self._world.actor("last")
         context = self._cluster.context(actor, self._config)
+        came_back: list[int] = []
         try:
             reader = ledgers.open_ledger(context, self._ledger_id)
             self._closed(actor, reader.metadata)
             for entry in reader.entries():
                 self._world.history.note_returned(actor.name, entry.entry_id, entry.payload)
-            count = (
-                self._world.history.returned[-1].entry_id + 1
-                if reader.metadata.last_entry_id != -1
-                else 0
-            )
+                came_back.append(entry.entry_id)
         except BookKeeperError as error:
-            raise InvariantError(f"ledger-gets-closed: {type(error).__name__}: {error}") from error
-        if count != (reader.metadata.last_entry_id or 0) + 1:
-            raise InvariantError(f"acked-entries-are-readable: only {count} entries came back")
+            name = "acked-entries-are-readable" if came_back else "ledger-gets-closed"
+            raise InvariantError(f"{name}: {type(error).__name__}: {error}") from error
+        assert reader.metadata.last_entry_id is not None
+        if came_back != list(range(reader.metadata.last_entry_id + 1)):
+            raise InvariantError(f"acked-entries-are-readable: only {came_back} came back")
 
     def _closed(self, actor: Actor, metadata: LedgerMetadata) -> None:
         assert metadata.last_entry_id is not None

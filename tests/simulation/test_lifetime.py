@@ -1,0 +1,123 @@
+"""Lifetimes of ledgers: thousands from seeds, and every small one that few deviations make."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.testing.simulation.choices import EnumeratedChoices, explore
+from spark_bookkeeper.testing.simulation.faults import NO_FAULTS, FaultPlan, Rates
+from spark_bookkeeper.testing.simulation.lifetime import LifetimeError, Script, run_lifetime
+
+PACKAGE = "spark_bookkeeper.testing.simulation"
+BLOCKS = 20
+SEEDS_PER_BLOCK = 150
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_lifetimes_keep_every_invariant(block: int, only_seed: int | None) -> None:
+    seeds = range(block * SEEDS_PER_BLOCK, (block + 1) * SEEDS_PER_BLOCK)
+    if only_seed is not None:
+        seeds = range(only_seed, only_seed + (block == 0))
+
+    for seed in seeds:
+        try:
+            run_lifetime(seed)
+        except LifetimeError as error:
+            pytest.fail(
+                f"{error}\nor with `python -m pytest tests/simulation "
+                f"-k lifetimes_keep --seed {seed}`"
+            )
+
+
+def test_lifetimes_meet_what_they_are_for() -> None:
+    met: Counter[str] = Counter()
+    for seed in range(150):
+        outcome = run_lifetime(seed)
+        met.update({str(event[1]) for event in outcome.history.events})
+        met.update({str(event[-1]) for event in outcome.history.events})
+        if outcome.closed is not None:
+            met["several fragments"] += len(outcome.closed.fragments) > 1
+            met["recovered something"] += len(outcome.history.acknowledged) < 1 + (
+                outcome.closed.last_entry_id or 0
+            )
+
+    for what in (
+        *("crash", "pause", "resume", "down", "wipe", "power cut", "expire", "late"),
+        *("request lost", "answer lost", "will arrive late", "visible, never made durable"),
+        *("acknowledged", "closed", "returned", "was told"),
+        *("several fragments", "recovered something"),
+    ):
+        assert met[what] > 0, f"no lifetime of 150 met: {what}"
+
+
+def small(plan: FaultPlan = NO_FAULTS, recoverer_at: int = 12) -> Script:
+    """A writer of two entries and one recoverer that comes while they are written."""
+    return Script(
+        quorum=Quorum(3, 3, 2),
+        bookies=4,
+        payloads=(b"0", b"1"),
+        waits=frozenset({0}),
+        ending="close",
+        recoverers=(recoverer_at,),
+        reader_at=None,
+        plan=plan,
+    )
+
+
+@pytest.mark.parametrize("recoverer_at", [10, 20, 30])
+def test_every_lifetime_that_one_deviation_makes(recoverer_at: int) -> None:
+    def run(choices: EnumeratedChoices) -> None:
+        run_lifetime(0, small(recoverer_at=recoverer_at), choices)
+
+    runs = explore(run, deviations=1, faults=0)
+
+    assert runs > 100
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        Rates(request_lost=0.5, answer_lost=0.5),
+        Rates(late_effect=0.5),
+        Rates(crash=0.5),
+        Rates(pause=0.5),
+    ],
+    ids=["lost", "late", "crash", "pause"],
+)
+def test_every_lifetime_that_one_fault_makes(rates: Rates) -> None:
+    def run(choices: EnumeratedChoices) -> None:
+        run_lifetime(0, small(FaultPlan(storage=rates, metadata=rates)), choices)
+
+    runs = explore(run, deviations=0, faults=1)
+
+    assert runs > 20
+
+
+@pytest.mark.parametrize("recoverer_at", [10, 20, 30])
+def test_lifetimes_that_two_deviations_make(recoverer_at: int) -> None:
+    def run(choices: EnumeratedChoices) -> None:
+        run_lifetime(0, small(recoverer_at=recoverer_at), choices)
+
+    explore(run, deviations=2, faults=0, limit=300)
+
+
+def test_the_history_of_a_seed_does_not_depend_on_the_process() -> None:
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-m", PACKAGE, "--seed", "11", "--count", "5", "--verbose"],
+            env={"PYTHONHASHSEED": hash_seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout.rsplit("\n", 2)[0]
+        for hash_seed in ("1", "2")
+    }
+
+    assert len(outputs) == 1
+    for seed in range(11, 16):
+        assert run_lifetime(seed).history.digest() in next(iter(outputs))
