@@ -11,6 +11,7 @@ pair used here: it keeps the order and so every byte).
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
@@ -76,6 +77,11 @@ _MESSAGES: dict[str, dict[int, str]] = {
         2: "optional string value",
     },
 }
+
+_ESCAPE = re.compile(r"\\(?:[0-7]{3}|.)")
+_LETTERS = {r"\007": r"\a", r"\010": r"\b", r"\013": r"\v", r"\014": r"\f"}
+"""Java's protobuf text has letters for these bytes, Python's has only numbers."""
+
 _ENUMS = {
     "State": {"OPEN": 1, "IN_RECOVERY": 2, "CLOSED": 3},
     "DigestType": {"CRC32": 1, "HMAC": 2, "CRC32C": 3, "DUMMY": 4},
@@ -119,8 +125,9 @@ BookieServiceInfoFormat: Any = _CLASSES["BookieServiceInfoFormat"]
 
 
 def format_text(message: Any) -> str:
-    """A message as protobuf text, with octal escapes as BookKeeper writes them."""
-    return text_format.MessageToString(message, as_utf8=False)
+    """A message as protobuf text, with the escapes that BookKeeper writes."""
+    text = text_format.MessageToString(message, as_utf8=False)
+    return _ESCAPE.sub(lambda found: _LETTERS.get(found.group(), found.group()), text)
 
 
 def parse_text(text: str, message: Any) -> Any:

@@ -107,6 +107,28 @@ def test_what_is_no_metadata_is_refused(data: bytes) -> None:
         decode_ledger(data, "somewhere")
 
 
+def test_every_byte_has_the_escape_that_bookkeeper_writes() -> None:
+    # As BookKeeper 4.17.3 printed it.
+    expected = (
+        rb"\000\001\002\003\004\005\006\a\b\t\n\v\f\r\016\017"
+        rb"\020\021\022\023\024\025\026\027\030\031\032\033\034\035\036\037"
+        rb" !\"#$%&\'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`"
+        rb"abcdefghijklmnopqrstuvwxyz{|}~\177"
+    ) + b"".join(b"\\%03o" % byte for byte in range(128, 256))
+
+    data = encode_ledger(replace(_ledger(), format_version=2, password=bytes(range(256))))
+
+    assert b'password: "' + expected + b'"\n' in data
+    assert decode_ledger(data, "somewhere").password == bytes(range(256))
+
+
+def test_a_backslash_before_digits_is_no_escape() -> None:
+    data = encode_ledger(replace(_ledger(), format_version=2, password=rb"\007"))
+
+    assert rb'"\\007"' in data
+    assert decode_ledger(data, "somewhere").password == rb"\007"
+
+
 def test_unknown_fields_are_written_again() -> None:
     unknown = b"\xa2\x06\x03new"  # field 100, three bytes
 
