@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 from typing_extensions import Self
 
-from spark_bookkeeper.bookie.opening import open_storage
+from spark_bookkeeper.bookie.roots import open_storage
 from spark_bookkeeper.client import ledgers, views
 from spark_bookkeeper.client.bookies import Bookies
 from spark_bookkeeper.client.bulk import Frames

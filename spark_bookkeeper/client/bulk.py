@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -204,7 +205,7 @@ class FanOut:
         self._encoders: dict[int, PartEncoder] = {}
         self._channels = {t[0]: Channel[_Chunk](runtime, CHANNEL_BYTES) for t in plan.targets}
         self._writers = [
-            runtime.spawn(f"part-{task}-{target[0]}", lambda t=target: self._write(t))
+            runtime.spawn(f"part-{task}-{target[0]}", partial(self._write, target))
             for target in plan.targets
         ]
 

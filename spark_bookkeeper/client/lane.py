@@ -23,11 +23,9 @@ from spark_bookkeeper.errors import (
     SlotTakenError,
 )
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
-from spark_bookkeeper.protocol.quorum import Quorum
 
 if TYPE_CHECKING:
-    from spark_bookkeeper.bookie.encoding import LedgerEncoding
-    from spark_bookkeeper.bookie.schema import LedgerKey
+    from spark_bookkeeper.client.ledger import Ledger
     from spark_bookkeeper.client.pending import BulkBlock, PendingEntry
     from spark_bookkeeper.client.runtime import Runtime
 
@@ -54,29 +52,38 @@ class Lane:
         self,
         position: int,
         bookie: BookieId,
-        incarnation: str,
+        ledger: Ledger,
         first: EntryId,
         open_log: Callable[[BookieId, str], LedgerLog],
-        quorum: Quorum,
         token: str,
         runtime: Runtime,
     ) -> None:
         self.position = position
         self.bookie = bookie
-        self.incarnation = incarnation
+        self.incarnation = ledger.incarnations[bookie]
         self.next_entry = first
         """Everything below it that is striped here is stored here."""
-        self.is_retired = False
         self.sending_since: float | None = None
         """When the put that is on its way began; ``None`` while there is none."""
         self._open_log = open_log
         self._log: LedgerLog | None = None
-        self._quorum = quorum
+        self._key = ledger.key
+        self._encoding = ledger.encoding
+        self._quorum = ledger.metadata.quorum
+        self._is_retired = False
         self._token = token
         self._runtime = runtime
         self._slot = 0
 
-    def store(self, group: Group, key: LedgerKey, encoding: LedgerEncoding) -> None:
+    def retire(self) -> None:
+        """Nothing more is sent here, and no answer from here counts."""
+        self._is_retired = True
+
+    def is_active(self) -> bool:
+        """Whether its answers count."""
+        return not self._is_retired
+
+    def store(self, group: Group) -> None:
         """Store a group's own entries in the next slot; returns when that is durable.
 
         Raises:
@@ -103,8 +110,8 @@ class Lane:
         if not parts and not entries:
             return  # nothing of this group is striped here
         data = encode_add(
-            key,
-            encoding,
+            self._key,
+            self._encoding,
             self._token,
             self._slot,
             group.last_add_confirmed,

@@ -42,7 +42,7 @@ class Ledger:
 
     @property
     def ledger_id(self) -> LedgerId:
-        return self.key.ledger_id
+        return LedgerId(self.key.ledger_id)
 
     @property
     def schema(self) -> pa.Schema:
@@ -72,7 +72,8 @@ class Ledger:
             )
         except (KeyError, ValueError, pa.ArrowInvalid) as error:
             raise MetadataFormatError(
-                f"ledger {ledger_id} has no usable {NONCE}, {SCHEMA}, {INCARNATIONS} and {ENCODING} "
+                f"ledger {ledger_id} has no usable {NONCE}, {SCHEMA}, {INCARNATIONS} and "
+                f"{ENCODING} "
                 f"in its custom metadata ({error!r}): it was written by another BookKeeper client, "
                 "whose entries live on bookies that speak BookKeeper's own protocol. Its metadata "
                 "can be listed here; its entries cannot be read",
@@ -88,7 +89,8 @@ class Ledger:
         """Raises ``UnauthorizedError`` for another password than the ledger's."""
         if password != self.encoding.password:
             raise UnauthorizedError(
-                f"the password given for ledger {self.ledger_id} is not the one it was created with; "
+                f"the password given for ledger {self.ledger_id} is not the one it was "
+                "created with; "
                 "nothing was read or changed. Pass password=... as at create_ledger",
                 ledger_id=self.ledger_id,
             )
@@ -119,5 +121,5 @@ def with_incarnations(metadata: LedgerMetadata, added: Mapping[BookieId, str]) -
     return metadata.with_custom(**{INCARNATIONS: _dump(kept)})
 
 
-def _dump(value: Mapping[str, object]) -> bytes:
+def _dump(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

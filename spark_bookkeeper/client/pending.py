@@ -49,6 +49,7 @@ class PendingEntries:
     def __init__(self) -> None:
         self._entries: list[PendingEntry] = []
         self._first = 0
+        self._answered = 0
         self.size_bytes = 0
         """Bytes held, for back-pressure."""
 
@@ -76,9 +77,10 @@ class PendingEntries:
                 return group[:count]
         return group
 
-    def between(self, first: int, last: int) -> list[PendingEntry]:
-        """The entries ``first .. last``; those no longer held are left out."""
-        return self._entries[max(0, first - self._first) : max(0, last + 1 - self._first)]
+    def unanswered(self, through: int) -> list[PendingEntry]:
+        """Entries up to ``through`` that were not asked for here before; each is given once."""
+        start, self._answered = self._answered, through + 1
+        return self._entries[start - self._first : through + 1 - self._first]
 
     def forget_below(self, entry_id: int) -> None:
         """No lane needs the entries below this one any more."""

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
-from spark_bookkeeper.protocol.quorum import Quorum
 
 if TYPE_CHECKING:
-    from spark_bookkeeper.client.writer import SlotAck
+    from spark_bookkeeper.client.adds import SlotAck
 
 ACKS_SCHEMA = pa.schema(
     [
@@ -28,11 +26,6 @@ ACKS_SCHEMA = pa.schema(
 )
 
 
-def is_payload_schema(schema: pa.Schema) -> bool:
-    """Whether the ledger's entries are plain bytes."""
-    return schema.names == PAYLOAD_SCHEMA.names and pa.types.is_binary(schema.field(0).type)
-
-
 def to_table(data: Any, schema: pa.Schema) -> pa.Table:
     """Arrow or pandas data as a table of exactly the ledger's schema.
 
@@ -44,7 +37,8 @@ def to_table(data: Any, schema: pa.Schema) -> pa.Table:
     if not isinstance(data, pa.Table):
         if not hasattr(data, "iloc"):  # a pandas frame, without importing pandas for the test
             raise InvalidArgumentError(
-                f"append takes bytes, a Spark DataFrame, a pyarrow Table or RecordBatch or a pandas "
+                "append takes bytes, a Spark DataFrame, a pyarrow Table or RecordBatch or "
+                "a pandas "
                 f"DataFrame, not {type(data).__module__}.{type(data).__qualname__}"
             )
         try:
@@ -108,12 +102,12 @@ def one_batch(table: pa.Table) -> pa.RecordBatch:
 
 def acks_table(
     slots: Sequence[SlotAck],
-    quorum: Quorum,
     metadata: LedgerMetadata,
     confirmed: EntryId,
     pushed: EntryId,
 ) -> pa.Table:
     """Who stored which entry, from the slots that a writer remembers."""
+    quorum = metadata.quorum
     stored: dict[tuple[int, str], float] = {}
     for slot in slots:
         for entry_id in range(slot.first, slot.last + 1):

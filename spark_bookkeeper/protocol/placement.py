@@ -37,7 +37,7 @@ def choose(
         NotEnoughBookiesError: with every candidate and why it was not chosen.
     """
     chosen: list[BookieId] = []
-    causes: dict[str, str] = {bookie: reason for bookie, reason in excluded.items()}
+    causes: dict[str, str] = {str(bookie): reason for bookie, reason in excluded.items()}
     for candidate in candidates:
         if candidate.bookie_id in excluded:
             continue

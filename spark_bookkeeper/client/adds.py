@@ -1,0 +1,501 @@
+"""The adds of one open ledger: carries out what ``protocol.writer.Writer`` decides.
+
+Every bookie of the ensemble has a lane with a task of its own. Entries are pushed under one
+lock; the lanes take what has gathered, store it, and report to the machine, whose commands are
+carried out here: acknowledge, change the ensemble, give up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from typing_extensions import assert_never
+
+from spark_bookkeeper.client.bulk import BulkPlan, TaskResult, place
+from spark_bookkeeper.client.ensemble import change_ensemble, check_open, fenced_error
+from spark_bookkeeper.client.lane import Group, Lane
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.pending import PendingEntries, PendingEntry
+from spark_bookkeeper.errors import (
+    AppendFailedError,
+    BookKeeperError,
+    InvalidArgumentError,
+    LedgerClosedError,
+    LedgerError,
+    LedgerFencedError,
+)
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.protocol.writer import (
+    Acknowledge,
+    AddRequested,
+    BookieFailed,
+    BookieFenced,
+    ChangeEnsemble,
+    Command,
+    EnsembleChanged,
+    EnsembleChangeFailed,
+    FailPending,
+    Send,
+    Stored,
+    Writer,
+)
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.client.context import ClientContext
+    from spark_bookkeeper.client.runtime import Condition
+
+ACKS_KEPT = 10_000
+"""Slots of which is remembered who stored them, and when."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAck:
+    """One bookie stored the entries ``first .. last`` that are striped to it."""
+
+    bookie: BookieId
+    position: int
+    first: EntryId
+    last: EntryId
+    waited_ms: float
+    """From the append of the first of them to the bookie's answer."""
+
+
+class Adds:
+    """Pending entries, lanes and their machine. All methods may be called from any thread."""
+
+    def __init__(
+        self, context: ClientContext, ledger: Ledger, versioned: Versioned[LedgerMetadata]
+    ) -> None:
+        self.ledger = ledger
+        """As the writer last wrote or read its metadata."""
+        self.machine = Writer(ledger.metadata.quorum, ledger.metadata.last_fragment.ensemble)
+        self.confirmed_length = 0
+        """Sum of the lengths of the acknowledged entries."""
+        self._context = context
+        self._runtime = context.runtime
+        self._config = context.config
+        self._versioned = versioned
+        self._token = self._runtime.token()
+        self._quorum = ledger.metadata.quorum
+        self._changed: Condition = self._runtime.condition()
+        self._pending = PendingEntries()
+        self._length = 0
+        self._lanes: dict[int, Lane] = {}
+        self._is_started = False
+        self._is_closing = False
+        self._is_ended = False
+        self._is_bulk_running = False
+        self._is_delivering = False
+        self._to_deliver: deque[tuple[Future[int], BookKeeperError | None, int]] = deque()
+        self._left: dict[BookieId, str] = {}
+        self._error: BookKeeperError | None = None
+        self._acks: deque[SlotAck] = deque(maxlen=ACKS_KEPT)
+
+    # Pushing
+
+    def push(
+        self, payloads: Sequence[bytes | pa.RecordBatch], sizes: Sequence[int], expected: int | None
+    ) -> Future[int]:
+        """Take entries; the future gives the id of the last one when it is acknowledged.
+
+        Waits while more than ``max_pending_bytes`` are on their way, or a bulk append runs.
+        """
+        future: Future[int] = Future()
+        with self._changed:
+            self._admit(sum(sizes), expected)
+            self._start()
+            now = self._runtime.now()
+            last = len(payloads) - 1
+            for index, (payload, size) in enumerate(zip(payloads, sizes, strict=True)):
+                self._length += size
+                self._pending.push(
+                    PendingEntry(
+                        EntryId(self.machine.last_add_pushed + 1 + index),
+                        size,
+                        self._length,
+                        now,
+                        payload,
+                        future if index == last else None,
+                    )
+                )
+            self._pushed(len(payloads), future)
+        if not payloads:
+            self._deliver()
+        return future
+
+    def begin_bulk(self, expected: int | None) -> BulkPlan:
+        """Hold the next entry id for a bulk append; other appends wait until ``end_bulk``."""
+        with self._changed:
+            self._admit(0, expected)
+            self._start()
+            self._is_bulk_running = True
+            return BulkPlan(
+                key=self.ledger.key,
+                encoding=self.ledger.encoding,
+                quorum=self._quorum,
+                first_entry_id=EntryId(self.machine.last_add_pushed + 1),
+                targets=tuple(
+                    (p, lane.bookie, lane.incarnation, self._context.bookies.root_uri(lane.bookie))
+                    for p, lane in sorted(self._lanes.items())
+                ),
+                entry_target_bytes=self.ledger.entry_target_bytes,
+            )
+
+    def end_bulk(self, plan: BulkPlan, results: Sequence[TaskResult]) -> Future[int]:
+        """Number the entries that tasks wrote, and hand them to the lanes."""
+        future: Future[int] = Future()
+        with self._changed:
+            self._is_bulk_running = False
+            self._changed.notify_all()
+            if self._error is not None:
+                raise self._error
+            block, sizes = place(plan, results, self._length)
+            now = self._runtime.now()
+            for index, size in enumerate(sizes):
+                self._length += size
+                entry_id = EntryId(block.first + index)
+                waiter = future if entry_id == block.last else None
+                # Nothing of it is held in memory, so it counts as empty here.
+                self._pending.push(
+                    PendingEntry(entry_id, 0, self._length, now, None, waiter, block)
+                )
+            self._pushed(len(sizes), future)
+            for position, bookie, cause in _failed_targets(results):
+                lane = self._lanes.get(position)
+                if lane is not None and lane.bookie == bookie:
+                    self._lose(lane, cause)
+        self._deliver()
+        return future
+
+    def cancel_bulk(self) -> None:
+        """The tasks failed: what they wrote is listed nowhere, and the next append may go on."""
+        with self._changed:
+            self._is_bulk_running = False
+            self._changed.notify_all()
+
+    def _admit(self, size_bytes: int, expected: int | None) -> None:
+        """Back-pressure, the turn behind a bulk append, and what is refused."""
+        limit = self._config.max_pending_bytes
+        while self._error is None and (
+            self._is_bulk_running
+            or (self._pending.size_bytes and self._pending.size_bytes + size_bytes > limit)
+        ):
+            self._changed.wait()
+        if self._error is not None:
+            raise self._error
+        if self._is_closing:
+            raise LedgerClosedError(
+                f"the writer of ledger {self.ledger.ledger_id} is closed; create another ledger to "
+                "go on",
+                ledger_id=self.ledger.ledger_id,
+                last_entry_id=self.machine.last_add_confirmed,
+            )
+        following = self.machine.last_add_pushed + 1
+        if expected is not None and expected != following:
+            raise InvalidArgumentError(
+                f"expected_entry_id={expected}, but the next entry of ledger "
+                f"{self.ledger.ledger_id} is {following}; nothing was appended. If this is "
+                "a retry, "
+                "the earlier call may have succeeded: read the ledger"
+            )
+
+    def _pushed(self, count: int, future: Future[int]) -> None:
+        if count:
+            self._carry_out(self.machine.step(AddRequested(count)))
+        else:
+            self._to_deliver.append((future, None, self.machine.last_add_pushed))
+        self._changed.notify_all()
+
+    # Waiting and ending
+
+    def flush(self) -> EntryId:
+        """Wait until everything pushed so far is acknowledged; returns the LAC."""
+        with self._changed:
+            target = self.machine.last_add_pushed
+            while self.machine.last_add_confirmed < target and self._error is None:
+                self._changed.wait()
+            if self.machine.last_add_confirmed < target:
+                assert self._error is not None
+                raise self._error
+            return self.machine.last_add_confirmed
+
+    def acks(self) -> tuple[list[SlotAck], EntryId, EntryId]:
+        """Who stored the last slots; the LAC and the LAP."""
+        with self._changed:
+            return list(self._acks), self.machine.last_add_confirmed, self.machine.last_add_pushed
+
+    def drain(self) -> BookKeeperError | None:
+        """Take no more entries; wait until what is pending is on its whole write set.
+
+        Returns:
+            why entries could not be acknowledged, or ``None``.
+        """
+        with self._changed:
+            self._is_closing = True
+            while self._error is None and (
+                self.machine.has_pending or self._is_bulk_running or self._is_any_lane_behind()
+            ):
+                self._changed.wait()
+            self._end()
+            return self._error
+
+    def close(self) -> None:
+        """Fix the end of the ledger at the LAC, by CAS while OPEN; see ``LedgerWriter.close``."""
+        confirmed, length = self.machine.last_add_confirmed, self.confirmed_length
+
+        def closed(old: LedgerMetadata) -> LedgerMetadata | None:
+            if old.is_closed and (old.last_entry_id, old.length_bytes) == (confirmed, length):
+                return None  # somebody closed it exactly where this writer would
+            check_open(self.ledger, old, confirmed)
+            return old.closed(confirmed, length)
+
+        store, ledger_id = self._context.store, self.ledger.ledger_id
+        self._adopt(update_ledger(store, ledger_id, closed, known=self._versioned))
+
+    def abandon(self) -> None:
+        """Stop at once, without closing."""
+        with self._changed:
+            self._is_closing = True
+            self._fail(
+                AppendFailedError(
+                    f"the writer of ledger {self.ledger.ledger_id} was abandoned; pending entries "
+                    "may or may not be written: open the ledger to recover it, and read to know",
+                    ledger_id=self.ledger.ledger_id,
+                )
+            )
+            self._end()
+        self._deliver()
+
+    def _end(self) -> None:
+        self._is_ended = True
+        for lane in self._lanes.values():
+            lane.retire()
+        self._lanes.clear()
+        self._changed.notify_all()
+
+    def _is_any_lane_behind(self) -> bool:
+        pushed = self.machine.last_add_pushed
+        return any(lane.next_entry <= pushed for lane in self._lanes.values())
+
+    # Lanes
+
+    def _start(self) -> None:
+        """Start the lanes with the first append."""
+        if not self._is_started:
+            self._is_started = True
+            self._carry_out(self.machine.start())
+            self._runtime.spawn("writer-watch", self._watch)
+
+    def _run_lane(self, lane: Lane) -> None:
+        while True:
+            with self._changed:
+                while lane.is_active() and lane.next_entry > self.machine.last_add_pushed:
+                    self._changed.wait()
+                if not lane.is_active():
+                    return
+                group = self._take(lane)
+                lane.sending_since = self._runtime.now()
+            error: BookKeeperError | None = None
+            try:
+                lane.store(group)
+            except BookKeeperError as caught:
+                error = caught
+            with self._changed:
+                lane.sending_since = None
+                if not lane.is_active():
+                    return
+                if error is None:
+                    self._stored(lane, group)
+                elif isinstance(error, LedgerFencedError):
+                    confirmed = self.machine.last_add_confirmed
+                    self._error = fenced_error(self.ledger, confirmed, error.message)
+                    self._carry_out(self.machine.step(BookieFenced(lane.position, lane.bookie)))
+                else:
+                    self._lose(lane, error.message)
+                self._changed.notify_all()
+            self._deliver()
+            if error is not None:
+                return
+
+    def _take(self, lane: Lane) -> Group:
+        entries = self._pending.group(
+            lane.next_entry,
+            self.machine.last_add_pushed,
+            self._config.max_group_entries,
+            self._config.max_group_bytes,
+        )
+        last = entries[-1].entry_id
+        return Group(
+            lane.next_entry, last, entries, self.machine.last_add_confirmed, entries[0].bulk
+        )
+
+    def _stored(self, lane: Lane, group: Group) -> None:
+        lane.next_entry = EntryId(group.last + 1)
+        waited_ms = (self._runtime.now() - group.entries[0].pushed_at) * 1000
+        ack = SlotAck(lane.bookie, lane.position, group.first, group.last, waited_ms)
+        self._acks.append(ack)
+        self._carry_out(self.machine.step(Stored(lane.position, lane.bookie, group.last)))
+        self._forget()
+
+    def _lose(self, lane: Lane, cause: str) -> None:
+        """A bookie is lost to this writer, for good."""
+        if not lane.is_active():
+            return
+        lane.retire()
+        self._left[lane.bookie] = f"lost to this writer: {cause}"
+        if self._lanes.get(lane.position) is lane:
+            del self._lanes[lane.position]
+        if self._is_closing and not self.machine.has_pending:
+            return  # everything is acknowledged; re-replication will fill what is missing
+        self._carry_out(self.machine.step(BookieFailed(lane.position, lane.bookie)))
+
+    def _forget(self) -> None:
+        """Drop entries that nobody needs any more: acknowledged, and stored by every lane."""
+        needed = min(
+            (lane.next_entry for lane in self._lanes.values()),
+            default=self.machine.last_add_pushed + 1,
+        )
+        self._pending.forget_below(min(needed, self.machine.last_add_confirmed + 1))
+
+    def _watch(self) -> None:
+        """Give up a bookie whose put takes longer than ``add_timeout_ms``."""
+        limit = self._config.add_timeout_ms / 1000
+        while True:
+            with self._changed:
+                if self._is_ended or self._error is not None:
+                    return
+                now = self._runtime.now()
+                for lane in list(self._lanes.values()):
+                    if lane.sending_since is not None and now - lane.sending_since > limit:
+                        self._lose(lane, f"no answer for {limit:.0f} seconds")
+                        self._changed.notify_all()
+            self._deliver()
+            with self._changed:
+                if not self._is_ended and self._error is None:
+                    self._changed.wait(limit / 4)
+
+    # Carrying out commands; the lock is held
+
+    def _carry_out(self, commands: Iterable[Command]) -> None:
+        for command in commands:
+            match command:
+                case Send(position, bookie, first):
+                    self._open_lane(position, bookie, first)
+                case Acknowledge(through):
+                    self._acknowledge(through)
+                case ChangeEnsemble(first, failed):
+                    self._spawn_change(first, dict(failed))
+                case FailPending():
+                    self._fail(self._error or self._gave_up("no ensemble could be formed"))
+                case _:
+                    assert_never(command)
+
+    def _open_lane(self, position: int, bookie: BookieId, first: EntryId) -> None:
+        lane = Lane(
+            position,
+            bookie,
+            self.ledger,
+            first,
+            lambda bookie, incarnation: self._context.bookies.log(bookie, self.ledger, incarnation),
+            self._token,
+            self._runtime,
+        )
+        self._lanes[position] = lane
+        name = f"lane-{self.ledger.ledger_id}-{position}"
+        self._runtime.spawn(name, lambda: self._run_lane(lane))
+
+    def _acknowledge(self, through: EntryId) -> None:
+        acknowledged = self._pending.unanswered(through)
+        for entry in acknowledged:
+            if entry.future is not None:
+                self._to_deliver.append((entry.future, None, entry.entry_id))
+        self.confirmed_length = acknowledged[-1].length_after
+        self._changed.notify_all()
+
+    def _fail(self, error: BookKeeperError) -> None:
+        self._error = self._error or error
+        for entry in self._pending.unanswered(self.machine.last_add_pushed):
+            if entry.future is not None:
+                self._to_deliver.append((entry.future, self._error, NO_ENTRY))
+        for lane in self._lanes.values():
+            lane.retire()
+        self._lanes.clear()
+        self._changed.notify_all()
+
+    def _deliver(self) -> None:
+        """Resolve futures in entry order, outside the lock: callbacks may call us again."""
+        with self._changed:
+            if self._is_delivering:
+                return
+            self._is_delivering = True
+        while True:
+            with self._changed:
+                if not self._to_deliver:
+                    self._is_delivering = False
+                    return
+                ready = list(self._to_deliver)
+                self._to_deliver.clear()
+            for future, error, entry_id in ready:
+                if error is None:
+                    future.set_result(entry_id)
+                else:
+                    future.set_exception(error)
+
+    # Ensemble change
+
+    def _spawn_change(self, first: EntryId, failed: dict[int, BookieId]) -> None:
+        self._runtime.spawn("ensemble-change", lambda: self._change(first, failed))
+
+    def _change(self, first: EntryId, failed: dict[int, BookieId]) -> None:
+        with self._changed:
+            left = dict(self._left)
+        try:
+            updated = change_ensemble(
+                self._context, self.ledger, self._versioned, first, failed, left
+            )
+        except BookKeeperError as error:
+            with self._changed:
+                is_final = isinstance(error, LedgerError)
+                self._error = self._error or (error if is_final else self._gave_up(error.message))
+                self._carry_out(self.machine.step(EnsembleChangeFailed()))
+                self._changed.notify_all()
+        else:
+            with self._changed:
+                self._adopt(updated)
+                ensemble = updated.value.last_fragment.ensemble
+                self._carry_out(self.machine.step(EnsembleChanged(ensemble)))
+                self._forget()
+                self._changed.notify_all()
+        self._deliver()
+
+    def _adopt(self, versioned: Versioned[LedgerMetadata]) -> None:
+        self._versioned = versioned
+        self.ledger = self.ledger.with_metadata(versioned.value)
+
+    def _gave_up(self, cause: str) -> AppendFailedError:
+        lost = "; ".join(f"{bookie} {why}" for bookie, why in sorted(self._left.items()))
+        return AppendFailedError(
+            f"ledger {self.ledger.ledger_id} takes no more entries from this writer: {cause}. "
+            + (f"Bookies: {lost}. " if lost else "")
+            + f"Entries after {self.machine.last_add_confirmed} may or may not be written: "
+            "open the "
+            "ledger to recover it, and read to know",
+            ledger_id=self.ledger.ledger_id,
+        )
+
+
+def _failed_targets(results: Sequence[TaskResult]) -> list[tuple[int, BookieId, str]]:
+    """Bookies on which some task could not write, each once, with the first cause."""
+    failed: dict[tuple[int, BookieId], str] = {}
+    for result in results:
+        for (position, bookie), cause in result.failures.items():
+            failed.setdefault((position, bookie), cause)
+    return [(position, bookie, cause) for (position, bookie), cause in failed.items()]
