@@ -13,7 +13,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from spark_bookkeeper.errors import MetadataFormatError, MetadataUnavailableError
 from spark_bookkeeper.metadata import paths, refusals
@@ -48,10 +48,10 @@ class ZooKeeperStore:
         token: gives 32 random hexadecimal digits, never the same twice.
         session_timeout_ms: a bookie that is silent for so long is gone.
         patience_ms: how long an operation waits for an answer, the first connection too.
-        options: further arguments of the ZooKeeper client.
+        options: how to reach and prove oneself to ZooKeeper, see ``options.py``.
 
     Raises:
-        InvalidArgumentError: the URI is none.
+        InvalidArgumentError: the URI is none, or an option is wrong.
         MetadataUnavailableError: no server answered.
     """
 
@@ -62,7 +62,7 @@ class ZooKeeperStore:
         token: Callable[[], str],
         session_timeout_ms: int = 10_000,
         patience_ms: int = 10_000,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, str] | None = None,
     ) -> None:
         self.uri = parse_metadata_uri(uri) if isinstance(uri, str) else uri
         self._root = self.uri.root

@@ -19,6 +19,7 @@ from kazoo.client import KazooClient
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import (
     InvalidArgumentError,
+    MetadataError,
     MetadataFormatError,
     MetadataUnavailableError,
     NoClusterError,
@@ -500,3 +501,19 @@ def test_equal_ledgers_differ_in_their_token(zookeeper: ZooKeeperStores) -> None
 
     assert len(tokens) == 6
     assert replace(open_ledger(), ctoken=5) == open_ledger()
+
+
+def test_a_cluster_can_be_closed_to_all_but_its_creator(zookeeper: ZooKeeperStores) -> None:
+    options = {"acl": "creator", "auth_data": "digest:ann:secret"}
+    uri = f"{zookeeper.address}{zookeeper.root}"
+    ann = ZooKeeperStore(uri, token=_token, options=options)
+    bob = ZooKeeperStore(uri, token=_token, options={"auth_data": "digest:bob:secret"})
+    ann.initialize_cluster()
+
+    with pytest.raises(MetadataError, match="refused") as caught:
+        bob.instance_id()
+
+    assert not isinstance(caught.value, MetadataUnavailableError)
+    assert len(ann.instance_id()) == 36
+    ann.close()
+    bob.close()

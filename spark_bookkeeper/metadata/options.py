@@ -1,0 +1,67 @@
+"""Options of the ZooKeeper client, as text that people write, turned into values.
+
+They come from ``zk.*`` options and configuration files and go to kazoo's client under the same
+names. Only what concerns reaching and proving oneself to ZooKeeper is passed on; time-outs and
+retries have their own settings.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from spark_bookkeeper.errors import InvalidArgumentError
+
+
+def _switch(text: str) -> bool:
+    if text.strip().lower() not in {"true", "false"}:
+        raise ValueError("it is neither true nor false")
+    return text.strip().lower() == "true"
+
+
+def _credentials(text: str) -> list[tuple[str, str]]:
+    scheme, separator, credential = text.partition(":")
+    if not separator or not scheme or not credential:
+        raise ValueError("it is not of the form scheme:credential, like digest:user:password")
+    return [(scheme, credential)]
+
+
+def _access(text: str) -> str:
+    if text not in {"open", "creator"}:
+        raise ValueError("it is neither open (everybody) nor creator (who made it, and no other)")
+    return text
+
+
+_KNOWN: Final[dict[str, Callable[[str], Any]]] = {
+    "acl": _access,
+    "auth_data": _credentials,
+    "ca": str,
+    "certfile": str,
+    "check_hostname": _switch,
+    "keyfile": str,
+    "keyfile_password": str,
+    "randomize_hosts": _switch,
+    "use_ssl": _switch,
+    "verify_certs": _switch,
+}
+
+
+def client_options(options: Mapping[str, str]) -> dict[str, Any]:
+    """The values that these texts mean.
+
+    Raises:
+        InvalidArgumentError: a name is not known, or a value cannot be meant. The value is not
+            shown, as it may be a secret.
+    """
+    values: dict[str, Any] = {}
+    for name, text in options.items():
+        if name not in _KNOWN:
+            near = difflib.get_close_matches(name, _KNOWN, n=1)
+            hint = f"did you mean {near[0]!r}" if near else f"known are {', '.join(_KNOWN)}"
+            raise InvalidArgumentError(f"ZooKeeper option {name!r} is not known; {hint}?")
+        try:
+            values[name] = _KNOWN[name](text)
+        except ValueError as error:
+            raise InvalidArgumentError(f"ZooKeeper option {name!r}: {error}") from None
+    return values
