@@ -26,6 +26,9 @@ from spark_bookkeeper.errors import (
 PROBE_DIRECTORY: Final = ".probe"
 """Where the probe writes; removed when it ends."""
 
+AGENT_PROBE_PREFIX: Final = "probe-"
+"""Files at the root with which an agent asks from time to time whether the storage answers."""
+
 _RACERS: Final = 8
 _CONTENT_BYTES: Final = 1 << 20
 
@@ -168,7 +171,7 @@ def format_partition(
         UnsuitableStorageError: the probe failed.
         BookieUnavailableError: no answer; nothing is formatted, or all but the marker.
     """
-    found = [name for name in storage.list("") if name not in (PROBE_DIRECTORY, "lost+found")]
+    found = [name for name in storage.list("") if not _is_ignored(name)]
     if found and is_empty_required:
         marker = read_marker(storage)
         owner = (
@@ -196,3 +199,10 @@ def wipe_partition(storage: Storage) -> None:
     storage.delete(MARKER_PATH)
     for name in ("ledgers", "retired", PROBE_DIRECTORY):
         storage.delete_directory(name)
+    for name in storage.list(""):
+        if name.startswith(AGENT_PROBE_PREFIX):
+            storage.delete(name)
+
+
+def _is_ignored(name: str) -> bool:
+    return name in (PROBE_DIRECTORY, "lost+found") or name.startswith(AGENT_PROBE_PREFIX)

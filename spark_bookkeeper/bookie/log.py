@@ -16,20 +16,15 @@ from typing import Final
 from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import Location, PartRef, PlacedPart, StoredEntry
-from spark_bookkeeper.bookie.framing import FrameError, header_end
-from spark_bookkeeper.bookie.index import (
-    UNBOUNDED,
-    Doubt,
-    EntryIndex,
-    Holding,
-    Tail,
-    possible_range,
-)
+from spark_bookkeeper.bookie.index import UNBOUNDED, EntryIndex, Tail
 from spark_bookkeeper.bookie.marker import check_marker
+from spark_bookkeeper.bookie.named import NamedStorage
 from spark_bookkeeper.bookie.reading import EntryReader, ScannedRows
 from spark_bookkeeper.bookie.record import Record, RecordKind, decode, encode_copy, encode_fence
-from spark_bookkeeper.bookie.schema import LedgerKey, copy_range, slot_number
+from spark_bookkeeper.bookie.schema import LedgerKey
+from spark_bookkeeper.bookie.slots import SlotReader
 from spark_bookkeeper.bookie.storage import FileSink, Storage
+from spark_bookkeeper.bookie.verification import Verification, verify
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     CorruptEntryError,
@@ -39,12 +34,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.protocol.ids import NO_ENTRY
 
-_HEADER_GUESS_BYTES: Final = 64 << 10
-"""Read first; a longer header takes a second read."""
-
 _COPY_CHUNK_BYTES: Final = 8 << 20
-
-_CACHED_RECORDS: Final = 256
 
 
 class LedgerLog:
@@ -66,13 +56,13 @@ class LedgerLog:
         key: LedgerKey,
         encoding: LedgerEncoding,
     ) -> None:
-        self.storage = storage
+        self.storage: Storage = NamedStorage(storage, bookie_id)
         self.bookie_id = bookie_id
         self.incarnation = incarnation
         self.key = key
         self.encoding = encoding
-        self._reader = EntryReader(storage, bookie_id, encoding)
-        self._records: dict[str, Record] = {}  # present records never change (R1)
+        self._reader = EntryReader(self.storage, bookie_id, encoding)
+        self._slots = SlotReader(self.storage, bookie_id, key, encoding)
         self._ranges: dict[int, tuple[int, int]] = {}
         """First and last entry of the slots added in this session, where still needed."""
         self._won: set[int] = set()
@@ -208,13 +198,13 @@ class LedgerLog:
             NoSuchLedgerError: the ledger was deleted here.
             BookieUnavailableError: no answer.
         """
-        self._records.clear()  # what was seen earlier may have vanished in a power cut
-        occupied = self._list_slots()
+        self._slots.forget()
+        occupied = self._slots.numbers()
         if not occupied:
             self._check_tombstone()
             self.storage.make_directory(self.key.slots)
         fence_at = self._put_fence(occupied)
-        tail = self._tail(occupied | {fence_at}, after, has_copies=len(occupied) > 0)
+        tail = self._slots.tail(occupied | {fence_at}, after, has_copies=len(occupied) > 0)
         self._check_life()
         return replace(tail, slots=fence_at, is_fenced=True)
 
@@ -226,14 +216,14 @@ class LedgerLog:
             BookieUnavailableError: no answer.
         """
         if self._top is None:
-            occupied = self._list_slots()
+            occupied = self._slots.numbers()
         else:  # no listing: a reader that follows a ledger asks often
             occupied = set(range(self._top + 1))
         number = max(occupied, default=-1) + 1
         while self.storage.size(self.key.slot(number)) is not None:
             occupied.add(number)
             number += 1
-        tail = self._tail(occupied, after, has_copies=False)
+        tail = self._slots.tail(occupied, after, has_copies=False)
         self._check_life()
         self._top = max(occupied, default=None)
         return tail
@@ -247,8 +237,8 @@ class LedgerLog:
             CorruptEntryError: a slot cannot be decoded.
             BookieUnavailableError: no answer.
         """
-        for number in sorted(self._list_slots(), reverse=newest_first):
-            record = self._record(self.key.slot(number))
+        for number in sorted(self._slots.numbers(), reverse=newest_first):
+            record = self._slots.record(self.key.slot(number))
             if record is not None:
                 yield replace(record, slot=number)
 
@@ -263,19 +253,14 @@ class LedgerLog:
             BookieUnavailableError: no answer.
         """
         end = UNBOUNDED if last is None else last
-        numbers = self._list_slots()
+        numbers = self._slots.numbers()
         number = max(numbers, default=-1) + 1
         while self.storage.size(self.key.slot(number)) is not None:  # a listing proves nothing
             numbers.add(number)
             number += 1
-        ordered = sorted(numbers)
-        start = self._bisect(ordered, first)
-        holdings, doubts = self._collect(_upwards(ordered, start), first, end)
-        copies, copy_doubts = self._copies(first, end)
+        index = self._slots.search(numbers, first, end)
         self._check_life()
-        return EntryIndex(
-            self.bookie_id, self.key, first, end, (*holdings, *copies), (*doubts, *copy_doubts)
-        )
+        return index
 
     def read(self, location: Location) -> StoredEntry:
         """One verified entry; see ``EntryReader.read``."""
@@ -288,6 +273,16 @@ class LedgerLog:
     def scan(self, locations: Iterable[Location]) -> Iterator[ScannedRows]:
         """Verified rows, a message at a time; see ``EntryReader.scan``."""
         return self._reader.scan(locations)
+
+    def verify(self, first: int = 0, last: int | None = None) -> Verification:
+        """Read everything this bookie holds of the entries ``first..last``, byte for byte.
+
+        Raises:
+            CookieMismatchError: another incarnation.
+            BookieUnavailableError: no answer at all.
+        """
+        index = self.locate(first, last)
+        return verify(self.storage, self.bookie_id, self.key, self.encoding, index)
 
     # Inside
 
@@ -360,167 +355,12 @@ class LedgerLog:
         while True:
             while number in occupied:
                 number += 1
-            if number > 0 and self._is_fence(number - 1):
+            if number > 0 and self._slots.is_fence(number - 1):
                 self.storage.sync(self.key.slot(number - 1))  # another's, merely found (R9b)
                 return number - 1
             if self.storage.put_if_absent(self.key.slot(number), fence):
                 return number
             occupied.add(number)  # lost the race: a fence, or the writer's; look again
-
-    def _is_fence(self, number: int) -> bool:
-        try:
-            record = self._record(self.key.slot(number))
-        except CorruptEntryError:
-            return False
-        return record is not None and record.kind is RecordKind.FENCE
-
-    def _tail(self, occupied: set[int], after: int | None, *, has_copies: bool) -> Tail:
-        holdings: list[Holding] = []
-        readable: list[tuple[int, Record]] = []
-        unreadable: list[tuple[int, str, bool]] = []
-        confirmed: int = NO_ENTRY
-        floor: int = NO_ENTRY
-        is_fenced = False
-        for number in sorted(occupied, reverse=True):
-            path = self.key.slot(number)
-            try:
-                record = self._record(path)
-            except CorruptEntryError as error:
-                unreadable.append((number, error.message, True))
-                continue
-            if record is None:
-                unreadable.append((number, "it is gone", False))
-                continue
-            if record.kind is RecordKind.FENCE:
-                is_fenced = True
-                continue
-            readable.append((number, record))
-            confirmed = max(confirmed, record.last_add_confirmed)
-            floor = confirmed if after is None else min(confirmed, after)
-            if record.last <= floor:  # so is everything below: slots ascend in entry ids
-                break
-            holdings.append(Holding(path, record))
-        doubts = [
-            Doubt(*possible_range(number, number, readable), self.key.slot(number), why, bad)
-            for number, why, bad in unreadable
-        ]
-        copies, copy_doubts = self._copies(floor + 1, UNBOUNDED) if has_copies else ([], [])
-        entries = EntryIndex(
-            self.bookie_id,
-            self.key,
-            floor + 1,
-            UNBOUNDED,
-            (*reversed(holdings), *copies),
-            (*doubts, *copy_doubts),
-        )
-        return Tail(max(occupied, default=-1) + 1, is_fenced, confirmed, entries)
-
-    def _bisect(self, numbers: Sequence[int], entry_id: int) -> int:
-        """Index to read on from, upwards, to meet every slot with entries from ``entry_id`` on.
-
-        A readable slot below them comes first, since it bounds what damaged ones can hold.
-        """
-        low, high = 0, len(numbers)
-        while low < high:
-            middle = (low + high) // 2
-            probe = middle
-            while probe >= low and (record := self._add_at(numbers[probe])) is None:
-                probe -= 1
-            if probe < low or (record is not None and record.last < entry_id):
-                low = middle + 1
-            else:
-                high = probe
-        start = low - 1
-        while start > 0 and self._add_at(numbers[start]) is None:
-            start -= 1
-        return max(start, 0)
-
-    def _add_at(self, number: int) -> Record | None:
-        try:
-            record = self._record(self.key.slot(number))
-        except CorruptEntryError:
-            return None
-        return record if record is not None and record.kind is RecordKind.ADD else None
-
-    def _collect(
-        self, slots: Iterable[tuple[int, int, bool]], first: int, last: int
-    ) -> tuple[list[Holding], list[Doubt]]:
-        """Records that hold entries of a range, and doubts about slots that are no use.
-
-        Args:
-            slots: runs of slot numbers, ascending, and whether the run is a hole.
-            first: of the range.
-            last: of the range.
-        """
-        holdings: list[Holding] = []
-        readable: list[tuple[int, Record]] = []
-        unreadable: list[tuple[int, int, str, bool]] = []
-        for low, high, is_hole in slots:
-            path = self.key.slot(low)
-            if is_hole:
-                unreadable.append((low, high, "a slot below existing ones is missing", False))
-                continue
-            try:
-                record = self._record(path)
-            except CorruptEntryError as error:
-                unreadable.append((low, high, error.message, True))
-                continue
-            if record is None:
-                unreadable.append((low, high, "it is gone", False))
-                continue
-            if record.kind is RecordKind.FENCE:
-                continue
-            readable.append((low, record))
-            if record.first > last:
-                break
-            if record.last >= first:
-                holdings.append(Holding(path, record))
-        doubts = [
-            Doubt(*possible_range(low, high, readable), self.key.slot(low), why, bad)
-            for low, high, why, bad in unreadable
-        ]
-        return holdings, doubts
-
-    def _copies(self, first: int, last: int) -> tuple[list[Holding], list[Doubt]]:
-        holdings: list[Holding] = []
-        doubts: list[Doubt] = []
-        for name in self.storage.list(self.key.copies):
-            held = copy_range(name)
-            if held is None or held[0] > last or held[1] < first:
-                continue
-            path = self.key.copy(name)
-            try:
-                record = self._record(path)
-            except CorruptEntryError as error:
-                doubts.append(Doubt(*held, path, error.message, True))
-                continue
-            if record is not None and record.kind is RecordKind.COPY:
-                holdings.append(Holding(path, record))
-            else:
-                doubts.append(Doubt(*held, path, "it is gone", False))
-        return holdings, doubts
-
-    def _record(self, path: str) -> Record | None:
-        """A verified header, ``None`` if the file is not there."""
-        record = self._records.get(path)
-        if record is None:
-            head = self.storage.read_range(path, 0, _HEADER_GUESS_BYTES)
-            try:
-                if head is not None and header_end(head) > len(head) == _HEADER_GUESS_BYTES:
-                    head = self.storage.read_range(path, 0, header_end(head))
-            except FrameError:
-                pass  # decode says what is wrong
-            if head is None:
-                return None
-            record = decode(head, self.key, self.encoding, bookie_id=self.bookie_id, path=path)
-            if len(self._records) >= _CACHED_RECORDS:
-                self._records.clear()
-            self._records[path] = record
-        return record
-
-    def _list_slots(self) -> set[int]:
-        names = self.storage.list(self.key.slots)
-        return {number for name in names if (number := slot_number(name)) is not None}
 
     def _part_checksum(
         self, name: str, size: int, write: Callable[[bytes], None] | None = None
@@ -549,13 +389,3 @@ class LedgerLog:
                 f"ledger {self.key.ledger_id} was deleted on bookie {self.bookie_id}",
                 ledger_id=self.key.ledger_id,
             )
-
-
-def _upwards(numbers: Sequence[int], start: int) -> Iterator[tuple[int, int, bool]]:
-    """Runs ``(low, high, is_hole)`` of slot numbers from an index on, the holes between them."""
-    previous = numbers[start - 1] if start else -1
-    for number in numbers[start:]:
-        if number > previous + 1:
-            yield previous + 1, number - 1, True
-        yield number, number, False
-        previous = number

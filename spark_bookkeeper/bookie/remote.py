@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from tempfile import SpooledTemporaryFile
 from typing import Any, Final
 
 import fsspec
@@ -27,6 +28,9 @@ _CONFLICT_ATTEMPTS: Final = 8
 
 _BLOCK_BYTES: Final = 16 << 20
 """Size of one piece of a multipart upload."""
+
+_SPOOLED_BYTES: Final = 64 << 20
+"""Beyond this a file in pieces waits on the local disk instead of in memory."""
 
 _EXTRAS: Final = {
     "s3": "s3",
@@ -99,18 +103,21 @@ class RemoteStorage(Storage):
             full = self._full(path)
             if self._fs.exists(full):
                 raise FileExistsError(f"{full}: the name is taken")
+            if not _is_object_store(self._fs):
+                return _SpooledSink(self, path)
             try:
                 file = self._fs.open(full, "xb", block_size=_BLOCK_BYTES)
             except ValueError:  # no exclusive mode; the name is used by nobody else (rule R15)
                 file = self._fs.open(full, "wb", block_size=_BLOCK_BYTES)
-        return _RemoteSink(self, path, file)
+        return _UploadSink(self, path, file)
 
     @override
     def read(self, path: str) -> bytes | None:
         with self._translated(path):
             try:
                 data: bytes = self._fs.cat_file(self._full(path))
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                _require_bucket(error)
                 return None
             return data
 
@@ -120,8 +127,9 @@ class RemoteStorage(Storage):
             return None if self.size(path) is None else b""
         with self._translated(path):
             try:
-                data: bytes = self._fs.cat_file(self._full(path), offset, offset + length)
-            except FileNotFoundError:
+                data: bytes = self._fs.cat_file(self._full(path), start=offset, end=offset + length)
+            except FileNotFoundError as error:
+                _require_bucket(error)
                 return None
             except Exception as error:
                 if _is_beyond_end(error):
@@ -210,7 +218,35 @@ class RemoteStorage(Storage):
             ) from error
 
 
-class _RemoteSink(FileSink):
+class _SpooledSink(FileSink):
+    """For file systems that would show a file while it is still written: one put at the end."""
+
+    def __init__(self, storage: RemoteStorage, path: str) -> None:
+        self._storage = storage
+        self._path = path
+        self._file = SpooledTemporaryFile(max_size=_SPOOLED_BYTES)  # noqa: SIM115  (kept open)
+
+    @override
+    def write(self, data: Buffer) -> None:
+        with self._storage._translated(self._path):  # noqa: SLF001  (the same module)
+            self._file.write(data)
+
+    @override
+    def finish(self) -> None:
+        with self._storage._translated(self._path):  # noqa: SLF001  (the same module)
+            self._file.seek(0)
+            if not self._storage.put_if_absent(self._path, self._file.read()):
+                raise FileExistsError(f"{self._path}: the name is taken")
+        self.abandon()
+
+    @override
+    def abandon(self) -> None:
+        self._file.close()
+
+
+class _UploadSink(FileSink):
+    """A multipart upload: the object appears when it is completed."""
+
     def __init__(self, storage: RemoteStorage, path: str, file: Any) -> None:
         self._storage = storage
         self._path = path
@@ -264,6 +300,12 @@ def _is_taken(error: BaseException) -> bool:
 
 def _is_conflict(error: BaseException) -> bool:
     return _status(error) == 409 or "ConditionalRequestConflict" in str(error)
+
+
+def _require_bucket(error: FileNotFoundError) -> None:
+    """A bucket that is not there is no answer about a file that may be in it (rule R5)."""
+    if "NoSuchBucket" in f"{error} {error.__cause__}":
+        raise error
 
 
 def _is_beyond_end(error: BaseException) -> bool:

@@ -1,62 +1,15 @@
-"""Bookies in memory, and the values that tests of the slot log share."""
+"""What the tests of the slot log share."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import pytest
 
-from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.format import format_partition
-from spark_bookkeeper.bookie.log import LedgerLog
-from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.memory import Faults, MemoryDisk, MemoryStorage
-from spark_bookkeeper.bookie.record import NewEntry, encode_add
-from spark_bookkeeper.bookie.schema import LedgerKey
-from spark_bookkeeper.bookie.storage import Storage
-
-BOOKIE_ID = "10.0.0.1:3181"
-
-
-@dataclass
-class Bookie:
-    """One bookie in memory, with as many clients as asked for."""
-
-    disk: MemoryDisk
-    marker: Marker
-    key: LedgerKey = field(default_factory=lambda: LedgerKey(7, "n1"))
-    encoding: LedgerEncoding = field(default_factory=LedgerEncoding)
-
-    def log(self, faults: Faults | None = None) -> LedgerLog:
-        """A client of its own; ``prepare`` has not been called."""
-        storage = MemoryStorage(self.disk) if faults is None else MemoryStorage(self.disk, faults)
-        return self.log_on(storage)
-
-    def log_on(self, storage: Storage) -> LedgerLog:
-        """A client that uses another handle."""
-        return LedgerLog(storage, BOOKIE_ID, self.marker.incarnation, self.key, self.encoding)
-
-    def writer(self) -> LedgerLog:
-        """A client that has prepared the ledger's directory."""
-        log = self.log()
-        log.prepare()
-        return log
-
-    def record(
-        self, slot: int, first: int, last: int | None = None, lac: int = -1, token: str = "w1"
-    ) -> bytes:
-        """An ADD whose entries' payloads are their ids."""
-        entries = [
-            NewEntry(entry_id, entry_id + 1, str(entry_id).encode())
-            for entry_id in range(first, (first if last is None else last) + 1)
-        ]
-        return encode_add(self.key, self.encoding, token, slot, lac, entries)
-
-    def slot_path(self, slot: int) -> str:
-        """Path of a slot."""
-        return self.key.slot(slot)
+from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Bookie
 
 
 @pytest.fixture

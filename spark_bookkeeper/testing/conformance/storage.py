@@ -1,0 +1,262 @@
+"""What every bookie's storage promises, as tests: subclass once for each back end.
+
+A back end's test module gives a fixture ``storages`` that returns ``Storages``, and
+
+::
+
+    class TestMyStorage(StorageConformance):
+        pass
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+import pytest
+
+from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.errors import BookieUnavailableError
+
+RACERS = 16
+
+NAMES = 12
+"""Names that are raced for, one after the other."""
+
+RACE_BYTES = 200_000
+
+
+class Storages(Protocol):
+    """Handles on one partition that is empty at first."""
+
+    def open(self) -> Storage:
+        """A handle of its own, as another client has."""
+
+    def race(self, run: Callable[[Storage, int], list[bool]]) -> list[list[bool]]:
+        """``run(handle, racer)`` for each of the racers at once, in processes where possible."""
+
+    def vanish(self) -> None:
+        """The partition stops answering."""
+
+
+class ThreadRace:
+    """Racers as threads, for back ends that live in this process."""
+
+    def open(self) -> Storage:
+        """As in ``Storages``."""
+        raise NotImplementedError
+
+    def race(self, run: Callable[[Storage, int], list[bool]]) -> list[list[bool]]:
+        """As in ``Storages``."""
+        results: list[list[bool]] = [[] for _ in range(RACERS)]
+        errors: list[BaseException] = []
+
+        def racer(number: int) -> None:
+            try:
+                results[number] = run(self.open(), number)
+            except BaseException as error:  # noqa: BLE001  (handed to the caller below)
+                errors.append(error)
+
+        threads = [threading.Thread(target=racer, args=(n,)) for n in range(RACERS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        return results
+
+
+def content_of(racer: int) -> bytes:
+    """Content that shows who wrote it, and whether it is whole."""
+    return bytes([racer + 1]) * RACE_BYTES
+
+
+def race_for_names(storage: Storage, racer: int) -> list[bool]:
+    """Put into each name in turn; a reader's look at each name, whenever it is there."""
+    won = []
+    for number in range(NAMES):
+        path = f"race/{number}"
+        won.append(storage.put_if_absent(path, content_of(racer)))
+        seen = storage.read(path)
+        assert seen is not None, "a name that is taken can be read"
+        assert len(seen) == RACE_BYTES, "nobody sees a piece"
+        assert len(set(seen)) == 1, "nobody sees a mixture"
+    return won
+
+
+class StorageConformance:
+    """Rules R1, R9, R15 and R18 of SLOT-LOG, and the difference of absent and unknown."""
+
+    def directory(self, storages: Storages, name: str = "d") -> Storage:
+        """A handle, and a directory to work in."""
+        storage = storages.open()
+        storage.make_directory(name)
+        return storage
+
+    def test_of_many_who_create_a_name_one_wins_and_nobody_sees_a_piece(
+        self, storages: Storages
+    ) -> None:
+        storage = self.directory(storages, "race")
+
+        results = storages.race(race_for_names)
+
+        for number in range(NAMES):
+            winners = [racer for racer, won in enumerate(results) if won[number]]
+            assert len(winners) == 1
+            assert storage.read(f"race/{number}") == content_of(winners[0])
+
+    def test_a_name_that_is_taken_keeps_its_content(self, storages: Storages) -> None:
+        storage = self.directory(storages)
+        assert storage.put_if_absent("d/a", b"first")
+
+        assert not storages.open().put_if_absent("d/a", b"second")
+        assert not storage.put_if_absent("d/a", b"first"), "a lost answer looks like this"
+        assert storage.read("d/a") == b"first"
+
+    def test_what_is_not_there_is_certainly_absent(self, storages: Storages) -> None:
+        storage = self.directory(storages)
+
+        assert storage.read("d/a") is None
+        assert storage.read_range("d/a", 0, 10) is None
+        assert storage.map("d/a") is None
+        assert storage.size("d/a") is None
+        assert list(storage.list("nowhere")) == []
+
+    def test_what_does_not_answer_is_unknown_and_never_absent(self, storages: Storages) -> None:
+        storage = self.directory(storages)
+        storage.put_if_absent("d/a", b"content")
+        storages.vanish()
+
+        calls: Sequence[Callable[[], object]] = (
+            lambda: storage.read("d/a"),
+            lambda: storage.read_range("d/a", 0, 1),
+            lambda: storage.size("d/a"),
+            lambda: storage.put_if_absent("d/b", b"x"),
+            lambda: storage.sync("d/a"),
+            lambda: storage.list("d"),
+        )
+        for call in calls:
+            with pytest.raises(BookieUnavailableError):
+                call()
+
+    def test_ranges_end_with_the_file(self, storages: Storages) -> None:
+        storage = self.directory(storages)
+        storage.put_if_absent("d/a", b"0123456789")
+
+        assert storage.read_range("d/a", 0, 4) == b"0123"
+        assert storage.read_range("d/a", 4, 4) == b"4567"
+        assert storage.read_range("d/a", 8, 100) == b"89"
+        assert storage.read_range("d/a", 10, 5) == b""
+        assert storage.read_range("d/a", 50, 5) == b""
+        assert storage.size("d/a") == 10
+        mapped = storage.map("d/a")
+        assert mapped is not None
+        assert bytes(mapped) == b"0123456789"
+
+    def test_a_listing_shows_at_once_what_is_there(self, storages: Storages) -> None:
+        storage, other = self.directory(storages), storages.open()
+        assert list(other.list("d")) == []
+
+        storage.put_if_absent("d/b", b"")
+        storage.put_if_absent("d/a", b"x")
+
+        assert list(other.list("d")) == ["a", "b"]
+        storage.delete("d/a")
+        assert list(other.list("d")) == ["b"]
+        storage.make_directory("d/sub")
+        storage.put_if_absent("d/sub/c", b"")
+        assert list(other.list("d")) == ["b", "sub"]
+        assert "d" in other.list("")
+
+    def test_deleting_is_idempotent(self, storages: Storages) -> None:
+        storage = self.directory(storages)
+        storage.put_if_absent("d/a", b"x")
+
+        for _ in range(2):
+            storage.delete("d/a")
+            assert storage.read("d/a") is None
+        storage.put_if_absent("d/b", b"x")
+        for _ in range(2):
+            storage.delete_directory("d")
+            assert storage.read("d/b") is None
+            assert list(storage.list("d")) == []
+
+    def test_a_name_can_be_created_again_after_it_was_deleted(self, storages: Storages) -> None:
+        storage = self.directory(storages)
+        storage.put_if_absent("d/a", b"x")
+        storage.delete("d/a")
+
+        assert storage.put_if_absent("d/a", b"y")
+        assert storage.read("d/a") == b"y"
+
+    def test_a_file_in_pieces_appears_whole_when_it_is_finished(self, storages: Storages) -> None:
+        storage = self.directory(storages)
+        sink = storage.create("d/part")
+        piece = b"0123456789abcdef" * 65_536
+
+        sink.write(piece)
+        sink.write(memoryview(piece)[:100])
+        sink.write(pa.py_buffer(b"end"))
+        assert storages.open().read("d/part") is None
+        assert "part" not in storages.open().list("d")
+        sink.finish()
+
+        assert storages.open().read("d/part") == piece + piece[:100] + b"end"
+        storages.open().sync("d/part")
+
+    def test_a_file_that_was_abandoned_is_not_there(self, storages: Storages) -> None:
+        storage = self.directory(storages)
+        sink = storage.create("d/part")
+        sink.write(b"x" * 100_000)
+
+        sink.abandon()
+        sink.abandon()
+
+        assert storage.read("d/part") is None
+        assert list(storage.list("d")) == []
+
+    def test_a_file_in_pieces_does_not_replace_another(self, storages: Storages) -> None:
+        storage = self.directory(storages)
+        storage.put_if_absent("d/part", b"first")
+
+        with pytest.raises(BookieUnavailableError):  # noqa: PT012  (either step may refuse)
+            sink = storage.create("d/part")
+            sink.write(b"second")
+            sink.finish()
+
+        assert storage.read("d/part") == b"first"
+
+    def test_what_has_vanished_cannot_be_synced(self, storages: Storages) -> None:
+        storage = self.directory(storages)
+
+        with pytest.raises(BookieUnavailableError):
+            storage.sync("d/a")
+
+    def test_a_put_does_not_make_the_directory_again(self, storages: Storages) -> None:
+        storage = self.directory(storages)
+        storage.delete_directory("d")
+
+        if storage.has_directories:
+            with pytest.raises(BookieUnavailableError):
+                storage.put_if_absent("d/a", b"x")
+            assert storage.read("d/a") is None
+        else:
+            assert storage.put_if_absent("d/a", b"x")
+
+    def test_making_a_directory_makes_its_parents_and_can_be_repeated(
+        self, storages: Storages
+    ) -> None:
+        storage = storages.open()
+
+        for _ in range(2):
+            storage.make_directory("a/b/c")
+
+        assert storage.put_if_absent("a/b/c/d", b"x")
+
+    def test_space_is_two_numbers_or_nothing(self, storages: Storages) -> None:
+        space = storages.open().space()
+
+        assert space is None or 0 <= space[0] <= space[1]

@@ -1,0 +1,107 @@
+"""Counting what a bookie's storage is asked, so that tests can assert exact costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from typing_extensions import Buffer, override
+
+from spark_bookkeeper.bookie.storage import FileSink, Storage
+
+
+class Call(NamedTuple):
+    """One operation that was asked for."""
+
+    operation: str
+    path: str
+
+
+class CountingStorage(Storage):
+    """Passes everything on and notes it. ``calls`` may be shared by several storages."""
+
+    def __init__(self, storage: Storage, calls: list[Call] | None = None) -> None:
+        self.inner = storage
+        self.calls: list[Call] = [] if calls is None else calls
+
+    def count(self) -> Counter[str]:
+        """How often each operation was asked for."""
+        return Counter(call.operation for call in self.calls)
+
+    @property
+    @override
+    def uri(self) -> str:
+        return self.inner.uri
+
+    @property
+    @override
+    def has_directories(self) -> bool:
+        return self.inner.has_directories
+
+    @override
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        self._note("put_if_absent", path)
+        return self.inner.put_if_absent(path, data)
+
+    @override
+    def create(self, path: str) -> FileSink:
+        self._note("create", path)
+        return self.inner.create(path)
+
+    @override
+    def read(self, path: str) -> bytes | None:
+        self._note("read", path)
+        return self.inner.read(path)
+
+    @override
+    def read_range(self, path: str, offset: int, length: int) -> bytes | None:
+        self._note("read_range", path)
+        return self.inner.read_range(path, offset, length)
+
+    @override
+    def map(self, path: str) -> Buffer | None:
+        self._note("map", path)
+        return self.inner.map(path)
+
+    @override
+    def size(self, path: str) -> int | None:
+        self._note("size", path)
+        return self.inner.size(path)
+
+    @override
+    def list(self, directory: str) -> Sequence[str]:
+        self._note("list", directory)
+        return self.inner.list(directory)
+
+    @override
+    def make_directory(self, path: str) -> None:
+        self._note("make_directory", path)
+        self.inner.make_directory(path)
+
+    @override
+    def sync(self, path: str) -> None:
+        self._note("sync", path)
+        self.inner.sync(path)
+
+    @override
+    def delete(self, path: str) -> None:
+        self._note("delete", path)
+        self.inner.delete(path)
+
+    @override
+    def delete_directory(self, path: str) -> None:
+        self._note("delete_directory", path)
+        self.inner.delete_directory(path)
+
+    @override
+    def space(self) -> tuple[int, int] | None:
+        self._note("space", "")
+        return self.inner.space()
+
+    @override
+    def close(self) -> None:
+        self.inner.close()
+
+    def _note(self, operation: str, path: str) -> None:
+        self.calls.append(Call(operation, path))

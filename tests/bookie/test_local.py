@@ -1,0 +1,193 @@
+"""Files and directories: the conformance suite with real processes, and what a disk does."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.bookie import local
+from spark_bookkeeper.bookie.local import LocalStorage
+from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError
+from spark_bookkeeper.testing.conformance.storage import (
+    RACERS,
+    StorageConformance,
+    Storages,
+    race_for_names,
+)
+
+
+def _race(root: str, unnamed_files: bool, racer: int) -> list[bool]:
+    storage = LocalStorage(root)
+    storage._unnamed_files &= unnamed_files
+    Path(root, f"ready-{racer}").touch()
+    while len(list(Path(root).glob("ready-*"))) < RACERS:
+        pass
+    return race_for_names(storage, racer)
+
+
+class LocalStorages:
+    """Handles on one directory."""
+
+    def __init__(self, root: Path, unnamed_files: bool) -> None:
+        self.root = root
+        self.unnamed_files = unnamed_files
+
+    def open(self) -> Storage:
+        """A handle with files that have no name until they are finished, or hidden ones."""
+        storage = LocalStorage(self.root)
+        storage._unnamed_files &= self.unnamed_files
+        return storage
+
+    def race(self, run: Callable[[Storage, int], list[bool]]) -> list[list[bool]]:
+        """Racers as processes."""
+        assert run is race_for_names
+        with ProcessPoolExecutor(RACERS, mp_context=get_context("forkserver")) as processes:
+            runs = [
+                processes.submit(_race, str(self.root), self.unnamed_files, n)
+                for n in range(RACERS)
+            ]
+            return [each.result() for each in runs]
+
+    def vanish(self) -> None:
+        """A file stands where the partition was, so that no answer says "absent"."""
+        shutil.rmtree(self.root)
+        self.root.write_text("not a directory")
+
+
+class TestUnnamedFiles(StorageConformance):
+    """Files that have no name until they are finished."""
+
+    @pytest.fixture
+    def storages(self, tmp_path: Path) -> Storages:
+        root = tmp_path / "root"
+        root.mkdir()
+        return LocalStorages(root, unnamed_files=True)
+
+
+class TestHiddenFiles(StorageConformance):
+    """Files under a hidden name, where the file system has no others."""
+
+    @pytest.fixture
+    def storages(self, tmp_path: Path) -> Storages:
+        root = tmp_path / "root"
+        root.mkdir()
+        return LocalStorages(root, unnamed_files=False)
+
+
+@pytest.fixture(params=[True, False], ids=["unnamed", "hidden"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> LocalStorage:
+    storage = LocalStorage(tmp_path)
+    storage._unnamed_files &= request.param
+    return storage
+
+
+def test_r9_content_is_synced_before_the_name_and_the_name_before_the_answer(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    link, fsync = os.link, os.fsync
+
+    def noted_content(descriptor: int) -> None:
+        steps.append(f"content of {os.fstat(descriptor).st_size} bytes")
+        fsync(descriptor)
+
+    def noted_link(*args: object, **options: object) -> None:
+        steps.append("link")
+        link(*args, **options)  # type: ignore[arg-type]  # passed on as it came
+
+    def noted_name(descriptor: int) -> None:
+        steps.append(
+            "directory" if os.path.samestat(os.fstat(descriptor), os.stat(tmp_path)) else "?"
+        )
+        fsync(descriptor)
+
+    monkeypatch.setattr(local, "_sync_content", noted_content)
+    monkeypatch.setattr(os, "link", noted_link)
+    monkeypatch.setattr(os, "fsync", noted_name)
+
+    storage.put_if_absent("a", b"12345")
+
+    assert steps == ["content of 5 bytes", "link", "directory"]
+
+
+def test_a_full_disk_leaves_nothing_behind(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int, data: memoryview) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+
+    with pytest.raises(BookieFullError, match="No space left"):
+        storage.put_if_absent("a", b"x")
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_full_disk_ends_a_file_in_pieces_without_a_trace(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = storage.create("a")
+    monkeypatch.setattr(local, "_sync_content", _fail_with(errno.ENOSPC))
+
+    with pytest.raises(BookieFullError):
+        sink.finish()
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_error_of_the_disk_names_the_path_and_the_cause(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.put_if_absent("a", b"x")
+    monkeypatch.setattr(os, "open", _fail_with(errno.EIO))
+
+    with pytest.raises(BookieUnavailableError, match="Input/output error") as caught:
+        storage.read("a")
+
+    assert str(tmp_path / "a") in str(caught.value)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert pickle.loads(pickle.dumps(caught.value)).path == str(tmp_path / "a")
+
+
+def test_files_of_killed_writers_are_not_listed_and_can_be_collected(tmp_path: Path) -> None:
+    storage = LocalStorage(tmp_path)
+    storage._unnamed_files = False
+    sink = storage.create("part")  # and the process is killed here
+    sink.write(b"x")
+
+    assert storage.list("") == []
+    assert len(storage.temporary_files("")) == 1
+    sink.abandon()
+    assert storage.temporary_files("") == []
+
+
+def test_no_descriptor_stays_open(storage: LocalStorage) -> None:
+    storage.make_directory("d")
+    before = len(os.listdir("/proc/self/fd"))
+
+    for number in range(5):
+        storage.put_if_absent(f"d/{number}", b"x")
+        storage.put_if_absent("d/0", b"x")
+        storage.read(f"d/{number}")
+        storage.map(f"d/{number}")
+        storage.create(f"d/p{number}").abandon()
+        storage.sync(f"d/{number}")
+
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def _fail_with(number: int) -> Callable[..., int]:
+    def fail(*args: object, **options: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    return fail

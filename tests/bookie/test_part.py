@@ -1,0 +1,173 @@
+"""Parts: streamed by tasks, listed by a record, copied as files."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_bookkeeper.bookie.digest import crc
+from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.entry import PartRef, PlacedPart
+from spark_bookkeeper.bookie.part import PartEncoder
+from spark_bookkeeper.bookie.record import encode_add
+from spark_bookkeeper.bookie.schema import LedgerKey, part_name
+from spark_bookkeeper.errors import CorruptEntryError, InvalidArgumentError
+from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.testing.slotlog import Bookie
+
+SCHEMA = pa.schema([("n", pa.int64()), ("tags", pa.list_(pa.struct([("t", pa.string())])))])
+
+
+def rows(entry: int, count: int) -> pa.RecordBatch:
+    return pa.record_batch(
+        [
+            pa.array(range(entry * 1000, entry * 1000 + count), pa.int64()),
+            pa.array(
+                [None if n % 3 else [{"t": f"{entry}/{n}"}] for n in range(count)],
+                SCHEMA.field(1).type,
+            ),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def write_part(bookie: Bookie, name: str, batches: list[pa.RecordBatch]) -> PartRef:
+    sink = bookie.log().create_part(name)
+    encoder = PartEncoder(bookie.key, bookie.encoding, sink.write)
+    for batch in batches:
+        encoder.add(batch)
+    ref = encoder.finish(name)
+    sink.finish()
+    return ref
+
+
+def place(ref: PartRef, first: int, step: int = 1) -> PlacedPart:
+    ids = tuple(first + step * n for n in range(len(ref.sizes)))
+    return PlacedPart(ref, ids, tuple((entry_id + 1) * 1000 for entry_id in ids))
+
+
+@pytest.fixture(
+    params=[(None, DigestType.CRC32C), ("lz4", DigestType.MAC), ("zstd", DigestType.CRC32)]
+)
+def typed(bookie: Bookie, request: pytest.FixtureRequest) -> Bookie:
+    """The bookie with a ledger of nested rows."""
+    compression, digest_type = request.param
+    bookie.encoding = LedgerEncoding(SCHEMA, digest_type, b"secret", compression)
+    return bookie
+
+
+def test_a_part_is_an_arrow_file_whose_entries_are_read_one_by_one(typed: Bookie) -> None:
+    typed.writer()
+    batches = [rows(0, 5), rows(1, 0), rows(2, 2000)]
+    name = part_name("attempt", 0, 0)
+
+    ref = write_part(typed, name, batches)
+    data = encode_add(typed.key, typed.encoding, "w", 0, -1, parts=[place(ref, 0)], spans=[(0, 2)])
+    typed.log().add(0, data)
+
+    content = typed.disk.files[typed.key.part(name)]
+    assert (len(content), crc(content)) == (ref.size_bytes, ref.crc32c)
+    table = pa.ipc.open_file(content).read_all()
+    assert table.equals(pa.Table.from_batches(batches), check_metadata=False)
+    log = typed.log()
+    index = log.locate(0)
+    assert [e.batch() for e in log.read_many(index.locations())] == batches
+    assert [scanned.batch for scanned in log.scan(index.locations())] == batches
+    assert log.read(index.places(2)[0]).length_after == 3000
+    assert next(log.records()).spans == ((0, 2),)
+
+
+def test_entries_of_stripes_are_told_apart_in_one_record(typed: Bookie) -> None:
+    writer = typed.writer()
+    first = write_part(typed, "a-0-0.arrow", [rows(0, 3), rows(2, 3)])
+    second = write_part(typed, "a-0-1.arrow", [rows(1, 3), rows(3, 3)])
+
+    parts = [place(first, 0, 2), place(second, 1, 2)]
+    writer.add(0, encode_add(typed.key, typed.encoding, "w", 0, -1, parts=parts))
+
+    index = writer.locate(1, 2)
+    assert list(index) == [1, 2]
+    assert [e.batch() for e in writer.read_many(index.locations())] == [rows(1, 3), rows(2, 3)]
+
+
+def test_a_part_in_which_a_bit_flipped_loses_that_entry_alone(typed: Bookie) -> None:
+    writer = typed.writer()
+    ref = write_part(typed, "a-0-0.arrow", [rows(0, 50), rows(1, 50)])
+    writer.add(0, encode_add(typed.key, typed.encoding, "w", 0, -1, parts=[place(ref, 0)]))
+    at = ref.first_offset + ref.sizes[0] + ref.sizes[1] // 2
+    typed.disk.corrupt(
+        typed.key.part(ref.name), lambda d: d[:at] + bytes([d[at] ^ 16]) + d[at + 1 :]
+    )
+
+    log = typed.log()
+    good, bad = log.locate(0).locations()
+    assert log.read(good).batch() == rows(0, 50)
+    with pytest.raises(CorruptEntryError, match="entry 1"):
+        log.read(bad)
+
+
+def test_a_part_is_copied_as_a_file_and_its_entries_are_found_through_a_copy(
+    typed: Bookie,
+) -> None:
+    writer = typed.writer()
+    ref = write_part(typed, "a-0-0.arrow", [rows(0, 50), rows(1, 50)])
+    target = Bookie(type(typed.disk)("b2"), typed.marker, typed.key, typed.encoding)
+    target.disk.files["BOOKIE"] = typed.marker.encode()
+
+    copied = target.log().copy_part(writer, ref)
+    target.log().write_copy(parts=[place(copied, 0)])
+
+    assert copied == ref
+    assert target.log().copy_part(writer, ref) == ref, "repeating it changes nothing"
+    log = target.log()
+    assert [e.batch() for e in log.read_many(log.locate(0).locations())] == [
+        rows(0, 50),
+        rows(1, 50),
+    ]
+    target.disk.power_cut()
+    assert typed.key.part(ref.name) in target.disk.files
+
+
+def test_a_damaged_part_is_not_copied(typed: Bookie) -> None:
+    writer = typed.writer()
+    ref = write_part(typed, "a-0-0.arrow", [rows(0, 50)])
+    typed.disk.corrupt(typed.key.part(ref.name), lambda d: d[:-1])
+    target = Bookie(type(typed.disk)("b2"), typed.marker, typed.key, typed.encoding)
+
+    with pytest.raises(CorruptEntryError, match="checksum"):
+        target.log().copy_part(writer, ref)
+
+    assert typed.key.part(ref.name) not in target.disk.files
+
+
+def test_a_part_takes_another_name_where_its_own_is_taken_by_damage(typed: Bookie) -> None:
+    writer = typed.writer()
+    ref = write_part(typed, "a-0-0.arrow", [rows(0, 50)])
+    target = Bookie(type(typed.disk)("b2"), typed.marker, typed.key, typed.encoding)
+    target.log().create_part(ref.name).finish()
+
+    assert target.log().copy_part(writer, ref).name == "a-0-0-1.arrow"
+
+
+def test_large_columns_are_passed_on_without_being_gathered() -> None:
+    pieces: list[int] = []
+    encoding = LedgerEncoding(pa.schema([("b", pa.binary())]))
+    encoder = PartEncoder(
+        LedgerKey(1, "n"), encoding, lambda d: pieces.append(memoryview(d).nbytes)
+    )
+    batch = pa.record_batch([pa.array([b"x" * 1000] * 4000)], schema=encoding.schema)
+
+    encoder.add(batch)
+    ref = encoder.finish("p")
+
+    assert sum(pieces) == ref.size_bytes == encoder.size_bytes
+    assert 4_000_000 in pieces
+
+
+def test_rows_of_another_schema_are_refused_with_both_shown() -> None:
+    encoder = PartEncoder(LedgerKey(1, "n"), LedgerEncoding(SCHEMA), lambda data: None)
+
+    with pytest.raises(InvalidArgumentError, match="n: int64") as caught:
+        encoder.add(pa.record_batch([pa.array(["x"])], names=["other"]))
+
+    assert "other: string" in str(caught.value)

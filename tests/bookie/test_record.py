@@ -1,0 +1,183 @@
+"""Records: bytes that plain pyarrow opens, and headers that cannot be mistaken."""
+
+from __future__ import annotations
+
+import pickle
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_bookkeeper.bookie.encoding import LedgerEncoding, plain_schema
+from spark_bookkeeper.bookie.entry import NewEntry
+from spark_bookkeeper.bookie.record import (
+    RecordKind,
+    decode,
+    encode_add,
+    encode_batches,
+    encode_entries,
+    encode_fence,
+)
+from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA, LedgerKey
+from spark_bookkeeper.errors import CorruptEntryError, InvalidArgumentError
+from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.testing.slotlog import Bookie
+
+KEY = LedgerKey(7, "n1")
+PLAIN = LedgerEncoding()
+
+ENTRIES = [NewEntry(n, n + 1, b"%d" % n) for n in range(3)]
+
+
+def test_plain_pyarrow_opens_a_slot_and_shows_its_rows() -> None:
+    data = encode_add(KEY, PLAIN, "w", 0, -1, ENTRIES)
+
+    table = pa.ipc.open_file(data).read_all()
+
+    assert table.column("payload").to_pylist() == [b"0", b"1", b"2"]
+    assert pa.ipc.open_stream(data[8:]).read_all().equals(table)
+
+
+def test_plain_pyarrow_opens_a_fence() -> None:
+    assert pa.ipc.open_file(encode_fence(KEY)).read_all().num_rows == 0
+
+
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_messages_are_those_that_arrow_writes_itself(compression: str | None) -> None:
+    encoding = LedgerEncoding(compression=compression)
+    batch = pa.record_batch([pa.array([b"x" * 1000] * 50)], schema=PAYLOAD_SCHEMA)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, PAYLOAD_SCHEMA, options=encoding.write_options) as writer:
+        writer.write_batch(batch)
+
+    message = encode_batches(encoding, [batch])[0].to_pybytes()
+
+    assert message in sink.getvalue().to_pybytes()
+
+
+def test_bytes_and_rows_may_share_a_record(bookie: Bookie) -> None:
+    batch = pa.record_batch([pa.array([b"x", b"y"])], schema=PAYLOAD_SCHEMA)
+    entries = [NewEntry(0, 1, b"0"), NewEntry(1, 200, batch), NewEntry(2, 201, b"2")]
+    log = bookie.writer()
+
+    log.add(0, encode_add(bookie.key, bookie.encoding, "w", 0, -1, entries))
+
+    found = list(log.read_many(log.locate(0).locations()))
+    assert [e.entry_id for e in found] == [0, 1, 2]
+    assert [e.is_payload for e in found] == [True, False, True]
+    assert (found[0].payload, found[1].batch(), found[2].payload) == (b"0", batch, b"2")
+    assert pa.ipc.open_file(bookie.disk.files[bookie.slot_path(0)]).read_all().num_rows == 4
+
+
+def test_one_encoding_serves_several_bookies() -> None:
+    encoded = encode_entries(PLAIN, ENTRIES)
+
+    shared = encode_add(KEY, PLAIN, "w", 5, 1, encoded)
+
+    assert shared == encode_add(KEY, PLAIN, "w", 5, 1, ENTRIES)
+    record = decode(shared, KEY, PLAIN)
+    assert (record.kind, record.token, record.slot) == (RecordKind.ADD, "w", 5)
+    assert (record.first, record.last, record.last_add_confirmed) == (0, 2, 1)
+    assert record.length_after(2) == 3
+    assert 2 in record
+    assert 3 not in record
+
+
+def test_a_fence_is_the_same_bytes_from_everybody_and_needs_no_password() -> None:
+    assert encode_fence(KEY) == encode_fence(KEY)
+    keyed = LedgerEncoding(digest_type=DigestType.MAC, password=b"secret")
+    assert decode(encode_fence(KEY), KEY, keyed).kind is RecordKind.FENCE
+
+
+@pytest.mark.parametrize("digest_type", DigestType)
+def test_no_changed_bit_of_a_header_passes(digest_type: DigestType) -> None:
+    encoding = LedgerEncoding(digest_type=digest_type, password=b"secret")
+    data = encode_add(KEY, encoding, "w", 0, -1, ENTRIES)
+    good = decode(data, KEY, encoding)
+
+    for at in range(good.header_bytes):
+        for bit in (0, 6):
+            damaged = data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
+            try:
+                found = decode(damaged, KEY, encoding)
+            except CorruptEntryError:
+                continue
+            # Not every bit matters: padding, and what Arrow keeps beside our header.
+            assert (found.token, found.slot, found.kind) == (good.token, good.slot, good.kind)
+            assert found.ids.tolist() == good.ids.tolist()
+            assert found.digests == good.digests
+
+
+def test_a_record_cut_within_its_header_is_refused_and_behind_it_is_not() -> None:
+    data = encode_add(KEY, PLAIN, "w", 0, -1, ENTRIES)
+    end = decode(data, KEY, PLAIN).header_bytes
+
+    for length in range(0, end, 7):
+        with pytest.raises(CorruptEntryError):
+            decode(data[:length], KEY, PLAIN)
+    assert decode(data[:end], KEY, PLAIN).last == 2
+
+
+def test_a_record_of_another_ledger_or_life_is_refused() -> None:
+    data = encode_add(KEY, PLAIN, "w", 0, -1, ENTRIES)
+
+    for other in (LedgerKey(8, "n1"), LedgerKey(7, "n2")):
+        with pytest.raises(CorruptEntryError, match="belongs to ledger 7-n1"):
+            decode(data, other, PLAIN)
+
+
+def test_a_wrong_password_is_noticed() -> None:
+    right = LedgerEncoding(digest_type=DigestType.MAC, password=b"right")
+    wrong = LedgerEncoding(digest_type=DigestType.MAC, password=b"wrong")
+
+    with pytest.raises(CorruptEntryError, match="digest"):
+        decode(encode_add(KEY, right, "w", 0, -1, ENTRIES), KEY, wrong)
+
+
+@given(st.binary(max_size=400))
+def test_bytes_that_are_anything_are_refused_and_never_crash(data: bytes) -> None:
+    with pytest.raises(CorruptEntryError):
+        decode(b"ARROW1\0\0" + data, KEY, PLAIN)
+
+
+def test_dictionary_encoding_is_resolved_at_any_depth() -> None:
+    words = pa.dictionary(pa.int8(), pa.string())
+    schema = pa.schema(
+        [
+            ("a", words),
+            ("b", pa.list_(words)),
+            ("c", pa.struct([("d", words)])),
+            ("e", pa.map_(pa.string(), words)),
+        ]
+    )
+
+    encoding = LedgerEncoding(schema)
+
+    assert encoding.schema.types == [
+        pa.string(),
+        pa.list_(pa.string()),
+        pa.struct([("d", pa.string())]),
+        pa.map_(pa.string(), pa.string()),
+    ]
+    assert plain_schema(encoding.schema) == encoding.schema
+    flat = LedgerEncoding(pa.schema([("a", words)]))
+    batch = pa.record_batch(
+        [pa.array(["x", "y", "x"]).dictionary_encode().cast(words)], names=["a"]
+    )
+    assert flat.conform(batch).column(0).to_pylist() == ["x", "y", "x"]
+
+
+def test_bytes_are_refused_by_a_ledger_with_a_schema() -> None:
+    encoding = LedgerEncoding(pa.schema([("n", pa.int64())]))
+
+    with pytest.raises(InvalidArgumentError, match="n: int64"):
+        encode_add(KEY, encoding, "w", 0, -1, ENTRIES)
+
+
+def test_an_encoding_travels() -> None:
+    encoding = LedgerEncoding(digest_type=DigestType.MAC, password=b"p", compression="lz4")
+
+    assert pickle.loads(pickle.dumps(encoding)) == encoding
+    with pytest.raises(InvalidArgumentError, match="gzip"):
+        LedgerEncoding(compression="gzip")

@@ -1,0 +1,219 @@
+"""Object stores through fsspec: S3 by its protocol, and whatever else creates conditionally."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from spark_bookkeeper.bookie.remote import RemoteStorage
+from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.errors import BookieUnavailableError, MissingRequirementError
+from spark_bookkeeper.testing.conformance.storage import StorageConformance, Storages, ThreadRace
+
+_buckets = itertools.count()
+
+
+@contextmanager
+def s3_server() -> Iterator[Any]:
+    """An S3 server in this process; its conditional put is made one step, as S3's is."""
+    pytest.importorskip("s3fs")
+    moto_server = pytest.importorskip("moto.server")
+    from moto.s3.responses import S3Response
+
+    lock = threading.Lock()
+    put_object = S3Response.put_object
+
+    def one_at_a_time(self: Any) -> Any:
+        with lock:
+            return put_object(self)
+
+    S3Response.put_object = one_at_a_time
+    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        S3Response.put_object = put_object
+
+
+class RemoteStorages(ThreadRace):
+    """Handles on one prefix."""
+
+    def __init__(self, uri: str, **options: Any) -> None:
+        self.uri = uri
+        self.options = options
+
+    def open(self) -> Storage:
+        """A client of its own."""
+        return RemoteStorage(self.uri, **self.options)
+
+    def vanish(self) -> None:
+        """Overridden where the conformance suite asks for it."""
+        raise NotImplementedError
+
+
+class S3Storages(RemoteStorages):
+    """Handles on a prefix of a bucket."""
+
+    def __init__(self, server: Any) -> None:
+        host, port = server.get_host_and_port()
+        self.server = server
+        super().__init__(
+            f"s3://bookie{next(_buckets)}/root",
+            key="test",
+            secret="test",
+            client_kwargs={"endpoint_url": f"http://{host}:{port}", "region_name": "eu-central-1"},
+            config_kwargs={"retries": {"max_attempts": 0}},
+        )
+        RemoteStorage(self.uri, **self.options)._fs.mkdir(self.uri.split("/")[2])
+
+    def vanish(self) -> None:
+        """Nobody answers at the endpoint."""
+        self.server.stop()
+
+
+@pytest.fixture(scope="module")
+def shared_s3_server() -> Iterator[Any]:
+    """One server for all tests that leave it running."""
+    with s3_server() as server:
+        yield server
+
+
+@pytest.mark.s3
+class TestS3(StorageConformance):
+    """By conditional PUT."""
+
+    @pytest.fixture
+    def storages(self, request: pytest.FixtureRequest) -> Iterator[Storages]:
+        if "does_not_answer" in request.node.name:
+            with s3_server() as server:
+                yield S3Storages(server)
+        else:
+            yield S3Storages(request.getfixturevalue("shared_s3_server"))
+
+
+@pytest.mark.s3
+def test_a_bucket_that_is_gone_says_nothing_about_its_files(shared_s3_server: Any) -> None:
+    storages = S3Storages(shared_s3_server)
+    storage = storages.open()
+    RemoteStorage(storages.uri, **storages.options)._fs.rmdir(storages.uri.split("/")[2])
+
+    with pytest.raises(BookieUnavailableError):
+        storage.read("a")
+    with pytest.raises(BookieUnavailableError):
+        storage.read_range("a", 0, 1)
+
+
+class ConditionalMemory(MemoryFileSystem):  # type: ignore[misc]  # fsspec is untyped
+    """fsspec's memory file system, made to create a file in one step."""
+
+    protocol = "conditional"
+    store: dict[str, Any] = {}  # noqa: RUF012  (shared by all instances, as upstream)
+    pseudo_dirs: list[str] = [""]  # noqa: RUF012
+    lock = threading.RLock()
+    is_down = False
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        with self.lock:
+            self._check()
+            super().pipe_file(path, value, mode=mode, **options)
+
+    def cat_file(self, path: str, start: Any = None, end: Any = None, **options: Any) -> Any:
+        with self.lock:
+            self._check()
+            return super().cat_file(path, start=start, end=end, **options)
+
+    def info(self, path: str, **options: Any) -> Any:
+        with self.lock:
+            self._check()
+            return super().info(path, **options)
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+        with self.lock:
+            self._check()
+            return super().ls(path, detail=detail, **options)
+
+    def _check(self) -> None:
+        if type(self).is_down:
+            raise ConnectionError("no route to host")
+
+
+class ConditionalStorages(RemoteStorages):
+    """Handles on a file system that fsspec knows nothing special about."""
+
+    def vanish(self) -> None:
+        """It does not answer."""
+        ConditionalMemory.is_down = True
+
+
+class TestAnyFileSystem(StorageConformance):
+    """Whatever fsspec offers, if it creates conditionally."""
+
+    @pytest.fixture
+    def storages(self) -> Iterator[Storages]:
+        fsspec.register_implementation("conditional", ConditionalMemory, clobber=True)
+        ConditionalMemory.is_down = False
+        ConditionalMemory.store.clear()
+        ConditionalMemory.pseudo_dirs[:] = [""]
+        yield ConditionalStorages("conditional://root")
+        ConditionalMemory.is_down = False
+
+
+class FailingS3:
+    """A file system that answers as S3's SDK does."""
+
+    protocol = ("s3",)
+
+    def __init__(self, *answers: Exception | None) -> None:
+        self.answers = list(answers)
+
+    def pipe_file(self, path: str, data: bytes, mode: str) -> None:
+        answer = self.answers.pop(0)
+        if answer is not None:
+            raise answer
+
+
+class ClientError(Exception):
+    """With the shape of botocore's."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"An error occurred ({status})")
+        self.response = {"ResponseMetadata": {"HTTPStatusCode": status}}
+
+
+def storage_that_answers(*answers: Exception | None) -> RemoteStorage:
+    storage = RemoteStorage("memory://x")
+    storage._fs = FailingS3(*answers)
+    return storage
+
+
+def test_a_precondition_that_failed_means_that_the_name_exists() -> None:
+    assert not storage_that_answers(ClientError(412)).put_if_absent("a", b"x")
+    assert not storage_that_answers(FileExistsError("a")).put_if_absent("a", b"x")
+
+
+def test_a_conflict_of_two_puts_is_tried_again() -> None:
+    assert storage_that_answers(ClientError(409), ClientError(409), None).put_if_absent("a", b"x")
+
+
+def test_a_conflict_without_end_is_unknown() -> None:
+    with pytest.raises(BookieUnavailableError, match="may or may not"):
+        storage_that_answers(*[ClientError(409)] * 50).put_if_absent("a", b"x")
+
+
+def test_an_error_of_the_service_is_unknown() -> None:
+    with pytest.raises(BookieUnavailableError, match="503"):
+        storage_that_answers(ClientError(503)).put_if_absent("a", b"x")
+
+
+def test_a_package_that_is_missing_is_named_with_its_extra() -> None:
+    with pytest.raises(MissingRequirementError, match=r"spark-bookkeeper\[gcs\]"):
+        RemoteStorage("gs://bucket/root")
