@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
+import shlex
 import signal
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import click
 
@@ -26,6 +29,18 @@ from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+_CHECKS: Final = (
+    "of eight that create one name at once, exactly one is told that it won",
+    "no reader ever sees a piece of a file",
+    "the content is that of the winner",
+    "a name that exists cannot be created again",
+    "a file can be synced, read back in part and whole, and has the right size",
+    "a new file is in the listing at once",
+    "a file that is still being written is not visible",
+    "a deleted file is gone",
+)
+"""What ``bookie.format.probe`` has found to hold when it returns; keep the two in step."""
 
 
 @click.group(
@@ -189,6 +204,7 @@ def verify(settings: Settings, root: str, storage_options: Sequence[str]) -> int
 
     def show() -> None:
         if reason is None:
+            settings.output.table(["check", "result"], [[check, "holds"] for check in _CHECKS])
             settings.output.say(f"{storage.uri} can be a bookie")
         else:
             settings.output.say(f"{storage.uri} cannot be a bookie: {reason}")
@@ -203,6 +219,7 @@ def verify(settings: Settings, root: str, storage_options: Sequence[str]) -> int
             "root_uri": storage.uri,
             "is_suitable": reason is None,
             "reason": reason,
+            "checks": list(_CHECKS) if reason is None else [],
             "bookie_id": marker.bookie_id if marker else None,
             "incarnation": marker.incarnation if marker else None,
             "free_bytes": free,
@@ -223,4 +240,14 @@ def _open(root: str, options: Sequence[str]) -> Storage:
                 "endpoint_url=http://127.0.0.1:9000"
             )
         values[key] = value
-    return open_storage(root, values)
+    if "://" not in root:
+        root = os.path.abspath(os.path.expanduser(root))
+    storage = open_storage(root, values)
+    place = urlsplit(storage.uri)
+    if place.scheme == "file" and not Path(unquote(place.path)).is_dir():
+        path = shlex.quote(unquote(place.path))
+        raise InvalidArgumentError(
+            f"{path} is not a directory; make it first, on the disk that the bookie is to have to "
+            f"itself: mkdir -p {path}. Nothing was changed"
+        )
+    return storage

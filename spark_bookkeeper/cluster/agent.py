@@ -276,14 +276,20 @@ class BookieAgent:
 
     def stop(self) -> None:
         """Stop looking and unregister; the partition stays as it is."""
+        self.pause()
+        if self._published is not None or self._is_unsure:
+            self._take_back("the agent stops")
+
+    def pause(self) -> None:
+        """Stop looking, and leave the registration as it is: what becomes of the storage now is
+        not noticed.
+        """
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
         loop, self._loop = self._loop, None
         if loop is not None:
             loop.join()
-        if self._published is not None or self._is_unsure:
-            self._take_back("the agent stops")
 
     def step(self) -> None:
         """Look once, decide, and carry it out. Never raises what the world may do."""
@@ -395,7 +401,8 @@ class BookieAgent:
             self._store.unregister(self.bookie_id)
         except BookKeeperError as error:
             # It ends with the session at the latest, and the next step tries again.
-            log.warning("bookie %s could not be unregistered: %s", self.bookie_id, error)
+            level = logging.INFO if self._is_stopping else logging.WARNING
+            log.log(level, "bookie %s could not be unregistered: %s", self.bookie_id, error)
             return
         self._published = None
         self._is_unsure = False

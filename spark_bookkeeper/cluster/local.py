@@ -305,13 +305,15 @@ class _Running:
     def stop_bookie(self, bookie_id: str, destroy: bool) -> None:
         with self._changing:
             bookie = self.bookie(bookie_id)
+            agent = self.agents.pop(bookie.bookie_id, None)
             if destroy:
+                if agent is not None:
+                    agent.pause()  # it is about to lose its storage, and that is meant
                 self._save_bookie(replace(bookie, is_destroyed=True))
                 root = self.directory / bookie.directory
                 wipe_partition(self._storage(bookie))
                 while root.exists():  # a writer may be adding files to it at this moment
                     shutil.rmtree(root, ignore_errors=True)
-            agent = self.agents.pop(bookie.bookie_id, None)
             if agent is not None:
                 agent.stop()
             storage = self._storages.pop(bookie.bookie_id, None)

@@ -133,7 +133,7 @@ class EmbeddedZooKeeper:
     @property
     def pid(self) -> int | None:
         """Process id of the server, ``None`` while it does not run."""
-        return self._pid
+        return self._pid if self.is_running else None
 
     @property
     def is_running(self) -> bool:

@@ -109,7 +109,8 @@ def test_spark_is_told_only_when_it_would_find_no_java_itself(
     own = make_java(tmp_path / "own", "17.0.1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(own / "bin"))
-    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("JAVA_HOME", "")  # so that it is put back afterwards, set or not
+    monkeypatch.delenv("JAVA_HOME")
 
     assert java.use_java() == own
     assert "JAVA_HOME" not in os.environ

@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from spark_bookkeeper.bookie.local import LocalStorage
@@ -270,3 +272,42 @@ def test_threads_may_stop_and_start_bookies_at_once(cluster: LocalCluster) -> No
         thread.join()
 
     assert list(registered(cluster)) == cluster.bookie_ids
+
+
+@pytest.mark.parametrize(
+    "moment", ["zookeeper/lock", "zookeeper/data", "cluster.json", "bookies/1", "bookies/2/BOOKIE"]
+)
+def test_ctrl_c_while_it_starts_leaves_no_process(tmp_path: Path, moment: str) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path / "c"), "wait"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: (tmp_path / "c" / moment).exists(), f"{moment} is there")
+
+    owner.send_signal(signal.SIGINT)
+    _, errors = owner.communicate(timeout=30)
+
+    assert "KeyboardInterrupt" in errors
+    wait_until(lambda: not servers_of(tmp_path), "the server is gone")
+
+
+def servers_of(directory: Path) -> list[int]:
+    """Processes with a file of this directory on their command line."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if any(str(directory / "c" / "zookeeper") in part for part in process.cmdline()):
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
+        time.sleep(0.001)

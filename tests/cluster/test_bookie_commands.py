@@ -1,0 +1,191 @@
+"""``spark-bookkeeper bookie start | format | verify``, as a person uses them."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.bookie.local import LocalStorage
+from spark_bookkeeper.bookie.marker import read_marker
+from spark_bookkeeper.cli.main import run
+from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
+from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.quorum import Quorum
+
+pytestmark = pytest.mark.integration
+
+BOOKIE = BookieId("127.0.0.1:3181")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as running:
+        yield running
+
+
+@pytest.fixture
+def store(server: EmbeddedZooKeeper, request: pytest.FixtureRequest) -> Iterator[ZooKeeperStore]:
+    """A cluster of its own for each test, under another root of the same ZooKeeper."""
+    uri = f"zk://{server.address}/{request.node.name}"
+    store = ZooKeeperStore(uri, token=ThreadRuntime().token)
+    store.initialize_cluster()
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "bookie").mkdir()
+    return tmp_path / "bookie"
+
+
+def call_of(store: ZooKeeperStore, verb: str) -> list[str]:
+    return ["--metadata-uri", str(store.uri), "bookie", verb, "--bookie-id", BOOKIE]
+
+
+def start_agent(store: ZooKeeperStore, root: Path) -> subprocess.Popen[str]:
+    """An agent in the foreground of a process of its own, once it says that it serves."""
+    agent = subprocess.Popen(
+        [sys.executable, "-m", "spark_bookkeeper", *call_of(store, "start"), "--root", str(root)],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert agent.stderr is not None
+    said = ""
+    for line in agent.stderr:
+        said += line
+        if "serves" in line:
+            return agent
+    pytest.fail(f"the agent ended: {said}")
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_an_agent_registers_its_bookie_until_it_is_stopped(
+    store: ZooKeeperStore, root: Path, ending: signal.Signals
+) -> None:
+    agent = start_agent(store, root)
+    found = store.registrations()
+
+    agent.send_signal(ending)
+    _, said = agent.communicate(timeout=30)
+
+    assert [(r.bookie_id, r.root_uri, r.is_readonly) for r in found] == [
+        (BOOKIE, root.as_uri(), False)
+    ]
+    assert agent.returncode == 0
+    assert "is unregistered" in said
+    assert "Traceback" not in said
+    assert store.registrations() == []
+
+
+def test_a_wiped_bookie_is_refused_with_the_three_views(
+    store: ZooKeeperStore, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = start_agent(store, root)
+    agent.send_signal(signal.SIGINT)
+    agent.communicate(timeout=30)
+    (root / "BOOKIE").unlink()
+
+    code = run([*call_of(store, "start"), "--root", str(root)])
+
+    said = capsys.readouterr().err
+    assert code == 2
+    assert "found on the storage:   nothing" in said
+    assert f"spark-bookkeeper bookie recover {BOOKIE}" in said
+    assert "Traceback" not in said
+
+
+def test_a_root_that_is_not_there_is_not_made(
+    store: ZooKeeperStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "not mounted"
+
+    code = run([*call_of(store, "start"), "--root", str(missing)])
+
+    assert code == 2
+    assert f"mkdir -p '{missing}'" in capsys.readouterr().err
+    assert not missing.exists()
+
+
+def test_formatting_asks_and_shows_what_it_made(
+    store: ZooKeeperStore,
+    root: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    call = ["--json", *call_of(store, "format"), "--root", str(root)]
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+
+    assert run(call) == 1  # nobody says yes
+    assert read_marker(LocalStorage(root)) is None
+    capsys.readouterr()
+    assert run([*call, "--yes"]) == 0
+
+    said = capsys.readouterr()
+    made = json.loads(said.out)
+    marker = read_marker(LocalStorage(root))
+    assert marker is not None
+    assert made["incarnation"] == marker.incarnation
+    assert "holds no bookie, 0 ledger directories" in said.err
+    cookie = store.read_cookie(BOOKIE)
+    assert cookie is not None
+    assert cookie.value.incarnation == marker.incarnation
+
+
+def test_formatting_the_last_good_copy_is_refused(
+    store: ZooKeeperStore, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = [*call_of(store, "format"), "--root", str(root), "--yes"]
+    assert run(call) == 0
+    before = read_marker(LocalStorage(root))
+    ledger_id = store.generate_ledger_id()
+    store.create_ledger(
+        ledger_id,
+        LedgerMetadata(Quorum(1, 1, 1), LedgerState.OPEN, (Fragment(EntryId(0), (BOOKIE,)),)),
+    )
+
+    assert run(call) == 2
+
+    assert f"of ledger {ledger_id}." in capsys.readouterr().err
+    assert read_marker(LocalStorage(root)) == before
+
+
+def test_verify_prints_each_check_and_leaves_nothing(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root.parent)
+
+    assert run(["bookie", "verify", "bookie"]) == 0
+
+    shown = capsys.readouterr().out
+    assert "exactly one is told that it won" in shown
+    assert f"{root.as_uri()} can be a bookie" in shown
+    assert list(root.iterdir()) == []
+
+
+def test_verify_refuses_a_file_system_that_overwrites(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def put(self: LocalStorage, path: str, data: bytes) -> bool:
+        target = root / path
+        target.write_bytes(data)
+        return True
+
+    monkeypatch.setattr(LocalStorage, "put_if_absent", put)
+
+    assert run(["--json", "bookie", "verify", str(root)]) == 1
+
+    found = json.loads(capsys.readouterr().out)
+    assert not found["is_suitable"]
+    assert "writers of one name were told that they won" in found["reason"]
+    assert found["checks"] == []
