@@ -391,6 +391,32 @@ def test_a_write_that_was_made_and_overwritten_is_said_to_be_uncertain(
     assert stored.value.state is LedgerState.IN_RECOVERY
 
 
+def test_a_cluster_whose_answer_was_lost_is_made_once(
+    zookeeper: ZooKeeperStores, raw: KazooClient
+) -> None:
+    raw.ensure_path(zookeeper.root.rpartition("/")[0])
+    store = zookeeper.session()
+
+    with zookeeper.answer_lost(store):
+        instance_id = store.initialize_cluster()
+
+    assert store.instance_id() == instance_id
+
+
+def test_a_delete_whose_answer_was_lost_is_not_called_absent(
+    zookeeper: ZooKeeperStores, raw: KazooClient
+) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    store.create_ledger(LedgerId(7), open_ledger())
+
+    with zookeeper.answer_lost(store):
+        store.delete_ledger(LedgerId(7))
+
+    # It went on to the parents, so it knew that the ledger was its own to delete.
+    assert not raw.exists(f"{zookeeper.root}/00")
+
+
 def test_a_registration_survives_a_lost_answer(zookeeper: ZooKeeperStores) -> None:
     store = zookeeper.session()
     store.initialize_cluster()
