@@ -104,10 +104,10 @@ def _check_race(storage: Storage, path: str, race: Race) -> None:
         _refuse(
             storage, f"a reader saw a piece of a file: {sorted(seen)} of {_CONTENT_BYTES} bytes"
         )
+    if storage.put_if_absent(path, contents[winner - 1]):
+        _refuse(storage, "a name that exists could be created again")
     if storage.read(path) != contents[winner]:
         _refuse(storage, "the content is not that of the writer who was told that it won")
-    if storage.put_if_absent(path, contents[0]):
-        _refuse(storage, "a name that exists could be created again")
 
 
 def _check_files(storage: Storage, directory: str) -> None:

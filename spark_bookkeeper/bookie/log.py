@@ -67,7 +67,7 @@ class LedgerLog:
         """First and last entry of the slots added in this session, where still needed."""
         self._won: set[int] = set()
         self._won_prefix = 0
-        self._top: int | None = None
+        self._top = -1
 
     def __repr__(self) -> str:
         return f"LedgerLog({self.key.directory} on {self.bookie_id})"
@@ -204,7 +204,7 @@ class LedgerLog:
             self._check_tombstone()
             self.storage.make_directory(self.key.slots)
         fence_at = self._put_fence(occupied)
-        tail = self._slots.tail(occupied | {fence_at}, after, has_copies=len(occupied) > 0)
+        tail = self._slots.tail(occupied, after, has_copies=len(occupied) > 0)
         self._check_life()
         return replace(tail, slots=fence_at, is_fenced=True)
 
@@ -215,17 +215,12 @@ class LedgerLog:
             CookieMismatchError: another incarnation.
             BookieUnavailableError: no answer.
         """
-        if self._top is None:
-            occupied = self._slots.numbers()
-        else:  # no listing: a reader that follows a ledger asks often
-            occupied = set(range(self._top + 1))
-        number = max(occupied, default=-1) + 1
-        while self.storage.size(self.key.slot(number)) is not None:
-            occupied.add(number)
-            number += 1
-        tail = self._slots.tail(occupied, after, has_copies=False)
+        if self._top < 0:  # later no listing: a reader that follows a ledger asks often
+            self._top = max(self._slots.numbers(), default=-1)
+        while self.storage.size(self.key.slot(self._top + 1)) is not None:
+            self._top += 1
+        tail = self._slots.tail(range(self._top + 1), after, has_copies=False)
         self._check_life()
-        self._top = max(occupied, default=None)
         return tail
 
     # Finding and reading

@@ -8,7 +8,7 @@ Source: SLOT-LOG rule R5.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from typing import Final
 
@@ -67,14 +67,17 @@ class SlotReader:
             return False
         return record is not None and record.kind is RecordKind.FENCE
 
-    def tail(self, occupied: set[int], after: int | None, *, has_copies: bool) -> Tail:
+    def tail(self, occupied: Collection[int], after: int | None, *, has_copies: bool) -> Tail:
         holdings: list[Holding] = []
         readable: list[tuple[int, Record]] = []
         unreadable: list[tuple[int, str, bool]] = []
         confirmed: int = NO_ENTRY
         floor: int = NO_ENTRY
         is_fenced = False
-        for number in sorted(occupied, reverse=True):
+        newest_first = reversed(occupied) if isinstance(occupied, range) else sorted(occupied)[::-1]
+        top = -1
+        for number in newest_first:
+            top = max(top, number)
             path = self._key.slot(number)
             try:
                 record = self.record(path)
@@ -106,7 +109,7 @@ class SlotReader:
             (*reversed(holdings), *copies),
             (*doubts, *copy_doubts),
         )
-        return Tail(max(occupied, default=-1) + 1, is_fenced, confirmed, entries)
+        return Tail(top + 1, is_fenced, confirmed, entries)
 
     def _bisect(self, numbers: Sequence[int], entry_id: int) -> int:
         """Index to read on from, upwards, to meet every slot with entries from ``entry_id`` on.

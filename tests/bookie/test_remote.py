@@ -34,14 +34,14 @@ def s3_server() -> Iterator[Any]:
         with lock:
             return put_object(self)
 
-    S3Response.put_object = one_at_a_time
+    S3Response.put_object = one_at_a_time  # type: ignore[method-assign]  # for one step
     server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
         yield server
     finally:
         server.stop()
-        S3Response.put_object = put_object
+        S3Response.put_object = put_object  # type: ignore[method-assign]  # as it was
 
 
 class RemoteStorages(ThreadRace):

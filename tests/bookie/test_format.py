@@ -1,0 +1,231 @@
+"""Formatting, the marker, and the probe that refuses unsuitable file systems (rule R18)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.bookie.format import (
+    format_partition,
+    probe,
+    race_in_turn,
+    wipe_partition,
+)
+from spark_bookkeeper.bookie.local import LocalStorage
+from spark_bookkeeper.bookie.marker import Marker, check_marker, decode_marker, read_marker
+from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage, Moment
+from spark_bookkeeper.bookie.roots import open_storage
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    CookieMismatchError,
+    InvalidArgumentError,
+    UnsuitableStorageError,
+)
+from spark_bookkeeper.testing.slotlog import BOOKIE_ID
+
+Token = Callable[[], str]
+
+
+def test_a_formatted_partition_says_who_it_is(tmp_path: Path, token: Token) -> None:
+    storage = LocalStorage(tmp_path)
+
+    marker = format_partition(storage, BOOKIE_ID, "cluster", token=token)
+
+    assert read_marker(storage) == marker == check_marker(storage, marker.incarnation)
+    assert (marker.bookie_id, marker.instance_id) == (BOOKIE_ID, "cluster")
+    assert storage.list("") == ["BOOKIE", "ledgers", "retired"]
+
+
+def test_the_marker_is_written_last_and_deleted_first(token: Token) -> None:
+    steps: list[tuple[str, str]] = []
+
+    def note(operation: str, path: str, moment: Moment) -> None:
+        if moment == "before" and operation in (
+            "put",
+            "make_directory",
+            "delete_directory",
+            "delete",
+        ):
+            steps.append((operation, path))
+
+    storage = MemoryStorage(MemoryDisk(), note)
+    format_partition(storage, BOOKIE_ID, "cluster", token=token, race=race_in_turn)
+    assert steps[-1] == ("put", "BOOKIE")
+    steps.clear()
+
+    wipe_partition(storage)
+
+    assert steps[0] == ("delete", "BOOKIE")
+    assert storage.list("") == []
+
+
+def test_every_formatting_is_another_incarnation(token: Token) -> None:
+    storage = MemoryStorage(MemoryDisk())
+    first = format_partition(storage, BOOKIE_ID, "cluster", token=token)
+
+    second = format_partition(storage, BOOKIE_ID, "cluster", token=token, is_empty_required=False)
+
+    assert first.incarnation != second.incarnation
+    with pytest.raises(CookieMismatchError) as caught:
+        check_marker(storage, first.incarnation, BOOKIE_ID)
+    assert first.incarnation in caught.value.message
+    assert second.incarnation in caught.value.message
+
+
+def test_a_partition_that_holds_something_is_not_formatted(token: Token) -> None:
+    disk = MemoryDisk()
+    storage = MemoryStorage(disk)
+    marker = format_partition(storage, BOOKIE_ID, "cluster", token=token)
+
+    with pytest.raises(CookieMismatchError, match="not empty") as caught:
+        format_partition(storage, BOOKIE_ID, "other", token=token)
+
+    assert BOOKIE_ID in caught.value.message
+    assert read_marker(storage) == marker
+
+
+def test_two_who_format_at_once_do_not_both_believe_in_their_incarnation(token: Token) -> None:
+    disk = MemoryDisk()
+
+    def another_is_quicker(operation: str, path: str, moment: Moment) -> None:
+        if (operation, path, moment) == ("put", "BOOKIE", "before"):
+            other = Marker("10.0.0.2:3181", "theirs", "cluster")
+            disk.files.setdefault("BOOKIE", other.encode())
+
+    with pytest.raises(CookieMismatchError, match="theirs"):
+        format_partition(
+            MemoryStorage(disk, another_is_quicker),
+            BOOKIE_ID,
+            "cluster",
+            token=token,
+            is_probe_required=False,
+        )
+
+
+def test_a_marker_that_is_none_is_told_apart_from_no_answer() -> None:
+    disk = MemoryDisk()
+    storage = MemoryStorage(disk)
+    assert read_marker(storage) is None
+    with pytest.raises(CookieMismatchError, match="no marker"):
+        check_marker(storage, "x")
+    disk.files["BOOKIE"] = b"{}"
+    with pytest.raises(CookieMismatchError, match="not a bookie's marker"):
+        read_marker(storage)
+
+    def down(operation: str, path: str, moment: Moment) -> None:
+        raise BookieUnavailableError("down")
+
+    with pytest.raises(BookieUnavailableError):
+        read_marker(MemoryStorage(disk, down))
+
+
+def test_a_marker_of_a_newer_format_is_refused() -> None:
+    with pytest.raises(CookieMismatchError, match="upgrade"):
+        decode_marker(Marker("b:1", "i", "c", format_version=99).encode())
+
+
+def test_a_suitable_file_system_passes_the_probe_and_keeps_nothing_of_it(
+    tmp_path: Path, token: Token
+) -> None:
+    probe(LocalStorage(tmp_path), token)
+    probe(MemoryStorage(MemoryDisk()), token)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+class SeveralWinners(MemoryStorage):
+    """Looks first and creates afterwards."""
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        if path in self.disk.files:
+            return False
+        time.sleep(0.05)
+        self.disk.files[path] = data
+        return True
+
+
+class NoWinner(MemoryStorage):
+    """Takes its own name for another's."""
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        super().put_if_absent(path, data)
+        return False
+
+
+class Pieces(MemoryStorage):
+    """Creates the name first and writes afterwards."""
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        if not super().put_if_absent(path, b""):
+            return False
+        for end in range(0, len(data) + 1, max(len(data) // 8, 1)):
+            self.disk.files[path] = data[:end]
+            time.sleep(0.005)
+        self.disk.files[path] = data
+        return True
+
+
+class Overwrites(MemoryStorage):
+    """Knows one creator only while the race goes on."""
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        created = super().put_if_absent(path, data)
+        if path.endswith("race") and not created:
+            self.disk.files[path] = data
+        return created
+
+
+class CachedListing(MemoryStorage):
+    """Lists what it listed before."""
+
+    def list(self, directory: str) -> list[str]:
+        return []
+
+
+class NoSync(MemoryStorage):
+    """Cannot make a file durable."""
+
+    def sync(self, path: str) -> None:
+        raise BookieUnavailableError("sync is not supported")
+
+
+@pytest.mark.parametrize(
+    ("storage", "reason"),
+    [
+        (SeveralWinners, "told that they won"),
+        (NoWinner, "told that they won"),
+        (Pieces, "piece"),
+        (Overwrites, "content is not that"),
+        (CachedListing, "listing"),
+    ],
+)
+def test_r18_an_unsuitable_file_system_is_refused_with_the_reason(
+    storage: type[MemoryStorage], reason: str, token: Token
+) -> None:
+    disk = MemoryDisk()
+
+    with pytest.raises(UnsuitableStorageError, match=reason):
+        format_partition(storage(disk), BOOKIE_ID, "cluster", token=token)
+
+    assert "BOOKIE" not in disk.files
+
+
+def test_r18_a_file_system_that_cannot_sync_is_refused(token: Token) -> None:
+    disk = MemoryDisk()
+
+    with pytest.raises((UnsuitableStorageError, BookieUnavailableError)):
+        format_partition(NoSync(disk), BOOKIE_ID, "cluster", token=token)
+
+    assert "BOOKIE" not in disk.files
+
+
+def test_a_root_uri_says_which_storage_is_behind_it(tmp_path: Path) -> None:
+    assert isinstance(open_storage(str(tmp_path)), LocalStorage)
+    storage = open_storage(f"file://{tmp_path}/with%20space")
+    assert storage.uri == f"file://{tmp_path}/with%20space"
+    for wrong in ("memory://x", "relative/path", "file://host/path"):
+        with pytest.raises(InvalidArgumentError):
+            open_storage(wrong)

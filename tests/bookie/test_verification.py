@@ -1,0 +1,82 @@
+"""Looking at every byte: what is damaged is named, and what is good stays good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from spark_bookkeeper.bookie.entry import PlacedPart
+from spark_bookkeeper.bookie.part import PartEncoder
+from spark_bookkeeper.bookie.record import encode_add, encode_batches
+from spark_bookkeeper.testing.slotlog import Bookie
+
+
+def holding_everything(bookie: Bookie) -> None:
+    """Slot 0 with payloads, slot 1 with a part, and a copy of the entry 0."""
+    log = bookie.writer()
+    log.add(0, bookie.record(0, 0, 3))
+    sink = log.create_part("a-0-0.arrow")
+    encoder = PartEncoder(bookie.key, bookie.encoding, sink.write)
+    encoder.add(pa.record_batch([pa.array([b"x"] * 100)], schema=bookie.encoding.schema))
+    ref = encoder.finish("a-0-0.arrow")
+    sink.finish()
+    part = PlacedPart(ref, (4,), (1000,))
+    log.add(1, encode_add(bookie.key, bookie.encoding, "w1", 1, 3, parts=[part]))
+    log.write_copy([log.read(log.locate(0, 0).places(0)[0])])
+
+
+def test_what_is_whole_has_no_damage(bookie: Bookie) -> None:
+    holding_everything(bookie)
+    bookie.log().fence()
+
+    found = bookie.log().verify()
+
+    assert found.entry_ids.tolist() == [0, 1, 2, 3, 4]
+    assert found.damages == ()
+    assert found.bytes_read > 400
+
+
+def flip(at: int) -> Callable[[bytes], bytes]:
+    return lambda d: d[: at % len(d)] + bytes([d[at % len(d)] ^ 8]) + d[at % len(d) + 1 :]
+
+
+@pytest.mark.parametrize("at", [-1, -4, -8, -9, -30, 700, 1000])
+@pytest.mark.parametrize("kind", ["slots/00000000000000000000", "parts/", "copies/"])
+def test_a_flipped_bit_is_found_wherever_it_is(bookie: Bookie, kind: str, at: int) -> None:
+    holding_everything(bookie)
+    path = next(path for path in bookie.disk.files if kind in path)
+    bookie.disk.corrupt(path, flip(at))
+
+    assert path in {damage.path for damage in bookie.log().verify().damages}
+
+
+@pytest.mark.parametrize("kept", [0, 7, 100, -1])
+def test_a_file_that_was_cut_is_found(bookie: Bookie, kept: int) -> None:
+    holding_everything(bookie)
+    for path in [path for path in bookie.disk.files if "ledgers/" in path]:
+        whole = bookie.disk.files[path]
+        bookie.disk.corrupt(path, lambda data: data[:kept])
+
+        assert path in {damage.path for damage in bookie.log().verify().damages}
+
+        bookie.disk.files[path] = whole
+
+
+def test_a_missing_part_is_found_and_a_good_copy_still_counts(bookie: Bookie) -> None:
+    holding_everything(bookie)
+    del bookie.disk.files[bookie.key.part("a-0-0.arrow")]
+    bookie.disk.corrupt(bookie.slot_path(0), lambda data: data[:60])
+
+    found = bookie.log().verify()
+
+    assert found.entry_ids.tolist() == [0]
+    assert {damage.path for damage in found.damages} == {
+        bookie.key.part("a-0-0.arrow"),
+        bookie.slot_path(0),
+    }
+
+
+def test_encoding_no_batches_gives_no_messages(bookie: Bookie) -> None:
+    assert encode_batches(bookie.encoding, []) == []
