@@ -88,7 +88,10 @@ class Adds:
         self._changed: Condition = self._runtime.condition()
         self._pending = PendingEntries()
         self._length = 0
+        self._groups: dict[EntryId, Group] = {}
         self._lanes: dict[int, Lane] = {}
+        self._idle: list[Lane] = []
+        """Lanes that wait to be rung for."""
         self._is_started = False
         self._is_closing = False
         self._is_ended = False
@@ -111,21 +114,16 @@ class Adds:
         future: Future[int] = Future()
         with self._changed:
             self._admit(sum(sizes), expected)
-            self._start()
             now = self._runtime.now()
-            last = len(payloads) - 1
-            for index, (payload, size) in enumerate(zip(payloads, sizes, strict=True)):
+            entry_id = self.machine.last_add_pushed
+            entry: PendingEntry | None = None
+            for payload, size in zip(payloads, sizes, strict=True):
+                entry_id = EntryId(entry_id + 1)
                 self._length += size
-                self._pending.push(
-                    PendingEntry(
-                        EntryId(self.machine.last_add_pushed + 1 + index),
-                        size,
-                        self._length,
-                        now,
-                        payload,
-                        future if index == last else None,
-                    )
-                )
+                entry = PendingEntry(entry_id, size, self._length, now, payload)
+                self._pending.push(entry)
+            if entry is not None:
+                entry.future = future
             self._pushed(len(payloads), future)
         if not payloads:
             self._deliver()
@@ -135,7 +133,6 @@ class Adds:
         """Hold the next entry id for a bulk append; other appends wait until ``end_bulk``."""
         with self._changed:
             self._admit(0, expected)
-            self._start()
             self._is_bulk_running = True
             return BulkPlan(
                 key=self.ledger.key,
@@ -162,11 +159,10 @@ class Adds:
             for index, size in enumerate(sizes):
                 self._length += size
                 entry_id = EntryId(block.first + index)
-                waiter = future if entry_id == block.last else None
                 # Nothing of it is held in memory, so it counts as empty here.
-                self._pending.push(
-                    PendingEntry(entry_id, 0, self._length, now, None, waiter, block)
-                )
+                entry = PendingEntry(entry_id, 0, self._length, now, None, block)
+                entry.future = future if entry_id == block.last else None
+                self._pending.push(entry)
             self._pushed(len(sizes), future)
             for position, bookie, cause in _failed_targets(results):
                 lane = self._lanes.get(position)
@@ -183,11 +179,10 @@ class Adds:
 
     def _admit(self, size_bytes: int, expected: int | None) -> None:
         """Back-pressure, the turn behind a bulk append, and what is refused."""
-        limit = self._config.max_pending_bytes
-        while self._error is None and (
-            self._is_bulk_running
-            or (self._pending.size_bytes and self._pending.size_bytes + size_bytes > limit)
-        ):
+        limit = self._config.max_pending_bytes - size_bytes
+        while self._is_bulk_running or ((held := self._pending.size_bytes) > limit and held):
+            if self._error is not None:
+                break
             self._changed.wait()
         if self._error is not None:
             raise self._error
@@ -202,17 +197,21 @@ class Adds:
         if expected is not None and expected != following:
             raise InvalidArgumentError(
                 f"expected_entry_id={expected}, but the next entry of ledger "
-                f"{self.ledger.ledger_id} is {following}; nothing was appended. If this is "
-                "a retry, "
-                "the earlier call may have succeeded: read the ledger"
+                f"{self.ledger.ledger_id} is {following}; nothing was appended. If this is a "
+                "retry, the earlier call may have succeeded: read the ledger"
             )
+        if not self._is_started:
+            self._start()
 
     def _pushed(self, count: int, future: Future[int]) -> None:
         if count:
-            self._carry_out(self.machine.step(AddRequested(count)))
+            self.machine.step(AddRequested(count))
         else:
             self._to_deliver.append((future, None, self.machine.last_add_pushed))
-        self._changed.notify_all()
+        if self._idle:
+            for lane in self._idle:
+                lane.bell.ring()
+            self._idle.clear()
 
     # Waiting and ending
 
@@ -289,20 +288,23 @@ class Adds:
 
     def _start(self) -> None:
         """Start the lanes with the first append."""
-        if not self._is_started:
-            self._is_started = True
-            self._carry_out(self.machine.start())
-            self._runtime.spawn("writer-watch", self._watch)
+        self._is_started = True
+        self._carry_out(self.machine.start())
+        self._runtime.spawn("writer-watch", self._watch)
 
     def _run_lane(self, lane: Lane) -> None:
         while True:
             with self._changed:
-                while lane.is_active() and lane.next_entry > self.machine.last_add_pushed:
-                    self._changed.wait()
                 if not lane.is_active():
                     return
                 group = self._take(lane)
-                lane.sending_since = self._runtime.now()
+                if group is None:
+                    self._idle.append(lane)
+                else:
+                    lane.sending_since = self._runtime.now()
+            if group is None:
+                lane.bell.wait()
+                continue
             error: BookKeeperError | None = None
             try:
                 lane.store(group)
@@ -325,21 +327,27 @@ class Adds:
             if error is not None:
                 return
 
-    def _take(self, lane: Lane) -> Group:
+    def _take(self, lane: Lane) -> Group | None:
+        """What a lane sends next; a group that another lane took first is shared."""
+        if lane.next_entry > self.machine.last_add_pushed:
+            return None
+        group = self._groups.get(lane.next_entry)
+        if group is not None:
+            return group
         entries = self._pending.group(
             lane.next_entry,
             self.machine.last_add_pushed,
             self._config.max_group_entries,
             self._config.max_group_bytes,
         )
-        last = entries[-1].entry_id
-        return Group(
-            lane.next_entry, last, entries, self.machine.last_add_confirmed, entries[0].bulk
-        )
+        confirmed = self.machine.last_add_confirmed
+        group = Group(self.ledger, self._token, entries, confirmed, self._runtime)
+        self._groups[group.first] = group
+        return group
 
     def _stored(self, lane: Lane, group: Group) -> None:
         lane.next_entry = EntryId(group.last + 1)
-        waited_ms = (self._runtime.now() - group.entries[0].pushed_at) * 1000
+        waited_ms = (self._runtime.now() - group.pushed_at) * 1000
         ack = SlotAck(lane.bookie, lane.position, group.first, group.last, waited_ms)
         self._acks.append(ack)
         self._carry_out(self.machine.step(Stored(lane.position, lane.bookie, group.last)))
@@ -363,7 +371,11 @@ class Adds:
             (lane.next_entry for lane in self._lanes.values()),
             default=self.machine.last_add_pushed + 1,
         )
-        self._pending.forget_below(min(needed, self.machine.last_add_confirmed + 1))
+        needed = min(needed, self.machine.last_add_confirmed + 1)
+        self._pending.forget_below(needed)
+        for first in [first for first in self._groups if first < needed]:
+            if self._groups[first].last < needed:
+                del self._groups[first]
 
     def _watch(self) -> None:
         """Give up a bookie whose put takes longer than ``add_timeout_ms``."""
@@ -405,7 +417,6 @@ class Adds:
             self.ledger,
             first,
             lambda bookie, incarnation: self._context.bookies.log(bookie, self.ledger, incarnation),
-            self._token,
             self._runtime,
         )
         self._lanes[position] = lane

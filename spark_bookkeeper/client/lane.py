@@ -8,14 +8,14 @@ else is sent before it is known (SLOT-LOG rules R2, R3).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
-from spark_bookkeeper.bookie.entry import NewEntry
+from spark_bookkeeper.bookie.entry import NewEntry, PlacedPart
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.record import encode_add
+from spark_bookkeeper.client.bell import Bell
 from spark_bookkeeper.errors import (
     BookieError,
     BookieFullError,
@@ -29,20 +29,77 @@ if TYPE_CHECKING:
     from spark_bookkeeper.client.pending import BulkBlock, PendingEntry
     from spark_bookkeeper.client.runtime import Runtime
 
-PUT_ATTEMPTS = 5
-"""Repeats of one put whose outcome is unknown, before the bookie is given up."""
+REPEATS = 5
+"""Repeats of one call whose outcome is unknown, before the bookie is given up."""
 
 
-@dataclass(frozen=True, slots=True)
 class Group:
-    """What one slot will hold: the entries ``first .. last``, of which a lane sends its own."""
+    """What one slot will hold: the entries ``first .. last``, of which a lane sends its own.
 
-    first: EntryId
-    last: EntryId
-    entries: list[PendingEntry]
-    last_add_confirmed: EntryId
-    """Confirmed when the group was taken: the record's bytes are fixed from then on (R10)."""
-    bulk: BulkBlock | None
+    Lanes share a group, and with it the encoding of its entries where nothing is striped.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        token: str,
+        entries: list[PendingEntry],
+        last_add_confirmed: EntryId,
+        runtime: Runtime,
+    ) -> None:
+        self.first = entries[0].entry_id
+        self.last = entries[-1].entry_id
+        self.bulk = entries[0].bulk
+        self.pushed_at = entries[0].pushed_at
+        self._ledger = ledger
+        self._token = token
+        self._entries = entries
+        self._last_add_confirmed = last_add_confirmed
+        """Confirmed when the group was made: the records' bytes are fixed from then on (R10)."""
+        self._encoding = runtime.condition()
+        self._records: dict[int, bytes] = {}
+
+    def record(self, position: int, slot: int) -> bytes:
+        """The bytes of the slot for the bookie at a position that holds some of it."""
+        if self._ledger.metadata.quorum.is_striped:
+            return self._encode(position, slot)
+        with self._encoding:
+            if slot not in self._records:
+                self._records[slot] = self._encode(position, slot)  # the same at each position
+            return self._records[slot]
+
+    def parts(self, position: int) -> list[PlacedPart]:
+        """The part files of a bulk block that the bookie at a position is to have."""
+        if self.bulk is None:
+            return []
+        quorum, classes = self._ledger.metadata.quorum, self.bulk.classes
+        return [
+            part
+            for part in self.bulk.parts
+            if quorum.holds(position, EntryId(classes[part.ref.name]))
+        ]
+
+    def _encode(self, position: int, slot: int) -> bytes:
+        quorum = self._ledger.metadata.quorum
+        return encode_add(
+            self._ledger.key,
+            self._ledger.encoding,
+            self._token,
+            slot,
+            self._last_add_confirmed,
+            entries=[
+                NewEntry(e.entry_id, e.length_after, e.payload)
+                for e in self._entries
+                if e.payload is not None and quorum.holds(position, e.entry_id)
+            ],
+            parts=self.parts(position),
+            spans=self.bulk.spans if self.bulk else (),
+        )
+
+    def is_striped_to(self, position: int) -> bool:
+        """Whether the bookie at a position holds anything of it."""
+        quorum = self._ledger.metadata.quorum
+        return any(quorum.holds(position, e.entry_id) for e in self._entries)
 
 
 class Lane:
@@ -55,7 +112,6 @@ class Lane:
         ledger: Ledger,
         first: EntryId,
         open_log: Callable[[BookieId, str], LedgerLog],
-        token: str,
         runtime: Runtime,
     ) -> None:
         self.position = position
@@ -65,19 +121,18 @@ class Lane:
         """Everything below it that is striped here is stored here."""
         self.sending_since: float | None = None
         """When the put that is on its way began; ``None`` while there is none."""
+        self.bell = Bell(runtime)
+        """Rung when there is something to send, or the lane is retired."""
         self._open_log = open_log
         self._log: LedgerLog | None = None
-        self._key = ledger.key
-        self._encoding = ledger.encoding
-        self._quorum = ledger.metadata.quorum
-        self._is_retired = False
-        self._token = token
         self._runtime = runtime
+        self._is_retired = False
         self._slot = 0
 
     def retire(self) -> None:
         """Nothing more is sent here, and no answer from here counts."""
         self._is_retired = True
+        self.bell.ring()
 
     def is_active(self) -> bool:
         """Whether its answers count."""
@@ -90,55 +145,28 @@ class Lane:
             LedgerFencedError: the slot is a fence.
             BookieError: the bookie is lost to this writer.
         """
+        if not group.is_striped_to(self.position):
+            return
         log = self._prepared_log()
-        parts = []
-        entries = []
         if group.bulk is not None:
-            parts = [
-                part
-                for part in group.bulk.parts
-                if self._quorum.holds(self.position, EntryId(group.bulk.classes[part.ref.name]))
-            ]
-            for part in parts:
-                self._bring(log, group.bulk, part.ref.name)
-        else:
-            entries = [
-                NewEntry(e.entry_id, e.length_after, e.payload)
-                for e in group.entries
-                if e.payload is not None and self._quorum.holds(self.position, e.entry_id)
-            ]
-        if not parts and not entries:
-            return  # nothing of this group is striped here
-        data = encode_add(
-            self._key,
-            self._encoding,
-            self._token,
-            self._slot,
-            group.last_add_confirmed,
-            entries=entries,
-            parts=parts,
-            spans=group.bulk.spans if group.bulk else (),
-        )
-        for attempt in self._attempts():
-            with attempt:
-                log.add(self._slot, data)
+            for part in group.parts(self.position):
+                self._bring(log, group.bulk, part)
+        data = group.record(self.position, self._slot)
+        self._repeat(lambda: log.add(self._slot, data))
         self._slot += 1
 
     def _prepared_log(self) -> LedgerLog:
         if self._log is None:
             log = self._open_log(self.bookie, self.incarnation)
-            for attempt in self._attempts():
-                with attempt:
-                    log.prepare()
+            self._repeat(log.prepare)
             self._log = log
         return self._log
 
-    def _bring(self, log: LedgerLog, bulk: BulkBlock, name: str) -> None:
+    def _bring(self, log: LedgerLog, bulk: BulkBlock, part: PlacedPart) -> None:
         """A part that this bookie does not have comes from one that has it."""
-        holders = bulk.holders[name]
+        holders = bulk.holders[part.ref.name]
         if self.bookie in holders:
             return
-        part = next(p for p in bulk.parts if p.ref.name == name)
         causes = []
         for bookie, incarnation in list(holders.items()):
             try:
@@ -149,20 +177,25 @@ class Lane:
             holders[self.bookie] = self.incarnation
             return
         raise BookieUnavailableError(
-            f"part {name} could not be copied to bookie {self.bookie} from any bookie that stores "
-            f"it: {'; '.join(causes)}",
+            f"part {part.ref.name} could not be copied to bookie {self.bookie} from any bookie "
+            f"that stores it: {'; '.join(causes)}",
             bookie_id=self.bookie,
         )
 
-    def _attempts(self) -> Retrying:
-        """Repeats while the outcome is unknown; what is certain is raised at once."""
-        return Retrying(
-            retry=retry_if_exception(_is_unknown),
-            stop=stop_after_attempt(PUT_ATTEMPTS),
-            wait=wait_exponential(multiplier=0.05, max=2.0),
-            sleep=self._runtime.sleep,
-            reraise=True,
-        )
+    def _repeat(self, call: Callable[[], object]) -> None:
+        """Repeat a call while its outcome is unknown; what is certain is raised at once."""
+        try:
+            call()
+        except BookieError as error:
+            if not _is_unknown(error):
+                raise
+            Retrying(
+                retry=retry_if_exception(_is_unknown),
+                stop=stop_after_attempt(REPEATS),
+                wait=wait_exponential(multiplier=0.05, max=2.0),
+                sleep=self._runtime.sleep,
+                reraise=True,
+            )(call)
 
 
 def _is_unknown(error: BaseException) -> bool:

@@ -23,9 +23,9 @@ class PendingEntry:
     pushed_at: float
     payload: bytes | pa.RecordBatch | None
     """``None`` for an entry of a bulk append: its bytes are in part files."""
-    future: Future[int] | None
-    """Where the caller waits; only the last entry of an append has one."""
     bulk: BulkBlock | None = None
+    future: Future[int] | None = None
+    """Where the caller waits; only the last entry of an append has one."""
 
 
 @dataclass(slots=True, eq=False)
