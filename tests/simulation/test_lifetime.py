@@ -47,8 +47,9 @@ def test_lifetimes_meet_what_they_are_for() -> None:
             )
 
     for what in (
-        *("crash", "pause", "resume", "down", "wipe", "power cut", "expire", "late"),
+        *("crash", "pause", "resume", "down", "wipe", "power cut", "expire"),
         *("request lost", "answer lost", "will arrive late", "visible, never made durable"),
+        *("late put", "late metadata write"),
         *("acknowledged", "closed", "returned", "was told"),
         *("several fragments", "recovered something"),
     ):
@@ -95,7 +96,7 @@ def test_every_lifetime_that_one_fault_makes(rates: Rates) -> None:
 
     runs = explore(run, deviations=0, faults=1)
 
-    assert runs > 20
+    assert runs > 10
 
 
 @pytest.mark.parametrize("recoverer_at", [10, 20, 30])

@@ -128,10 +128,10 @@ class SimCluster:
                 if disk.pending:
                     put = disk.pending[0]
                     landed = disk.land(put)
-                    self._world.history.note("late", "put", door, put.path, landed)
+                    self._world.history.note("world", "late put", door, put.path, landed)
                     self._see_file(BookieId(door), put.path)
             elif self.metadata.pending:
-                self._world.history.note("late", "metadata")
+                self._world.history.note("world", "late metadata write")
                 self.metadata.pending.pop(0)()
                 self._see_metadata()
 
