@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from spark_bookkeeper.bookie.marker import Marker, read_marker
 from spark_bookkeeper.bookie.storage import Storage
 from spark_bookkeeper.client.runtime import Runtime, Task
-from spark_bookkeeper.cluster.ownership import check_claim, claim_partition
+from spark_bookkeeper.cluster.ownership import PROBE_PREFIX, check_claim, claim_partition
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import (
     BookieFullError,
@@ -38,9 +38,6 @@ from spark_bookkeeper.metadata.store import MetadataStore, Registration
 from spark_bookkeeper.protocol.ids import BookieId
 
 log = logging.getLogger(__name__)
-
-PROBE_PREFIX = "probe-"
-"""Names of the small files that are written, read and removed, directly under the root."""
 
 _PATIENCE_INTERVALS = 3
 """Intervals after which a probe that has not answered counts as failed."""

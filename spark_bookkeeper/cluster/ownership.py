@@ -16,8 +16,9 @@ import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from spark_bookkeeper.bookie.format import format_partition, wipe_partition
+from spark_bookkeeper.bookie.format import PROBE_DIRECTORY, format_partition, wipe_partition
 from spark_bookkeeper.bookie.marker import Marker, read_marker
+from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.bookie.storage import Storage
 from spark_bookkeeper.errors import (
     CookieMismatchError,
@@ -26,6 +27,12 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+
+PROBE_PREFIX = "probe-"
+"""Names of the small files by which an agent tries its storage, directly under the root."""
+
+_OWN_NAMES = frozenset({MARKER_PATH, PROBE_DIRECTORY, "ledgers", "retired", "lost+found"})
+"""What may be in a partition, and goes when it is formatted again."""
 
 _NAMED_IN_A_MESSAGE = 10
 """Ledgers that a refusal lists by id."""
@@ -230,7 +237,20 @@ def format_bookie(
             "held to others. Nothing was changed",
             ledger_ids=tuple(needed),
         )
+    foreign = [
+        name
+        for name in storage.list("")
+        if name not in _OWN_NAMES and not name.startswith(PROBE_PREFIX)
+    ]
+    if foreign:
+        raise InvalidArgumentError(
+            f"{storage.uri} holds what is not a bookie's ({', '.join(foreign[:3])}); move it "
+            "elsewhere, or use an empty root. Nothing was changed"
+        )
     wipe_partition(storage)
+    for name in storage.list(""):
+        if name.startswith(PROBE_PREFIX):
+            storage.delete(name)
     marker = format_partition(storage, bookie_id, claims.instance_id, token=token)
     store.write_cookie(_cookie(marker, storage), known.version if known else None)
     return marker

@@ -12,7 +12,6 @@ from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.client.runtime import Task, ThreadRuntime
 from spark_bookkeeper.cluster.agent import (
-    PROBE_PREFIX,
     BookieAgent,
     Observation,
     Published,
@@ -21,6 +20,7 @@ from spark_bookkeeper.cluster.agent import (
     Unregister,
     decide,
 )
+from spark_bookkeeper.cluster.ownership import PROBE_PREFIX
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import (
     BookieFullError,

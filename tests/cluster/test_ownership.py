@@ -257,12 +257,27 @@ def test_a_bookie_that_nobody_counts_on_begins_anew(
     store, storage = metadata.session(), make_storage(tmp_path / "b")
     before = claim_partition(store, storage, BOOKIE, token=token)
     (tmp_path / "b" / "ledgers" / "7-x").mkdir(parents=True)
+    (tmp_path / "b" / "probe-0123").write_text("left by an agent that was killed")
 
     after = format_bookie(store, storage, BOOKIE, token=token)
 
     assert after.incarnation != before.incarnation
     assert not storage.list("ledgers")
     assert claim_partition(store, storage, BOOKIE, token=token) == after
+
+
+def test_files_that_are_not_a_bookies_are_never_removed(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    store, storage = metadata.session(), make_storage(tmp_path / "b")
+    before = claim_partition(store, storage, BOOKIE, token=token)
+    (tmp_path / "b" / "thesis.txt").write_text("years of work")
+
+    with pytest.raises(InvalidArgumentError, match=r"thesis\.txt"):
+        format_bookie(store, storage, BOOKIE, token=token)
+
+    assert read_marker(storage) == before
+    assert (tmp_path / "b" / "thesis.txt").read_text() == "years of work"
 
 
 def test_the_partition_of_another_cluster_is_not_formatted(
