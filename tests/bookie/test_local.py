@@ -119,6 +119,52 @@ def test_r9_content_is_synced_before_the_name_and_the_name_before_the_answer(
     assert steps == ["content of 5 bytes", "link", "directory"]
 
 
+def _synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths that are synced from now on."""
+    paths: list[str] = []
+    fsync = os.fsync
+
+    def noted(descriptor: int) -> None:
+        paths.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return paths
+
+
+def test_r9b_a_file_that_was_found_is_synced_with_its_directory(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.put_if_absent("a", b"x")
+    synced = _synced(monkeypatch)
+
+    storage.sync("a")
+
+    assert synced == [str(tmp_path / "a"), str(tmp_path)]
+
+
+def test_r9_a_directory_is_durable_with_all_its_parents(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = _synced(monkeypatch)
+
+    storage.make_directory("a/b")
+    storage.make_directory("a/b")
+
+    assert synced == [str(tmp_path), str(tmp_path / "a")] * 2
+
+
+def test_r9_a_deleted_name_stays_deleted(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.put_if_absent("a", b"x")
+    synced = _synced(monkeypatch)
+
+    storage.delete("a")
+
+    assert synced == [str(tmp_path)]
+
+
 def test_a_full_disk_leaves_nothing_behind(
     storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

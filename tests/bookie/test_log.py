@@ -461,3 +461,32 @@ def test_a_damaged_fence_is_not_relied_on(bookie: Bookie) -> None:
     assert tail.slots == 1
     with pytest.raises(CorruptEntryError):
         tail.entries.find(0)
+
+
+def test_r12_a_store_without_directories_asks_for_the_tombstone_after_the_put(
+    bookie: Bookie,
+) -> None:
+    """A directory that the collector removed makes the put fail; in a bucket nothing does."""
+
+    class Bucket(MemoryStorage):
+        @property
+        def has_directories(self) -> bool:
+            return False
+
+    bookie.writer()
+    log = bookie.log_on(Bucket(bookie.disk))
+    log.add(0, bookie.record(0, 0))
+    MemoryStorage(bookie.disk).put_if_absent(bookie.key.tombstone, b"")
+
+    with pytest.raises(NoSuchLedgerError):
+        log.add(1, bookie.record(1, 1))
+
+
+def test_what_goes_wrong_names_the_bookie(bookie: Bookie) -> None:
+    bookie.writer()
+    log = bookie.log(fail_once("put", "before"))
+
+    with pytest.raises(BookieUnavailableError, match=BOOKIE_ID) as caught:
+        log.add(0, bookie.record(0, 0))
+
+    assert caught.value.bookie_id == BOOKIE_ID

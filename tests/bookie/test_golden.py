@@ -1,0 +1,70 @@
+"""Files written by an older version are still read: the golden partition of format version 1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.local import LocalStorage
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.marker import read_marker
+from spark_bookkeeper.bookie.record import RecordKind
+from spark_bookkeeper.bookie.schema import LedgerKey
+from spark_bookkeeper.protocol.metadata import DigestType
+
+ROOT = Path(__file__).parent.parent / "golden" / "bookie"
+ROWS_SCHEMA = pa.schema([("n", pa.int64()), ("tags", pa.list_(pa.string()))])
+
+
+def golden(key: LedgerKey, encoding: LedgerEncoding) -> LedgerLog:
+    return LedgerLog(LocalStorage(ROOT), "10.0.0.1:3181", "0123456789abcdef", key, encoding)
+
+
+def test_the_marker() -> None:
+    marker = read_marker(LocalStorage(ROOT))
+
+    assert marker is not None
+    assert (marker.bookie_id, marker.incarnation) == ("10.0.0.1:3181", "0123456789abcdef")
+
+
+def test_payloads_in_slots_a_copy_and_a_fence() -> None:
+    log = golden(LedgerKey(7, "n1"), LedgerEncoding())
+
+    assert [record.kind for record in log.records()] == [
+        RecordKind.ADD,
+        RecordKind.ADD,
+        RecordKind.FENCE,
+    ]
+    tail = log.tail()
+    assert (tail.slots, tail.is_fenced, tail.last_add_confirmed) == (3, True, 2)
+    index = log.locate(0)
+    entries = list(log.read_many(index.locations()))
+    assert [e.payload for e in entries] == [b"hello", b"", b"world", b"42"]
+    assert [e.length_after for e in entries] == [5, 5, 10, 12]
+    assert [len(index.places(n)) for n in range(4)] == [1, 1, 2, 2]
+    assert log.verify().damages == ()
+
+
+def test_rows_in_a_record_and_in_a_part() -> None:
+    encoding = LedgerEncoding(ROWS_SCHEMA, DigestType.MAC, b"golden password", "lz4")
+    log = golden(LedgerKey(8, "n2"), encoding)
+
+    entries = list(log.read_many(log.locate(0).locations()))
+
+    numbers = [n for entry in entries for n in entry.batch().column("n").to_pylist()]
+    assert numbers == list(range(14))
+    assert [entry.batch().num_rows for entry in entries] == [4, 10, 0]
+    assert entries[1].batch().column("tags").to_pylist()[:3] == [["4"], ["5"], None]
+    assert [record.spans for record in log.records()] == [(), ((1, 2),)]
+    assert log.verify().damages == ()
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.arrow")), ids=lambda path: path.name)
+def test_plain_pyarrow_opens_every_file(path: Path) -> None:
+    table = pa.ipc.open_file(path).read_all()
+
+    table.validate(full=True)
+    assert any(key.startswith(b"spark-bookkeeper.") for key in table.schema.metadata)

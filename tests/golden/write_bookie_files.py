@@ -1,0 +1,82 @@
+"""Write the golden files of a bookie. Run once for each format version, then keep what it wrote.
+
+    python tests/golden/write_bookie_files.py tests/golden/bookie
+
+The test reads them back with every later version of the library, so nothing here may be changed
+for format version 1; a new version gets a folder of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+
+from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.entry import NewEntry, PlacedPart
+from spark_bookkeeper.bookie.local import LocalStorage
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.marker import Marker
+from spark_bookkeeper.bookie.part import PartEncoder
+from spark_bookkeeper.bookie.record import encode_add
+from spark_bookkeeper.bookie.schema import LedgerKey, part_name
+from spark_bookkeeper.protocol.metadata import DigestType
+
+MARKER = Marker("10.0.0.1:3181", "0123456789abcdef", "9f4e6e1c-0000-4000-8000-000000000001")
+
+PAYLOADS = LedgerKey(7, "n1")
+PAYLOADS_ENCODING = LedgerEncoding()
+
+ROWS = LedgerKey(8, "n2")
+ROWS_ENCODING = LedgerEncoding(
+    pa.schema([("n", pa.int64()), ("tags", pa.list_(pa.string()))]),
+    DigestType.MAC,
+    b"golden password",
+    "lz4",
+)
+
+
+def rows(first: int, count: int) -> pa.RecordBatch:
+    """Rows whose values say where they belong."""
+    numbers = range(first, first + count)
+    return pa.record_batch(
+        [
+            pa.array(numbers, pa.int64()),
+            pa.array([None if n % 3 == 0 else [str(n)] for n in numbers], pa.list_(pa.string())),
+        ],
+        schema=ROWS_ENCODING.schema,
+    )
+
+
+def write(root: Path) -> None:
+    """Two ledgers: payloads with a copy and a fence; rows in a record, and in a part."""
+    storage = LocalStorage(root)
+    storage.put_if_absent("BOOKIE", MARKER.encode())
+
+    log = LedgerLog(storage, MARKER.bookie_id, MARKER.incarnation, PAYLOADS, PAYLOADS_ENCODING)
+    log.prepare()
+    entries = [NewEntry(0, 5, b"hello"), NewEntry(1, 5, b""), NewEntry(2, 10, b"world")]
+    log.add(0, encode_add(PAYLOADS, PAYLOADS_ENCODING, "writer-1", 0, -1, entries))
+    entries = [NewEntry(3, 12, b"42")]
+    log.add(1, encode_add(PAYLOADS, PAYLOADS_ENCODING, "writer-1", 1, 2, entries))
+    log.write_copy(list(log.read_many(log.locate(2, 3).locations())))
+    log.fence()
+
+    log = LedgerLog(storage, MARKER.bookie_id, MARKER.incarnation, ROWS, ROWS_ENCODING)
+    log.prepare()
+    batch = [NewEntry(0, 500, rows(0, 4))]
+    log.add(0, encode_add(ROWS, ROWS_ENCODING, "writer-2", 0, -1, batch))
+    name = part_name("attempt-1", 0, 0)
+    sink = log.create_part(name)
+    encoder = PartEncoder(ROWS, ROWS_ENCODING, sink.write)
+    encoder.add(rows(4, 10))
+    encoder.add(rows(14, 0))
+    ref = encoder.finish(name)
+    sink.finish()
+    part = PlacedPart(ref, (1, 2), (1500, 2000))
+    log.add(1, encode_add(ROWS, ROWS_ENCODING, "writer-2", 1, 0, parts=[part], spans=[(1, 2)]))
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))
