@@ -48,7 +48,8 @@ def test_lifetimes_meet_what_they_are_for() -> None:
 
     for what in (
         *("crash", "pause", "resume", "down", "wipe", "power cut", "expire"),
-        *("request lost", "answer lost", "will arrive late", "visible, never made durable"),
+        *("request lost", "answer lost", "will arrive late"),
+        *("visible, never made durable", "visible, not made durable, answer lost"),
         *("late put", "late metadata write"),
         *("acknowledged", "closed", "returned", "was told"),
         *("several fragments", "recovered something"),

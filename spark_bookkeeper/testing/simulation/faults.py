@@ -251,7 +251,7 @@ class Faults:
                 pass
 
     def _meanwhile(self, door: _Door, rates: Rates) -> None:
-        match self._choose([rates.delay, rates.crash, rates.pause]):
+        match self._choose([rates.delay, rates.crash, rates.pause, rates.answer_lost]):
             case 1:
                 self._note(door, "visible, not yet durable")
                 self._world.delay(self._seconds())
@@ -260,6 +260,8 @@ class Faults:
                 self._world.crash(door.actor)
             case 3:
                 self._pause(door.actor)
+            case 4:
+                self._fail_slowly(door, "visible, not made durable, answer lost")
             case _:
                 pass
 
