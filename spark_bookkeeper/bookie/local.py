@@ -34,16 +34,16 @@ class LocalStorage(Storage):
     """Files under a directory that exists. Safe for many threads and processes at once."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        self._root = Path(os.path.abspath(root))
+        self._root = os.path.abspath(root)
         self._unnamed_files = _O_TMPFILE is not None and os.path.isdir("/proc/self/fd")
 
     def __repr__(self) -> str:
-        return f"LocalStorage({str(self._root)!r})"
+        return f"LocalStorage({self._root!r})"
 
     @property
     @override
     def uri(self) -> str:
-        return self._root.as_uri()
+        return Path(self._root).as_uri()
 
     @property
     @override
@@ -52,9 +52,10 @@ class LocalStorage(Storage):
 
     @override
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        target = self._root / path
-        with self._translated(target), _open_directory(target.parent) as directory:
-            file = self._begin(directory, target.name)
+        target = f"{self._root}/{path}"
+        parent, _, name = target.rpartition("/")
+        with self._translated(target), _open_directory(parent) as directory:
+            file = self._begin(directory, name)
             try:
                 _write(file.descriptor, data)
                 return file.publish()
@@ -63,11 +64,12 @@ class LocalStorage(Storage):
 
     @override
     def create(self, path: str) -> FileSink:
-        target = self._root / path
+        target = f"{self._root}/{path}"
+        parent, _, name = target.rpartition("/")
         with self._translated(target):
-            directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+            directory = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                file = self._begin(directory, target.name)
+                file = self._begin(directory, name)
             except BaseException:
                 os.close(directory)
                 raise
@@ -75,7 +77,7 @@ class LocalStorage(Storage):
 
     @override
     def read(self, path: str) -> bytes | None:
-        target = self._root / path
+        target = f"{self._root}/{path}"
         with self._translated(target):
             try:
                 descriptor = os.open(target, os.O_RDONLY)
@@ -86,7 +88,7 @@ class LocalStorage(Storage):
 
     @override
     def read_range(self, path: str, offset: int, length: int) -> bytes | None:
-        target = self._root / path
+        target = f"{self._root}/{path}"
         with self._translated(target):
             try:
                 descriptor = os.open(target, os.O_RDONLY)
@@ -99,7 +101,7 @@ class LocalStorage(Storage):
 
     @override
     def map(self, path: str) -> Buffer | None:
-        target = self._root / path
+        target = f"{self._root}/{path}"
         with self._translated(target):
             try:
                 descriptor = os.open(target, os.O_RDONLY)
@@ -114,16 +116,16 @@ class LocalStorage(Storage):
 
     @override
     def size(self, path: str) -> int | None:
-        target = self._root / path
+        target = f"{self._root}/{path}"
         with self._translated(target):
             try:
-                return target.stat().st_size
+                return os.stat(target).st_size
             except FileNotFoundError:
                 return None
 
     @override
     def list(self, directory: str) -> Sequence[str]:
-        target = self._root / directory
+        target = f"{self._root}/{directory}"
         with self._translated(target):
             try:
                 names = os.listdir(target)
@@ -135,44 +137,45 @@ class LocalStorage(Storage):
     def make_directory(self, path: str) -> None:
         # A directory that was merely found may not be durable yet (rule R9b): the parents are
         # synced either way.
-        target = self._root / path
-        missing = [target, *itertools.takewhile(lambda p: p != self._root, target.parents)]
-        with self._translated(target):
-            for directory in reversed(missing):
+        parent = self._root
+        with self._translated(f"{self._root}/{path}"):
+            for name in path.split("/"):
+                directory = f"{parent}/{name}"
                 with suppress(FileExistsError):
-                    directory.mkdir()
-                _sync_directory(directory.parent)
+                    os.mkdir(directory)
+                _sync_directory(parent)
+                parent = directory
 
     @override
     def sync(self, path: str) -> None:
-        target = self._root / path
+        target = f"{self._root}/{path}"
         with self._translated(target):
             descriptor = os.open(target, os.O_RDONLY)
             try:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            _sync_directory(target.parent)
+            _sync_directory(os.path.dirname(target))
 
     @override
     def delete(self, path: str) -> None:
-        target = self._root / path
+        target = f"{self._root}/{path}"
         with self._translated(target):
             try:
-                target.unlink()
+                os.unlink(target)
             except FileNotFoundError:
                 return
-            _sync_directory(target.parent)
+            _sync_directory(os.path.dirname(target))
 
     @override
     def delete_directory(self, path: str) -> None:
-        target = self._root / path
+        target = f"{self._root}/{path}"
         with self._translated(target):
             try:
                 shutil.rmtree(target)
             except FileNotFoundError:
                 return
-            _sync_directory(target.parent)
+            _sync_directory(os.path.dirname(target))
 
     @override
     def space(self) -> tuple[int, int] | None:
@@ -186,7 +189,7 @@ class LocalStorage(Storage):
 
     def temporary_files(self, directory: str) -> Sequence[str]:
         """Names left behind by killed processes (and of writes going on); for the collector."""
-        target = self._root / directory
+        target = f"{self._root}/{directory}"
         with self._translated(target):
             try:
                 return sorted(name for name in os.listdir(target) if is_temporary(name))
@@ -204,7 +207,7 @@ class LocalStorage(Storage):
         return _NamedFile(directory, name)
 
     @contextmanager
-    def _translated(self, target: Path) -> Iterator[None]:
+    def _translated(self, target: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -212,10 +215,10 @@ class LocalStorage(Storage):
             if error.errno in _NO_SPACE:
                 raise BookieFullError(
                     f"{reason}; nothing was acknowledged; free space or add a bookie",
-                    path=str(target),
+                    path=target,
                 ) from error
             raise BookieUnavailableError(
-                f"{reason}; the operation may or may not have taken effect", path=str(target)
+                f"{reason}; the operation may or may not have taken effect", path=target
             ) from error
 
 
@@ -305,7 +308,7 @@ class _NamedFile(_NewFile):
 
 
 class _LocalSink(FileSink):
-    def __init__(self, storage: LocalStorage, target: Path, directory: int, file: _NewFile) -> None:
+    def __init__(self, storage: LocalStorage, target: str, directory: int, file: _NewFile) -> None:
         self._storage = storage
         self._target = target
         self._directory = directory
@@ -334,7 +337,7 @@ class _LocalSink(FileSink):
 
 
 @contextmanager
-def _open_directory(path: Path) -> Iterator[int]:
+def _open_directory(path: str) -> Iterator[int]:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield descriptor
@@ -342,7 +345,7 @@ def _open_directory(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _sync_directory(path: Path) -> None:
+def _sync_directory(path: str) -> None:
     with _open_directory(path) as descriptor:
         os.fsync(descriptor)
 

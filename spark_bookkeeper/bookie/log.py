@@ -17,11 +17,11 @@ from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import Location, PartRef, PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.index import UNBOUNDED, EntryIndex, Tail
-from spark_bookkeeper.bookie.marker import check_marker
+from spark_bookkeeper.bookie.marker import check_marker_data
 from spark_bookkeeper.bookie.named import NamedStorage
 from spark_bookkeeper.bookie.reading import EntryReader, ScannedRows
 from spark_bookkeeper.bookie.record import Record, RecordKind, decode, encode_copy, encode_fence
-from spark_bookkeeper.bookie.schema import LedgerKey
+from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerKey
 from spark_bookkeeper.bookie.slots import SlotReader
 from spark_bookkeeper.bookie.storage import FileSink, Storage
 from spark_bookkeeper.bookie.verification import Verification, verify
@@ -65,6 +65,8 @@ class LedgerLog:
         self._slots = SlotReader(self.storage, bookie_id, key, encoding)
         self._ranges: dict[int, tuple[int, int]] = {}
         """First and last entry of the slots added in this session, where still needed."""
+        self._good_marker: bytes | None = None
+        """The marker as it was found to be right; the same bytes need not be decoded again."""
         self._won: set[int] = set()
         self._won_prefix = 0
         self._top = -1
@@ -376,7 +378,10 @@ class LedgerLog:
         return value
 
     def _check_life(self) -> None:
-        check_marker(self.storage, self.incarnation, self.bookie_id)
+        data = self.storage.read(MARKER_PATH)
+        if data is None or data != self._good_marker:
+            check_marker_data(data, self.storage.uri, self.incarnation, self.bookie_id)
+            self._good_marker = data
 
     def _check_tombstone(self) -> None:
         if self.storage.size(self.key.tombstone) is not None:

@@ -79,12 +79,20 @@ def check_marker(storage: Storage, incarnation: str, bookie_id: str = "") -> Mar
 
     Source: SLOT-LOG rules R5 and R11.
     """
-    marker = read_marker(storage)
+    data = storage.read(MARKER_PATH)
+    return check_marker_data(data, storage.uri, incarnation, bookie_id)
+
+
+def check_marker_data(
+    data: bytes | None, uri: str, incarnation: str, bookie_id: str = ""
+) -> Marker:
+    """The same for a marker that was read already (``None``: it is certainly not there)."""
+    marker = None if data is None else decode_marker(data, uri)
     if marker is not None and marker.incarnation == incarnation:
         return marker
     found = "no marker" if marker is None else f"{marker.bookie_id} {marker.incarnation}"
     raise CookieMismatchError(
-        f"{storage.uri} is not the bookie {bookie_id} that was registered: expected incarnation "
+        f"{uri} is not the bookie {bookie_id} that was registered: expected incarnation "
         f"{incarnation}, found {found}. It was wiped, replaced or mounted wrongly; what it held "
         "must come from other replicas. If the right storage exists, put it back",
         bookie_id=bookie_id,

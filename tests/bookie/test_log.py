@@ -188,15 +188,29 @@ def test_r4b_a_slot_that_vanished_below_the_fence_is_fenced_before_a_miss_counts
     writer = bookie.writer()
     writer.add(0, bookie.record(0, 0))
     bookie.disk.files[bookie.slot_path(1)] = bookie.record(1, 1)  # visible, not yet durable
-    assert bookie.log().fence().slots == 2
+    fencer = bookie.log()
+    assert fencer.fence().slots == 2
     bookie.disk.power_cut()
 
-    tail = bookie.log().fence()
+    tail = fencer.fence()
 
     assert tail.slots == 1
     assert tail.entries.find(1) is None
     with pytest.raises(LedgerFencedError):
         writer.add(1, bookie.record(1, 1))
+
+
+def test_r4b_what_was_read_before_a_power_cut_is_read_again_by_the_next_fence(
+    bookie: Bookie,
+) -> None:
+    bookie.writer().add(0, bookie.record(0, 0))
+    bookie.disk.files[bookie.slot_path(1)] = bookie.record(1, 1)  # visible, not yet durable
+    fencer = bookie.log()
+    assert fencer.fence().slots == 2
+    bookie.disk.power_cut()
+    assert bookie.log().fence().slots == 1
+
+    assert fencer.fence().entries.find(1) is None
 
 
 def test_r6b_an_add_behind_a_fence_is_found(bookie: Bookie) -> None:
