@@ -146,13 +146,16 @@ class _LedgerRecovery:
         registrations: Mapping[BookieId, Registration] | None = None
         for position, entries in decision.missing.items():
             if position not in decision.unknown:
-                error = self._copy(position, entries, self._logs[position])
+                error = self._copy(entries, self._logs[position])
                 if error is None:
                     _hold(holders, entries, position)
                     continue
                 failures[ensemble[position]] = error.message
             if registrations is None:
                 registrations = self._context.bookies.registrations()
+            # A successor has nothing yet: it needs what its predecessor held as well.
+            quorum = self._ledger.metadata.quorum
+            entries = tuple(e for e in decision.sources if quorum.holds(position, e))
             while True:
                 bookie = self._replacement(ensemble, failures, registrations)
                 if bookie is None:
@@ -161,7 +164,7 @@ class _LedgerRecovery:
                 try:
                     log = self._context.bookies.log(bookie, self._ledger, incarnation)
                     log.prepare()
-                    error = self._copy(position, entries, log)
+                    error = self._copy(entries, log)
                 except BookieError as caught:
                     error = caught
                 if error is None:
@@ -172,10 +175,8 @@ class _LedgerRecovery:
         self._check_ack_quorum(holders, failures)
         return tuple(ensemble)
 
-    def _copy(
-        self, position: int, entries: tuple[EntryId, ...], target: LedgerLog
-    ) -> BookKeeperError | None:
-        sources = {p: log for p, log in self._logs.items() if p != position}
+    def _copy(self, entries: tuple[EntryId, ...], target: LedgerLog) -> BookKeeperError | None:
+        sources = {p: log for p, log in self._logs.items() if log is not target}
         try:
             copy_entries(
                 self._ledger.ledger_id,

@@ -70,7 +70,7 @@ appender.file.strategy.max=2
 """
 
 _JVM_OPTIONS = (
-    "-Xmx64m",
+    "-Xmx512m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Xshare:auto",
