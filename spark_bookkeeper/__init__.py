@@ -13,6 +13,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from spark_bookkeeper.client.reader import Entry, LedgerReader
+    from spark_bookkeeper.client.views import LedgerInfo
+    from spark_bookkeeper.client.writer import LedgerWriter
+    from spark_bookkeeper.cluster.local import LocalCluster
     from spark_bookkeeper.config import BookieConfig, ClientConfig
     from spark_bookkeeper.errors import (
         AppendFailedError,
@@ -43,25 +47,35 @@ if TYPE_CHECKING:
         UnsuitableStorageError,
         VersionConflictError,
     )
+    from spark_bookkeeper.replication.report import CheckReport, RecoveryReport
+    from spark_bookkeeper.session import BookKeeper
+    from spark_bookkeeper.spark.opening import connect, local
     from spark_bookkeeper.spark.session import spark_session
 
 __all__ = [
     "AppendFailedError",
+    "BookKeeper",
     "BookKeeperError",
     "BookieConfig",
     "BookieError",
     "BookieFullError",
     "BookieReadOnlyError",
     "BookieUnavailableError",
+    "CheckReport",
     "ClientConfig",
     "CookieMismatchError",
     "CorruptEntryError",
+    "Entry",
     "EntryUnreadableError",
     "InvalidArgumentError",
     "LedgerClosedError",
     "LedgerError",
     "LedgerExistsError",
     "LedgerFencedError",
+    "LedgerInfo",
+    "LedgerReader",
+    "LedgerWriter",
+    "LocalCluster",
     "MetadataError",
     "MetadataFormatError",
     "MetadataUnavailableError",
@@ -70,17 +84,30 @@ __all__ = [
     "NoSuchEntryError",
     "NoSuchLedgerError",
     "NotEnoughBookiesError",
+    "RecoveryReport",
     "RecoveryUndecidedError",
     "SlotTakenError",
     "UnauthorizedError",
     "UnsuitableStorageError",
     "VersionConflictError",
+    "connect",
+    "local",
     "spark_session",
 ]
 
 _HOMES = {
+    "BookKeeper": "spark_bookkeeper.session",
     "BookieConfig": "spark_bookkeeper.config",
+    "CheckReport": "spark_bookkeeper.replication.report",
     "ClientConfig": "spark_bookkeeper.config",
+    "Entry": "spark_bookkeeper.client.reader",
+    "LedgerInfo": "spark_bookkeeper.client.views",
+    "LedgerReader": "spark_bookkeeper.client.reader",
+    "LedgerWriter": "spark_bookkeeper.client.writer",
+    "LocalCluster": "spark_bookkeeper.cluster.local",
+    "RecoveryReport": "spark_bookkeeper.replication.report",
+    "connect": "spark_bookkeeper.spark.opening",
+    "local": "spark_bookkeeper.spark.opening",
     "spark_session": "spark_bookkeeper.spark.session",
 }
 """Where a public name lives, when it is not an error."""

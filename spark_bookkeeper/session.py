@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import pyarrow as pa
 from typing_extensions import Self
@@ -22,11 +22,12 @@ from spark_bookkeeper.client.bulk import Frames
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.client.reader import LedgerReader
-from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.client.runtime import Condition, ThreadRuntime
 from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import parse_bookie_id, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import DigestType
@@ -52,24 +53,65 @@ class Connection:
     """Passed to kazoo."""
 
     def open(self) -> ClientContext:
-        """Connect. Raises ``MetadataUnavailableError``, ``NoClusterError``."""
+        """Connect. Raises ``MetadataUnavailableError``, ``InvalidArgumentError``."""
         runtime = ThreadRuntime()
-        store = ZooKeeperStore(
+        return self._context(runtime, self._open_store(runtime))
+
+    def open_lazily(self) -> ClientContext:
+        """The same, but the session with ZooKeeper begins when metadata is asked for first.
+
+        For tasks that are told where the bookies are, and need no metadata while all goes well.
+        """
+        runtime = ThreadRuntime()
+        lazy = _LazyStore(lambda: self._open_store(runtime), runtime.condition())
+        return self._context(runtime, cast(MetadataStore, lazy))
+
+    def _open_store(self, runtime: ThreadRuntime) -> ZooKeeperStore:
+        return ZooKeeperStore(
             self.metadata_uri,
             token=runtime.token,
             session_timeout_ms=self.config.metadata_timeout_ms,
             options=self.zk_options,
         )
+
+    def _context(self, runtime: ThreadRuntime, store: MetadataStore) -> ClientContext:
         options = dict(self.storage_options)
         bookies = Bookies(store, lambda uri: open_storage(uri, options), runtime)
         return ClientContext(store, bookies, runtime, self.config)
 
 
+class _LazyStore:
+    """A metadata store that is opened by the first call of any of its methods."""
+
+    def __init__(self, open_store: Callable[[], MetadataStore], lock: Condition) -> None:
+        self._open_store = open_store
+        self._lock = lock
+        self._store: MetadataStore | None = None
+
+    def close(self) -> None:
+        with self._lock:
+            store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        with self._lock:
+            if self._store is None:
+                self._store = self._open_store()
+        return getattr(self._store, name)
+
+
 class SparkDoor(Frames, Protocol):
     """What the session wants of Spark; ``spark/frames.py`` has it."""
 
-    def runner(self) -> Runner:
-        """Runs work as a Spark job."""
+    @property
+    def session(self) -> Any:
+        """The Spark session; started when there is none."""
+
+    def runner(self, job: str) -> Runner:
+        """Runs work as a Spark job; ``job`` names it in Spark's own pages."""
 
 
 class BookKeeper:
@@ -101,6 +143,11 @@ class BookKeeper:
     @property
     def metadata_uri(self) -> str:
         return self.connection.metadata_uri
+
+    @property
+    def spark(self) -> Any:
+        """The Spark session that DataFrames and jobs use; started when there is none."""
+        return self._door.session
 
     def __repr__(self) -> str:
         state = "closed" if self._context is None else "connected"
@@ -244,7 +291,11 @@ class BookKeeper:
     ) -> RecoveryReport:
         """Fence, recover and close ledgers as one Spark job; ``None`` is every one not closed."""
         report = recover_ledgers(
-            self.context, self._door.runner(), _ids(ledger_ids), dry_run=dry_run, progress=progress
+            self.context,
+            self._runner("recover_ledgers", dry_run),
+            _ids(ledger_ids),
+            dry_run=dry_run,
+            progress=progress,
         )
         return replace(report, frame=self._door.from_arrow)
 
@@ -284,7 +335,7 @@ class BookKeeper:
             even_if_alive=even_if_alive,
             bytes_per_second=bytes_per_second,
         )
-        runner = LocalRunner(self.context) if dry_run else self._door.runner()
+        runner = self._runner("recover_bookie", dry_run)
         report = recover_bookie(self.context, runner, wish, dry_run=dry_run, progress=progress)
         return replace(report, frame=self._door.from_arrow)
 
@@ -304,9 +355,17 @@ class BookKeeper:
         if not 0 <= percentage <= 100:
             raise InvalidArgumentError(f"percentage={percentage} is not between 0 and 100")
         report = check_ledgers(
-            self.context, self._door.runner(), _ids(ledger_ids), percentage, progress=progress
+            self.context,
+            self._runner("check_ledgers"),
+            _ids(ledger_ids),
+            percentage,
+            progress=progress,
         )
         return replace(report, frame=self._door.from_arrow)
+
+    def _runner(self, job: str, dry_run: bool = False) -> Runner:
+        """A Spark job, unless there is nothing to run."""
+        return LocalRunner(self.context) if dry_run else self._door.runner(job)
 
 
 def metadata_uri(given: str | None) -> str:

@@ -6,7 +6,8 @@ a source to copy from as long as it answers with the right incarnation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.storage import Storage
@@ -22,15 +23,23 @@ OpenStorage = Callable[[str], Storage]
 
 
 class Bookies:
-    """Finds bookies by id, and opens their storage once."""
+    """Finds bookies by id, and opens their storage once.
+
+    Args:
+        roots: root URIs that are known already, so that nobody needs to ask the registry.
+    """
 
     def __init__(
-        self, registry: BookieRegistry, open_storage: OpenStorage, runtime: Runtime
+        self,
+        registry: BookieRegistry,
+        open_storage: OpenStorage,
+        runtime: Runtime,
+        roots: Mapping[BookieId, str] | None = None,
     ) -> None:
         self._registry = registry
         self._open_storage = open_storage
         self._runtime = runtime
-        self._roots: dict[BookieId, str] = {}
+        self._roots: dict[BookieId, str] = dict(roots or {})
         self._storages: dict[str, Storage] = {}
 
     def registrations(self) -> Mapping[BookieId, Registration]:
@@ -93,6 +102,18 @@ class Bookies:
                 )
             self._roots[bookie_id] = cookie.value.root_uri
         return self._roots[bookie_id]
+
+    def learn(self, roots: Mapping[BookieId, str]) -> None:
+        """Take over root URIs from somebody who asked the registry."""
+        self._roots.update(roots)
+
+    def known_roots(self, bookie_ids: Iterable[BookieId]) -> dict[BookieId, str]:
+        """The root URIs of those of these bookies that anybody knows."""
+        roots: dict[BookieId, str] = {}
+        for bookie_id in bookie_ids:
+            with suppress(BookieUnavailableError):
+                roots[bookie_id] = self.root_uri(bookie_id)
+        return roots
 
     def storage(self, bookie_id: BookieId) -> Storage:
         """The partition of a bookie. Raises ``BookieUnavailableError``."""

@@ -109,13 +109,12 @@ class Frames(Protocol):
 def write_local(plan: BulkPlan, table: pa.Table, context: ClientContext) -> Sequence[TaskResult]:
     """The same as a job of one task, in this process: for large Arrow and pandas data."""
     batches = iter(table.to_batches())
-    opener = _opener(plan, context.bookies.storage)
-    return [write_task(plan, batches, 0, context.runtime, opener)]
+    open_log = opener(plan, context.bookies.storage)
+    return [write_task(plan, batches, 0, context.runtime, open_log)]
 
 
-def _opener(
-    plan: BulkPlan, storage: Callable[[BookieId], Storage]
-) -> Callable[[Target], LedgerLog]:
+def opener(plan: BulkPlan, storage: Callable[[BookieId], Storage]) -> Callable[[Target], LedgerLog]:
+    """How ``write_task`` gets to its targets, given how to get to a bookie's storage."""
     return lambda target: LedgerLog(
         storage(target[1]), target[1], target[2], plan.key, plan.encoding
     )

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Generic, TypeVar
+
+import numpy as np
+import pyarrow as pa
 
 from spark_bookkeeper.bookie.entry import StoredEntry
+from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.reading import ScannedRows
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.holdings import locate, read_verified
+from spark_bookkeeper.client.holdings import locate, read_verified, scan_verified
 from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.rows import one_batch
 from spark_bookkeeper.errors import BookKeeperError, EntryUnreadableError, NoSuchEntryError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.reader import Ask, Reader, Unreadable
+
+T = TypeVar("T")
 
 WINDOW_BYTES = 64 << 20
 """About how many bytes of entries are fetched before the first of them is handed on."""
@@ -39,36 +50,60 @@ class Fetcher:
             EntryUnreadableError: no replica of an entry could be read; names each bookie and why.
             NoSuchLedgerError: the ledger was deleted meanwhile.
         """
-        window = 64
+        for entries, answers in self._windows(first, last, _read_entries):
+            found: dict[EntryId, StoredEntry] = {}
+            for answer in answers:
+                found.update(answer.content)
+            for entry_id in entries:
+                yield found.pop(EntryId(entry_id))
+
+    def scan(self, first: EntryId, last: EntryId) -> Iterator[ScannedRows]:
+        """The rows of the same entries in the same order, a message at a time: the quick way.
+
+        Raises what ``fetch`` raises.
+        """
+        for _, answers in self._windows(first, last, _scan_entries):
+            yield from in_entry_order([rows for answer in answers for rows in answer.content])
+
+    def _windows(
+        self, first: EntryId, last: EntryId, read: _Read[T]
+    ) -> Iterator[tuple[range, list[_Answer[T]]]]:
+        """The range, piece by piece: the entries of each, and what bookies delivered of them."""
+        window = self._first_window()
         start = first
         while start <= last:
             fragment = self._ledger.metadata.fragment_of(start)
             end = min(last, self._fragment_end(start, last), EntryId(start + window - 1))
-            found = self._window(fragment.ensemble, range(start, end + 1))
+            entries = range(start, end + 1)
+            found = self._window(fragment.ensemble, entries, read)
             if isinstance(found, Unreadable):
                 if self._refresh(found):
                     continue
                 raise self._unreadable(found)
-            size = 0
-            for entry_id in range(start, end + 1):
-                entry = found.pop(EntryId(entry_id))
-                size += entry.size_bytes
-                yield entry
-            average = max(1, size // (end - start + 1))
+            average = max(1, sum(answer.size_bytes for answer in found) // len(entries))
+            yield entries, found
             window = max(1, min(WINDOW_ENTRIES, window * 4, WINDOW_BYTES // average))
             start = EntryId(end + 1)
+
+    def _first_window(self) -> int:
+        """How many entries to begin with, before it is known how large they are."""
+        metadata = self._ledger.metadata
+        if not metadata.length_bytes or not metadata.last_entry_id:
+            return 4
+        average = max(1, metadata.length_bytes // (metadata.last_entry_id + 1))
+        return max(1, min(64, WINDOW_BYTES // average))
 
     def _fragment_end(self, entry_id: EntryId, last: EntryId) -> EntryId:
         later = (f.first_entry_id for f in self._ledger.metadata.fragments)
         return EntryId(min((f - 1 for f in later if f > entry_id), default=last))
 
     def _window(
-        self, ensemble: tuple[BookieId, ...], entries: range
-    ) -> dict[EntryId, StoredEntry] | Unreadable:
+        self, ensemble: tuple[BookieId, ...], entries: range, read: _Read[T]
+    ) -> list[_Answer[T]] | Unreadable:
         quorum = self._ledger.metadata.quorum
         ids = [EntryId(e) for e in entries]
         reader = Reader(quorum, ensemble, ids, self._preference(ensemble))
-        found: dict[EntryId, StoredEntry] = {}
+        found: list[_Answer[T]] = []
         while True:
             asks = reader.next()
             if isinstance(asks, Unreadable):
@@ -76,13 +111,14 @@ class Fetcher:
             if not asks:
                 return found
             answers = self._context.runtime.map(
-                lambda ask: self._ask(ensemble[ask.position], ask),
+                lambda ask: self._ask(ensemble[ask.position], ask, read),
                 list(asks),
                 self._context.config.read_threads,
             )
-            for ask, (delivered, refused) in zip(asks, answers, strict=True):
-                found.update(delivered)
-                reader.delivered(list(delivered))
+            for ask, (answer, refused) in zip(asks, answers, strict=True):
+                if answer is not None:
+                    found.append(answer)
+                    reader.delivered(answer.entry_ids)
                 for entry_id, cause in refused.items():
                     reader.refused(ask.position, [entry_id], cause)
 
@@ -93,8 +129,8 @@ class Fetcher:
         return sorted(turned, key=lambda p: ensemble[p] in self._down)
 
     def _ask(
-        self, bookie: BookieId, ask: Ask
-    ) -> tuple[Mapping[EntryId, StoredEntry], Mapping[EntryId, str]]:
+        self, bookie: BookieId, ask: Ask, read: _Read[T]
+    ) -> tuple[_Answer[T] | None, Mapping[EntryId, str]]:
         """What a bookie delivers of what it is asked, and why it does not deliver the rest."""
         try:
             log = self._logs.get(bookie)
@@ -104,8 +140,8 @@ class Fetcher:
             index = locate(log, ask.entries)
         except BookKeeperError as error:
             self._down[bookie] = error.message
-            return {}, dict.fromkeys(ask.entries, error.message)
-        return read_verified(log, ask.entries, index)
+            return None, dict.fromkeys(ask.entries, error.message)
+        return read(log, ask.entries, index)
 
     def _refresh(self, found: Unreadable) -> bool:
         """Re-read the metadata: has the fragment changed under us? Then it is worth another try."""
@@ -127,6 +163,61 @@ class Fetcher:
             entry_id=found.entry_id,
             causes=dict(found.causes),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer(Generic[T]):
+    """What one bookie delivered."""
+
+    entry_ids: list[EntryId]
+    size_bytes: int
+    content: T
+
+
+_Read = Callable[
+    [LedgerLog, Sequence[EntryId], EntryIndex], tuple[_Answer[T], Mapping[EntryId, str]]
+]
+
+
+def _read_entries(
+    log: LedgerLog, entries: Sequence[EntryId], index: EntryIndex
+) -> tuple[_Answer[dict[EntryId, StoredEntry]], Mapping[EntryId, str]]:
+    found, refused = read_verified(log, entries, index)
+    size = sum(entry.size_bytes for entry in found.values())
+    return _Answer(list(found), size, found), refused
+
+
+def _scan_entries(
+    log: LedgerLog, entries: Sequence[EntryId], index: EntryIndex
+) -> tuple[_Answer[list[ScannedRows]], Mapping[EntryId, str]]:
+    found, refused = scan_verified(log, entries, index)
+    places = [place for rows in found for place in rows.locations]
+    size = sum(place.size for place in places)
+    return _Answer([EntryId(place.entry_id) for place in places], size, found), refused
+
+
+def in_entry_order(found: list[ScannedRows]) -> Iterator[ScannedRows]:
+    """What several bookies delivered, as one sequence in entry order.
+
+    Entries that are batches only need sorting. Small entries share messages, and in a striped
+    ledger the messages of several bookies interleave: their rows are put in order one by one.
+    """
+    found = sorted(found, key=lambda rows: rows.locations[0].entry_id)
+    overlap = any(
+        before.locations[-1].entry_id > after.locations[0].entry_id
+        for before, after in pairwise(found)
+    )
+    if not overlap:
+        yield from found
+        return
+    table = pa.Table.from_batches([rows.batch for rows in found])
+    entry_ids = np.concatenate([rows.entry_ids for rows in found])
+    positions = np.concatenate([rows.positions for rows in found])
+    order = np.lexsort((positions, entry_ids))
+    places = sorted((place for rows in found for place in rows.locations), key=lambda p: p.entry_id)
+    yield ScannedRows(
+        one_batch(table.take(pa.array(order))), entry_ids[order], positions[order], tuple(places)
+    )
 
 
 def checked_range(

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from spark_bookkeeper.bookie.entry import Location, StoredEntry
 from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.reading import ScannedRows
 from spark_bookkeeper.errors import BookieError, BookKeeperError
 from spark_bookkeeper.protocol.ids import EntryId
 
@@ -45,6 +48,37 @@ def read_verified(
             if entry_id not in found and entry_id not in refused:
                 _read_anywhere(log, known, entry_id, found, refused)
     return found, refused
+
+
+def scan_verified(
+    log: LedgerLog, entries: Sequence[EntryId], index: EntryIndex
+) -> tuple[list[ScannedRows], Refusals]:
+    """The same as ``read_verified``, as rows, a message at a time; not in any order."""
+    refused: Refusals = {}
+    places = _first_places(index, entries, refused)
+    found: list[ScannedRows] = []
+    try:
+        found.extend(log.scan(places))
+    except BookieError:
+        got = {place.entry_id for rows in found for place in rows.locations}
+        for entry_id in entries:  # which of them is it? one by one, in every place
+            if entry_id in got or entry_id in refused:
+                continue
+            kept: dict[EntryId, StoredEntry] = {}
+            place = _read_anywhere(log, index, entry_id, kept, refused)
+            if place is not None:
+                found.append(_as_rows(place, kept[entry_id]))
+    return found, refused
+
+
+def _as_rows(place: Location, stored: StoredEntry) -> ScannedRows:
+    batch = stored.batch()
+    return ScannedRows(
+        batch,
+        np.full(batch.num_rows, stored.entry_id, dtype=np.int64),
+        np.arange(batch.num_rows, dtype=np.int64),
+        (place,),
+    )
 
 
 def verify(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.holdings import locate, verify
@@ -27,6 +28,7 @@ from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
 class CheckWork:
     """Check one ledger. Picklable."""
 
+    action: ClassVar[str] = "check"
     ledger_id: LedgerId
     percentage: int
 

@@ -11,7 +11,7 @@ Source: Bookie Ledger Recovery, "The Manual Bookie Recovery process"; BookKeeper
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import InvalidArgumentError
@@ -41,8 +41,6 @@ class BookieRecovery:
     """Also take data off a bookie that is registered."""
     bytes_per_second: int | None = None
     """Limit on copying, for the whole job; ``None`` is none."""
-    width: int = 2
-    """Fragments copied at once; the limit is shared out among them."""
 
 
 def recover_bookie(
@@ -79,7 +77,7 @@ def recover_bookie(
         rows += stuck.values()
         again = context.store.read_ledgers(opened)
         affected |= {i: m for i, m in again if m is not None}
-        work = _work(affected, wish)
+        work = _work(affected, wish, runner.width)
         rows += runner.run("copying fragments", work, rereplicate_fragment, progress)
         rows += [
             _open_share(i, affected[i].value, wish, "skipped: its last fragment is still open")
@@ -119,7 +117,8 @@ def _check(
     for bookie in wish.bookies:
         if bookie in registrations and not wish.even_if_alive:
             raise InvalidArgumentError(
-                f"bookie {bookie} is alive (registered); nothing was changed. Stop it first, or use "
+                f"bookie {bookie} is alive (registered); nothing was changed. Stop it "
+                "first, or use "
                 "even_if_alive (--even-if-alive) to copy its data elsewhere while it runs"
             )
         if bookie not in known:
@@ -153,8 +152,10 @@ def _check(
     if inside:
         shown = ", ".join(inside[:5]) + (f" and {len(inside) - 5} more" if len(inside) > 5 else "")
         raise InvalidArgumentError(
-            f"target {wish.target} is already in the ensemble of {shown}, and a bookie holds one copy "
-            "of an entry; nothing was changed. Choose another target, or none to have a suitable one "
+            f"target {wish.target} is already in the ensemble of {shown}, and a bookie holds "
+            "one copy "
+            "of an entry; nothing was changed. Choose another target, or none to have a "
+            "suitable one "
             "chosen for each fragment"
         )
 
@@ -164,10 +165,12 @@ def _needs_recovery(metadata: LedgerMetadata, wish: BookieRecovery) -> bool:
 
 
 def _work(
-    affected: Mapping[LedgerId, Versioned[LedgerMetadata]], wish: BookieRecovery
+    affected: Mapping[LedgerId, Versioned[LedgerMetadata]], wish: BookieRecovery, width: int
 ) -> Sequence[FragmentWork]:
-    """One piece for each affected fragment, those with the fewest live copies first."""
-    share = None if wish.bytes_per_second is None else max(1, wish.bytes_per_second // wish.width)
+    """One piece for each affected fragment, those with the fewest live copies first.
+
+    ``width`` fragments at the most are copied at once; they share the limit.
+    """
     pieces: list[tuple[int, FragmentWork]] = []
     for ledger_id, found in affected.items():
         fragments = {
@@ -182,11 +185,14 @@ def _work(
                 wish.bookies,
                 wish.target,
                 wish.even_if_alive,
-                share,
+                wish.bytes_per_second,
             )
             pieces.append((live_copies(found.value.quorum, fragment, wish.bookies), piece))
     pieces.sort(key=lambda pair: pair[0])
-    return [piece for _, piece in pieces]
+    if wish.bytes_per_second is None:
+        return [piece for _, piece in pieces]
+    share = max(1, wish.bytes_per_second // max(1, min(width, len(pieces))))
+    return [replace(piece, bytes_per_second=share) for _, piece in pieces]
 
 
 def _planned(ledger_id: LedgerId, metadata: LedgerMetadata, wish: BookieRecovery) -> Iterable[Row]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.client.context import ClientContext
@@ -33,6 +34,7 @@ from spark_bookkeeper.replication.report import Row
 class FragmentWork:
     """Make the shares of lost bookies in one fragment again. Picklable."""
 
+    action: ClassVar[str] = "copy"
     ledger_id: LedgerId
     first_entry_id: EntryId
     lost: tuple[BookieId, ...]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.replication.report import Row
 
 Item = TypeVar("Item")
@@ -22,8 +23,33 @@ def no_progress(phase: str, done: int, total: int, size_bytes: int) -> None:
     """Says nothing."""
 
 
+def left(item: object, reason: str) -> Row:
+    """The row of an item whose work ended with an error that it did not expect.
+
+    Items are ledger ids, or values with ``ledger_id``, ``action`` and perhaps ``first_entry_id``.
+    """
+    ledger_id = item if isinstance(item, int) else getattr(item, "ledger_id", -1)
+    action = getattr(item, "action", "recover")
+    return Row(ledger_id, action, "left", reason, getattr(item, "first_entry_id", None))
+
+
+def carry_out(work: Work[Item], context: ClientContext, item: Item) -> Sequence[Row]:
+    """Do one piece of work; an error becomes a row that says what is left, and why.
+
+    One piece that fails must not take the others with it, nor the account of what was done.
+    """
+    try:
+        return work(context, item)
+    except BookKeeperError as error:
+        return [left(item, error.message)]
+
+
 class Runner(Protocol):
     """Runs ``work`` over items, each at least once, in any order."""
+
+    @property
+    def width(self) -> int:
+        """How many items are under way at once, at the most; limits are shared out by it."""
 
     def run(
         self, phase: str, items: Sequence[Item], work: Work[Item], progress: Progress
@@ -38,6 +64,10 @@ class LocalRunner:
         self._context = context
         self._width = width
 
+    @property
+    def width(self) -> int:
+        return self._width
+
     def run(
         self, phase: str, items: Sequence[Item], work: Work[Item], progress: Progress
     ) -> Iterator[Row]:
@@ -45,7 +75,7 @@ class LocalRunner:
         for start in range(0, len(items), self._width):
             batch = list(items[start : start + self._width])
             for rows in self._context.runtime.map(
-                lambda item: work(self._context, item), batch, self._width
+                lambda item: carry_out(work, self._context, item), batch, self._width
             ):
                 done += 1
                 size += sum(row.bytes for row in rows)

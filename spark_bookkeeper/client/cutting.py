@@ -1,0 +1,155 @@
+"""Cutting a range of entries into pieces, each for one reader among many.
+
+Pieces follow what the writing tasks wrote: a reader then takes whole part files, from front to
+back. Where that is not known (copies, many small slots, no bookie answers) the range is cut evenly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.record import Record, RecordKind
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES, Ledger
+from spark_bookkeeper.errors import BookieError
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
+
+PIECE_BYTES: Final = 128 << 20
+"""A piece is no larger than about this."""
+
+SMALL_PIECE_BYTES: Final = 8 << 20
+"""And smaller than this only where there is no more; less is not worth a task of its own."""
+
+SLOTS_LOOKED_AT: Final = 512
+"""More slots than this hold small appends, which can be cut anywhere."""
+
+
+class Span(NamedTuple):
+    """A run of entries that belong together, and about how large it is."""
+
+    first: int
+    last: int
+    size_bytes: float
+
+
+def cut(
+    context: ClientContext, ledger: Ledger, first: EntryId, last: EntryId, pieces: int
+) -> list[tuple[EntryId, EntryId]]:
+    """Cut ``first .. last`` into runs of entries, in order, without gaps.
+
+    Args:
+        pieces: how many there should be at least, when the range is large enough for that.
+    """
+    if first > last:
+        return []
+    size = _size_bytes(ledger, first, last)
+    if size is not None and size <= SMALL_PIECE_BYTES:
+        return [(first, last)]
+    spans = list(_without_gaps(_spans(context, ledger, first, last), first, last, size))
+    total = sum(span.size_bytes for span in spans)
+    target = min(PIECE_BYTES, max(SMALL_PIECE_BYTES, total / max(1, pieces)))
+    return list(pack(spans, target))
+
+
+def pack(spans: Sequence[Span], target_bytes: float) -> Iterator[tuple[EntryId, EntryId]]:
+    """Join small neighbours and split large ones, so that each run has about the target's size."""
+    start: int | None = None
+    end = -1
+    size = 0.0
+    for span in spans:
+        if start is not None and size + span.size_bytes > 1.25 * target_bytes:
+            yield EntryId(start), EntryId(end)
+            start, size = None, 0.0
+        if span.size_bytes > 1.5 * target_bytes:
+            yield from _evenly(span, round(span.size_bytes / target_bytes))
+            continue
+        start = span.first if start is None else start
+        end = span.last
+        size += span.size_bytes
+    if start is not None:
+        yield EntryId(start), EntryId(end)
+
+
+def _evenly(span: Span, count: int) -> Iterator[tuple[EntryId, EntryId]]:
+    entries = span.last - span.first + 1
+    count = max(1, min(count, entries))
+    for index in range(count):
+        start = span.first + entries * index // count
+        yield EntryId(start), EntryId(span.first + entries * (index + 1) // count - 1)
+
+
+def _size_bytes(ledger: Ledger, first: int, last: int) -> float | None:
+    """From the metadata alone; ``None`` for a ledger that is not closed."""
+    length, end = ledger.metadata.length_bytes, ledger.metadata.last_entry_id
+    if length is None or end is None:
+        return None
+    return length * (last - first + 1) / (end + 1)
+
+
+def _spans(context: ClientContext, ledger: Ledger, first: int, last: int) -> list[Span]:
+    """What is known of the range, ascending."""
+    found: list[Span] = []
+    for fragment in ledger.metadata.fragment_ranges():
+        start = max(first, fragment.first_entry_id)
+        end = last if fragment.last_entry_id is None else min(last, fragment.last_entry_id)
+        if start <= end:
+            found += _spans_of_fragment(context, ledger, fragment.ensemble, start, end)
+    return found
+
+
+def _spans_of_fragment(
+    context: ClientContext, ledger: Ledger, ensemble: Sequence[BookieId], first: int, last: int
+) -> list[Span]:
+    for bookie in ensemble:
+        try:
+            found = _spans_on(context.bookies.log(bookie, ledger), first, last)
+        except BookieError:
+            continue
+        if found:
+            return found
+    return []
+
+
+def _spans_on(log: LedgerLog, first: int, last: int) -> list[Span]:
+    if len(log.storage.list(log.key.slots)) > SLOTS_LOOKED_AT:
+        return []
+    spans: dict[int, Span] = {}
+    for record in log.records():
+        if record.kind is not RecordKind.ADD or not len(record.ids):
+            continue
+        average = float(record.sizes.mean())
+        for start, end in record.spans or _whole(record):
+            low, high = max(first, start), min(last, end)
+            if low <= high:
+                spans[low] = Span(low, high, average * (high - low + 1))
+    return [spans[low] for low in sorted(spans)]
+
+
+def _whole(record: Record) -> Sequence[tuple[int, int]]:
+    return [(record.first, record.last)]
+
+
+def _without_gaps(
+    spans: Sequence[Span], first: int, last: int, size: float | None
+) -> Iterator[Span]:
+    """The spans, and between them what no record tells of, by the average size of an entry."""
+    entries = last - first + 1
+    if size is not None:
+        average = size / entries
+    elif spans:
+        average = sum(s.size_bytes for s in spans) / sum(s.last - s.first + 1 for s in spans)
+    else:
+        average = DEFAULT_ENTRY_TARGET_BYTES / 8
+    following = first
+    for span in spans:
+        if span.last < following:
+            continue
+        if following < span.first:
+            yield Span(following, span.first - 1, average * (span.first - following))
+        start = max(following, span.first)
+        yield span if start == span.first else Span(start, span.last, span.size_bytes)
+        following = span.last + 1
+    if following <= last:
+        yield Span(following, last, average * (last - following + 1))

@@ -1,0 +1,204 @@
+"""DataFrames in and out of ledgers: the session's door to Spark.
+
+Only DataFrames are used, no RDDs and nothing of the JVM, so that Spark Connect works too.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from typing_extensions import override
+
+from spark_bookkeeper.client import rows
+from spark_bookkeeper.client.bulk import BulkPlan, TaskResult, opener, write_task
+from spark_bookkeeper.client.cutting import cut
+from spark_bookkeeper.client.fetch import Fetcher
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.protocol.ids import EntryId
+from spark_bookkeeper.replication.runner import Runner
+from spark_bookkeeper.session import Connection, SparkDoor
+from spark_bookkeeper.spark.job import collect, is_connect, parallelism, task_bar
+from spark_bookkeeper.spark.runner import SparkRunner
+from spark_bookkeeper.spark.schemas import (
+    arrow_schema,
+    delivered_schema,
+    relabelled,
+    spark_schema,
+)
+from spark_bookkeeper.spark.session import spark_session
+from spark_bookkeeper.spark.workers import task_context
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RESULT_SCHEMA: Final = "task int, result binary"
+
+_SENT_BYTES: Final = 4 << 20
+"""Small batches are joined until they have this size, or this many rows."""
+
+_SENT_ROWS: Final = 65_536
+
+Batches = Iterable[pa.RecordBatch]
+Task = Callable[[Batches], Iterator[pa.RecordBatch]]
+
+
+class SparkFrames(SparkDoor):
+    """Appends and reads DataFrames, and runs work as Spark jobs.
+
+    Args:
+        spark: the session to use; ``None`` takes the active one, or starts one, when a DataFrame
+            or a job is asked for and not before.
+        connection: how tasks reach the cluster.
+    """
+
+    def __init__(self, spark: SparkSession | None, connection: Connection) -> None:
+        self._spark = spark
+        self._connection = connection
+
+    @property
+    @override
+    def session(self) -> SparkSession:
+        return spark_session() if self._spark is None else self._spark
+
+    @override
+    def runner(self, job: str) -> Runner:
+        return SparkRunner(self.session, self._connection, job)
+
+    @override
+    def is_frame(self, data: Any) -> bool:
+        # By name: neither pyspark nor its Connect client is imported to ask.
+        return any(
+            cls.__name__ == "DataFrame" and cls.__module__.startswith("pyspark.sql.")
+            for cls in type(data).__mro__
+        )
+
+    @override
+    def schema(self, frame: Any) -> pa.Schema:
+        return arrow_schema(frame.schema)
+
+    @override
+    def arrow_schema(self, schema: Any) -> pa.Schema:
+        return arrow_schema(schema)
+
+    @override
+    def from_arrow(self, table: pa.Table) -> DataFrame:
+        return self.session.createDataFrame(table, schema=spark_schema(table.schema))
+
+    @override
+    def write_parts(self, frame: Any, plan: BulkPlan) -> Sequence[TaskResult]:
+        """Write the rows of every partition to part files; one pass, one result for each.
+
+        Only what is collected counts: an attempt that failed, or lost a race against a
+        speculative copy of itself, has written files under names that nobody lists (R15).
+
+        Raises:
+            BookKeeperError: a task could not store its rows anywhere, or they do not fit.
+                Whatever Spark raises for the frame itself goes through as it is.
+        """
+        described = f"append to ledger {plan.key.ledger_id}"
+        job = frame.mapInArrow(_write_task(self._connection, plan), RESULT_SCHEMA)
+        with task_bar(described) as on_tasks:
+            collected = collect(job, described, on_tasks)
+        results: list[TaskResult] = []
+        for row in sorted(collected, key=lambda row: row.task):
+            result = pickle.loads(bytes(row.result))
+            if isinstance(result, BookKeeperError):
+                raise result
+            results.append(result)
+        return results
+
+    @override
+    def read(self, ledger: Ledger, first: EntryId, last: EntryId) -> DataFrame:
+        """The rows of ``first .. last``; partitions in ledger order, so rows are too.
+
+        The range is fixed now; the data are read whenever Spark runs the DataFrame.
+        """
+        spark = self.session
+        schema = spark_schema(ledger.schema)
+        context = task_context(self._connection)
+        cuts = tuple(cut(context, ledger, first, last, 2 * parallelism(spark)))
+        if not cuts:
+            return spark.createDataFrame([], schema)
+        roots = context.bookies.known_roots(sorted(ledger.metadata.bookies()))
+        task = _read_task(self._connection, ledger, cuts, roots)
+        return spark.range(0, len(cuts), 1, len(cuts)).mapInArrow(task, schema)
+
+
+def _write_task(connection: Connection, plan: BulkPlan) -> Task:
+    """What a task of an append does with the rows of its partition."""
+    roots = {bookie: uri for _, bookie, _, uri in plan.targets}
+
+    def write(batches: Batches) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        here = TaskContext.get()
+        assert here is not None, "runs in a Spark task"
+        number = here.partitionId()
+        context = task_context(connection, roots)
+        result: TaskResult | BookKeeperError
+        filled = (relabelled(b, plan.encoding.schema) for b in batches if b.num_rows)
+        try:
+            first = next(filled, None)
+            if first is None:
+                result = TaskResult(number, 0, ())
+            else:
+                open_log = opener(plan, context.bookies.storage)
+                result = write_task(plan, _with(first, filled), number, context.runtime, open_log)
+        except BookKeeperError as error:
+            result = error
+        yield pa.RecordBatch.from_arrays(
+            [pa.array([number], pa.int32()), pa.array([pickle.dumps(result)], pa.binary())],
+            names=["task", "result"],
+        )
+
+    return write
+
+
+def _with(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from others
+
+
+def _read_task(
+    connection: Connection,
+    ledger: Ledger,
+    cuts: Sequence[tuple[EntryId, EntryId]],
+    roots: dict[Any, str],
+) -> Task:
+    """What a task of a read does: its rows are the numbers of the pieces to read."""
+    delivered = delivered_schema(ledger.schema)
+
+    def read(batches: Batches) -> Iterator[pa.RecordBatch]:
+        context = task_context(connection, roots)
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                scanned = Fetcher(context, ledger, spread=number).scan(*cuts[number])
+                yield from joined(
+                    (relabelled(found.batch, delivered) for found in scanned), delivered
+                )
+
+    return read
+
+
+def joined(batches: Batches, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches that are worth sending; large ones pass as they are."""
+    gathered: list[pa.RecordBatch] = []
+    count = size = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        gathered.append(batch)
+        count += batch.num_rows
+        size += batch.nbytes
+        if size >= _SENT_BYTES or count >= _SENT_ROWS:
+            yield rows.one_batch(pa.Table.from_batches(gathered, schema=schema))
+            gathered, count, size = [], 0, 0
+    if gathered:
+        yield rows.one_batch(pa.Table.from_batches(gathered, schema=schema))
+
+
+__all__ = ["SparkFrames", "is_connect", "joined"]

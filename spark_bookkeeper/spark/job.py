@@ -1,0 +1,134 @@
+"""One Spark job while it runs: its name on Spark's pages, and how far it has come.
+
+Spark Connect has no job groups and tells of no jobs; there the name is a tag, and progress is
+that the job still runs.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+LOOK_SECONDS: Final = 2.0
+"""Between two looks at how far a job is."""
+
+Tasks = Callable[[int, int], None]
+"""Called with tasks done and tasks in all; both are 0 where Spark does not tell."""
+
+_GROUP: Final = "spark.jobGroup.id"
+_DESCRIPTION: Final = "spark.job.description"
+
+
+def is_connect(spark: Any) -> bool:
+    """Whether a session (or a DataFrame) is one of Spark Connect."""
+    return any(".connect." in cls.__module__ for cls in type(spark).__mro__)
+
+
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks run at once, as far as Spark says."""
+    if not is_connect(spark):
+        return max(1, spark.sparkContext.defaultParallelism)
+    said = spark.conf.get("spark.default.parallelism", None)
+    return int(said) if said else 8
+
+
+def collect(frame: DataFrame, description: str, on_tasks: Tasks | None = None) -> list[Row]:
+    """Run a DataFrame as a job of that description and return its rows.
+
+    Args:
+        on_tasks: called every few seconds, from another thread, until the job ends.
+    """
+    with _described(frame.sparkSession, description) as group:
+        if on_tasks is None:
+            return frame.collect()
+        with _watched(frame.sparkSession, group, on_tasks):
+            return frame.collect()
+
+
+@contextmanager
+def _described(spark: SparkSession, description: str) -> Iterator[str]:
+    """Name the jobs of this thread; what was set before stands again afterwards."""
+    group = f"spark-bookkeeper-{uuid.uuid4().hex}"
+    if is_connect(spark):
+        spark.addTag(group)
+        try:
+            yield group
+        finally:
+            spark.removeTag(group)
+        return
+    context = spark.sparkContext
+    before = {key: context.getLocalProperty(key) for key in (_GROUP, _DESCRIPTION)}
+    # A group that was set belongs to whoever may want to cancel it, a notebook for example.
+    group = before[_GROUP] or group
+    context.setLocalProperty(_GROUP, group)
+    context.setLocalProperty(_DESCRIPTION, description)
+    try:
+        yield group
+    finally:
+        for key, value in before.items():
+            context.setLocalProperty(key, value)  # type: ignore[arg-type]  # None unsets it
+
+
+@contextmanager
+def _watched(spark: SparkSession, group: str, on_tasks: Tasks) -> Iterator[None]:
+    ended = threading.Event()
+    earlier = set(_jobs(spark, group))
+
+    def watch() -> None:
+        while not ended.wait(LOOK_SECONDS):
+            on_tasks(*_tasks(spark, group, earlier))
+
+    watcher = threading.Thread(target=watch, name="spark-bookkeeper-job", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join(LOOK_SECONDS)
+
+
+def _jobs(spark: SparkSession, group: str) -> list[int]:
+    if is_connect(spark):
+        return []
+    return list(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
+
+
+def _tasks(spark: SparkSession, group: str, earlier: set[int]) -> tuple[int, int]:
+    """Tasks done and in all of the last stage: the one that does our work."""
+    new = [job for job in _jobs(spark, group) if job not in earlier]
+    if not new:
+        return 0, 0
+    tracker = spark.sparkContext.statusTracker()
+    info = tracker.getJobInfo(max(new))
+    stages = [] if info is None else [tracker.getStageInfo(stage) for stage in info.stageIds]
+    known = [stage for stage in stages if stage is not None]
+    if not known:
+        return 0, 0
+    last = max(known, key=lambda stage: stage.stageId)
+    return last.numCompletedTasks, last.numTasks
+
+
+@contextmanager
+def task_bar(what: str) -> Iterator[Tasks | None]:
+    """A bar on a terminal or in a notebook while a job runs; nothing anywhere else."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    if not (console.is_terminal or console.is_jupyter):
+        yield None
+        return
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+
+        def on_tasks(done: int, total: int) -> None:
+            if total:
+                bar.update(task, completed=done, total=total)
+
+        yield on_tasks

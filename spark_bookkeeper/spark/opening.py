@@ -1,0 +1,83 @@
+"""The two ways in: connect to a cluster that runs, or run one here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.session import BookKeeper, Connection
+from spark_bookkeeper.session import metadata_uri as given_or_environment
+from spark_bookkeeper.spark.frames import SparkFrames
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def connect(
+    metadata_uri: str | None = None,
+    spark: SparkSession | None = None,
+    *,
+    config: ClientConfig | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    zk_options: Mapping[str, Any] | None = None,
+) -> BookKeeper:
+    """Connect to a cluster.
+
+    Args:
+        metadata_uri: ``zk+hierarchical://zk1:2181,zk2:2181/ledgers``, ``zk://...`` or plain
+            ``zk1:2181``; ``None`` is the environment's ``SPARK_BOOKKEEPER_METADATA_URI``.
+        spark: the session for DataFrames and jobs; ``None`` takes the active one, or starts one,
+            when it is needed: bytes and Arrow tables need none.
+        config: how ledgers are written and read.
+        storage_options: for fsspec, for bookies that are not on a local or mounted disk.
+        zk_options: for the ZooKeeper client.
+
+    Raises:
+        InvalidArgumentError: no URI, or a wrong one.
+        MetadataUnavailableError: no ZooKeeper answers there.
+        NoClusterError: it answers, and holds no BookKeeper cluster.
+    """
+    connection = Connection(
+        given_or_environment(metadata_uri),
+        config or ClientConfig(),
+        dict(storage_options or {}),
+        dict(zk_options or {}),
+    )
+    bk = BookKeeper(connection, SparkFrames(spark, connection))
+    try:
+        bk.context.store.instance_id()
+    except BaseException:
+        bk.close()
+        raise
+    return bk
+
+
+def local(
+    directory: str | os.PathLike[str] | None = None,
+    bookies: int = 4,
+    spark: SparkSession | None = None,
+) -> BookKeeper:
+    """Run a whole cluster on this machine, and connect to it: ZooKeeper, bookies and all.
+
+    ``close`` ends it, and so does the end of the interpreter.
+
+    Args:
+        directory: where it keeps everything; one that holds a cluster starts that one again.
+            ``None`` is a temporary one, removed at the end.
+        bookies: how many, in a new cluster.
+        spark: as in ``connect``.
+
+    Raises:
+        MissingRequirementError: no Java on this machine; the text says how to get one.
+        MetadataUnavailableError: another process runs the cluster in this directory.
+    """
+    cluster = LocalCluster(directory, bookies).start()
+    try:
+        connection = Connection(cluster.metadata_uri)
+        return BookKeeper(connection, SparkFrames(spark, connection), cluster)
+    except BaseException:
+        cluster.close()
+        raise

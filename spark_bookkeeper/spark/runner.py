@@ -1,0 +1,150 @@
+"""Replication work as Spark jobs: items go out, rows come back.
+
+Items are pickled values, and what to do with them is a function of this package. Work waits for
+syncs and for ZooKeeper far more than it computes, so every task does several items side by side.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from typing_extensions import override
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.replication.report import Row
+from spark_bookkeeper.replication.runner import Item, Progress, Runner, Work, carry_out, left
+from spark_bookkeeper.session import Connection
+from spark_bookkeeper.spark.job import collect, parallelism
+from spark_bookkeeper.spark.workers import task_context
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ITEMS_AT_ONCE: Final = 8
+"""Within one task."""
+
+ITEMS_PER_JOB: Final = 4096
+"""The items of a job travel in its closure, which must stay small."""
+
+ITEMS_PER_TASK: Final = 32
+"""More tasks than cores, so that progress can be seen and a slow item holds up few others."""
+
+RESULT_SCHEMA: Final = "item int, rows binary"
+
+
+class SparkRunner(Runner):
+    """Runs work over items in the tasks of Spark jobs.
+
+    An item whose task died is run again by Spark, as every piece of work allows. When a job
+    fails in the end, its items are ``left`` with the reason: what they did is done, and running
+    the same again does the rest.
+
+    Args:
+        job: named in Spark's pages together with the phase, ``recover_bookie: copying fragments``.
+    """
+
+    def __init__(self, spark: SparkSession, connection: Connection, job: str) -> None:
+        self._spark = spark
+        self._connection = connection
+        self._job = job
+
+    @property
+    @override
+    def width(self) -> int:
+        """As many as there are when no more tasks run at once than Spark's default parallelism."""
+        return parallelism(self._spark) * ITEMS_AT_ONCE
+
+    @override
+    def run(
+        self, phase: str, items: Sequence[Item], work: Work[Item], progress: Progress
+    ) -> Iterator[Row]:
+        """The rows of all items.
+
+        ``progress`` is called from another thread while a job runs, every few seconds.
+        """
+        done = size = 0
+        progress(phase, 0, len(items), 0)
+        for start in range(0, len(items), ITEMS_PER_JOB):
+            some = items[start : start + ITEMS_PER_JOB]
+            before = done, size
+
+            def on_tasks(
+                tasks: int, of: int, before: tuple[int, int] = before, count: int = len(some)
+            ) -> None:
+                progress(
+                    phase, before[0] + (count * tasks // of if of else 0), len(items), before[1]
+                )
+
+            found = self._run_job(phase, some, work, on_tasks)
+            done += len(some)
+            size += sum(row.bytes for row in found)
+            progress(phase, done, len(items), size)
+            yield from found
+
+    def _run_job(
+        self,
+        phase: str,
+        items: Sequence[Item],
+        work: Work[Item],
+        on_tasks: Callable[[int, int], None],
+    ) -> list[Row]:
+        from pyspark.errors import PySparkException
+
+        tasks = min(len(items), max(4 * parallelism(self._spark), len(items) // ITEMS_PER_TASK))
+        # Dealt out in turn: the first items are the urgent ones, and every task begins with some.
+        packs = [
+            [(i, pickle.dumps(items[i])) for i in range(n, len(items), tasks)] for n in range(tasks)
+        ]
+        frame = self._spark.range(0, tasks, 1, tasks).mapInArrow(
+            _task(self._connection, packs, work), RESULT_SCHEMA
+        )
+        try:
+            collected = collect(frame, f"{self._job}: {phase}", on_tasks)
+        except PySparkException as error:
+            reason = f"the Spark job failed: {_first_line(error)}; run it again to do the rest"
+            return [left(item, reason) for item in items]
+        found: list[Row] = []
+        for answer in sorted(collected, key=lambda answer: answer.item):
+            found += pickle.loads(bytes(answer.rows))
+        return found
+
+
+def _task(
+    connection: Connection, packs: Sequence[Sequence[tuple[int, bytes]]], work: Work[Any]
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What a task does: its rows are the numbers of the packs to work on."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = task_context(connection)
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                pack = list(packs[number])
+                rows = context.runtime.map(
+                    lambda pair: pickle.dumps(_do(work, context, pickle.loads(pair[1]))),
+                    pack,
+                    ITEMS_AT_ONCE,
+                )
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        pa.array([index for index, _ in pack], pa.int32()),
+                        pa.array(rows, pa.binary()),
+                    ],
+                    names=["item", "rows"],
+                )
+
+    return run
+
+
+def _do(work: Work[Any], context: ClientContext, item: Any) -> Sequence[Row]:
+    try:
+        return carry_out(work, context, item)
+    except Exception as error:  # noqa: BLE001  (a fault of ours becomes a row that names it)
+        return [left(item, f"{type(error).__name__}: {error}")]
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
