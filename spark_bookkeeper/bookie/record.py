@@ -57,9 +57,11 @@ class RecordKind(enum.Enum):
     COPY = "COPY"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Record:
     """A decoded, verified header. Columns are in storage order; ``entry_ids`` is sorted.
+
+    Two records are the same if their bytes are (SLOT-LOG rule R3), so headers do not compare.
 
     Storage order: payload entries (rows of the first message), then batch entries (a message
     each), then the entries of each part.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from spark_bookkeeper.bookie.format import format_partition
 from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.testing.s3 import S3Server
 from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Bookie
 
 
@@ -27,3 +28,12 @@ def bookie(token: Callable[[], str]) -> Bookie:
         MemoryStorage(disk), BOOKIE_ID, "cluster", token=token, is_probe_required=False
     )
     return Bookie(disk, marker)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """One server for all tests that leave it running."""
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto.server")
+    with S3Server() as server:
+        yield server

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import fsspec
@@ -16,32 +14,7 @@ from spark_bookkeeper.bookie.remote import RemoteStorage
 from spark_bookkeeper.bookie.storage import Storage
 from spark_bookkeeper.errors import BookieUnavailableError, MissingRequirementError
 from spark_bookkeeper.testing.conformance.storage import StorageConformance, Storages, ThreadRace
-
-_buckets = itertools.count()
-
-
-@contextmanager
-def s3_server() -> Iterator[Any]:
-    """An S3 server in this process; its conditional put is made one step, as S3's is."""
-    pytest.importorskip("s3fs")
-    moto_server = pytest.importorskip("moto.server")
-    from moto.s3.responses import S3Response
-
-    lock = threading.Lock()
-    put_object = S3Response.put_object
-
-    def one_at_a_time(self: Any) -> Any:
-        with lock:
-            return put_object(self)
-
-    S3Response.put_object = one_at_a_time  # type: ignore[method-assign]  # for one step
-    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
-        S3Response.put_object = put_object  # type: ignore[method-assign]  # as it was
+from spark_bookkeeper.testing.s3 import S3Server
 
 
 class RemoteStorages(ThreadRace):
@@ -61,30 +34,16 @@ class RemoteStorages(ThreadRace):
 
 
 class S3Storages(RemoteStorages):
-    """Handles on a prefix of a bucket."""
+    """Handles on a prefix of a bucket of its own."""
 
-    def __init__(self, server: Any) -> None:
-        host, port = server.get_host_and_port()
+    def __init__(self, server: S3Server) -> None:
         self.server = server
-        super().__init__(
-            f"s3://bookie{next(_buckets)}/root",
-            key="test",
-            secret="test",
-            client_kwargs={"endpoint_url": f"http://{host}:{port}", "region_name": "eu-central-1"},
-            config_kwargs={"retries": {"max_attempts": 0}},
-        )
-        RemoteStorage(self.uri, **self.options)._fs.mkdir(self.uri.split("/")[2])
+        self.bucket = server.make_bucket()
+        super().__init__(f"s3://{self.bucket}/root", **server.storage_options)
 
     def vanish(self) -> None:
         """Nobody answers at the endpoint."""
         self.server.stop()
-
-
-@pytest.fixture(scope="module")
-def shared_s3_server() -> Iterator[Any]:
-    """One server for all tests that leave it running."""
-    with s3_server() as server:
-        yield server
 
 
 @pytest.mark.s3
@@ -94,17 +53,17 @@ class TestS3(StorageConformance):
     @pytest.fixture
     def storages(self, request: pytest.FixtureRequest) -> Iterator[Storages]:
         if "does_not_answer" in request.node.name:
-            with s3_server() as server:
+            with S3Server() as server:
                 yield S3Storages(server)
         else:
-            yield S3Storages(request.getfixturevalue("shared_s3_server"))
+            yield S3Storages(request.getfixturevalue("s3_server"))
 
 
 @pytest.mark.s3
-def test_a_bucket_that_is_gone_says_nothing_about_its_files(shared_s3_server: Any) -> None:
-    storages = S3Storages(shared_s3_server)
+def test_a_bucket_that_is_gone_says_nothing_about_its_files(s3_server: S3Server) -> None:
+    storages = S3Storages(s3_server)
     storage = storages.open()
-    RemoteStorage(storages.uri, **storages.options)._fs.rmdir(storages.uri.split("/")[2])
+    s3_server.remove_bucket(storages.bucket)
 
     with pytest.raises(BookieUnavailableError):
         storage.read("a")

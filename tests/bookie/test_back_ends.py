@@ -1,0 +1,83 @@
+"""The life of a ledger on one bookie, on every back end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.entry import NewEntry, PlacedPart
+from spark_bookkeeper.bookie.format import format_partition, wipe_partition
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.bookie.part import PartEncoder
+from spark_bookkeeper.bookie.record import encode_add
+from spark_bookkeeper.bookie.roots import open_storage
+from spark_bookkeeper.bookie.schema import LedgerKey
+from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.errors import BookieError, LedgerFencedError
+from spark_bookkeeper.testing.s3 import S3Server
+from spark_bookkeeper.testing.slotlog import BOOKIE_ID
+
+KEY = LedgerKey(7, "n1")
+ENCODING = LedgerEncoding()
+
+
+@pytest.fixture(params=["memory", "local", pytest.param("s3", marks=pytest.mark.s3)])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    """An empty partition."""
+    if request.param == "memory":
+        return MemoryStorage(MemoryDisk())
+    if request.param == "local":
+        return open_storage(str(tmp_path))
+    server: S3Server = request.getfixturevalue("s3_server")
+    return open_storage(f"s3://{server.make_bucket()}/bookie", server.storage_options)
+
+
+def test_a_ledger_is_written_fenced_read_copied_and_gone_after_a_wipe(
+    storage: Storage, token: Callable[[], str]
+) -> None:
+    marker = format_partition(storage, BOOKIE_ID, "cluster", token=token)
+
+    def client() -> LedgerLog:
+        return LedgerLog(storage, BOOKIE_ID, marker.incarnation, KEY, ENCODING)
+
+    writer = client()
+    writer.prepare()
+    first = encode_add(KEY, ENCODING, "w1", 0, -1, [NewEntry(n, n + 1, b"x") for n in range(5)])
+    assert writer.add(0, first) == 1
+    assert writer.add(0, first) == 1
+    sink = writer.create_part("a-0-0.arrow")
+    encoder = PartEncoder(KEY, ENCODING, sink.write)
+    encoder.add(pa.record_batch([pa.array([b"y"] * 1000)], schema=ENCODING.schema))
+    ref = encoder.finish("a-0-0.arrow")
+    sink.finish()
+    part = PlacedPart(ref, (5,), (2000,))
+    assert writer.add(1, encode_add(KEY, ENCODING, "w1", 1, 4, parts=[part])) == 2
+
+    tail = client().fence()
+    assert (tail.slots, tail.last_add_confirmed, list(tail.entries)) == (2, 4, [5])
+    assert tail.entries.find(6) is None
+    with pytest.raises(LedgerFencedError):
+        writer.add(2, encode_add(KEY, ENCODING, "w1", 2, 5, [NewEntry(6, 2001, b"z")]))
+    assert client().fence().slots == tail.slots
+
+    index = client().locate(0)
+    entries = list(client().read_many(index.locations()))
+    assert [entry.entry_id for entry in entries] == [0, 1, 2, 3, 4, 5]
+    assert entries[5].batch().num_rows == 1000
+    assert client().write_copy(entries[:3]) == client().write_copy(entries[:3])
+    verification = client().verify()
+    assert verification.entry_ids.tolist() == [0, 1, 2, 3, 4, 5]
+    assert verification.damages == ()
+
+    wipe_partition(storage)
+
+    with pytest.raises(BookieError):
+        client().locate(0)
+    with pytest.raises(BookieError):
+        client().prepare()
+    assert storage.list("ledgers") == []
