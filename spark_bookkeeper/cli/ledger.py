@@ -1,0 +1,282 @@
+"""``spark-bookkeeper ledger``: create, list, show, delete, and the verbs of its sister modules."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any, Final
+
+import click
+import pyarrow as pa
+
+from spark_bookkeeper.cli.connection import Access, access_options, connected
+from spark_bookkeeper.cli.ledger_data import append, new_ledger_options, read, schema_of_file
+from spark_bookkeeper.cli.ledger_work import check, diff, recover
+from spark_bookkeeper.cli.picture import draw_fragments, legend
+from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
+from spark_bookkeeper.client.ledger import SCHEMA
+from spark_bookkeeper.client.ledgers import RESERVED_PREFIX
+from spark_bookkeeper.client.views import SLOTS, LedgerInfo
+from spark_bookkeeper.errors import NoSuchLedgerError
+from spark_bookkeeper.protocol.ids import BookieId, parse_ledger_id
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+
+MOST_SLOTS: Final = 200
+"""Slots that are listed for a person; programs get them all."""
+
+
+@click.group(name="ledger", epilog="Example: spark-bookkeeper ledger list --state OPEN")
+def ledger() -> None:
+    """Create, list, show, read, append, recover, check, delete ledgers."""
+
+
+ledger.add_command(append)
+ledger.add_command(read)
+ledger.add_command(recover)
+ledger.add_command(check)
+ledger.add_command(diff)
+
+
+@ledger.command(
+    epilog="Example: spark-bookkeeper ledger create --ensemble-size 4 --name flights --leave-open"
+)
+@new_ledger_options
+@click.option("--schema-of", metavar="FILE", help="Rows like those of a Parquet or Arrow file.")
+@click.option("--leave-open", is_flag=True, help="Do not close it: as after a writer's crash.")
+@access_options
+@click.pass_obj
+def create(
+    settings: Settings,
+    access: Access,
+    wish: Mapping[str, Any],
+    schema_of: str | None,
+    leave_open: bool,
+) -> int:
+    """Create an empty ledger, for its labels, its placement, or to try.
+
+    A ledger has one writer for all its life, and that is the process that created it. So this
+    one is closed at once; `ledger append` makes a ledger with something in it.
+    """
+    schema = None if schema_of is None else schema_of_file(schema_of)
+    with connected(settings, access) as bk:
+        writer = bk.create_ledger(schema=schema, **wish)
+        if leave_open:
+            writer.abandon()
+        else:
+            writer.close()
+        info = bk.ledger(writer.ledger_id)
+        value = ledger_object(info)
+    ensemble = ", ".join(info.fragments[-1].ensemble)
+    settings.output.result(
+        value,
+        lambda: settings.output.say(f"ledger {info.ledger_id} is {info.state}, on {ensemble}"),
+    )
+    return EXIT_DONE
+
+
+@ledger.command(name="list", epilog="Example: spark-bookkeeper ledger list --state OPEN --json")
+@click.option(
+    "--state",
+    type=click.Choice(["OPEN", "IN_RECOVERY", "CLOSED"], case_sensitive=False),
+    help="Only these.",
+)
+@click.option("--bookie", metavar="HOST:PORT", help="Only those with a fragment on this bookie.")
+@click.option("--name", help="Only those with this label.")
+@access_options
+@click.pass_obj
+def list_(
+    settings: Settings, access: Access, state: str | None, bookie: str | None, name: str | None
+) -> int:
+    """List ledgers: state, sizes, end."""
+    with connected(settings, access) as bk, settings.output.progress("reading ledger metadata"):
+        rows = ledger_rows(bk.ledgers_arrow())
+    rows = [
+        row
+        for row in rows
+        if (state is None or row["state"] == state.upper())
+        and (bookie is None or bookie in row["bookies"])
+        and (name is None or row["custom_metadata"].get("name") == name.encode())
+    ]
+
+    def show() -> None:
+        if not rows:
+            settings.output.say("no ledgers")
+            return
+        settings.output.table(
+            ["ledger", "name", "state", "E/Qw/Qa", "fragments", "last entry", "bytes", "created"],
+            [
+                [
+                    row["ledger_id"],
+                    text_of(row["custom_metadata"].get("name")),
+                    row["state"],
+                    "{ensemble_size}/{write_quorum_size}/{ack_quorum_size}".format(**row),
+                    row["fragments"],
+                    row["last_entry_id"],
+                    None if row["length_bytes"] is None else f"{row['length_bytes']:,}",
+                    None if row["ctime"] is None else f"{row['ctime']:%Y-%m-%d %H:%M:%S}",
+                ]
+                for row in rows
+            ],
+        )
+
+    settings.output.result({"ledgers": rows}, show)
+    return EXIT_DONE
+
+
+@ledger.command(epilog="Example: spark-bookkeeper ledger show 7 --slots")
+@click.argument("ledger_id", type=click.IntRange(min=0))
+@click.option("--slots", is_flag=True, help="Also every slot on every bookie.")
+@access_options
+@click.pass_obj
+def show(settings: Settings, access: Access, ledger_id: int, slots: bool) -> int:
+    """Show one ledger: its metadata, and a picture of its fragments by bookies.
+
+    Nothing is fenced or changed by looking.
+    """
+    with connected(settings, access) as bk:
+        info = bk.ledger(ledger_id)
+        value = ledger_object(info)
+        found = bk.context.store.read_ledger(parse_ledger_id(ledger_id)).value
+        alive = bk.context.bookies.registrations().keys()
+        rows = info.slots_arrow().to_pylist() if slots else []
+    if slots:
+        value["slots"] = rows
+
+    def present() -> None:
+        _show_ledger(settings, info, found, {b for b in found.bookies() if b not in alive})
+        if slots:
+            _show_slots(settings, rows)
+
+    settings.output.result(value, present)
+    return EXIT_DONE
+
+
+@ledger.command(epilog="Example: spark-bookkeeper ledger delete 7 9 --yes")
+@click.argument("ledger_ids", type=click.IntRange(min=0), nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@access_options
+@click.pass_obj
+def delete(settings: Settings, access: Access, ledger_ids: Sequence[int], yes: bool) -> int:
+    """Delete ledgers for ever. What bookies hold of them becomes garbage."""
+    with connected(settings, access) as bk:
+        gone: list[int] = []
+        found: list[LedgerInfo] = []
+        for ledger_id in dict.fromkeys(ledger_ids):
+            try:
+                found.append(bk.ledger(ledger_id))
+            except NoSuchLedgerError:
+                gone.append(ledger_id)
+        for info in found:
+            size = "unknown" if info.length_bytes is None else f"{info.length_bytes:,}"
+            settings.output.note(
+                f"ledger {info.ledger_id}: {info.state}, last entry {info.last_entry_id}, {size} "
+                f"bytes, label {text_of(info.custom_metadata.get('name')) or 'none'}"
+                + ("" if info.state == "CLOSED" else "; ITS WRITER MAY BE AT WORK")
+            )
+        for ledger_id in gone:
+            settings.output.note(f"ledger {ledger_id} does not exist")
+        if found and not yes:
+            count = f"{len(found)} ledger{'s' if len(found) > 1 else ''}"
+            click.confirm(f"Delete {count} for ever?", abort=True, err=True)
+        deleted: list[int] = []
+        for info in found:
+            bk.delete_ledger(info.ledger_id)
+            deleted.append(info.ledger_id)
+    settings.output.result(
+        {"deleted": deleted, "not_found": gone},
+        lambda: settings.output.say(f"deleted: {', '.join(map(str, deleted)) or 'nothing'}"),
+    )
+    return EXIT_DONE
+
+
+def ledger_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows of ``views.LEDGERS`` with the map as a mapping."""
+    return [{**row, "custom_metadata": dict(row["custom_metadata"])} for row in table.to_pylist()]
+
+
+def ledger_object(info: LedgerInfo) -> dict[str, Any]:
+    """A ledger for programs: the columns of ``views.LEDGERS``, with ``fragments`` as rows."""
+    created = info.ctime
+    return {
+        "ledger_id": info.ledger_id,
+        "state": info.state,
+        "ensemble_size": info.ensemble_size,
+        "write_quorum_size": info.write_quorum_size,
+        "ack_quorum_size": info.ack_quorum_size,
+        "fragments": info.fragments_arrow().to_pylist(),
+        "last_entry_id": info.last_entry_id,
+        "length_bytes": info.length_bytes,
+        "digest_type": info.digest_type,
+        "ctime": None if created is None else datetime.fromtimestamp(created / 1000, timezone.utc),
+        "bookies": sorted({bookie for f in info.fragments for bookie in f.ensemble}),
+        "custom_metadata": dict(info.custom_metadata),
+    }
+
+
+def text_of(label: bytes | None) -> str | None:
+    """A label as text."""
+    return None if label is None else label.decode("utf-8", "replace")
+
+
+def show_picture(settings: Settings, metadata: LedgerMetadata, lost: set[BookieId]) -> None:
+    """Print the fragments by bookies."""
+    width = min(140, shutil.get_terminal_size((100, 24)).columns)
+    for line in draw_fragments(metadata.quorum, list(metadata.fragment_ranges()), lost, width):
+        settings.output.say(f"  {line}")
+    settings.output.say(f"  {legend(metadata.quorum)}")
+
+
+def _show_ledger(
+    settings: Settings, info: LedgerInfo, metadata: LedgerMetadata, lost: set[BookieId]
+) -> None:
+    quorum = metadata.quorum
+    settings.output.say(
+        f"ledger {info.ledger_id}   {info.state}   E={quorum.ensemble_size} "
+        f"Qw={quorum.write_quorum_size} Qa={quorum.ack_quorum_size}"
+    )
+    size = info.length_bytes
+    facts: list[tuple[str, object]] = [
+        ("last entry", "not fixed yet" if info.last_entry_id is None else info.last_entry_id),
+        ("bytes", "not fixed yet" if size is None else f"{size:,}"),
+        ("digest", info.digest_type),
+        ("password", "yes" if metadata.password else "none"),
+        ("created", _moment(info.ctime)),
+        ("format version", metadata.format_version),
+    ]
+    labels = info.custom_metadata.items()
+    facts += [(k, text_of(v)) for k, v in sorted(labels) if not k.startswith(RESERVED_PREFIX)]
+    for field in _schema_of(info):
+        facts.append(
+            ("column", f"{field.name}: {field.type}{'' if field.nullable else ' not null'}")
+        )
+    for name, value in facts:
+        settings.output.say(f"  {name:<15} {value}")
+    settings.output.say("")
+    show_picture(settings, metadata, lost)
+    if lost:
+        settings.output.say(
+            f"\n  lost: {', '.join(sorted(lost))}. Make their copies again: "
+            f"spark-bookkeeper bookie recover {min(lost)}"
+        )
+
+
+def _show_slots(settings: Settings, rows: Sequence[Mapping[str, Any]]) -> None:
+    names = [name for name in SLOTS.names if name != "ledger_id"]
+    settings.output.table(names, [[row[name] for name in names] for row in rows[:MOST_SLOTS]])
+    if len(rows) > MOST_SLOTS:
+        settings.output.say(f"... {len(rows) - MOST_SLOTS} more slots; --json has them all")
+
+
+def _schema_of(info: LedgerInfo) -> Iterable[pa.Field]:
+    raw = info.custom_metadata.get(SCHEMA)
+    if raw is None:  # written by another BookKeeper client
+        return []
+    columns: Iterable[pa.Field] = pa.ipc.read_schema(pa.py_buffer(raw))
+    return columns
+
+
+def _moment(milliseconds: int | None) -> str:
+    if milliseconds is None:
+        return "unknown"
+    return f"{datetime.fromtimestamp(milliseconds / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,162 @@
+"""``spark-bookkeeper ledger recover | check | diff``: work on what is in ledgers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from spark_bookkeeper.cli.connection import Access, access_options, connected
+from spark_bookkeeper.cli.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
+from spark_bookkeeper.cli.work import no_spark, show_report
+
+MOST_ENTRIES = 100
+"""Entries of a comparison that a person is shown; programs get them all."""
+
+_ledger_ids = click.argument(
+    "ledger_ids", type=click.IntRange(min=0), nargs=-1, metavar="LEDGER..."
+)
+
+
+@click.command(epilog="Example: spark-bookkeeper ledger recover 7 8 --no-spark")
+@_ledger_ids
+@click.option("--dry-run", is_flag=True, help="Only say which ledgers it would recover.")
+@click.option("--yes", is_flag=True, help="Do not ask before recovering every open ledger.")
+@no_spark
+@access_options
+@click.pass_obj
+def recover(
+    settings: Settings,
+    access: Access,
+    ledger_ids: Sequence[int],
+    dry_run: bool,
+    yes: bool,
+    no_spark: bool,
+) -> int:
+    """Fence, recover and close ledgers; without LEDGER, every one that is not closed.
+
+    Their writers, if they live, are stopped: what they acknowledged is kept.
+    """
+    wanted = list(dict.fromkeys(ledger_ids)) or None
+    with connected(settings, access, with_spark=not no_spark and not dry_run) as bk:
+        if wanted is None and not dry_run and not yes:
+            open_ones = [
+                row
+                for row in bk.ledgers_arrow().select(["ledger_id", "state"]).to_pylist()
+                if row["state"] != "CLOSED"
+            ]
+            for row in open_ones:
+                settings.output.note(f"ledger {row['ledger_id']}: {row['state']}")
+            if open_ones:
+                click.confirm(
+                    f"Fence, recover and close {len(open_ones)} ledgers, stopping their writers?",
+                    abort=True,
+                    err=True,
+                )
+        with settings.output.progress("reading ledger metadata") as progress:
+            report = bk.recover_ledgers(wanted, dry_run=dry_run, progress=progress.phase)
+    return show_report(settings, report)
+
+
+@click.command(epilog="Example: spark-bookkeeper ledger check --percentage 100")
+@_ledger_ids
+@click.option(
+    "--percentage",
+    type=click.IntRange(0, 100),
+    default=0,
+    show_default=True,
+    help="Of the entries, besides the first and last of each share; 100 verifies every digest.",
+)
+@no_spark
+@access_options
+@click.pass_obj
+def check(
+    settings: Settings,
+    access: Access,
+    ledger_ids: Sequence[int],
+    percentage: int,
+    no_spark: bool,
+) -> int:
+    """Do the bookies hold what the metadata says? Without LEDGER, all ledgers. Changes nothing."""
+    wanted = list(dict.fromkeys(ledger_ids)) or None
+    with connected(settings, access, with_spark=not no_spark) as bk:
+        for ledger_id in wanted or ():
+            bk.ledger(ledger_id)  # one that does not exist is a wrong call, not a finding
+        with settings.output.progress("checking ledgers", unit="ledgers") as progress:
+            report = bk.check_ledgers(wanted, percentage=percentage, progress=progress.phase)
+    return show_report(settings, report)
+
+
+@click.command(epilog="Example: spark-bookkeeper ledger diff 7")
+@click.argument("ledger_id", type=click.IntRange(min=0))
+@access_options
+@click.pass_obj
+def diff(settings: Settings, access: Access, ledger_id: int) -> int:
+    """Show the same entry on all its bookies, side by side, every digest verified.
+
+    Exit code 1 when any replica is missing, damaged, or unlike another.
+    """
+    with connected(settings, access) as bk, settings.output.progress("reading every replica"):
+        rows = bk.diff_replicas_arrow(ledger_id).to_pylist()
+    entries: dict[int, dict[str, Mapping[str, Any]]] = {}
+    for row in rows:
+        entries.setdefault(row["entry_id"], {})[row["bookie_id"]] = row
+    different = [entry for entry, replicas in entries.items() if not _is_equal(replicas)]
+    bookies = sorted({row["bookie_id"] for row in rows})
+    shown = (different + [e for e in entries if e not in set(different)])[:MOST_ENTRIES]
+
+    def show() -> None:
+        if entries:
+            settings.output.table(
+                ["entry", "bytes", *bookies],
+                [
+                    [entry, _size(entries[entry]), *(_cell(entries[entry].get(b)) for b in bookies)]
+                    for entry in shown
+                ],
+            )
+        if len(entries) > len(shown):
+            settings.output.say(
+                f"... {len(entries) - len(shown)} more entries; --json has them all"
+            )
+        settings.output.say(
+            f"ledger {ledger_id}: {len(entries):,} entries, {len(rows):,} replicas; "
+            + (
+                f"{len(different):,} entries lack a good replica somewhere: "
+                f"{', '.join(map(str, different[:20]))}"
+                if different
+                else "every replica of every entry is verified and the same"
+            )
+        )
+
+    settings.output.result(
+        {
+            "ledger_id": ledger_id,
+            "entries": len(entries),
+            "replicas": len(rows),
+            "different": different,
+            "rows": rows,
+        },
+        show,
+    )
+    return EXIT_LEFT_UNDONE if different else EXIT_DONE
+
+
+def _is_equal(replicas: Mapping[str, Mapping[str, Any]]) -> bool:
+    first = next(iter(replicas.values()))
+    return all(
+        replica["status"] == "verified" and replica["digest"] == first["digest"]
+        for replica in replicas.values()
+    )
+
+
+def _size(replicas: Mapping[str, Mapping[str, Any]]) -> int | None:
+    return next((r["bytes"] for r in replicas.values() if r["bytes"] is not None), None)
+
+
+def _cell(replica: Mapping[str, Any] | None) -> str | None:
+    if replica is None:
+        return None  # not in the write set
+    if replica["status"] != "verified":
+        return f"{replica['status']}: {replica['reason']}"
+    return str(replica["digest"])

@@ -1,0 +1,102 @@
+"""Fragments by bookies, drawn in characters: who holds which entries of a ledger.
+
+One row for each bookie, one block of columns for each fragment, and in it one cell for each
+stripe class (``entry id mod E``), or a single wide one where nothing is striped::
+
+    entries          0..11         12..23
+    127.0.0.1:3181   ██ ·· ██ ██   ██ ·· ██ ██
+    127.0.0.1:3182   ▒▒ ▒▒ ·· ▒▒                 lost
+    127.0.0.1:3183   ██ ██ ██ ··   ██ ██ ██ ··
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.protocol.metadata import FragmentRange
+from spark_bookkeeper.protocol.quorum import Quorum
+
+HELD: Final = "██"
+LOST: Final = "▒▒"
+NOT_HERE: Final = "··"
+
+MOST_CELLS: Final = 12
+"""An ensemble with more bookies than this is drawn as one cell for each fragment."""
+
+
+def draw_fragments(
+    quorum: Quorum,
+    fragments: Sequence[FragmentRange],
+    lost: frozenset[BookieId] | set[BookieId] = frozenset(),
+    width: int = 100,
+) -> list[str]:
+    """Lines of at most about ``width`` characters; fragments that do not fit go below.
+
+    Args:
+        lost: bookies that are not alive; what they held is drawn in another shade.
+    """
+    named = sorted({bookie for fragment in fragments for bookie in fragment.ensemble})
+    margin = max(map(len, [*named, "entries"]))
+    blocks = [_block(quorum, fragment, set(lost)) for fragment in fragments]
+    lines: list[str] = []
+    for shown in _rows_of_blocks(blocks, width - margin - 6):
+        if lines:
+            lines.append("")
+        titles = [title for title, _, _ in shown]
+        lines.append("   ".join(["entries".ljust(margin), *titles]).rstrip())
+        for bookie in named:
+            cells = [cells.get(bookie, " " * size) for _, size, cells in shown]
+            state = "   lost" if bookie in lost else ""
+            lines.append(("   ".join([bookie.ljust(margin), *cells]) + state).rstrip())
+    return lines
+
+
+def legend(quorum: Quorum) -> str:
+    """What the cells mean, for the ledger's quorum."""
+    cells = f"{HELD} held   {LOST} held by a lost bookie"
+    if not _has_classes(quorum):
+        return cells
+    classes = f"the {quorum.ensemble_size} cells are the entries 0, 1, ... mod"
+    return f"{cells}   {NOT_HERE} not its entry   ({classes} {quorum.ensemble_size})"
+
+
+Block = tuple[str, int, Mapping[BookieId, str]]
+"""Title, width, and the cells of each bookie in the ensemble."""
+
+
+def _block(quorum: Quorum, fragment: FragmentRange, lost: set[BookieId]) -> Block:
+    last = "" if fragment.last_entry_id is None else str(fragment.last_entry_id)
+    title = f"{fragment.first_entry_id}..{last}"
+    if fragment.last_entry_id is not None and fragment.last_entry_id < fragment.first_entry_id:
+        title = f"{fragment.first_entry_id}.. (none)"
+    rows: dict[BookieId, str] = {}
+    for position, bookie in enumerate(fragment.ensemble):
+        held = LOST if bookie in lost else HELD
+        if _has_classes(quorum):
+            rows[bookie] = " ".join(
+                held if quorum.holds(position, EntryId(stripe)) else NOT_HERE
+                for stripe in range(quorum.ensemble_size)
+            )
+        else:
+            rows[bookie] = held * 2
+    size = max(len(title), *map(len, rows.values()))
+    return title.ljust(size), size, {bookie: text.ljust(size) for bookie, text in rows.items()}
+
+
+def _has_classes(quorum: Quorum) -> bool:
+    return quorum.is_striped and quorum.ensemble_size <= MOST_CELLS
+
+
+def _rows_of_blocks(blocks: Sequence[Block], width: int) -> Iterator[Sequence[Block]]:
+    shown: list[Block] = []
+    used = 0
+    for block in blocks:
+        if shown and used + block[1] > width:
+            yield shown
+            shown, used = [], 0
+        shown.append(block)
+        used += block[1] + 3
+    if shown:
+        yield shown

@@ -1,0 +1,77 @@
+"""What the verbs that do replication work share: where it runs, and how its report is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import click
+
+from spark_bookkeeper.cli.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
+from spark_bookkeeper.replication.report import CheckReport, Report
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+MOST_ROWS: Final = 40
+"""Rows of a report that a person is shown; unfinished ones come first, programs get all."""
+
+no_spark = click.option(
+    "--no-spark", is_flag=True, help="Do the work in this process instead of as a Spark job."
+)
+
+
+def show_report(settings: Settings, report: Report) -> int:
+    """Print a report; return the exit code: 0 when nothing is left undone."""
+
+    def show() -> None:
+        _show_rows(settings, report)
+        _show_summary(settings, report)
+
+    settings.output.result(report.to_dict(), show)
+    return EXIT_DONE if report.is_complete else EXIT_LEFT_UNDONE
+
+
+def _show_rows(settings: Settings, report: Report) -> None:
+    rows = sorted(report.rows, key=lambda row: row in report.unfinished, reverse=True)
+    if not rows:
+        return
+    settings.output.table(
+        ["ledger", "entries", "action", "bookie", "target", "copied", "bytes", "status", "reason"],
+        [
+            [
+                row.ledger_id,
+                _range(row.first_entry_id, row.last_entry_id),
+                row.action,
+                row.source,
+                row.target,
+                row.entries,
+                f"{row.bytes:,}",
+                row.status,
+                row.reason,
+            ]
+            for row in rows[:MOST_ROWS]
+        ],
+    )
+    if len(rows) > MOST_ROWS:
+        settings.output.say(f"... {len(rows) - MOST_ROWS} more rows; --json has them all")
+
+
+def _show_summary(settings: Settings, report: Report) -> None:
+    counts = "   ".join(f"{status} {count}" for status, count in report.counts.items())
+    numbers = report.to_dict()
+    is_plan = report.dry_run and not isinstance(report, CheckReport)
+    settings.output.say(
+        f"{report.job}{' (dry run, nothing was changed)' if is_plan else ''}: "
+        f"{counts or 'nothing to do'}   {numbers['entries']:,} entries, "
+        f"{numbers['bytes']:,} bytes, {report.duration_ms / 1000:.1f} s"
+    )
+    if not report.is_complete:
+        settings.output.say(f"{len(report.unfinished)} rows are not as they should be; see reason")
+
+
+def _range(first: int | None, last: int | None) -> str | None:
+    if first is None:
+        return None
+    if last is not None and last < first:
+        return "none"
+    return f"{first}..{'' if last is None else last}"
