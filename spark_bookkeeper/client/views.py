@@ -106,7 +106,7 @@ class LedgerInfo:
     """``None`` while the ledger is not closed; -1 when it is closed and empty."""
     length_bytes: int | None
     fragments: tuple[Fragment, ...]
-    custom_metadata: Mapping[str, bytes]
+    custom_metadata: Mapping[str, bytes] = field(repr=False)
     ctime: int | None
     """Milliseconds since 1970."""
     digest_type: str | None
