@@ -111,7 +111,7 @@ class Adds:
 
         Waits while more than ``max_pending_bytes`` are on their way, or a bulk append runs.
         """
-        future: Future[int] = Future()
+        future = _promise()
         with self._changed:
             self._admit(sum(sizes), expected)
             now = self._runtime.now()
@@ -148,7 +148,7 @@ class Adds:
 
     def end_bulk(self, plan: BulkPlan, results: Sequence[TaskResult]) -> Future[int]:
         """Number the entries that tasks wrote, and hand them to the lanes."""
-        future: Future[int] = Future()
+        future = _promise()
         with self._changed:
             self._is_bulk_running = False
             self._changed.notify_all()
@@ -474,12 +474,16 @@ class Adds:
             )
         except BookKeeperError as error:
             with self._changed:
+                if self._is_ended:
+                    return
                 is_final = isinstance(error, LedgerError)
                 self._error = self._error or (error if is_final else self._gave_up(error.message))
                 self._carry_out(self.machine.step(EnsembleChangeFailed()))
                 self._changed.notify_all()
         else:
             with self._changed:
+                if self._is_ended:
+                    return  # closed meanwhile: nothing is sent any more, and no lane is opened
                 self._adopt(updated)
                 ensemble = updated.value.last_fragment.ensemble
                 self._carry_out(self.machine.step(EnsembleChanged(ensemble)))
@@ -501,6 +505,13 @@ class Adds:
             "ledger to recover it, and read to know",
             ledger_id=self.ledger.ledger_id,
         )
+
+
+def _promise() -> Future[int]:
+    """A future that its holder cannot cancel: an append cannot be taken back."""
+    future: Future[int] = Future()
+    future.set_running_or_notify_cancel()
+    return future
 
 
 def _failed_targets(results: Sequence[TaskResult]) -> list[tuple[int, BookieId, str]]:

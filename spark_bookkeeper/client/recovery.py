@@ -48,12 +48,15 @@ def recover_ledger(
 
     Raises:
         NoSuchLedgerError: it was deleted; it is never created again.
+        MetadataFormatError: it was written by another client. Nothing was changed.
         RecoveryUndecidedError: too few bookies answered. The ledger stays IN_RECOVERY and fenced
             as far as it is; the error says which entry, who answered what, who would unblock it.
         NotEnoughBookiesError: recovered entries could not be brought to an ack quorum.
         MetadataUnavailableError: the close may or may not have happened; repeat.
     """
-    found = update_ledger(context.store, ledger_id, _flag, known=known)
+    found = known or context.store.read_ledger(ledger_id)
+    Ledger.of(ledger_id, found.value)  # another client's ledger is refused before it is flagged
+    found = update_ledger(context.store, ledger_id, _flag, known=found)
     if found.value.is_closed:
         return found
     return _LedgerRecovery(context, Ledger.of(ledger_id, found.value), found).run()
@@ -75,7 +78,8 @@ class _LedgerRecovery:
         self._ensemble = found.value.last_fragment.ensemble
         self._logs: dict[int, LedgerLog] = {}
         self._tails: dict[int, Tail] = {}
-        self._lengths: dict[EntryId, int] = {}
+        self._joined: dict[BookieId, str] = {}
+        """Bookies that took copies in place of others, with the incarnation that took them."""
 
     def run(self) -> Versioned[LedgerMetadata]:
         self._fence()
@@ -169,6 +173,7 @@ class _LedgerRecovery:
                     error = caught
                 if error is None:
                     ensemble[position] = bookie
+                    self._joined[bookie] = incarnation
                     _hold(holders, entries, position)
                     break
                 failures[bookie] = error.message
@@ -233,20 +238,13 @@ class _LedgerRecovery:
         last = decision.last_entry_id
         length = self._length_at(last)
         base = self._found.value.last_fragment
-        added = {}
-        if ensemble != self._ensemble:
-            alive = self._context.bookies.registrations()
-            added = {
-                b: alive[b].incarnation for b in ensemble if b not in self._ensemble and b in alive
-            }
-
         def close(old: LedgerMetadata) -> LedgerMetadata | None:
             if old.is_closed:
                 return None  # somebody was faster: all-closes-agree
             assert old.last_fragment == base, "only a close changes the last fragment in recovery"
             if ensemble != self._ensemble:
                 renewed = old.with_new_ensemble(decision.first_recovered, ensemble)
-                old = with_incarnations(renewed, added)
+                old = with_incarnations(renewed, self._joined)
             return old.closed(last, length)
 
         return update_ledger(self._context.store, self._ledger.ledger_id, close, known=self._found)

@@ -1,0 +1,265 @@
+"""A cluster in one process: bookies in directories, metadata in memory, and hooks at every door.
+
+A hook is called before every operation on a bookie's storage or on the metadata, with the place
+(a bookie id, or ``METADATA``), the operation and its path. It may return, wait, or raise: what a
+storage or the metadata may raise, or ``Killed``, which ends the process that it is called in.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+from typing_extensions import Buffer, override
+
+from spark_bookkeeper.bookie.local import LocalStorage
+from spark_bookkeeper.bookie.marker import Marker
+from spark_bookkeeper.bookie.schema import MARKER_PATH
+from spark_bookkeeper.bookie.storage import FileSink, Storage
+from spark_bookkeeper.client.bookies import Bookies
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.runtime import Runtime, ThreadRuntime
+from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
+from spark_bookkeeper.metadata.store import Cookie, Registration
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.testing.counting import CountingStorage
+
+METADATA: Final = "metadata"
+"""The place of an operation on the metadata."""
+
+T = TypeVar("T")
+Hook = Callable[[str, str, str], None]
+"""``hook(place, operation, path)``."""
+
+
+class Killed(BaseException):
+    """The process that meets it has ended: nobody handles it, and it does nothing more."""
+
+
+class Step(NamedTuple):
+    """One operation that was asked for."""
+
+    place: str
+    operation: str
+    path: str
+
+
+class InlineRuntime(ThreadRuntime):
+    """One item after the other, so that the n-th operation is the same in every run.
+
+    It does not sleep either: what would be waited for is added to ``slept``.
+    """
+
+    def __init__(self) -> None:
+        self.slept = 0.0
+
+    @override
+    def now(self) -> float:
+        return super().now() + self.slept
+
+    @override
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+
+    @override
+    def map(self, function: Callable[[Any], T], items: list[Any], width: int = 16) -> list[T]:
+        return [function(item) for item in items]
+
+
+class Ground:
+    """Bookies in ``directory``, one folder each; the first client is ``context``."""
+
+    def __init__(
+        self,
+        directory: Path,
+        bookies: int = 4,
+        config: ClientConfig | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self.directory = directory
+        self.config = config or ClientConfig()
+        self.runtime = runtime or ThreadRuntime()
+        self.cluster = MemoryCluster()
+        self.steps: list[Step] = []
+        """Everything that clients asked for, in the order of the asking."""
+        self.before: list[Hook] = []
+        """Called before every operation of every client."""
+        self.after: list[Hook] = []
+        """Called after every put and every operation on the metadata; may lose the answer."""
+        self.bookie_ids: list[BookieId] = []
+        self._down: set[str] = set()
+        self._agent = self.cluster.session()
+        self._agent.initialize_cluster()
+        for _ in range(bookies):
+            self.add_bookie()
+        self.context = self.client()
+
+    def client(self, runtime: Runtime | None = None, *hooks: Hook) -> ClientContext:
+        """Another client: a session and storage handles of its own; ``hooks`` are its own too."""
+        runtime = runtime or self.runtime
+
+        def faults(moment: Literal["before", "after"], operation: str, subject: str) -> None:
+            if moment == "before":
+                self._before(METADATA, operation, subject, hooks)
+            else:
+                self._after(METADATA, operation, subject)
+
+        store: MemoryStore = self.cluster.session(faults)
+
+        def opened(uri: str) -> Storage:
+            bookie = next(b for b in self.bookie_ids if self._uri(b) == uri)
+            return GroundStorage(
+                LocalStorage(str(self.root(bookie))),
+                lambda operation, path: self._before(bookie, operation, path, hooks),
+                lambda operation, path: self._after(bookie, operation, path),
+            )
+
+        return ClientContext(store, Bookies(store, opened, runtime), runtime, self.config)
+
+    # Bookies
+
+    def add_bookie(self) -> BookieId:
+        """A new bookie, formatted and registered."""
+        bookie = BookieId(f"127.0.0.1:{3181 + len(self.bookie_ids)}")
+        self.bookie_ids.append(bookie)
+        self.format(bookie)
+        return bookie
+
+    def format(self, bookie: BookieId) -> None:
+        """Wipe the partition, give it a new incarnation, and register that."""
+        root = self.root(bookie)
+        shutil.rmtree(root, ignore_errors=True)
+        root.mkdir(parents=True)
+        incarnation = self.runtime.token()
+        marker = Marker(bookie, incarnation, self._agent.instance_id())
+        LocalStorage(str(root)).put_if_absent(MARKER_PATH, marker.encode())
+        known = self._agent.read_cookie(bookie)
+        cookie = Cookie(bookie, self._uri(bookie), incarnation, self._agent.instance_id())
+        self._agent.write_cookie(cookie, known.version if known else None)
+        self._agent.register(Registration(bookie, self._uri(bookie), incarnation))
+        self._down.discard(bookie)
+
+    def stop(self, bookie: str, *, destroy: bool = False) -> None:
+        """A bookie goes: no registration, no answers; its partition stays or is destroyed."""
+        self._down.add(bookie)
+        self._agent.unregister(BookieId(bookie))
+        if destroy:
+            shutil.rmtree(self.root(bookie))
+
+    def start(self, bookie: str, *, is_readonly: bool = False) -> None:
+        """A bookie comes back with the partition that it had."""
+        self._down.discard(bookie)
+        cookie = self._agent.read_cookie(BookieId(bookie))
+        assert cookie is not None
+        incarnation = cookie.value.incarnation
+        registration = Registration(
+            BookieId(bookie), self._uri(bookie), incarnation, is_readonly=is_readonly
+        )
+        self._agent.register(registration)
+
+    def root(self, bookie: str) -> Path:
+        """The folder of a bookie."""
+        return self.directory / bookie.replace(":", "-")
+
+    def files(self, bookie: str, kind: str = "*") -> list[Path]:
+        """Files of ledgers on a bookie: ``slots``, ``parts``, ``copies`` or all of them."""
+        return sorted(p for p in self.root(bookie).glob(f"ledgers/*/{kind}/*") if p.is_file())
+
+    def until(self, holds: Callable[[], bool], seconds: float = 30.0) -> None:
+        """Wait for something that other threads are about to do."""
+        deadline = self.runtime.now() + seconds
+        while not holds():
+            assert self.runtime.now() < deadline, "it did not happen"
+            self.runtime.sleep(0.005)
+
+    # Counting
+
+    def count(self) -> Counter[str]:
+        """How often each operation was asked for since ``forget``."""
+        return Counter(step.operation for step in self.steps)
+
+    def forget(self) -> None:
+        """Begin to count anew."""
+        self.steps.clear()
+
+    def _uri(self, bookie: str) -> str:
+        return LocalStorage(str(self.root(bookie))).uri
+
+    def _before(self, place: str, operation: str, path: str, hooks: tuple[Hook, ...]) -> None:
+        self.steps.append(Step(place, operation, path))
+        for hook in (*self.before, *hooks):
+            hook(place, operation, path)
+        if place in self._down:
+            raise BookieUnavailableError(f"bookie {place} does not answer", bookie_id=place)
+
+    def _after(self, place: str, operation: str, path: str) -> None:
+        for hook in list(self.after):
+            hook(place, operation, path)
+
+
+class GroundStorage(CountingStorage):
+    """Passes everything on, with a hook before each operation and one after each put."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        before: Callable[[str, str], None],
+        after: Callable[[str, str], None],
+    ) -> None:
+        super().__init__(storage)
+        self._before = before
+        self._after = after
+
+    @override
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        created = super().put_if_absent(path, data)
+        self._after("put_if_absent", path)
+        return created
+
+    @override
+    def create(self, path: str) -> FileSink:
+        return _GroundSink(super().create(path), lambda operation: self._before(operation, path))
+
+    @override
+    def _note(self, operation: str, path: str) -> None:
+        self._before(operation, path)
+
+
+class _GroundSink(FileSink):
+    def __init__(self, sink: FileSink, before: Callable[[str], None]) -> None:
+        self._sink = sink
+        self._before = before
+
+    @override
+    def write(self, data: Buffer) -> None:
+        self._before("write")
+        self._sink.write(data)
+
+    @override
+    def finish(self) -> None:
+        self._before("finish")
+        self._sink.finish()
+
+    @override
+    def abandon(self) -> None:
+        self._sink.abandon()
+
+
+class KillAt:
+    """A hook that ends the process at its n-th operation, counted from 0, and ever after."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self.operations = 0
+        self.is_dead = False
+
+    def __call__(self, place: str, operation: str, path: str) -> None:
+        if self.is_dead or self.operations == self._number:
+            self.is_dead = True
+            raise Killed(f"at operation {self._number}: {operation} {path} on {place}")
+        self.operations += 1

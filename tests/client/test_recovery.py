@@ -1,0 +1,490 @@
+"""Recovery of a ledger on real files: what it finds, what it must not decide, and killing it."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.bookie.entry import NewEntry
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.record import encode_add
+from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.recovery import recover_ledger
+from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.errors import (
+    BookieFullError,
+    BookieUnavailableError,
+    CorruptEntryError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    RecoveryUndecidedError,
+)
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, KillAt, Killed
+
+USUAL = Quorum(3, 3, 2)
+
+
+def written(ground: Ground, quorum: Quorum, count: int) -> LedgerWriter:
+    """An open ledger whose writer has gone; everything is on the whole write set."""
+    writer = ledgers.create_ledger(ground.context, quorum)
+    for i in range(count):
+        writer.append(b"%d" % i)
+    writer._adds.drain()
+    return writer
+
+
+def payloads(context: ClientContext, ledger_id: LedgerId) -> list[bytes]:
+    return [entry.payload for entry in ledgers.open_ledger(context, ledger_id).entries()]
+
+
+def half_written(ground: Ground, quorum: Quorum, whole: int, reaching: list[int]) -> LedgerWriter:
+    """An open ledger: ``whole`` entries are acknowledged, then each of some more reached only so
+    many bookies of its write set, the first of it first, when its writer died.
+    """
+    writer = written(ground, quorum, whole)
+    ensemble = writer.metadata.last_fragment.ensemble
+    adds = writer._adds
+    length = sum(len(b"%d" % i) for i in range(whole))
+    slots = {p: len(ground.files(b, "slots")) for p, b in enumerate(ensemble)}
+    for entry_id, reached in enumerate(reaching, whole):
+        payload = b"%d" % entry_id
+        length += len(payload)
+        for position in quorum.write_set(EntryId(entry_id))[:reached]:
+            log = ground.context.bookies.log(ensemble[position], adds.ledger)
+            log.prepare()
+            entry = NewEntry(entry_id, length, payload)
+            data = encode_add(
+                log.key, log.encoding, adds._token, slots[position], whole - 1, [entry]
+            )
+            log.add(slots[position], data)
+            slots[position] += 1
+    return writer
+
+
+def assert_on_ack_quorum(ground: Ground, ledger_id: LedgerId) -> None:
+    """closed-entries-reach-ack-quorum, asked of each bookie by reading."""
+    ledger, found = ground.context.ledger(ledger_id)
+    metadata = found.value
+    assert metadata.last_entry_id is not None
+    for entry_id in map(EntryId, range(metadata.last_entry_id + 1)):
+        ensemble = metadata.fragment_of(entry_id).ensemble
+        holders = 0
+        for position in metadata.quorum.write_set(entry_id):
+            with suppress(BookieUnavailableError):
+                log = ground.context.bookies.log(ensemble[position], ledger)
+                holders += is_readable(log, entry_id)
+        assert holders >= metadata.quorum.ack_quorum_size, f"entry {entry_id} is on {holders}"
+
+
+def is_readable(log: LedgerLog, entry_id: EntryId) -> bool:
+    for place in log.locate(entry_id, entry_id).places(entry_id):
+        with suppress(CorruptEntryError):
+            return log.read(place).entry_id == entry_id
+    return False
+
+
+def test_p10_a_recovery_is_two_cas_and_a_fence_for_each_bookie(tmp_path: Path) -> None:
+    for sizes in ((3, 3, 2), (4, 3, 2)):
+        ground = Ground(tmp_path / "".join(map(str, sizes)))
+        writer = written(ground, Quorum(*sizes), 9)
+        client = ground.client()
+        found = client.store.read_ledger(writer.ledger_id)
+        ground.forget()
+
+        recover_ledger(client, writer.ledger_id, known=found)
+
+        count = ground.count()
+        assert count["write_ledger"] == 2
+        assert count["put_if_absent"] == sizes[0]
+        assert count["read_ledger"] == 0
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 3, 3), (4, 3, 2), (4, 2, 2), (2, 2, 1)])
+def test_acknowledged_entries_survive_and_the_ledger_is_closed(
+    ground: Ground, sizes: tuple[int, int, int]
+) -> None:
+    writer = written(ground, Quorum(*sizes), 10)
+
+    closed = recover_ledger(ground.client(), writer.ledger_id).value
+
+    assert (closed.state, closed.last_entry_id, closed.length_bytes) == (LedgerState.CLOSED, 9, 10)
+    assert payloads(ground.context, writer.ledger_id) == [b"%d" % i for i in range(10)]
+    assert_on_ack_quorum(ground, writer.ledger_id)
+
+
+def test_an_entry_that_reached_one_bookie_is_kept_and_copied(ground: Ground) -> None:
+    writer = half_written(ground, USUAL, 3, [1, 1])
+
+    closed = recover_ledger(ground.client(), writer.ledger_id).value
+
+    assert closed.last_entry_id == 4
+    assert payloads(ground.context, writer.ledger_id) == [b"0", b"1", b"2", b"3", b"4"]
+    assert_on_ack_quorum(ground, writer.ledger_id)
+
+
+def test_a_ledger_without_entries_is_closed_empty(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+
+    closed = recover_ledger(ground.client(), writer.ledger_id).value
+
+    assert (closed.last_entry_id, closed.length_bytes) == (-1, 0)
+
+
+def test_many_tiny_entries_are_recovered(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    futures = [writer.append_async(b"") for _ in range(50_000)]
+    futures[-1].result(60)
+
+    closed = recover_ledger(ground.client(), writer.ledger_id).value
+
+    assert (closed.last_entry_id, closed.length_bytes) == (49_999, 0)
+
+
+def test_a_recovery_that_is_repeated_changes_nothing(ground: Ground) -> None:
+    writer = half_written(ground, USUAL, 2, [2])
+    first = recover_ledger(ground.client(), writer.ledger_id)
+    ground.forget()
+
+    assert recover_ledger(ground.client(), writer.ledger_id) == first
+    assert ground.count()["write_ledger"] == ground.count()["put_if_absent"] == 0
+
+
+def test_two_recoverers_at_once_agree(ground: Ground) -> None:
+    for trial in range(10):
+        writer = half_written(ground, Quorum(4, 3, 2), 4, [1, 2, 1])
+        ends: list[LedgerMetadata] = []
+
+        def recover(
+            ledger_id: LedgerId = writer.ledger_id, ends: list[LedgerMetadata] = ends
+        ) -> None:
+            ends.append(recover_ledger(ground.client(), ledger_id).value)
+
+        threads = [threading.Thread(target=recover) for _ in range(2 + trial % 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(ends) == len(threads)
+        assert all(end == ends[0] for end in ends), "all-closes-agree"
+        assert_on_ack_quorum(ground, writer.ledger_id)
+
+
+def test_r6b_an_entry_behind_another_recoverers_fence_counts(ground: Ground) -> None:
+    writer = half_written(ground, USUAL, 1, [1])
+    bookie = writer.metadata.last_fragment.ensemble[USUAL.write_set(EntryId(1))[0]]
+    slots = ground.files(bookie, "slots")
+    fence = ground.context.bookies.log(bookie, writer._adds.ledger)
+    kept = slots[1].read_bytes()
+    slots[1].unlink()  # its name was lost in a power cut ...
+    fence.fence()  # ... so that a fence took its slot, and a late put lands behind it
+    slots[1].with_name(f"{2:020}.arrow").write_bytes(
+        kept
+    )  # a slot knows its entries, not its number
+
+    closed = recover_ledger(ground.client(), writer.ledger_id).value
+
+    assert closed.last_entry_id == 1
+    assert_on_ack_quorum(ground, writer.ledger_id)
+
+
+# What must not be decided
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (4, 3, 2), (3, 3, 3)])
+def test_a_bookie_wiped_and_formatted_again_does_not_truncate(
+    tmp_path: Path, sizes: tuple[int, int, int]
+) -> None:
+    ground = Ground(tmp_path, bookies=6)
+    writer = written(ground, Quorum(*sizes), 10)
+    for bookie in writer.metadata.last_fragment.ensemble[:1]:
+        ground.format(bookie)
+
+    assert payloads(ground.client(), writer.ledger_id) == [b"%d" % i for i in range(10)]
+
+
+def test_two_wiped_bookies_leave_a_ledger_in_recovery_rather_than_truncated(
+    ground: Ground,
+) -> None:
+    writer = written(ground, USUAL, 10)
+    a, b, _ = writer.metadata.last_fragment.ensemble
+    ground.format(a)
+    ground.format(b)
+
+    with pytest.raises(RecoveryUndecidedError) as caught:
+        recover_ledger(ground.client(), writer.ledger_id)
+
+    assert set(caught.value.blockers) == {a, b}
+    for text in (a, b, "must wait", "do not delete it", "do not format"):
+        assert text in caught.value.message
+    state = ground.context.store.read_ledger(writer.ledger_id).value.state
+    assert state is LedgerState.IN_RECOVERY
+
+
+def test_a_bookie_that_comes_back_unblocks_the_recovery(ground: Ground) -> None:
+    writer = written(ground, USUAL, 5)
+    a, b, _ = writer.metadata.last_fragment.ensemble
+    ground.stop(a)
+    ground.stop(b)
+    with pytest.raises(RecoveryUndecidedError) as caught:
+        recover_ledger(ground.client(), writer.ledger_id)
+    assert set(caught.value.blockers) == {a, b}
+
+    ground.start(caught.value.blockers[0])
+
+    assert recover_ledger(ground.client(), writer.ledger_id).value.last_entry_id == 4
+    assert_on_ack_quorum(ground, writer.ledger_id)
+
+
+def test_damaged_copies_of_the_tail_are_passed_over_and_made_again(ground: Ground) -> None:
+    writer = half_written(ground, USUAL, 2, [3])
+    ensemble = writer.metadata.last_fragment.ensemble
+    first, second, _ = USUAL.write_set(EntryId(2))
+    cut = ground.files(ensemble[first], "slots")[-1]
+    cut.write_bytes(cut.read_bytes()[:200])  # nobody can say what was in it
+    log = ground.context.bookies.log(ensemble[second], writer._adds.ledger)
+    place = log.locate(2, 2).find(2)
+    assert place is not None
+    path = ground.root(ensemble[second]) / place.path
+    data = bytearray(path.read_bytes())
+    data[place.offset + place.extent // 2] ^= 1  # it says that it has entry 2, which is bad
+    path.write_bytes(bytes(data))
+
+    closed = recover_ledger(ground.client(), writer.ledger_id).value
+
+    assert closed.last_entry_id == 2
+    assert_on_ack_quorum(ground, writer.ledger_id)
+
+
+def test_a_tail_whose_every_copy_is_damaged_is_undecided(ground: Ground) -> None:
+    writer = half_written(ground, USUAL, 2, [3])
+    for bookie in writer.metadata.last_fragment.ensemble:
+        path = ground.files(bookie, "slots")[-1]
+        path.write_bytes(path.read_bytes()[:200])
+
+    with pytest.raises(RecoveryUndecidedError) as caught:
+        recover_ledger(ground.client(), writer.ledger_id)
+    assert caught.value.entry_id == 2
+
+
+# Copies before the close
+
+
+def test_a_lost_bookie_of_the_tail_is_replaced_when_the_ledger_is_closed(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=5)
+    writer = half_written(ground, Quorum(3, 3, 2), 6, [2, 2])
+    lost = writer.metadata.last_fragment.ensemble[0]
+    ground.stop(lost, destroy=True)
+
+    closed = recover_ledger(ground.client(), writer.ledger_id).value
+
+    assert lost not in closed.last_fragment.ensemble
+    assert closed.last_fragment.first_entry_id == 6
+    assert payloads(ground.context, writer.ledger_id) == [b"%d" % i for i in range(8)]
+    assert_on_ack_quorum(ground, writer.ledger_id)
+
+
+def test_who_takes_the_place_of_a_full_bookie_gets_all_that_it_held_of_the_tail(
+    tmp_path: Path,
+) -> None:
+    ground = Ground(tmp_path, bookies=4)
+    writer = half_written(ground, USUAL, 1, [2, 1])
+    full = writer.metadata.last_fragment.ensemble[1]  # holds entry 1, lacks entry 2
+    client = ground.client()
+
+    def no_space(place: str, operation: str, path: str) -> None:
+        if place == full and operation == "put_if_absent" and "/copies/" in path:
+            raise BookieFullError(f"bookie {full}: no space left", bookie_id=full)
+
+    # Entry 1 is on the bookies at 1 and 2, entry 2 at 2 alone: what is replaced is the bookie
+    # at 1, and with it one of the two copies of entry 1.
+    ground.before.append(no_space)
+    closed = recover_ledger(client, writer.ledger_id).value
+    ground.before.clear()
+
+    assert closed.last_entry_id == 2
+    assert full not in closed.last_fragment.ensemble
+    for entry_id in (1, 2):
+        ledger, _ = ground.context.ledger(writer.ledger_id)
+        holders = [
+            b
+            for b in closed.last_fragment.ensemble
+            if ground.context.bookies.log(b, ledger).locate(entry_id, entry_id).find(entry_id)
+        ]
+        assert len(holders) == 3, f"entry {entry_id} is on {holders}"
+
+
+def test_a_bookie_formatted_between_the_copy_and_the_close_is_not_named_as_a_holder(
+    tmp_path: Path,
+) -> None:
+    ground = Ground(tmp_path, bookies=4)
+    writer = half_written(ground, USUAL, 2, [2, 2])
+    ensemble = writer.metadata.last_fragment.ensemble
+    (spare,) = set(ground.bookie_ids) - set(ensemble)
+    ground.stop(ensemble[2], destroy=True)
+    has_copies: list[str] = []
+    before = ground.context.store.read_cookie(BookieId(spare))
+    assert before is not None
+
+    def format_after_the_copy(place: str, operation: str, path: str) -> None:
+        if place == spare and operation == "put_if_absent":
+            has_copies.append(path)
+        elif place == METADATA and has_copies:
+            has_copies.clear()
+            ground.format(spare)
+
+    client = ground.client(InlineRuntime(), format_after_the_copy)
+    closed = recover_ledger(client, writer.ledger_id).value
+
+    assert spare in closed.last_fragment.ensemble
+    named = Ledger.of(writer.ledger_id, closed).incarnations[spare]
+    assert named == before.value.incarnation, "the one that took the copies"
+    assert payloads(ground.client(), writer.ledger_id) == [b"0", b"1", b"2", b"3"]
+
+
+def test_r6_without_an_ack_quorum_of_copies_the_ledger_is_not_closed(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=3)
+    writer = half_written(ground, USUAL, 1, [1])
+    holder = writer.metadata.last_fragment.ensemble[USUAL.write_set(EntryId(1))[0]]
+
+    def read_only(place: str, operation: str, path: str) -> None:
+        if place != holder and "/copies/" in path and operation == "put_if_absent":
+            raise BookieFullError(f"bookie {place}: no space left", bookie_id=place)
+
+    ground.before.append(read_only)
+    with pytest.raises(NotEnoughBookiesError, match="fewer than 2 bookies"):
+        recover_ledger(ground.client(), writer.ledger_id)
+    assert ground.context.store.read_ledger(writer.ledger_id).value.state is LedgerState.IN_RECOVERY
+
+    ground.before.clear()
+    assert recover_ledger(ground.client(), writer.ledger_id).value.last_entry_id == 1
+
+
+# The metadata
+
+
+def test_a_ledger_deleted_meanwhile_is_never_made_again(ground: Ground) -> None:
+    writer = written(ground, USUAL, 3)
+
+    def delete(place: str, operation: str, path: str) -> None:
+        if operation == "put_if_absent":
+            ground.cluster.ledgers.pop(writer.ledger_id, None)
+
+    ground.before.append(delete)
+    with pytest.raises(NoSuchLedgerError):
+        recover_ledger(ground.client(), writer.ledger_id)
+    assert list(ground.context.store.ledger_ids()) == []
+
+
+def test_a_ledger_of_another_client_is_refused_before_it_is_flagged(ground: Ground) -> None:
+    store = ground.context.store
+    metadata = LedgerMetadata(
+        USUAL, LedgerState.OPEN, (Fragment(EntryId(0), tuple(ground.bookie_ids[:3])),)
+    )
+    ledger_id = store.generate_ledger_id()
+    store.create_ledger(ledger_id, metadata)
+
+    with pytest.raises(MetadataFormatError, match="written by another BookKeeper client"):
+        recover_ledger(ground.client(), ledger_id)
+
+    assert store.read_ledger(ledger_id).value.state is LedgerState.OPEN, "its writer goes on"
+
+
+@pytest.mark.parametrize("which", [1, 2])
+def test_r14_a_cas_whose_answer_is_lost_is_compared_with_what_was_meant(
+    ground: Ground, which: int
+) -> None:
+    writer = written(ground, USUAL, 3)
+    writes = []
+
+    def lose(place: str, operation: str, path: str) -> None:
+        if operation == "write_ledger":
+            writes.append(path)
+            if len(writes) == which:
+                raise MetadataUnavailableError("the answer was lost")
+
+    ground.after.append(lose)
+    closed = recover_ledger(ground.client(), writer.ledger_id)
+
+    assert closed.value.last_entry_id == 2
+    assert closed.version == 2, "nothing was written twice"
+
+
+# Killed anywhere
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (4, 3, 2)])
+def test_a_recovery_killed_between_any_two_operations_is_finished_by_the_next(
+    tmp_path: Path, sizes: tuple[int, int, int]
+) -> None:
+    operations = 0
+    for number in range(0, 10_000, 1 if sizes == (3, 3, 2) else 3):
+        directory = tmp_path / str(number)
+        ground = Ground(directory, bookies=5, runtime=InlineRuntime())
+        writer = half_written(ground, Quorum(*sizes), 3, [1, 2])
+        ground.stop(writer.metadata.last_fragment.ensemble[2], destroy=True)
+        kill = KillAt(number)
+        try:
+            recover_ledger(ground.client(InlineRuntime(), kill), writer.ledger_id)
+        except Killed:
+            operations += 1
+        else:
+            break
+        closed = recover_ledger(ground.client(InlineRuntime()), writer.ledger_id).value
+        assert closed.last_entry_id == 4
+        assert_on_ack_quorum(ground, writer.ledger_id)
+        shutil.rmtree(directory)
+    assert operations > 20
+
+
+def test_two_of_three_replicas_of_every_file_damaged_at_random(tmp_path: Path) -> None:
+    for seed in range(12):
+        dice = random.Random(seed)
+        ground = Ground(tmp_path / str(seed), bookies=4)
+        writer = written(ground, USUAL, 8)
+        closed = seed % 2 == 0
+        if closed:
+            recover_ledger(ground.client(), writer.ledger_id)
+        ensemble = list(writer.metadata.last_fragment.ensemble)
+        names = sorted({p.name for b in ensemble for p in ground.files(b, "slots")})
+        for name in names:
+            for bookie in dice.sample(ensemble, 2 if closed else 1):
+                for path in ground.files(bookie, "slots"):
+                    if path.name == name:
+                        damage(path, dice)
+
+        assert payloads(ground.client(), writer.ledger_id) == [b"%d" % i for i in range(8)]
+
+
+def damage(path: Path, dice: random.Random) -> None:
+    """Bits flipped, or the file cut."""
+    data = bytearray(path.read_bytes())
+    if dice.random() < 0.3:
+        data = data[: dice.randrange(len(data))]
+    else:
+        for _ in range(dice.randint(1, 20)):
+            data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+    path.write_bytes(bytes(data))
+
+
+def test_metadata_is_asked_nothing_else_while_entries_are_found(ground: Ground) -> None:
+    writer = written(ground, USUAL, 3)
+    client = ground.client()
+    ground.forget()
+
+    recover_ledger(client, writer.ledger_id)
+
+    asked = [s.operation for s in ground.steps if s.place == METADATA]
+    assert asked.count("read_ledger") == 1
+    assert asked.count("registrations") <= 1

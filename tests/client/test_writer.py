@@ -1,0 +1,571 @@
+"""Appending to a ledger on real files: order, acknowledgement, failures, the cases of close."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client.recovery import recover_ledger
+from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.errors import (
+    AppendFailedError,
+    BookieFullError,
+    BookieUnavailableError,
+    InvalidArgumentError,
+    LedgerClosedError,
+    LedgerFencedError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+)
+from spark_bookkeeper.protocol.metadata import LedgerState
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.testing.ground import METADATA, Ground
+
+USUAL = Quorum(3, 3, 2)
+
+
+def payloads(ground: Ground, writer: LedgerWriter) -> list[bytes]:
+    reader = ledgers.open_ledger(ground.context, writer.ledger_id)
+    return [entry.payload for entry in reader.entries()]
+
+
+class Gate:
+    """Holds back an operation on some bookies until it is opened."""
+
+    def __init__(self, operation: str, *places: str) -> None:
+        self.reached = threading.Event()
+        self._open = threading.Event()
+        self._operation = operation
+        self._places = places
+
+    def __call__(self, place: str, operation: str, path: str) -> None:
+        if operation == self._operation and place in self._places and not self._open.is_set():
+            self.reached.set()
+            assert self._open.wait(30)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+def test_entry_ids_are_dense_from_0_and_nothing_written_is_minus_1(ground: Ground) -> None:
+    with ledgers.create_ledger(ground.context, USUAL) as writer:
+        assert (writer.last_add_confirmed, writer.last_add_pushed, writer.length_bytes) == (
+            -1,
+            -1,
+            0,
+        )
+        ids = [writer.append(b"%d" % i) for i in range(12)]
+
+        assert ids == list(range(12))
+        assert (writer.last_add_confirmed, writer.length_bytes) == (11, 14)
+    assert payloads(ground, writer) == [b"%d" % i for i in range(12)]
+    assert writer.metadata.last_entry_id == 11
+    assert writer.metadata.length_bytes == 14
+
+
+@pytest.mark.parametrize(
+    "sizes", [(1, 1, 1), (2, 2, 1), (3, 3, 3), (3, 2, 2), (4, 3, 2), (4, 2, 1)]
+)
+def test_futures_are_resolved_in_entry_order(ground: Ground, sizes: tuple[int, int, int]) -> None:
+    writer = ledgers.create_ledger(ground.context, Quorum(*sizes))
+    order: list[int] = []
+    futures = []
+    for i in range(500):
+        future = writer.append_async(b"%d" % i)
+        future.add_done_callback(lambda f: order.append(f.result()))
+        futures.append(future)
+
+    assert writer.flush() == 499
+    assert [f.result(10) for f in futures] == list(range(500))
+    writer.close()
+    assert order == list(range(500))
+    assert payloads(ground, writer) == [b"%d" % i for i in range(500)]
+
+
+def test_several_threads_append_and_each_learns_its_own_entry(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    given: dict[bytes, int] = {}
+
+    def append(name: int) -> None:
+        for i in range(20):
+            payload = b"%d/%d" % (name, i)
+            given[payload] = writer.append(payload)
+
+    threads = [threading.Thread(target=append, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    writer.close()
+
+    assert payloads(ground, writer) == sorted(given, key=lambda p: given[p])
+    for name in range(4):
+        mine = [given[b"%d/%d" % (name, i)] for i in range(20)]
+        assert mine == sorted(mine)
+
+
+def test_appends_that_wait_share_a_slot(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    gate = Gate("put_if_absent", *writer.metadata.last_fragment.ensemble)
+    ground.before.append(gate)
+    first = writer.append_async(b"first")
+    assert gate.reached.wait(10)
+    others = [writer.append_async(b"%d" % i) for i in range(200)]
+    ground.forget()
+    gate.open()
+
+    assert first.result(10) == 0
+    assert others[-1].result(10) == 200
+    writer.close()
+    # Bookies may differ by where the gate caught them; none has a slot for each entry.
+    assert ground.count()["put_if_absent"] <= 9
+
+
+def test_p10_a_small_append_is_qw_puts_no_listing_no_metadata(tmp_path: Path) -> None:
+    for sizes in ((3, 3, 2), (4, 3, 2), (4, 2, 2)):
+        ground = Ground(tmp_path / "".join(map(str, sizes)))
+        quorum = Quorum(*sizes)
+        writer = ledgers.create_ledger(ground.context, quorum)
+        ground.forget()
+        for _ in range(8):
+            writer.append(b"x")
+        writer._adds.drain()
+
+        puts = [s for s in ground.steps if s.operation == "put_if_absent"]
+        assert len(puts) == 8 * quorum.write_quorum_size
+        assert [s for s in ground.steps if s.operation == "list"] == []
+        assert [s.operation for s in ground.steps if s.place == METADATA] == []
+
+
+def test_an_expected_entry_id_guards_a_repeated_append(ground: Ground) -> None:
+    with ledgers.create_ledger(ground.context, USUAL) as writer:
+        assert writer.append(b"a", expected_entry_id=0) == 0
+        with pytest.raises(InvalidArgumentError, match="the next entry of ledger 0 is 1"):
+            writer.append(b"a", expected_entry_id=0)
+        assert writer.append_async(b"b", expected_entry_id=1).result(10) == 1
+    assert payloads(ground, writer) == [b"a", b"b"]
+
+
+def test_appends_wait_while_too_many_bytes_are_on_their_way(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, config=ClientConfig(max_pending_bytes=1000, max_group_bytes=1000))
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    gate = Gate("put_if_absent", *writer.metadata.last_fragment.ensemble)
+    ground.before.append(gate)
+    futures: list[Future[int]] = []
+
+    def append() -> None:
+        for _ in range(10):
+            futures.append(writer.append_async(b"x" * 400))
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    assert gate.reached.wait(10)
+    thread.join(0.3)
+    assert thread.is_alive(), "it waits"
+    assert len(futures) <= 2
+    gate.open()
+    thread.join(10)
+    writer.close()
+
+    assert [f.result(10) for f in futures] == list(range(10))
+
+
+def test_an_entry_larger_than_the_limit_goes_alone(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, config=ClientConfig(max_pending_bytes=1000, max_group_bytes=1000))
+    with ledgers.create_ledger(ground.context, USUAL) as writer:
+        assert writer.append(b"x" * 50_000) == 0
+        assert writer.append(b"") == 1
+    assert [len(p) for p in payloads(ground, writer)] == [50_000, 0]
+
+
+def test_a_future_that_its_holder_cancels_harms_nobody(ground: Ground) -> None:
+    with ledgers.create_ledger(ground.context, USUAL) as writer:
+        gate = Gate("put_if_absent", *writer.metadata.last_fragment.ensemble)
+        ground.before.append(gate)
+        future = writer.append_async(b"a")
+        assert not future.cancel(), "an append cannot be taken back"
+        gate.open()
+
+        assert writer.append(b"b") == 1
+        assert future.result(10) == 0
+
+
+def test_a_callback_may_append(ground: Ground) -> None:
+    with ledgers.create_ledger(ground.context, USUAL) as writer:
+        done = threading.Event()
+
+        def again(_: Future[int]) -> None:
+            writer.append_async(b"b").add_done_callback(lambda _: done.set())
+
+        writer.append_async(b"a").add_done_callback(again)
+        assert done.wait(10)
+    assert payloads(ground, writer) == [b"a", b"b"]
+
+
+# The cases of close
+
+
+def test_a_closed_writer_takes_nothing_more_and_closes_twice(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"a")
+    writer.close()
+    writer.close()
+
+    with pytest.raises(LedgerClosedError, match="is closed"):
+        writer.append(b"b")
+    assert payloads(ground, writer) == [b"a"]
+
+
+def test_an_empty_ledger_is_closed_at_minus_1(ground: Ground) -> None:
+    with ledgers.create_ledger(ground.context, USUAL) as writer:
+        pass
+
+    assert (writer.metadata.last_entry_id, writer.metadata.length_bytes) == (-1, 0)
+    assert payloads(ground, writer) == []
+
+
+def test_closing_a_ledger_that_is_in_recovery_is_an_error(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"a")
+    store = ground.context.store
+    found = store.read_ledger(writer.ledger_id)
+    store.write_ledger(writer.ledger_id, found.value.in_recovery(), found.version)
+
+    with pytest.raises(LedgerFencedError, match="may or may not be written"):
+        writer.close()
+    assert store.read_ledger(writer.ledger_id).value.state is LedgerState.IN_RECOVERY
+
+
+def test_closing_a_ledger_that_was_closed_at_the_same_end_succeeds(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"a")
+    recover_ledger(ground.client(), writer.ledger_id)
+
+    writer.close()
+
+    assert writer.metadata.is_closed
+    assert payloads(ground, writer) == [b"a"]
+
+
+def test_closing_a_ledger_that_was_closed_at_another_end_is_an_error(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"a")
+    store = ground.context.store
+    found = store.read_ledger(writer.ledger_id)
+    store.write_ledger(
+        writer.ledger_id,
+        found.value.closed(found.value.last_fragment.first_entry_id, 99),
+        found.version,
+    )
+
+    with pytest.raises(LedgerClosedError, match="closed by another client at entry 0") as caught:
+        writer.close()
+    assert caught.value.last_entry_id == 0
+
+
+def test_r14_a_close_whose_answer_was_lost_is_found_to_have_succeeded(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"a")
+    lost: list[str] = []
+
+    def lose(place: str, operation: str, path: str) -> None:
+        if operation == "write_ledger" and not lost:
+            lost.append(operation)
+            raise MetadataUnavailableError("the answer was lost")
+
+    ground.after.append(lose)
+    writer.close()
+
+    assert lost
+    assert ground.context.store.read_ledger(writer.ledger_id).version == 1
+
+
+def test_an_exception_in_the_block_leaves_the_end_to_recovery(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+
+    def fail() -> None:
+        with writer:
+            writer.append(b"a")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+
+    state = ground.context.store.read_ledger(writer.ledger_id).value.state
+    assert state is LedgerState.OPEN
+    assert payloads(ground, writer) == [b"a"]
+    with pytest.raises(AppendFailedError):
+        writer.append(b"b")
+
+
+def test_closing_while_a_bookie_is_being_replaced_leaves_no_lane_behind(ground: Ground) -> None:
+    before = threading.active_count()
+    writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 2))
+    writer.append(b"a")
+    gate = Gate("registrations", METADATA)
+    ground.before.append(gate)
+    victim = writer.metadata.last_fragment.ensemble[0]
+    ground.stop(victim, destroy=True)
+    assert writer.append(b"b") == 1
+    assert gate.reached.wait(10)
+    writer.close()
+    gate.open()
+
+    assert writer.metadata.is_closed
+    ground.until(lambda: threading.active_count() <= before)
+
+
+# Fencing
+
+
+def test_a_writer_that_is_fenced_is_told_that_nothing_is_certain(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"a")
+    reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+
+    with pytest.raises(LedgerFencedError, match="may or may not be written") as caught:
+        writer.append(b"b")
+
+    assert "do not append the same rows elsewhere" in caught.value.message
+    assert reader.metadata.last_entry_id == 0
+    with pytest.raises(LedgerFencedError):
+        writer.append(b"c")
+    assert writer.last_add_confirmed == 0
+
+
+def test_a_frozen_writer_that_continues_after_recovery_acknowledged_nothing_beyond_the_end(
+    ground: Ground,
+) -> None:
+    for sizes in ((3, 3, 2), (4, 3, 2), (2, 2, 1), (3, 3, 3)):
+        writer = ledgers.create_ledger(ground.context, Quorum(*sizes))
+        told: list[int] = []
+        for i in range(20):
+            writer.append(b"%d" % i)
+        told.append(writer.last_add_confirmed)
+        gate = Gate("put_if_absent", *ground.bookie_ids)
+        frozen = ground.client(ground.runtime, gate)
+        writer._adds._context.bookies._storages.clear()
+        writer._adds._context.bookies._storages.update(
+            {ground._uri(b): frozen.bookies.storage(b) for b in ground.bookie_ids}
+        )
+        for lane in writer._adds._lanes.values():
+            lane._log = frozen.bookies.log(lane.bookie, writer._adds.ledger)
+        futures = [writer.append_async(b"%d" % (20 + i)) for i in range(5)]
+        assert gate.reached.wait(10)
+
+        reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+        gate.open()
+
+        for future in futures:
+            error = future.exception(10)
+            if error is None:
+                told.append(future.result())
+            else:
+                assert isinstance(error, LedgerFencedError)
+        assert reader.metadata.last_entry_id is not None
+        assert max(told) <= reader.metadata.last_entry_id
+        with pytest.raises(LedgerFencedError):
+            writer.append(b"more")
+        assert payloads(ground, writer) == [
+            b"%d" % i for i in range(reader.metadata.last_entry_id + 1)
+        ]
+        ground.context.bookies._storages.clear()
+
+
+# Ensemble changes
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 3, 3), (4, 3, 2), (3, 2, 2), (2, 2, 1)])
+def test_a_bookie_destroyed_between_appends_is_replaced(
+    tmp_path: Path, sizes: tuple[int, int, int]
+) -> None:
+    ground = Ground(tmp_path, bookies=6)
+    with ledgers.create_ledger(ground.context, Quorum(*sizes)) as writer:
+        for i in range(5):
+            writer.append(b"%d" % i)
+        victim = writer.metadata.last_fragment.ensemble[1]
+        ground.stop(victim, destroy=True)
+        for i in range(5, 15):
+            writer.append(b"%d" % i)
+        ground.until(lambda: victim not in writer.metadata.last_fragment.ensemble)
+
+    assert victim not in writer.metadata.last_fragment.ensemble
+    assert payloads(ground, writer) == [b"%d" % i for i in range(15)]
+
+
+def test_bookies_destroyed_one_after_the_other_under_a_stream_of_appends(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=7)
+    writer = ledgers.create_ledger(ground.context, Quorum(4, 3, 2))
+    futures, lost = [], list[str]()
+    for i in range(3000):
+        futures.append(writer.append_async(b"%d" % i))
+        if i in (500, 1500, 2500):
+            futures[i - 300].result(30)
+            lost.append(writer.metadata.last_fragment.ensemble[i % 4])
+            ground.stop(lost[-1])
+    ground.until(lambda: not set(lost) & set(writer.metadata.last_fragment.ensemble))
+    assert [f.result(30) for f in futures] == list(range(3000))
+    writer.close()
+
+    assert payloads(ground, writer) == [b"%d" % i for i in range(3000)]
+    assert len(writer.metadata.fragments) > 1
+
+
+def test_a_full_bookie_is_replaced_without_retrying(ground: Ground) -> None:
+    with ledgers.create_ledger(ground.context, USUAL) as writer:
+        writer.append(b"a")
+        victim = writer.metadata.last_fragment.ensemble[0]
+
+        def full(place: str, operation: str, path: str) -> None:
+            if place == victim and operation == "put_if_absent":
+                raise BookieFullError(f"bookie {victim}: no space left", bookie_id=victim)
+
+        ground.before.append(full)
+        ground.forget()
+        writer.append(b"b")
+        writer.append(b"c")
+    assert victim not in writer.metadata.last_fragment.ensemble
+    assert len([s for s in ground.steps if s[:2] == (victim, "put_if_absent")]) == 1
+    ground.before.clear()
+    assert payloads(ground, writer) == [b"a", b"b", b"c"]
+
+
+def test_a_put_whose_answer_is_lost_is_repeated_in_the_same_slot(ground: Ground) -> None:
+    with ledgers.create_ledger(ground.context, USUAL) as writer:
+        writer.append(b"a")
+        flaky = writer.metadata.last_fragment.ensemble[0]
+        lost: list[str] = []
+
+        def lose(place: str, operation: str, path: str) -> None:
+            if place == flaky and len(lost) < 2:
+                lost.append(path)
+                raise BookieUnavailableError("the answer was lost", bookie_id=flaky)
+
+        ground.after.append(lose)
+        for i in range(3):
+            writer.append(b"%d" % i)
+        writer._adds.drain()
+    assert lost
+    assert len(set(lost)) == 1
+    assert len(writer.metadata.fragments) == 1
+    assert len(ground.files(flaky, "slots")) == 4
+
+
+def test_a_bookie_that_never_answers_is_given_up_after_the_time_limit(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, config=ClientConfig(add_timeout_ms=200))
+    with ledgers.create_ledger(ground.context, Quorum(3, 3, 3)) as writer:
+        writer.append(b"a")
+        victim = writer.metadata.last_fragment.ensemble[2]
+        gate = Gate("put_if_absent", victim)
+        ground.before.append(gate)
+
+        assert writer.append(b"b") == 1
+        gate.open()
+
+    assert victim not in writer.metadata.last_fragment.ensemble
+    assert payloads(ground, writer) == [b"a", b"b"]
+
+
+def test_r7_nothing_is_told_before_the_new_ensemble_is_in_the_metadata(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"a")
+    _, b, c = writer.metadata.last_fragment.ensemble
+    gate = Gate("write_ledger", METADATA)
+    slow = Gate("put_if_absent", b)
+    ground.before += [gate, slow]
+    ground.stop(c, destroy=True)
+    future = writer.append_async(b"b")
+    assert gate.reached.wait(10)
+    slow.open()  # a and b store it: an ack quorum of the old ensemble
+
+    with pytest.raises(TimeoutError):
+        future.result(0.3)
+    gate.open()
+    assert future.result(10) == 1
+    writer.close()
+    fragments = writer.metadata.fragments
+    assert [f.first_entry_id for f in fragments] == [0, 1]
+
+
+def test_too_few_bookies_finish_the_writer_and_the_table_says_why(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"a")
+    inside = writer.metadata.last_fragment.ensemble
+    (spare,) = set(ground.bookie_ids) - set(inside)
+    ground.stop(spare)
+    ground.start(spare, is_readonly=True)
+    ground.stop(inside[0], destroy=True)
+
+    with pytest.raises(AppendFailedError, match="may or may not be written") as caught:
+        ground.until(lambda: writer.append(b"b") < 0)
+
+    text = caught.value.message
+    assert f"{spare}  read-only" in text
+    assert f"{inside[1]}  already in the ensemble" in text
+    assert f"{inside[0]} lost to this writer" in text
+    with pytest.raises(AppendFailedError):
+        writer.append(b"more")
+    with pytest.raises(AppendFailedError):
+        writer.close()
+    closed = ground.context.store.read_ledger(writer.ledger_id).value
+    assert closed.last_entry_id == writer.last_add_confirmed
+
+
+def test_a_ledger_deleted_while_it_is_written(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"a")
+    ledgers.delete_ledger(ground.context, writer.ledger_id)
+    ledgers.delete_ledger(ground.context, writer.ledger_id)
+    ground.stop(writer.metadata.last_fragment.ensemble[0])
+
+    with pytest.raises(NoSuchLedgerError):
+        ground.until(lambda: writer.append(b"b") < 0)
+    with pytest.raises(NoSuchLedgerError):
+        writer.close()
+    assert list(ground.context.store.ledger_ids()) == [], "it is never made again"
+
+
+# Rows
+
+
+SCHEMA = pa.schema([("id", pa.int64()), ("tags", pa.list_(pa.string()))])
+
+
+def table(count: int, start: int = 0) -> pa.Table:
+    return pa.table(
+        {
+            "id": range(start, start + count),
+            "tags": [[f"t{i}", None] if i % 3 else None for i in range(start, start + count)],
+        },
+        schema=SCHEMA,
+    )
+
+
+def test_rows_of_another_schema_are_refused_with_both_shown(ground: Ground) -> None:
+    with ledgers.create_ledger(ground.context, USUAL, schema=SCHEMA) as writer:
+        wrong = pa.table({"id": ["a"], "tags": [["x"]]})
+        for data in (wrong, wrong.to_batches()[0], b"bytes"):
+            with pytest.raises(InvalidArgumentError) as caught:
+                writer.append(data)
+            assert "id: int64" in caught.value.message
+            assert "nothing was appended" in caught.value.message
+        with pytest.raises(InvalidArgumentError, match=r"not builtins\.dict"):
+            writer.append({"id": 1})
+        assert writer.append(table(2)) == 0
+    assert writer.metadata.last_entry_id == 0
+
+
+def test_tables_pandas_and_batches_are_rows(ground: Ground) -> None:
+    with ledgers.create_ledger(ground.context, USUAL, schema=SCHEMA) as writer:
+        assert writer.append(table(3)) == 0
+        assert writer.append(table(3, 3).to_batches()[0]) == 1
+        assert writer.append(table(3, 6).to_pandas()) == 2
+        assert writer.append(table(0)) == 2
+    read = ledgers.open_ledger(ground.context, writer.ledger_id).read_arrow()
+    assert read.equals(table(9))

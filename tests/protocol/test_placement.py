@@ -1,0 +1,58 @@
+"""Which bookies are chosen, and what a person is told about the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_bookkeeper.errors import NotEnoughBookiesError
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.placement import Candidate, choose, replace_bookies
+
+A, B, C, D, E = (BookieId(f"{name}:3181") for name in "abcde")
+
+
+def test_the_order_of_preference_decides() -> None:
+    candidates = [Candidate(C), Candidate(A), Candidate(B), Candidate(D)]
+
+    assert choose(3, candidates, {}, "for the ensemble") == (C, A, B)
+
+
+def test_read_only_and_excluded_bookies_are_passed_over() -> None:
+    candidates = [Candidate(A, is_readonly=True), Candidate(B), Candidate(C), Candidate(D)]
+
+    assert choose(2, candidates, {B: "lost"}, "for the ensemble") == (C, D)
+
+
+def test_too_few_bookies_are_told_with_a_table_of_all_of_them() -> None:
+    candidates = [Candidate(A, is_readonly=True), Candidate(B), Candidate(C)]
+
+    with pytest.raises(NotEnoughBookiesError) as caught:
+        choose(3, candidates, {B: "formatted again", D: "not registered"}, "for the ensemble")
+
+    error = caught.value
+    assert (error.needed, error.available) == (3, 1)
+    assert error.causes == {A: "read-only", B: "formatted again", D: "not registered"}
+    for line in (f"{C}  usable", f"{A}  read-only", f"{D}  not registered", "for the ensemble"):
+        assert line in error.message
+
+
+def test_with_no_bookie_at_all_the_table_says_so() -> None:
+    with pytest.raises(NotEnoughBookiesError, match="no bookie is registered"):
+        choose(1, [], {}, "for the ensemble")
+
+
+def test_a_replacement_is_never_a_member_already() -> None:
+    candidates = [Candidate(A), Candidate(B), Candidate(C), Candidate(D), Candidate(E)]
+
+    assert replace_bookies((A, B, C), {1}, candidates, {}) == (A, D, C)
+    assert replace_bookies((A, B, C), {2, 0}, candidates, {}) == (D, B, E)
+
+
+def test_the_bookie_that_is_replaced_is_not_chosen_again() -> None:
+    candidates = [Candidate(A), Candidate(B), Candidate(C)]
+
+    with pytest.raises(NotEnoughBookiesError) as caught:
+        replace_bookies((A, B, C), {1}, candidates, {B: "lost to this writer"})
+
+    assert caught.value.causes[B] == "lost to this writer"
+    assert caught.value.causes[A] == "already in the ensemble"

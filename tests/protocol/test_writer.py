@@ -1,0 +1,395 @@
+"""The writer's machine: its stories as transcripts, and whatever order events arrive in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.protocol.writer import (
+    Acknowledge,
+    AddRequested,
+    BookieFailed,
+    BookieFenced,
+    ChangeEnsemble,
+    Command,
+    EnsembleChanged,
+    EnsembleChangeFailed,
+    Event,
+    FailPending,
+    Send,
+    Stored,
+    Writer,
+    WriterStatus,
+)
+
+NAMES = "abcdefghijklmnopqrstuvwxyz"
+
+
+def bookies(names: str) -> tuple[BookieId, ...]:
+    return tuple(BookieId(name) for name in names)
+
+
+def event_of(line: str, writer: Writer) -> Event:
+    """An event from a line of a transcript."""
+    match line.split():
+        case ["add", count]:
+            return AddRequested(int(count))
+        case [name, "stores", through]:
+            return Stored(
+                writer.ensemble.index(BookieId(name)), BookieId(name), EntryId(int(through))
+            )
+        case [name, "at", position, "stores", through]:
+            return Stored(int(position), BookieId(name), EntryId(int(through)))
+        case [name, "fails"]:
+            return BookieFailed(writer.ensemble.index(BookieId(name)), BookieId(name))
+        case [name, "is", "fenced"]:
+            return BookieFenced(writer.ensemble.index(BookieId(name)), BookieId(name))
+        case ["ensemble", names]:
+            return EnsembleChanged(bookies(names))
+        case ["no", "ensemble"]:
+            return EnsembleChangeFailed()
+        case _:
+            raise AssertionError(line)
+
+
+def text_of(command: Command) -> str:
+    match command:
+        case Send(position, bookie, first):
+            return f"send {bookie} at {position} from {first}"
+        case Acknowledge(through):
+            return f"ack {through}"
+        case ChangeEnsemble(first, failed):
+            return f"replace {''.join(failed.values())} from {first}"
+        case FailPending():
+            return "fail pending"
+
+
+def told(quorum: Quorum, ensemble: str, story: str) -> str:
+    """Feed the left side of a story to a writer; the story as it really goes."""
+    writer = Writer(quorum, bookies(ensemble))
+    writer.start()
+    lines = []
+    for line in story.strip().splitlines():
+        said = line.split("->")[0].strip()
+        commands = writer.step(event_of(said, writer))
+        lines.append(f"{said:<16} -> {', '.join(map(text_of, commands)) or '-'}")
+    return "\n".join(lines)
+
+
+def tidy(story: str) -> str:
+    pairs = [line.split("->") for line in story.strip().splitlines()]
+    return "\n".join(f"{left.strip():<16} -> {right.strip()}" for left, right in pairs)
+
+
+def assert_story(quorum: Quorum, ensemble: str, story: str) -> None:
+    assert told(quorum, ensemble, story) == tidy(story)
+
+
+def test_an_entry_is_acknowledged_by_its_ack_quorum() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 1            -> -
+        a stores 0       -> -
+        c stores 0       -> ack 0
+        b stores 0       -> -
+        """,
+    )
+
+
+def test_an_entry_waits_for_those_before_it() -> None:
+    assert_story(
+        Quorum(3, 2, 2),
+        "abc",
+        """
+        add 3            -> -
+        b stores 1       -> -
+        c stores 1       -> -
+        c stores 2       -> -
+        a stores 0       -> ack 1
+        a stores 2       -> ack 2
+        """,
+    )
+
+
+def test_one_answer_may_acknowledge_many() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 100          -> -
+        a stores 99      -> -
+        b stores 41      -> ack 41
+        c stores 99      -> ack 99
+        """,
+    )
+
+
+def test_a_failed_bookie_is_replaced_from_the_first_unacknowledged_entry() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 4            -> -
+        a stores 1       -> -
+        b stores 1       -> ack 1
+        c fails          -> replace c from 2
+        ensemble abd     -> send d at 2 from 2
+        d stores 3       -> -
+        a stores 3       -> ack 3
+        """,
+    )
+
+
+def test_nothing_is_confirmed_before_the_new_ensemble_is_published() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 1            -> -
+        c fails          -> replace c from 0
+        a stores 0       -> -
+        b stores 0       -> -
+        ensemble abd     -> send d at 2 from 0, ack 0
+        """,
+    )
+
+
+def test_answers_of_a_replaced_bookie_are_dropped() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 1            -> -
+        c stores 0       -> -
+        c fails          -> replace c from 0
+        ensemble abd     -> send d at 2 from 0
+        c at 2 stores 0  -> -
+        a stores 0       -> -
+        d stores 0       -> ack 0
+        """,
+    )
+
+
+def test_a_bookie_that_fails_during_a_change_is_replaced_by_the_next_one() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 1            -> -
+        c fails          -> replace c from 0
+        a stores 0       -> -
+        b stores 0       -> -
+        b fails          -> -
+        ensemble abd     -> send d at 2 from 0, replace b from 0
+        d stores 0       -> -
+        ensemble aed     -> send e at 1 from 0, ack 0
+        """,
+    )
+
+
+def test_a_fence_ends_the_writing() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 2            -> -
+        a stores 0       -> -
+        b is fenced      -> fail pending
+        c stores 1       -> -
+        a stores 1       -> -
+        """,
+    )
+
+
+def test_a_fence_of_a_bookie_that_was_replaced_says_nothing() -> None:
+    writer = Writer(Quorum(3, 3, 2), bookies("abc"))
+    writer.step(AddRequested(1))
+    writer.step(BookieFailed(2, BookieId("c")))
+    writer.step(EnsembleChanged(bookies("abd")))
+
+    assert writer.step(BookieFenced(2, BookieId("c"))) == []
+    assert writer.status is WriterStatus.WRITING
+
+
+def test_without_an_ensemble_the_writer_gives_up() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 1            -> -
+        a fails          -> replace a from 0
+        no ensemble      -> fail pending
+        b stores 0       -> -
+        c stores 0       -> -
+        """,
+    )
+
+
+def test_the_first_commands_open_a_lane_for_each_bookie() -> None:
+    commands = Writer(Quorum(3, 2, 2), bookies("abc")).start()
+
+    assert [text_of(c) for c in commands] == [
+        "send a at 0 from 0",
+        "send b at 1 from 0",
+        "send c at 2 from 0",
+    ]
+
+
+# Whatever order events arrive in
+
+
+@dataclass
+class World:
+    """Bookies that store prefixes, answers on their way, and the metadata's ensembles."""
+
+    quorum: Quorum
+    writer: Writer = field(init=False)
+    truth: dict[BookieId, set[EntryId]] = field(default_factory=dict)
+    lanes: dict[int, tuple[BookieId, EntryId]] = field(default_factory=dict)
+    answers: list[Event] = field(default_factory=list)
+    fragments: list[tuple[EntryId, tuple[BookieId, ...]]] = field(default_factory=list)
+    change: ChangeEnsemble | None = None
+    is_published: bool = False
+    acknowledged: EntryId = NO_ENTRY
+    named: int = 0
+
+    def __post_init__(self) -> None:
+        ensemble = tuple(self.new_bookie() for _ in range(self.quorum.ensemble_size))
+        self.fragments.append((EntryId(0), ensemble))
+        self.writer = Writer(self.quorum, ensemble)
+        self.carry_out(self.writer.start())
+
+    def new_bookie(self) -> BookieId:
+        self.named += 1
+        bookie = BookieId(f"b{self.named}")
+        self.truth[bookie] = set()
+        return bookie
+
+    def step(self, event: Event) -> None:
+        self.carry_out(self.writer.step(event))
+
+    def carry_out(self, commands: list[Command]) -> None:
+        for command in commands:
+            match command:
+                case Send(position, bookie, first):
+                    assert self.fragments[-1][1][position] == bookie, "sent before it is published"
+                    assert first == self.acknowledged + 1, "a lane begins behind the LAC"
+                    self.lanes[position] = (bookie, first)
+                case Acknowledge(through):
+                    self.acknowledge(through)
+                case ChangeEnsemble(first, failed):
+                    assert self.change is None, "one change at a time"
+                    assert first == self.acknowledged + 1
+                    assert failed
+                    self.change = command
+                case FailPending():
+                    raise AssertionError("nobody fenced, and there are always bookies")
+
+    def acknowledge(self, through: EntryId) -> None:
+        assert self.change is None, "ec_cas_first: confirmed during a change"
+        assert through > self.acknowledged, "acknowledgements are in entry order"
+        self.acknowledged = through
+        self.check()
+
+    def check(self) -> None:
+        """Every acknowledged entry is on an ack quorum of the ensemble the metadata names."""
+        for entry_id in map(EntryId, range(self.acknowledged + 1)):
+            ensemble = next(e for first, e in reversed(self.fragments) if first <= entry_id)
+            holders = [
+                p for p in self.quorum.write_set(entry_id) if entry_id in self.truth[ensemble[p]]
+            ]
+            assert len(holders) >= self.quorum.ack_quorum_size, (
+                f"acked-entries-are-readable: entry {entry_id} is on {len(holders)} bookies"
+            )
+
+    def store(self, position: int, count: int) -> None:
+        """A bookie stores the next entries; its answer is on its way."""
+        bookie, following = self.lanes[position]
+        last = EntryId(min(following + count - 1, self.writer.last_add_pushed))
+        if last < following:
+            return
+        self.truth[bookie].update(
+            EntryId(e)
+            for e in range(following, last + 1)
+            if self.quorum.holds(position, EntryId(e))
+        )
+        self.lanes[position] = (bookie, EntryId(last + 1))
+        self.answers.append(Stored(position, bookie, last))
+
+    def fail(self, position: int) -> None:
+        """A bookie is lost to the writer; what it stored is there, its answers may still come."""
+        bookie, _ = self.lanes.pop(position)
+        self.answers.append(BookieFailed(position, bookie))
+
+    def publish(self) -> None:
+        assert self.change is not None
+        ensemble = list(self.fragments[-1][1])
+        for position in self.change.failed:
+            ensemble[position] = self.new_bookie()
+        if self.fragments[-1][0] == self.change.first:
+            self.fragments.pop()
+        self.fragments.append((self.change.first, tuple(ensemble)))
+        self.is_published = True
+        self.check()
+
+    def finish_change(self) -> None:
+        self.change, self.is_published = None, False
+        self.step(EnsembleChanged(self.fragments[-1][1]))
+
+
+QUORUMS = st.sampled_from(
+    [Quorum(*q) for q in [(3, 3, 2), (4, 3, 2), (5, 2, 2), (3, 3, 3), (2, 2, 1), (3, 2, 1)]]
+)
+
+
+@settings(max_examples=400)
+@given(QUORUMS, st.data())
+def test_in_whatever_order_events_arrive_no_promise_is_broken(
+    quorum: Quorum, data: st.DataObject
+) -> None:
+    world = World(quorum)
+    failures = 0
+    for _ in range(data.draw(st.integers(5, 60), "events")):
+        can = ["add"]
+        can += ["store", "store"] if world.lanes else []
+        can += ["answer", "answer"] if world.answers else []
+        can += ["fail"] if world.lanes and failures < 6 else []
+        can += ["publish"] if world.change is not None and not world.is_published else []
+        can += ["finish"] if world.is_published else []
+        match data.draw(st.sampled_from(can), "what"):
+            case "add":
+                world.step(AddRequested(data.draw(st.integers(1, 4), "count")))
+            case "store":
+                position = data.draw(st.sampled_from(sorted(world.lanes)), "position")
+                world.store(position, data.draw(st.integers(1, 4), "entries"))
+            case "answer":
+                index = data.draw(st.integers(0, len(world.answers) - 1), "answer")
+                world.step(world.answers.pop(index))
+            case "fail":
+                world.fail(data.draw(st.sampled_from(sorted(world.lanes)), "position"))
+                failures += 1
+            case "publish":
+                world.publish()
+            case _:
+                world.finish_change()
+        assert world.writer.last_add_confirmed == world.acknowledged
+        world.check()
+
+    while world.answers or world.change or world.writer.has_pending:
+        for position in sorted(world.lanes):
+            world.store(position, 1 << 20)
+        while world.answers:
+            world.step(world.answers.pop(0))
+        if world.change is not None:
+            if not world.is_published:
+                world.publish()
+            world.finish_change()
+
+    assert world.acknowledged == world.writer.last_add_pushed, "everything is acknowledged"
+    world.check()
