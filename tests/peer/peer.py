@@ -95,6 +95,30 @@ def run(main_class: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def start(
+    main_class: str, *arguments: str, options: tuple[str, ...] = ()
+) -> subprocess.Popen[str]:
+    """Start a main class that takes commands on stdin and answers on stdout, a line each.
+
+    It ends when its stdin does, also when this process is killed.
+    """
+    home = build()
+    return subprocess.Popen(
+        [
+            "java",
+            *options,
+            "-cp",
+            f"{home / 'classes'}{os.pathsep}{home / 'lib'}/*",
+            main_class,
+            *arguments,
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
 def judge(address: str, root: str) -> tuple[list[dict[str, Any]], str]:
     """What BookKeeper's classes see of a cluster's metadata, and what they complain of."""
     answer = run("MetadataJudge", address, root)

@@ -1,0 +1,179 @@
+"""Contenders that alternate in one run, and ratios between them.
+
+A disk that swings by a factor of eight within an hour makes a single time worthless. So all
+contenders of a line run in every round, each round begins with another one, and what is
+reported is the median over the rounds of the ratio within a round, with the lowest and highest.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+OURS = "ours"
+RAW = "raw"
+PEER = "BookKeeper"
+
+Contender = Callable[[], float]
+"""Does the work once and returns the figure, in the unit of its line."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a ratio to a contender, or the figure itself, should be."""
+
+    direction: Literal["at least", "at most"]
+    value: float
+
+    def is_met(self, measured: float) -> bool:
+        if self.direction == "at least":
+            return measured >= self.value
+        return measured <= self.value
+
+    def __str__(self) -> str:
+        sign = "≥" if self.direction == "at least" else "≤"
+        return f"{sign} {self.value:,g}"
+
+
+def at_least(value: float) -> Target:
+    return Target("at least", value)
+
+
+def at_most(value: float) -> Target:
+    return Target("at most", value)
+
+
+@dataclass(frozen=True)
+class Against:
+    """One contender that ours is compared with."""
+
+    name: str
+    run: Contender | None
+    """``None`` when it cannot run here."""
+    target: Target | None = None
+    """Of the ratio ours / theirs; ``None``: shown for comparison."""
+    reason: str = ""
+    """Why it cannot run here."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One thing to measure."""
+
+    point: str
+    """The name that the targets have: P1, P2, ..."""
+    what: str
+    unit: str
+    sizes: str
+    ours: Contender
+    against: Sequence[Against] = ()
+    own_target: Target | None = None
+    """Of the median figure itself."""
+    rounds: int = 5
+    warm_up: int = 1
+    """Rounds that are thrown away first."""
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Something that is counted, not timed: it is right, or it is not."""
+
+    point: str
+    what: str
+    counted: Mapping[str, int]
+    expected: Mapping[str, int]
+
+    @property
+    def is_met(self) -> bool:
+        return dict(self.counted) == dict(self.expected)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A line that cannot be measured here."""
+
+    point: str
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, lowest and highest."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(statistics.median(values), min(values), max(values))
+
+
+@dataclass
+class Measured:
+    """What the rounds of a line gave."""
+
+    line: Line
+    figures: dict[str, list[float]] = field(default_factory=dict)
+    """By contender, one a round."""
+
+    def figure(self, name: str) -> Spread:
+        return Spread.of(self.figures[name])
+
+    def ratio(self, name: str) -> Spread:
+        """Of ours to a contender's, within the rounds."""
+        pairs = zip(self.figures[OURS], self.figures[name], strict=True)
+        return Spread.of([ours / theirs for ours, theirs in pairs])
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """One for each comparison, as the table shows it and ``--json`` writes it."""
+        line, ours = self.line, self.figure(OURS)
+        base = {
+            "point": line.point,
+            "what": line.what,
+            "sizes": line.sizes,
+            "unit": line.unit,
+            "rounds": line.rounds,
+            "ours": vars(ours),
+        }
+        if line.own_target is not None:
+            yield {
+                **base,
+                "against": None,
+                "target": str(line.own_target),
+                "is_met": line.own_target.is_met(ours.median),
+            }
+        for other in line.against:
+            row: dict[str, Any] = {**base, "against": other.name}
+            if other.target is not None:
+                row["target"] = str(other.target)
+            if other.name not in self.figures:
+                yield {**row, "reason": other.reason}
+                continue
+            ratio = self.ratio(other.name)
+            row |= {"theirs": vars(self.figure(other.name)), "ratio": vars(ratio)}
+            if other.target is not None:
+                row["is_met"] = other.target.is_met(ratio.median)
+            yield row
+        if line.own_target is None and not line.against:
+            yield base
+
+
+def measure(line: Line, on_round: Callable[[int, str], None]) -> Measured:
+    """All rounds of a line; ``on_round`` is told the number of the round and who is on."""
+    contenders = [(OURS, line.ours)]
+    contenders += [(other.name, other.run) for other in line.against if other.run is not None]
+    measured = Measured(line, {name: [] for name, _ in contenders})
+    for number in range(-line.warm_up, line.rounds):
+        turn = number % len(contenders)
+        for name, run in contenders[turn:] + contenders[:turn]:
+            on_round(number, name)
+            os.sync()  # what the one before left unwritten is not this one's to pay for
+            figure = run()
+            if number >= 0:
+                measured.figures[name].append(figure)
+    return measured

@@ -1,0 +1,127 @@
+"""Plain code that moves the same bytes, or does the same puts: the limit of this machine."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+COPIES = 3
+COPY_BYTES = 1 << 20
+
+
+def noise(size_bytes: int, seed: int = 7) -> bytes:
+    """Bytes that do not compress."""
+    return np.random.default_rng(seed).bytes(size_bytes)
+
+
+def noise_table(size_bytes: int, row_bytes: int = 1024, batch_bytes: int = 8 << 20) -> pa.Table:
+    """Rows of one binary column ``payload`` that do not compress."""
+    rows_each = max(1, min(batch_bytes, size_bytes) // row_bytes)
+    batches = []
+    for number in range(max(1, size_bytes // (rows_each * row_bytes))):
+        offsets = np.arange(0, (rows_each + 1) * row_bytes, row_bytes, dtype=np.int32)
+        column = pa.BinaryArray.from_buffers(
+            pa.binary(),
+            rows_each,
+            [None, pa.py_buffer(offsets), pa.py_buffer(noise(rows_each * row_bytes, number))],
+        )
+        batches.append(pa.RecordBatch.from_arrays([column], names=["payload"]))
+    return pa.Table.from_batches(batches)
+
+
+def arrow_file(table: pa.Table) -> memoryview:
+    """A table as the bytes of an Arrow IPC file."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return memoryview(sink.getvalue())
+
+
+def write_synced(path: Path, pieces: Iterator[memoryview] | Sequence[memoryview]) -> None:
+    """A new file with these bytes, and with its name durable."""
+    with open(path, "wb", buffering=0) as file:
+        for piece in pieces:
+            view = memoryview(piece).cast("B")
+            while view:
+                view = view[file.write(view) :]
+        os.fsync(file.fileno())
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def write_copies(directory: Path, data: memoryview) -> float:
+    """Seconds for three fsynced copies by three threads, which are removed again."""
+    paths = [directory / f"copy-{n}" for n in range(COPIES)]
+    pieces = [data[at : at + COPY_BYTES] for at in range(0, len(data), COPY_BYTES)]
+    with ThreadPoolExecutor(COPIES) as threads:
+        started = time.perf_counter()
+        list(threads.map(lambda path: write_synced(path, pieces), paths))
+        seconds = time.perf_counter() - started
+    for path in paths:
+        path.unlink()
+    return seconds
+
+
+def copy_files(sources: Sequence[Path], directory: Path, width: int = 4) -> float:
+    """Seconds to copy files, each fsynced, several at a time; the copies are removed again."""
+    directory.mkdir(exist_ok=True)
+
+    def copy(numbered: tuple[int, Path]) -> Path:
+        number, source = numbered
+        target = directory / f"copy-{number}"
+        with open(source, "rb", buffering=0) as file:
+            write_synced(target, _chunks(file.read))
+        return target
+
+    with ThreadPoolExecutor(width) as threads:
+        started = time.perf_counter()
+        copies = list(threads.map(copy, enumerate(sources)))
+        seconds = time.perf_counter() - started
+    for path in copies:
+        path.unlink()
+    return seconds
+
+
+def _chunks(read: Callable[[int], bytes]) -> Iterator[memoryview]:
+    while data := read(COPY_BYTES):
+        yield memoryview(data)
+
+
+def append_and_wait(directory: Path, payload: bytes, count: int, needed: int = 2) -> list[float]:
+    """Seconds of each append to three plain files, fdatasynced by three threads, two awaited."""
+    paths = [directory / f"journal-{n}" for n in range(COPIES)]
+    took: list[float] = []
+    with ExitStack() as stack:
+        files = [stack.enter_context(open(path, "wb", buffering=0)) for path in paths]
+        # A thread for each file, as each bookie has one, so that a slow one holds up itself only.
+        threads = [stack.enter_context(ThreadPoolExecutor(1)) for _ in files]
+
+        def append(number: int) -> None:
+            files[number].write(payload)
+            os.fdatasync(files[number].fileno())
+
+        for _ in range(count):
+            started = time.perf_counter()
+            pending = {t.submit(append, n) for n, t in enumerate(threads)}
+            done = 0
+            while done < needed:
+                finished, pending = wait(pending, return_when="FIRST_COMPLETED")
+                done += len(finished)
+            took.append(time.perf_counter() - started)
+    for path in paths:
+        path.unlink()
+    return took
