@@ -1,0 +1,268 @@
+"""P6 and P7: recovery of ledgers nobody closed, and of a bookie that is lost."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+import spark_bookkeeper as sbk
+from spark_bookkeeper.bookie.entry import NewEntry
+from spark_bookkeeper.bookie.record import encode_add
+from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, LedgerId
+from tests.benchmarks import raw
+from tests.benchmarks.appending import MB, SMALL
+from tests.benchmarks.lab import Lab
+from tests.benchmarks.measure import RAW, Against, Line, at_least, at_most
+
+ENTRIES = 10
+WIDTH = 32
+ENTRY_BYTES = 1 << 20
+ENTRIES_A_SLOT = 8
+
+
+def ledgers(lab: Lab) -> Iterator[Line]:
+    """P6."""
+    yield _empty(lab)
+    yield _tail(lab)
+    yield _job(lab)
+
+
+def _empty(lab: Lab) -> Line:
+    count = lab.sizes.recoveries
+
+    def ours() -> float:
+        left = _left_behind(lab.bk, count, 0)
+        started = time.perf_counter()
+        for ledger_id in left:
+            assert lab.bk.open_ledger(ledger_id).is_closed
+        seconds = time.perf_counter() - started
+        for ledger_id in left:
+            lab.forget(ledger_id)
+        return seconds / count * 1000
+
+    return Line(
+        "P6",
+        "recovery of an empty ledger",
+        "ms",
+        f"{count} a round, one after the other",
+        ours,
+        [lab.against_peer(lambda: lab.peer().ask("recover", count + 1, 0, 1)["ms"], at_most(0.3))],
+        rounds=lab.sizes.rounds,
+    )
+
+
+def _tail(lab: Lab) -> Line:
+    size = lab.sizes.tail_bytes
+    scratch = lab.scratch("raw-tail")
+    raw.write_synced(scratch / "tail", [memoryview(raw.noise(size))])
+    payload = raw.noise(ENTRY_BYTES)
+
+    def ours() -> float:
+        ledger_id = _with_tail(lab.bk, payload, size // ENTRY_BYTES)
+        started = time.perf_counter()
+        reader = lab.bk.open_ledger(ledger_id)
+        seconds = time.perf_counter() - started
+        assert reader.last_add_confirmed == size // ENTRY_BYTES - 1
+        lab.forget(ledger_id)
+        return seconds * 1000
+
+    return Line(
+        "P6",
+        "recovery of a tail that one bookie of three lacks",
+        "ms",
+        f"{size >> 20} MiB in entries of 1 MiB, none of them below a LAC",
+        ours,
+        [
+            Against(
+                RAW,
+                lambda: raw.copy_files([scratch / "tail"], scratch / "copies") * 1000,
+                at_most(1.3),
+            )
+        ],
+        rounds=lab.sizes.rounds,
+    )
+
+
+def _with_tail(bk: sbk.BookKeeper, payload: bytes, entries: int) -> LedgerId:
+    """A ledger whose writer ended when two of three bookies had stored what it sent."""
+    writer = bk.create_ledger()
+    ledger = writer._adds.ledger
+    logs = [bk.context.bookies.log(b, ledger) for b in writer.metadata.last_fragment.ensemble[:2]]
+    for log in logs:
+        log.prepare()
+    for slot, first in enumerate(range(0, entries, ENTRIES_A_SLOT)):
+        some = range(first, min(entries, first + ENTRIES_A_SLOT))
+        record = encode_add(
+            ledger.key,
+            ledger.encoding,
+            "5a" * 16,
+            slot,
+            NO_ENTRY,
+            [NewEntry(e, (e + 1) * len(payload), payload) for e in some],
+        )
+        for log in logs:
+            log.add(slot, record)
+    writer.abandon()
+    return writer.ledger_id
+
+
+def _job(lab: Lab) -> Line:
+    count = lab.sizes.job_ledgers
+    assert lab.spark is not None
+
+    def ours() -> float:
+        left = _left_behind(lab.bk, count, ENTRIES)
+        started = time.perf_counter()
+        report = lab.bk.recover_ledgers(left)
+        seconds = time.perf_counter() - started
+        assert report.is_complete, report
+        for ledger_id in left:
+            lab.forget(ledger_id)
+        return count / seconds
+
+    return Line(
+        "P6",
+        f"recovery of small ledgers: one Spark job, BookKeeper {WIDTH} at a time",
+        "per s",
+        f"{count:,} ledgers of {ENTRIES} x {SMALL} B a round",
+        ours,
+        [
+            lab.against_peer(
+                lambda: lab.peer().ask("recover", count + 1, ENTRIES, WIDTH)["per_s"],
+                at_least(1.5),
+            )
+        ],
+        rounds=lab.sizes.rounds,
+    )
+
+
+def _left_behind(bk: sbk.BookKeeper, count: int, entries: int) -> list[LedgerId]:
+    """Ledgers whose writer went without closing them."""
+    payload = raw.noise(SMALL)
+
+    def leave(_: int) -> LedgerId:
+        writer = bk.create_ledger()
+        futures = [writer.append_async(payload) for _ in range(entries)]
+        for future in futures:
+            future.result()
+        writer.abandon()
+        return writer.ledger_id
+
+    return ThreadRuntime().map(leave, list(range(count)), 16)
+
+
+def bookie(lab: Lab) -> Iterator[Line]:
+    """P7, in a cluster of its own: it loses a bookie in every round."""
+    assert lab.spark is not None
+    with lab.new_cluster("losing") as bk:
+        yield _lost_bytes(lab, bk)
+        yield _lost_ledgers(lab, bk)
+    shutil.rmtree(lab.directory / "losing")
+
+
+def _lost_bytes(lab: Lab, bk: sbk.BookKeeper) -> Line:
+    size = lab.sizes.lost_bytes
+    table = raw.noise_table(size // 4)
+    scratch = lab.scratch("raw-lost")
+
+    def write() -> tuple[list[LedgerId], BookieId]:
+        made = [_written(bk, table) for _ in range(4)]
+        return made, _most_used(bk, made)
+
+    made, victim = write()
+    lost = []
+    for number, path in enumerate(_files(bk, victim)):
+        lost.append(scratch / f"file-{number}")
+        shutil.copyfile(path, lost[-1])
+    total = sum(path.stat().st_size for path in lost)
+    for ledger_id in made:
+        lab.forget(ledger_id, bk)
+
+    def ours() -> float:
+        made, victim = write()
+        figure = sum(path.stat().st_size for path in _files(bk, victim))
+        return figure / _recover(lab, bk, made, victim) / MB
+
+    return Line(
+        "P7",
+        "re-replication of a lost bookie, as a Spark job",
+        "MB/s",
+        f"{total >> 20} MiB in {len(lost)} files",
+        ours,
+        [
+            Against(
+                RAW,
+                lambda: total / raw.copy_files(lost, scratch / "copies") / MB,
+                at_least(0.8),
+            )
+        ],
+        rounds=lab.sizes.rounds,
+    )
+
+
+def _lost_ledgers(lab: Lab, bk: sbk.BookKeeper) -> Line:
+    count = lab.sizes.lost_ledgers
+    payload = raw.noise(SMALL)
+
+    def write(_: int) -> LedgerId:
+        with bk.create_ledger() as writer:
+            for future in [writer.append_async(payload) for _ in range(ENTRIES)]:
+                future.result()
+        return writer.ledger_id
+
+    def ours() -> float:
+        made = ThreadRuntime().map(write, list(range(count)), 16)
+        victim = _most_used(bk, made)
+        hit = sum(victim in bk.ledger(i).fragments[0].ensemble for i in made)
+        return hit / _recover(lab, bk, made, victim)
+
+    return Line(
+        "P7",
+        "re-replication of small ledgers, as a Spark job",
+        "per s",
+        f"{count:,} ledgers of {ENTRIES} x {SMALL} B, some three quarters of them hit",
+        ours,
+        [
+            lab.against_peer(
+                lambda: lab.peer().ask("bookie", count, ENTRIES, SMALL)["per_s"], at_least(1.5)
+            )
+        ],
+        rounds=lab.sizes.rounds,
+    )
+
+
+def _written(bk: sbk.BookKeeper, table: pa.Table) -> LedgerId:
+    with bk.create_ledger(schema=table.schema) as writer:
+        writer.append(table)
+    return writer.ledger_id
+
+
+def _most_used(bk: sbk.BookKeeper, ledger_ids: list[LedgerId]) -> BookieId:
+    used = Counter(b for i in ledger_ids for b in bk.ledger(i).fragments[0].ensemble)
+    return used.most_common(1)[0][0]
+
+
+def _files(bk: sbk.BookKeeper, bookie_id: BookieId) -> list[Path]:
+    assert bk.cluster is not None
+    root = bk.cluster.root_of(bookie_id)
+    return sorted(path for path in root.glob("ledgers/*/*/*") if path.is_file())
+
+
+def _recover(lab: Lab, bk: sbk.BookKeeper, made: list[LedgerId], victim: BookieId) -> float:
+    """Seconds to recover a bookie that is destroyed first; all is as before afterwards."""
+    assert bk.cluster is not None
+    bk.cluster.stop_bookie(victim, destroy=True)
+    started = time.perf_counter()
+    report = bk.recover_bookie(victim)
+    seconds = time.perf_counter() - started
+    assert report.is_complete, report
+    for ledger_id in made:
+        lab.forget(ledger_id, bk)
+    bk.cluster.start_bookie(victim)
+    return seconds

@@ -1,0 +1,180 @@
+"""Measures this library beside the limit of the machine and beside Apache BookKeeper."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.testing.costs import append_cost, recovery_cost
+from tests.benchmarks import appending, frames, profiling, recovering
+from tests.benchmarks.lab import FULL, QUICK, Lab
+from tests.benchmarks.measure import Exact, Line, Skipped, measure
+
+Item = Line | Exact | Skipped
+
+
+def costs(lab: Lab) -> Iterator[Exact]:
+    """P10."""
+    quorum = Quorum(3, 3, 2)
+    nothing = {"listings": 0, "metadata_reads": 0, "metadata_writes": 0}
+    yield Exact(
+        "P10",
+        "10 appends to a ledger of 3/3/2",
+        append_cost(lab.scratch("append-cost"), quorum, 10).counted(),
+        {"puts": 30, **nothing},
+    )
+    yield Exact(
+        "P10",
+        "recovery of an empty ledger of 3/3/2",
+        recovery_cost(lab.scratch("recovery-cost"), quorum).counted(),
+        {"puts": 3, "listings": 3, "metadata_reads": 1, "metadata_writes": 2},
+    )
+
+
+POINTS: Mapping[str, Callable[[Lab], Iterator[Item]]] = {
+    "P1": appending.bulk,
+    "P2": frames.writing,
+    "P3": appending.small,
+    "P4": appending.windowed,
+    "P5": frames.scanning,
+    "P6": recovering.ledgers,
+    "P7": recovering.bookie,
+    "P9": appending.growth,
+    "P10": costs,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    asked = _arguments(arguments)
+    console = Console()
+    rows: list[dict[str, Any]] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="benchmarks-", dir=asked.directory) as directory,
+        Lab(Path(directory), QUICK if asked.quick else FULL, has_peer=not asked.no_peer) as lab,
+    ):
+        chosen = asked.profile or asked.only or list(POINTS)
+        if {"P2", "P5", "P6", "P7"} & set(chosen):
+            assert lab.spark is not None  # before the clusters, which pass it on
+        for point in chosen:
+            for item in POINTS[point](lab):
+                if not asked.profile:
+                    rows += _measured(item, console)
+                elif isinstance(item, Line):
+                    profiling.profile(item.ours, console, f"{item.point} {item.what}")
+    if asked.profile:
+        return 0
+    console.print(table(rows))
+    if asked.json is not None:
+        said = {"quick": asked.quick, "rows": rows}
+        asked.json.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def _measured(item: Item, console: Console) -> list[dict[str, Any]]:
+    base = {"point": item.point, "what": item.what}
+    if isinstance(item, Skipped):
+        return [{**base, "reason": item.reason}]
+    if isinstance(item, Exact):
+        exact = {"counted": dict(item.counted), "expected": dict(item.expected)}
+        return [{**base, **exact, "is_met": item.is_met}]
+    with console.status(f"{item.point} {item.what}") as status:
+        measured = measure(
+            item,
+            lambda number, name: status.update(
+                f"{item.point} {item.what}: round {number + 1} of {item.rounds}, {name}"
+            ),
+        )
+    rows = list(measured.rows())
+    for row in rows:  # as they come: a run takes long, and may be ended
+        console.print(_sentence(row), highlight=False)
+    return rows
+
+
+def _sentence(row: Mapping[str, Any]) -> str:
+    cells = _cells(row)
+    return "  ".join(cell for cell in cells if cell)
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Everything that was measured; the ratio is ours / theirs, median (lowest to highest)."""
+    shown = Table(title="ours / theirs: median of the rounds (lowest to highest)")
+    for heading in ("", "what", "ours", "against", "theirs", "ratio", "target", ""):
+        shown.add_column(heading, overflow="fold")
+    for row in rows:
+        cells = _cells(row)
+        shown.add_row(*cells)
+    return shown
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    sizes = f"\n[dim]{row['sizes']}[/dim]" if "sizes" in row else ""
+    cells = [row["point"], row["what"] + sizes]
+    if "counted" in row:
+        counts = [f"{n} {name}" for name, n in row["counted"].items() if n]
+        none = [name for name, n in row["counted"].items() if not n]
+        said = ", ".join(counts) + (f", no {', no '.join(none)}" if none else "")
+        cells += [said, "", "", "", "exactly", _verdict(row)]
+    elif "ours" not in row:
+        cells += ["", "", "", "", "", f"not measured: {row['reason']}"]
+    else:
+        unit = row["unit"]
+        ours = f"{_number(row['ours']['median'])} {unit}"
+        theirs = ratio = ""
+        if "ratio" in row:
+            spread = row["ratio"]
+            theirs = f"{_number(row['theirs']['median'])} {unit}"
+            ratio = f"{spread['median']:.2f} ({spread['low']:.2f} to {spread['high']:.2f})"
+        elif row.get("against") is None and "target" in row:
+            spread = row["ours"]
+            ratio = f"({_number(spread['low'])} to {_number(spread['high'])})"
+        cells += [ours, row.get("against") or "", theirs, ratio, row.get("target", "")]
+        cells.append(f"not measured: {row['reason']}" if "reason" in row else _verdict(row))
+    return cells
+
+
+def _verdict(row: Mapping[str, Any]) -> str:
+    if "is_met" not in row:
+        return ""
+    return "[green]met[/green]" if row["is_met"] else "[red]missed[/red]"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes: does everything run?")
+    parser.add_argument("--only", type=_points, help="some of them: --only P1,P3")
+    parser.add_argument(
+        "--profile", type=_points, help="measure nothing; show where our time goes: --profile P3"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument("--no-peer", action="store_true", help="without Apache BookKeeper")
+    parser.add_argument(
+        "--directory", type=Path, help="where to write: the disk that is measured; default: TMPDIR"
+    )
+    return parser.parse_args(arguments)
+
+
+def _points(text: str) -> list[str]:
+    points = [word.strip().upper() for word in text.split(",") if word.strip()]
+    unknown = [point for point in points if point not in POINTS]
+    if unknown:
+        raise argparse.ArgumentTypeError(
+            f"{', '.join(unknown)} is not measured here; there are {', '.join(POINTS)}"
+        )
+    return points
+
+
+if __name__ == "__main__":
+    sys.exit(main())
