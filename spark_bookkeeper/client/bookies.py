@@ -78,7 +78,8 @@ class Bookies:
             elif known and known != registration.incarnation:
                 reasons[bookie] = "was formatted again since this ledger used it"
         reasons.update(excluded or {})
-        if len(registrations.keys() - reasons.keys()) < needed:
+        usable = {bookie for bookie, r in registrations.items() if not r.is_readonly}
+        if len(usable - reasons.keys()) < needed:
             for cookie in self._registry.cookies():
                 if cookie.value.bookie_id not in registrations:
                     reasons.setdefault(cookie.value.bookie_id, "not registered: down or lost")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from spark_bookkeeper.bookie.entry import PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.log import LedgerLog
-from spark_bookkeeper.client.holdings import locate, read_verified, verify
+from spark_bookkeeper.client.holdings import crosswise, locate, read_verified, verify
 from spark_bookkeeper.errors import (
     BookieError,
     BookieUnavailableError,
@@ -82,7 +82,13 @@ def copy_entries(
     while wanted:
         asks = reader.next()
         if isinstance(asks, Unreadable):
-            raise _unreadable(ledger_id, asks)
+            run = _CopyRun(next(iter(sources.values()), target), target, throttle)
+            done = run.copy_crosswise(list(sources.values()), reader.waiting)
+            if asks.entry_id not in done:
+                raise _unreadable(ledger_id, asks)
+            copied += run.copied_bytes
+            reader.delivered(done)
+            continue
         if not asks:
             break
         for ask in asks:
@@ -155,18 +161,34 @@ class _CopyRun:
         for start in range(0, len(entries), COPY_ENTRIES):
             found, bad = read_verified(self._source, entries[start : start + COPY_ENTRIES], index)
             refused |= bad
-            group: list[StoredEntry] = []
-            size = 0
-            for entry_id in sorted(found):
-                entry = found[entry_id]
-                if group and size + entry.size_bytes > COPY_BYTES:
-                    self._write(group, ())
-                    group, size = [], 0
-                group.append(entry)
-                size += entry.size_bytes
-            if group:
-                self._write(group, ())
+            self._write_groups(found)
         return refused
+
+    def copy_crosswise(
+        self, logs: Sequence[LedgerLog], entries: Sequence[EntryId]
+    ) -> list[EntryId]:
+        """Copy what one bookie's records tell of from another's files; what was copied."""
+        done: list[EntryId] = []
+        for log, index, known in crosswise(logs, entries):
+            wanted = [entry_id for entry_id in known if entry_id not in done]
+            for start in range(0, len(wanted), COPY_ENTRIES):
+                found, _ = read_verified(log, wanted[start : start + COPY_ENTRIES], index)
+                self._write_groups(found)
+                done += found
+        return done
+
+    def _write_groups(self, found: Mapping[EntryId, StoredEntry]) -> None:
+        group: list[StoredEntry] = []
+        size = 0
+        for entry_id in sorted(found):
+            entry = found[entry_id]
+            if group and size + entry.size_bytes > COPY_BYTES:
+                self._write(group, ())
+                group, size = [], 0
+            group.append(entry)
+            size += entry.size_bytes
+        if group:
+            self._write(group, ())
 
     def _write(self, group: Sequence[StoredEntry], parts: Sequence[PlacedPart]) -> None:
         size = sum(entry.size_bytes for entry in group)

@@ -15,7 +15,7 @@ from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.reading import ScannedRows
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.holdings import locate, read_verified, scan_verified
+from spark_bookkeeper.client.holdings import crosswise, locate, read_verified, scan_verified
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.rows import one_batch
 from spark_bookkeeper.errors import BookKeeperError, EntryUnreadableError, NoSuchEntryError
@@ -107,7 +107,13 @@ class Fetcher:
         while True:
             asks = reader.next()
             if isinstance(asks, Unreadable):
-                return asks
+                rescued = self._crosswise(ensemble, reader.waiting, read)
+                if not any(asks.entry_id in answer.entry_ids for answer in rescued):
+                    return asks
+                for rescue in rescued:
+                    found.append(rescue)
+                    reader.delivered(rescue.entry_ids)
+                continue
             if not asks:
                 return found
             answers = self._context.runtime.map(
@@ -142,6 +148,21 @@ class Fetcher:
             self._down[bookie] = error.message
             return None, dict.fromkeys(ask.entries, error.message)
         return read(log, ask.entries, index)
+
+    def _crosswise(
+        self, ensemble: tuple[BookieId, ...], entries: Sequence[EntryId], read: _Read[T]
+    ) -> list[_Answer[T]]:
+        """What can be read by one bookie's records from another's files; each entry once."""
+        rescued: list[_Answer[T]] = []
+        missing = set(entries)
+        logs = [log for bookie, log in self._logs.items() if bookie in ensemble]
+        for log, index, known in crosswise(logs, entries):
+            wanted = [entry_id for entry_id in known if entry_id in missing]
+            if wanted:
+                answer, _ = read(log, wanted, index)
+                missing.difference_update(answer.entry_ids)
+                rescued.append(answer)
+        return [answer for answer in rescued if answer.entry_ids]
 
     def _refresh(self, found: Unreadable) -> bool:
         """Re-read the metadata: has the fragment changed under us? Then it is worth another try."""

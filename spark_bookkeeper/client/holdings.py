@@ -5,7 +5,8 @@ An entry may lie in several places on a bookie (a slot and a copy); one good pla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.reading import ScannedRows
 from spark_bookkeeper.errors import BookieError, BookKeeperError
 from spark_bookkeeper.protocol.ids import EntryId
+from spark_bookkeeper.protocol.metadata import DigestType
 
 Refusals = dict[EntryId, str]
 """Entries that could not be read, each with the reason."""
@@ -111,6 +113,29 @@ def verify(
     except BookieError as error:
         return {}, dict.fromkeys(entries, error.message)
     return good, refused
+
+
+def crosswise(
+    logs: Sequence[LedgerLog], entries: Sequence[EntryId]
+) -> Iterator[tuple[LedgerLog, EntryIndex, list[EntryId]]]:
+    """Every way to read what one bookie's records tell of from the files of another.
+
+    The last resort, when on each bookie either the record of an entry is damaged or its bytes
+    are: parts have one name everywhere, and slots often hold the same on every bookie. Whatever
+    is read is verified with the digest of the good record; without digests there is no way.
+
+    Yields:
+        the bookie to read from, another's index, and the entries that the index knows.
+    """
+    indexes: list[tuple[LedgerLog, EntryIndex]] = []
+    for log in logs:
+        with suppress(BookKeeperError):
+            indexes.append((log, locate(log, entries)))
+    for teller, index in indexes:
+        known = [entry_id for entry_id in entries if entry_id in index]
+        for log in logs:
+            if known and log is not teller and log.encoding.digest_type is not DigestType.DUMMY:
+                yield log, index, known
 
 
 def _first_places(

@@ -73,6 +73,11 @@ class Reader:
             asks.setdefault(position, []).append(entry_id)
         return [Ask(position, tuple(entries)) for position, entries in asks.items()]
 
+    @property
+    def waiting(self) -> Sequence[EntryId]:
+        """Entries that were not delivered yet."""
+        return tuple(self._waiting)
+
     def delivered(self, entries: Sequence[EntryId]) -> None:
         """These entries were read and verified."""
         done = set(entries)

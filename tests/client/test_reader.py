@@ -1,0 +1,282 @@
+"""Reading on real files: what may be read, and replicas that are dead, wiped or damaged."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client.reader import LedgerReader
+from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.errors import (
+    EntryUnreadableError,
+    InvalidArgumentError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    UnauthorizedError,
+)
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
+from spark_bookkeeper.testing.ground import Ground
+
+USUAL = Quorum(3, 3, 2)
+
+
+def closed(ground: Ground, quorum: Quorum = USUAL, count: int = 10) -> LedgerWriter:
+    with ledgers.create_ledger(ground.context, quorum) as writer:
+        for i in range(count):
+            writer.append(b"%d" % i)
+    return writer
+
+
+def payloads(reader: LedgerReader, first: int = 0, last: int | None = None) -> list[bytes]:
+    return [entry.payload for entry in reader.entries(first, last)]
+
+
+def test_a_range_includes_both_its_ends(ground: Ground) -> None:
+    reader = ledgers.open_ledger(ground.context, closed(ground).ledger_id)
+
+    assert payloads(reader, 3, 5) == [b"3", b"4", b"5"]
+    assert payloads(reader, 8) == [b"8", b"9"]
+    assert payloads(reader, 9, 9) == [b"9"]
+    assert [e.entry_id for e in reader.entries()] == list(range(10))
+    assert reader.read_arrow(1, 2).to_pydict() == {"payload": [b"1", b"2"]}
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 10), (10, 10), (-1, 3), (5, 4), (11, None)])
+def test_an_entry_out_of_range_is_refused_with_the_range(
+    ground: Ground, first: int, last: int | None
+) -> None:
+    reader = ledgers.open_ledger(ground.context, closed(ground).ledger_id)
+
+    with pytest.raises(NoSuchEntryError, match="last <= 9"):
+        payloads(reader, first, last)
+
+
+def test_the_entries_of_an_empty_ledger_are_none(ground: Ground) -> None:
+    reader = ledgers.open_ledger(ground.context, closed(ground, count=0).ledger_id)
+
+    assert payloads(reader) == []
+    assert reader.read_arrow().num_rows == 0
+    with pytest.raises(NoSuchEntryError):
+        payloads(reader, 0, 0)
+
+
+def test_a_wrong_password_reads_and_changes_nothing(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL, password=b"secret")
+    writer.append(b"a")
+
+    for opened in (ledgers.open_ledger, ledgers.open_ledger_no_recovery):
+        with pytest.raises(UnauthorizedError):
+            opened(ground.context, writer.ledger_id, b"wrong")
+    assert writer.append(b"b") == 1, "nothing was fenced"
+    assert payloads(ledgers.open_ledger(ground.context, writer.ledger_id, b"secret")) == [
+        b"a",
+        b"b",
+    ]
+
+
+def test_a_ledger_that_does_not_exist(ground: Ground) -> None:
+    with pytest.raises(NoSuchLedgerError):
+        ledgers.open_ledger(ground.context, 99)
+    with pytest.raises(InvalidArgumentError):
+        ledgers.open_ledger(ground.context, -1)
+
+
+def test_a_ledger_deleted_while_it_is_read(ground: Ground) -> None:
+    reader = ledgers.open_ledger(ground.context, closed(ground).ledger_id)
+    ledgers.delete_ledger(ground.context, reader.ledger_id)
+    for bookie in ground.bookie_ids:
+        shutil.rmtree(ground.root(bookie) / "ledgers", ignore_errors=True)
+
+    with pytest.raises(NoSuchLedgerError):
+        payloads(reader)
+
+
+def test_a_payload_is_only_for_the_default_schema(ground: Ground) -> None:
+    table = pa.table({"a": [1, 2]})
+    with ledgers.create_ledger(ground.context, USUAL, schema=table.schema) as writer:
+        writer.append(table)
+    (entry,) = ledgers.open_ledger(ground.context, writer.ledger_id).entries()
+
+    assert entry.batch.to_pydict() == {"a": [1, 2]}
+    with pytest.raises(InvalidArgumentError, match=r"\.batch"):
+        _ = entry.payload
+
+
+# While it is written
+
+
+def test_without_recovery_a_reader_stops_at_the_lac_and_disturbs_nobody(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    for i in range(5):
+        writer.append(b"%d" % i)
+    writer.flush()
+
+    reader = ledgers.open_ledger_no_recovery(ground.client(), writer.ledger_id)
+
+    assert not reader.is_closed
+    assert 0 <= reader.last_add_confirmed <= 4
+    assert payloads(reader) == [b"%d" % i for i in range(reader.last_add_confirmed + 1)]
+    with pytest.raises(NoSuchEntryError, match="last add confirmed"):
+        payloads(reader, 0, reader.last_add_confirmed + 1)
+    assert writer.append(b"5") == 5
+    assert reader.refresh() >= 4
+    writer.close()
+    assert reader.refresh() == 5
+    assert reader.is_closed
+
+
+def test_r10_no_record_says_more_than_was_confirmed_when_it_was_made(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    ensemble = writer.metadata.last_fragment.ensemble
+    block = threading.Event()
+
+    def hold(place: str, operation: str, path: str) -> None:
+        if place in ensemble[1:] and operation == "put_if_absent":
+            assert block.wait(30)
+
+    ground.before.append(hold)
+    futures = [writer.append_async(b"%d" % i) for i in range(3)]
+    ground.until(lambda: len(ground.files(ensemble[0], "slots")) >= 1)
+    client = ground.client()
+    reader = ledgers.open_ledger_no_recovery(client, writer.ledger_id)
+
+    assert reader.last_add_confirmed == -1, "one copy is no ack quorum"
+    assert payloads(reader) == []
+    block.set()
+    futures[-1].result(10)
+    writer.close()
+
+
+def test_a_tail_follows_the_writer_until_it_closes(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    seen: list[bytes] = []
+    reader = ledgers.open_ledger_no_recovery(ground.client(), writer.ledger_id)
+    thread = threading.Thread(target=lambda: seen.extend(e.payload for e in reader.tail()))
+    thread.start()
+    for i in range(30):
+        writer.append(b"%d" % i)
+    ground.until(lambda: len(seen) > 0)
+    writer.close()
+    thread.join(20)
+
+    assert seen == [b"%d" % i for i in range(30)]
+
+
+def test_a_tail_without_news_ends_after_its_time(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    reader = ledgers.open_ledger_no_recovery(ground.client(), writer.ledger_id)
+
+    assert list(reader.tail(timeout_ms=50)) == []
+
+
+def test_the_lac_cannot_be_read_when_no_bookie_answers(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"a")
+    for bookie in writer.metadata.last_fragment.ensemble:
+        ground.stop(bookie)
+
+    with pytest.raises(EntryUnreadableError, match="no bookie of its last fragment answered"):
+        ledgers.open_ledger_no_recovery(ground.client(), writer.ledger_id)
+
+
+# Bad replicas
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (4, 3, 2)])
+def test_dead_wiped_and_emptied_replicas_are_passed_over(
+    tmp_path: Path, sizes: tuple[int, int, int]
+) -> None:
+    ground = Ground(tmp_path)
+    writer = closed(ground, Quorum(*sizes))
+    ensemble = writer.metadata.last_fragment.ensemble
+    ground.stop(ensemble[0], destroy=True)
+    assert payloads(ledgers.open_ledger(ground.client(), writer.ledger_id)) == [
+        b"%d" % i for i in range(10)
+    ]
+    ground.format(ensemble[1])
+    assert payloads(ledgers.open_ledger(ground.client(), writer.ledger_id)) == [
+        b"%d" % i for i in range(10)
+    ]
+
+
+def test_when_none_is_left_the_error_names_entry_bookies_and_causes(ground: Ground) -> None:
+    writer = closed(ground)
+    a, b, c = writer.metadata.last_fragment.ensemble
+    reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+    ground.stop(a)
+    ground.format(b)
+    for path in ground.files(c, "slots"):
+        path.unlink()
+
+    with pytest.raises(EntryUnreadableError) as caught:
+        payloads(reader, 4)
+
+    error = caught.value
+    assert error.entry_id == 4
+    assert set(error.causes) == {a, b, c}
+    assert "does not answer" in error.causes[a]
+    assert "do not delete the ledger" in error.message
+    ground.start(a)
+    assert payloads(reader, 4, 4) == [b"4"]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_two_of_three_replicas_of_every_file_are_damaged(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    ground = Ground(tmp_path)
+    table = pa.table({"n": range(6000), "s": [f"row {i}" * 5 for i in range(6000)]})
+    with ledgers.create_ledger(
+        ground.context, USUAL, schema=table.schema, entry_target_bytes=30_000
+    ) as writer:
+        writer.append(table.slice(0, 100))
+        writer.append(table.slice(100))
+    for kind in ("slots", "parts"):
+        by_name: dict[str, list[Path]] = {}
+        for bookie in writer.metadata.last_fragment.ensemble:
+            for path in ground.files(bookie, kind):
+                by_name.setdefault(path.name, []).append(path)
+        assert by_name
+        for paths in by_name.values():
+            for path in dice.sample(paths, 2):
+                data = bytearray(path.read_bytes())
+                if dice.random() < 0.3:
+                    data = data[: dice.randrange(len(data))]
+                else:
+                    for _ in range(dice.randint(1, 30)):
+                        data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+                path.write_bytes(bytes(data))
+
+    read = ledgers.open_ledger(ground.client(), writer.ledger_id).read_arrow()
+
+    assert read.equals(table)
+
+
+def test_a_reader_finds_a_fragment_that_moved_under_it(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=4)
+    writer = closed(ground)
+    reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+    ensemble = writer.metadata.last_fragment.ensemble
+    (spare,) = set(ground.bookie_ids) - set(ensemble)
+    for bookie in ensemble[:1]:
+        ground.stop(bookie, destroy=True)
+        work = FragmentWork(
+            writer.ledger_id,
+            writer.metadata.last_fragment.first_entry_id,
+            (bookie,),
+            None,
+            False,
+            None,
+        )
+        (row,) = rereplicate_fragment(ground.client(), work)
+        assert (row.status, row.target) == ("replicated", spare)
+    for bookie in ensemble[1:]:
+        ground.stop(bookie)
+
+    assert payloads(reader) == [b"%d" % i for i in range(10)]
