@@ -13,7 +13,7 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -171,9 +171,16 @@ def run(arguments: Sequence[str]) -> int:
 
     A command returns ``None`` or an exit code. Errors become one message on stderr.
     """
-    is_verbose = "--verbose" in arguments
+    return guarded(
+        lambda: root.main(list(arguments), prog_name="spark-bookkeeper", standalone_mode=False),
+        is_verbose="--verbose" in arguments,
+    )
+
+
+def guarded(command: Callable[[], object], *, is_verbose: bool) -> int:
+    """Run a click command that was told not to exit itself; return the exit code."""
     try:
-        code = root.main(list(arguments), prog_name="spark-bookkeeper", standalone_mode=False)
+        code = command()
     except click.ClickException as error:
         error.show()
         return EXIT_NOTHING_CHANGED

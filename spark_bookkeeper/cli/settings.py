@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from spark_bookkeeper.cli.output import Output
 from spark_bookkeeper.errors import (
@@ -17,6 +18,9 @@ from spark_bookkeeper.errors import (
     UnauthorizedError,
     UnsuitableStorageError,
 )
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.replication.report import Report
 
 METADATA_URI_VARIABLE: Final = "SPARK_BOOKKEEPER_METADATA_URI"
 
@@ -46,6 +50,8 @@ class Settings:
     metadata_uri: str | None
     output: Output
     is_verbose: bool = False
+    on_report: Callable[[Report], None] | None = None
+    """Called with the report of replication work before it is shown; jobs keep it in a table."""
 
     def require_metadata_uri(self) -> str:
         """The metadata URI.

@@ -27,6 +27,8 @@ def show_report(settings: Settings, report: Report) -> int:
         _show_rows(settings, report)
         _show_summary(settings, report)
 
+    if settings.on_report is not None:
+        settings.on_report(report)
     settings.output.result(report.to_dict(), show)
     return EXIT_DONE if report.is_complete else EXIT_LEFT_UNDONE
 

@@ -38,6 +38,24 @@ def parallelism(spark: SparkSession) -> int:
     return int(said) if said else 8
 
 
+def spark_errors() -> tuple[type[Exception], ...]:
+    """What Spark raises: its own errors, and those of the JVM that it does not translate.
+
+    A function, so that pyspark is not imported where no job runs.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return PySparkException, Py4JError
+
+
+def first_line(error: Exception) -> str:
+    """What an error of Spark says, without the stacks of two languages that follow it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = next((line for line in lines if not line.startswith("An error occurred while")), None)
+    return (told or type(error).__name__).removeprefix(": ")
+
+
 def collect(frame: DataFrame, description: str, on_tasks: Tasks | None = None) -> list[Row]:
     """Run a DataFrame as a job of that description and return its rows.
 

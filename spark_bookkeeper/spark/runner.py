@@ -17,7 +17,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.replication.report import Row
 from spark_bookkeeper.replication.runner import Item, Progress, Runner, Work, carry_out, left
 from spark_bookkeeper.session import Connection
-from spark_bookkeeper.spark.job import collect, parallelism
+from spark_bookkeeper.spark.job import collect, first_line, parallelism, spark_errors
 from spark_bookkeeper.spark.workers import task_context
 
 if TYPE_CHECKING:
@@ -91,8 +91,6 @@ class SparkRunner(Runner):
         work: Work[Item],
         on_tasks: Callable[[int, int], None],
     ) -> list[Row]:
-        from pyspark.errors import PySparkException
-
         tasks = min(len(items), max(4 * parallelism(self._spark), len(items) // ITEMS_PER_TASK))
         # Dealt out in turn: the first items are the urgent ones, and every task begins with some.
         packs = [
@@ -103,8 +101,8 @@ class SparkRunner(Runner):
         )
         try:
             collected = collect(frame, f"{self._job}: {phase}", on_tasks)
-        except PySparkException as error:
-            reason = f"the Spark job failed: {_first_line(error)}; run it again to do the rest"
+        except spark_errors() as error:
+            reason = f"the Spark job failed: {first_line(error)}; run it again to do the rest"
             return [left(item, reason) for item in items]
         found: list[Row] = []
         for answer in sorted(collected, key=lambda answer: answer.item):
@@ -143,8 +141,3 @@ def _do(work: Work[Any], context: ClientContext, item: Any) -> Sequence[Row]:
         return carry_out(work, context, item)
     except Exception as error:  # noqa: BLE001  (a fault of ours becomes a row that names it)
         return [left(item, f"{type(error).__name__}: {error}")]
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -8,7 +8,8 @@ sessions have different time zones. ``TimestampNTZType`` has no zone, here as th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -16,6 +17,11 @@ from spark_bookkeeper.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+
+SPARK_SCHEMA_KEY: Final = b"spark-bookkeeper.spark-schema"
+"""In an Arrow schema: the Spark schema as JSON, where the Arrow types alone do not say it all
+(the fields of an interval, for example)."""
 
 
 def arrow_schema(schema: Any) -> pa.Schema:
@@ -27,7 +33,7 @@ def arrow_schema(schema: Any) -> pa.Schema:
     if isinstance(schema, pa.Schema):
         return schema
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
     from pyspark.sql.types import StructType
 
     if not isinstance(schema, StructType):
@@ -36,7 +42,10 @@ def arrow_schema(schema: Any) -> pa.Schema:
             "StructType (df.schema), a pyarrow.Schema, or None for one column 'payload binary'"
         )
     try:
-        return to_arrow_schema(schema, timezone="UTC")
+        made = to_arrow_schema(schema, timezone="UTC")
+        if from_arrow_schema(made) != schema:
+            made = made.with_metadata({SPARK_SCHEMA_KEY: schema.json()})
+        return made
     except PySparkException as error:
         raise InvalidArgumentError(
             f"the schema has a type that Spark cannot hand over as Arrow data: {error}. Cast that "
@@ -51,8 +60,14 @@ def spark_schema(schema: pa.Schema) -> StructType:
         InvalidArgumentError: an Arrow type that Spark does not know; ``read_arrow`` reads it.
     """
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import from_arrow_schema
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+    from pyspark.sql.types import StructType
 
+    text = (schema.metadata or {}).get(SPARK_SCHEMA_KEY)
+    if text is not None:
+        kept = StructType.fromJson(json.loads(text))
+        if to_arrow_schema(kept, timezone="UTC").equals(schema):
+            return kept
     try:
         return from_arrow_schema(schema)
     except PySparkException as error:

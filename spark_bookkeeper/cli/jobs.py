@@ -1,0 +1,118 @@
+"""The scripts in ``jobs/``: the same verbs as on the command line, for ``spark-submit``.
+
+A script takes the metadata URI first, as the documents write it, never asks, and can append its
+report to a Delta table. Everything else, exit codes included, is the verb's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Any, Final
+
+import click
+
+from spark_bookkeeper.cli import bookies, ledger_work
+from spark_bookkeeper.cli.main import guarded
+from spark_bookkeeper.cli.output import Output
+from spark_bookkeeper.cli.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
+from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.replication.report import Report
+from spark_bookkeeper.spark.submitted import separate_stderr
+
+JOBS: Final[dict[str, click.Command]] = {
+    "recover_bookie": bookies.recover,
+    "recover_ledgers": ledger_work.recover,
+    "check_ledgers": ledger_work.check,
+}
+"""What each script runs."""
+
+_EXAMPLES: Final = {
+    "recover_bookie": "zk1:2181,zk2:2181 192.168.1.10:3181 --dry-run",
+    "recover_ledgers": "zk1:2181,zk2:2181 7 8 --json",
+    "check_ledgers": "zk1:2181,zk2:2181 --percentage 100",
+}
+
+_OURS: Final = ("yes", "no_spark")
+"""Options of a verb that mean nothing here: a job asks nobody, and Spark is there."""
+
+
+def run_job(name: str, arguments: Sequence[str] | None = None) -> int:
+    """Run a script with the arguments of this process; return the exit code.
+
+    stdout gets the result and nothing else; progress, errors and stack traces go to stderr.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    program = f"jobs/{name}.py"
+    with separate_stderr():
+        return guarded(
+            lambda: job_command(name).main(given, prog_name=program, standalone_mode=False),
+            is_verbose="--verbose" in given,
+        )
+
+
+def job_command(name: str) -> click.Command:
+    """The click command of a script."""
+    verb = JOBS[name]
+    kept = [copy(parameter) for parameter in verb.params if parameter.name not in _OURS]
+    answers = {p.name: p.name == "yes" for p in verb.params if p.name in _OURS}
+    for parameter in kept:
+        if parameter.name == "bookie_id":
+            parameter.metavar = "BOOKIE"
+
+    def callback(
+        metadata_uri: str,
+        is_json: bool,
+        is_verbose: bool,
+        report_table: str | None,
+        **options: Any,
+    ) -> int:
+        context = click.get_current_context()
+        settings = Settings(metadata_uri, Output(is_json=is_json), is_verbose)
+        needs_spark = report_table is not None or not options.get("dry_run", False)
+        table = _table(report_table, is_verbose) if needs_spark else None
+        unsaved: list[BookKeeperError] = []
+
+        def keep(report: Report) -> None:
+            assert table is not None
+            try:
+                table.append(report)
+            except BookKeeperError as error:
+                unsaved.append(error)
+
+        context.obj = settings if table is None else replace(settings, on_report=keep)
+        assert verb.callback is not None
+        code = verb.callback(**options, **answers)
+        for error in unsaved:
+            settings.output.note(f"Error: {error.message}")
+        return EXIT_LEFT_UNDONE if unsaved and code == EXIT_DONE else int(code or EXIT_DONE)
+
+    return click.Command(
+        name,
+        params=[
+            click.Argument(["metadata_uri"], metavar="METADATA_URI"),
+            *kept,
+            click.Option(
+                ["--report-table"], metavar="PATH", help="Append the report to a Delta table."
+            ),
+            click.Option(["--json", "is_json"], is_flag=True, help="One JSON object on stdout."),
+            click.Option(
+                ["--verbose", "is_verbose"], is_flag=True, help="Stack traces and Spark's own log."
+            ),
+        ],
+        callback=callback,
+        help=verb.help,
+        epilog=f"Example: spark-submit jobs/{name}.py {_EXAMPLES[name]}",
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )
+
+
+def _table(path: str | None, is_verbose: bool) -> Any:
+    """Start Spark, quietly; the table of reports, if one is asked for."""
+    from spark_bookkeeper.spark.report_table import ReportTable
+    from spark_bookkeeper.spark.session import spark_session
+
+    spark = spark_session(spark_log_level="INFO" if is_verbose else "WARN")
+    return None if path is None else ReportTable(spark, path)
