@@ -22,6 +22,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -32,7 +33,12 @@ from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.ownership import format_bookie
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.config import MIB, BookieConfig
-from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError, NoClusterError
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    BookKeeperError,
+    InvalidArgumentError,
+    NoClusterError,
+)
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.metadata.uri import MetadataUri
 from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
@@ -311,8 +317,11 @@ class _Running:
                     agent.pause()  # it is about to lose its storage, and that is meant
                 self._save_bookie(replace(bookie, is_destroyed=True))
                 root = self.directory / bookie.directory
-                wipe_partition(self._storage(bookie))
-                while root.exists():  # a writer may be adding files to it at this moment
+                # A writer may be adding files to it at this moment. The marker goes first, so none
+                # of them counts; the loop takes what comes after the listing of a directory.
+                with suppress(BookieUnavailableError):
+                    wipe_partition(self._storage(bookie))
+                while root.exists():
                     shutil.rmtree(root, ignore_errors=True)
             if agent is not None:
                 agent.stop()
