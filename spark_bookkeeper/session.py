@@ -35,6 +35,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.recover_ledgers import recover_ledgers
+from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.report import CheckReport, RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner, no_progress
 
@@ -359,6 +360,29 @@ class BookKeeper:
             self._runner("check_ledgers"),
             _ids(ledger_ids),
             percentage,
+            progress=progress,
+        )
+        return replace(report, frame=self._door.from_arrow)
+
+    def repair_ledgers(
+        self,
+        ledger_ids: Iterable[int] | None = None,
+        *,
+        dry_run: bool = False,
+        bytes_per_second: int | None = None,
+        progress: Progress = no_progress,
+    ) -> RecoveryReport:
+        """Make missing and damaged copies again where they belong, as a Spark job.
+
+        Every replica of every entry is read for it. Bookies that are lost are not its business:
+        ``recover_bookie`` replaces those.
+        """
+        report = repair_ledgers(
+            self.context,
+            self._runner("repair_ledgers"),
+            _ids(ledger_ids),
+            dry_run=dry_run,
+            bytes_per_second=bytes_per_second,
             progress=progress,
         )
         return replace(report, frame=self._door.from_arrow)

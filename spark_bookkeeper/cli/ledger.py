@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from spark_bookkeeper.cli.connection import Access, access_options, connected
 from spark_bookkeeper.cli.ledger_data import append, new_ledger_options, read, schema_of_file
-from spark_bookkeeper.cli.ledger_work import check, diff, recover
+from spark_bookkeeper.cli.ledger_work import check, diff, recover, repair
 from spark_bookkeeper.cli.picture import draw_fragments, legend
 from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
 from spark_bookkeeper.client.ledger import SCHEMA
@@ -36,6 +36,7 @@ ledger.add_command(read)
 ledger.add_command(recover)
 ledger.add_command(check)
 ledger.add_command(diff)
+ledger.add_command(repair)
 
 
 @ledger.command(

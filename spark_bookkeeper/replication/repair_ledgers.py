@@ -1,0 +1,129 @@
+"""Make missing and damaged copies again on the bookies that should have them.
+
+A live bookie may lack entries that the metadata says it has: its writer died while the last of
+the Qw copies was on its way (an append is acknowledged by Qa of them), or its disk spoilt a file.
+Copies need no slot (SLOT-LOG, "Objects"), so they are made in place, and the metadata stays as
+it is. A bookie that is lost, or was formatted again, is work for ``recover_bookie``.
+
+Source: SLOT-LOG "Re-replicate", R13; BookKeeper ``client/LedgerFragmentReplicator``, which
+replaces the bookie instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.copying import TargetError, copy_entries
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.throttle import Throttle
+from spark_bookkeeper.errors import BookieError, BookKeeperError, EntryUnreadableError
+from spark_bookkeeper.protocol.ids import EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import FragmentRange
+from spark_bookkeeper.protocol.underreplication import entries_at
+from spark_bookkeeper.replication.check_ledgers import CheckWork, check_one
+from spark_bookkeeper.replication.report import RecoveryReport, Row
+from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
+
+FOUND_WRONG = frozenset({"missing", "damaged"})
+"""Findings of a check that can be put right in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairWork:
+    """Check every entry of one ledger and put right what can be. Picklable."""
+
+    ledger_id: LedgerId
+    dry_run: bool
+    bytes_per_second: int | None
+
+
+def repair_ledgers(
+    context: ClientContext,
+    runner: Runner,
+    ledger_ids: Sequence[LedgerId] | None,
+    *,
+    dry_run: bool = False,
+    bytes_per_second: int | None = None,
+    progress: Progress = no_progress,
+) -> RecoveryReport:
+    """Read every replica, and make again what is missing or damaged; a row for each share.
+
+    Only shares with something wrong have a row. Ledgers that are not closed are repaired up to
+    their last fragment, which belongs to their writer or their recovery.
+    """
+    started = context.runtime.now()
+    wanted = list(context.store.ledger_ids()) if ledger_ids is None else list(ledger_ids)
+    work = [RepairWork(ledger_id, dry_run, bytes_per_second) for ledger_id in wanted]
+    rows = list(runner.run("repairing ledgers", work, repair_one, progress))
+    duration_ms = round((context.runtime.now() - started) * 1000)
+    rows.sort(key=lambda row: (row.ledger_id, row.first_entry_id or 0, row.source or ""))
+    return RecoveryReport("repair_ledgers", tuple(rows), dry_run, duration_ms)
+
+
+def repair_one(context: ClientContext, work: RepairWork) -> Sequence[Row]:
+    """Repair one ledger; a row for each share that was not as it should be."""
+    found = check_one(context, CheckWork(work.ledger_id, 100))
+    return [_repair(context, work, row) for row in found if row.status != "healthy"]
+
+
+def _repair(context: ClientContext, work: RepairWork, finding: Row) -> Row:
+    if finding.status not in FOUND_WRONG:
+        status = "gone" if finding.status == "gone" else "left"
+        return replace(finding, action="copy", status=status)
+    row = replace(finding, action="copy", target=finding.source, bytes=0)
+    try:
+        ledger, found = context.ledger(work.ledger_id)
+        fragment = next(
+            (f for f in found.value.fragment_ranges() if f.first_entry_id == row.first_entry_id),
+            None,
+        )
+        if fragment is None or row.source not in fragment.ensemble:
+            return replace(row, status="no longer needed", reason="another bookie has its place")
+        if fragment.last_entry_id is None:
+            return replace(row, status="left", reason="the ledger is not closed: recover it first")
+        if work.dry_run:
+            return replace(row, status="planned")
+        copied = _copy(context, work, ledger, fragment, fragment.ensemble.index(row.source))
+    except EntryUnreadableError as error:
+        return replace(row, status="unrecoverable", reason=error.message)
+    except TargetError as error:
+        return replace(row, status="left", reason=error.cause.message)
+    except BookKeeperError as error:
+        return replace(row, status="left", reason=error.message)
+    return replace(row, status="replicated", reason=None, bytes=copied)
+
+
+def _copy(
+    context: ClientContext,
+    work: RepairWork,
+    ledger: Ledger,
+    fragment: FragmentRange,
+    position: int,
+) -> int:
+    """Copy what the bookie at ``position`` lacks from the others; returns bytes."""
+    assert fragment.last_entry_id is not None, "R13: only where the writer cannot be writing"
+    quorum = ledger.metadata.quorum
+    runs = entries_at(quorum, position, fragment.first_entry_id, fragment.last_entry_id)
+    sources: dict[int, LedgerLog] = {}
+    for other, bookie in enumerate(fragment.ensemble):
+        if other == position:
+            continue
+        try:
+            sources[other] = context.bookies.log(bookie, ledger)
+        except BookieError:
+            continue  # said again, with its reason, if an entry cannot be read without it
+    target = context.bookies.log(fragment.ensemble[position], ledger)
+    target.prepare()
+    return copy_entries(
+        work.ledger_id,
+        quorum,
+        fragment.ensemble,
+        [EntryId(e) for run in runs for e in run],
+        sources,
+        sorted(sources),
+        target,
+        Throttle(context.runtime, work.bytes_per_second),
+    )
