@@ -40,6 +40,9 @@ def costs(lab: Lab) -> Iterator[Exact]:
     )
 
 
+WIDTH = 180
+"""Of the table in a file or a pipe."""
+
 POINTS: Mapping[str, Callable[[Lab], Iterator[Item]]] = {
     "P1": appending.bulk,
     "P2": frames.writing,
@@ -56,6 +59,8 @@ POINTS: Mapping[str, Callable[[Lab], Iterator[Item]]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = _arguments(arguments)
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH)
     rows: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryDirectory(prefix="benchmarks-", dir=asked.directory) as directory,
@@ -109,8 +114,14 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
     shown = Table(title="ours / theirs: median of the rounds (lowest to highest)")
     for heading in ("", "what", "ours", "against", "theirs", "ratio", "target", ""):
         shown.add_column(heading, overflow="fold")
+    before = ""
     for row in rows:
         cells = _cells(row)
+        if cells[1] == before:  # another comparison of the same
+            cells[:3] = ["", "", ""]
+        else:
+            before = cells[1]
+            shown.add_section()
         shown.add_row(*cells)
     return shown
 
