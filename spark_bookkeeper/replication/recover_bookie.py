@@ -72,9 +72,7 @@ def recover_bookie(
         if wish.skip_open_ledgers:
             skipped = {i for i in opened if affected[i].value.state is LedgerState.OPEN}
             opened = [i for i in opened if i not in skipped]
-        recovered = list(runner.run("recovering open ledgers", opened, recover_one, progress))
-        stuck = {row.ledger_id: row for row in recovered if row.status == "left"}
-        rows += stuck.values()
+        rows += runner.run("recovering open ledgers", opened, recover_one, progress)
         again = context.store.read_ledgers(opened)
         affected |= {i: m for i, m in again if m is not None}
         work = _work(affected, wish, runner.width)
@@ -82,11 +80,6 @@ def recover_bookie(
         rows += [
             _open_share(i, affected[i].value, wish, "skipped: its last fragment is still open")
             for i in skipped
-        ]
-        rows = [
-            r
-            for r in rows
-            if not (r.status == "left" and r.action == "copy" and r.ledger_id in stuck)
         ]
     duration_ms = round((context.runtime.now() - started) * 1000)
     rows.sort(key=lambda row: (row.ledger_id, row.first_entry_id or 0, row.source or ""))

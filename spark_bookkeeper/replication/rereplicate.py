@@ -53,7 +53,7 @@ def rereplicate_fragment(context: ClientContext, work: FragmentWork) -> Sequence
     try:
         ledger, found = context.ledger(work.ledger_id)
     except NoSuchLedgerError:
-        return [Row(work.ledger_id, "copy", "gone", first_entry_id=work.first_entry_id)]
+        return [_done(work, None, "gone", "the ledger does not exist")]
     except MetadataFormatError as error:
         return [_left(work, None, error.message)]
     fragment = next(
@@ -98,7 +98,11 @@ class _FragmentCopy:
                 chosen[position] = target
         if not rows:
             return [_done(self._work, self._fragment, "no longer needed", "names no lost bookie")]
-        refused = self._publish(chosen) if chosen else None
+        try:
+            refused = self._publish(chosen) if chosen else None
+        except NoSuchLedgerError:  # nothing names these copies, and nothing needs them
+            gone = "the ledger was deleted meanwhile"
+            return [_done(self._work, self._fragment, "gone", gone, row.source) for row in rows]
         if refused is None:
             return rows
         return [r if r.target is None else _left(self._work, self._fragment, refused) for r in rows]
@@ -242,10 +246,7 @@ class _FragmentCopy:
                 added[target] = incarnation
             return with_incarnations(new, added) if added else None
 
-        try:
-            update_ledger(self._context.store, self._work.ledger_id, replaced)
-        except NoSuchLedgerError:
-            return None  # gone: nothing names these copies, and nothing needs them
+        update_ledger(self._context.store, self._work.ledger_id, replaced)
         return refusal[0] if refusal else None
 
 

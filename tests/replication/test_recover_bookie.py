@@ -1,0 +1,483 @@
+"""Manual bookie recovery, step by step, on real files."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.errors import BookieFullError, InvalidArgumentError
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.metadata import LedgerState
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.check_ledgers import check_ledgers
+from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
+from spark_bookkeeper.replication.report import RecoveryReport
+from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.testing.ground import Ground, Hook, InlineRuntime, KillAt, Killed
+
+USUAL = Quorum(3, 3, 2)
+
+
+def written(
+    ground: Ground, quorum: Quorum = USUAL, count: int = 10, *, close: bool = True
+) -> LedgerWriter:
+    writer = ledgers.create_ledger(ground.context, quorum)
+    for i in range(count):
+        writer.append(b"%d" % i)
+    writer._adds.drain()
+    if close:
+        writer.close()
+    return writer
+
+
+def with_fragments(ground: Ground, *, close: bool = True) -> LedgerWriter:
+    """A ledger whose writer replaced two bookies; the bookies have come back since."""
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    for turn in range(3):
+        for i in range(4):
+            writer.append(b"%d" % (turn * 4 + i))
+        writer.flush()
+        if turn < 2:
+            victim = writer.metadata.last_fragment.ensemble[turn]
+            ground.stop(victim)
+            ground.until(
+                lambda victim=victim: (  # type: ignore[misc]  # the victim of this turn
+                    writer.append(b"") >= 0 and victim not in writer.metadata.last_fragment.ensemble
+                )
+            )
+            ground.start(victim)
+    writer._adds.drain()
+    if close:
+        writer.close()
+    return writer
+
+
+def recovered(
+    ground: Ground, *lost: str, hooks: tuple[Hook, ...] = (), **wish: object
+) -> RecoveryReport:
+    client = ground.client(InlineRuntime(), *hooks)
+    bookies = tuple(BookieId(b) for b in lost)
+    return recover_bookie(client, LocalRunner(client), BookieRecovery(bookies, **wish))  # type: ignore[arg-type]  # any field
+
+
+def assert_whole(ground: Ground, writer: LedgerWriter, *lost: str) -> None:
+    """No ensemble names a lost bookie, and every replica of every entry is there."""
+    client = ground.client()
+    metadata = client.store.read_ledger(writer.ledger_id).value
+    assert not metadata.bookies() & set(lost)
+    report = check_ledgers(client, LocalRunner(client), [writer.ledger_id], 100)
+    assert report.is_complete, report.unfinished
+
+
+def payloads(ground: Ground, writer: LedgerWriter) -> list[bytes]:
+    reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+    return [entry.payload for entry in reader.entries()]
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (4, 3, 2), (3, 2, 2), (2, 2, 1), (5, 2, 2)])
+def test_every_share_of_a_lost_bookie_is_made_again(
+    tmp_path: Path, sizes: tuple[int, int, int]
+) -> None:
+    ground = Ground(tmp_path, bookies=6)
+    writers = [written(ground, Quorum(*sizes)) for _ in range(4)]
+    lost = writers[0].metadata.last_fragment.ensemble[0]
+    ground.stop(lost, destroy=True)
+
+    report = recovered(ground, lost)
+
+    assert report.is_complete
+    affected = {w.ledger_id for w in writers if lost in w.metadata.bookies()}
+    assert {row.ledger_id for row in report.rows} == affected
+    assert {row.status for row in report.rows} == {"replicated"}
+    for writer in writers:
+        assert_whole(ground, writer, lost)
+        assert payloads(ground, writer) == [b"%d" % i for i in range(10)]
+
+
+def test_run_again_there_is_nothing_to_do(ground: Ground) -> None:
+    writer = written(ground)
+    lost = writer.metadata.last_fragment.ensemble[0]
+    ground.stop(lost, destroy=True)
+    recovered(ground, lost)
+    ground.forget()
+
+    report = recovered(ground, lost)
+
+    assert report.rows == ()
+    assert report.is_complete
+    assert ground.count()["write_ledger"] == ground.count()["put_if_absent"] == 0
+
+
+def test_one_cas_for_each_fragment(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=6)
+    writer = with_fragments(ground)
+    lost = writer.metadata.last_fragment.ensemble[2]
+    fragments = [f for f in writer.metadata.fragments if lost in f.ensemble]
+    ground.stop(lost, destroy=True)
+    ground.forget()
+
+    report = recovered(ground, lost)
+
+    assert len(fragments) >= 3
+    assert ground.count()["write_ledger"] == len(fragments) == len(report.rows)
+    made = {(row.first_entry_id, row.target) for row in report.rows}
+    found = check_ledgers(ground.context, LocalRunner(ground.context), None, 100)
+    status = {(row.first_entry_id, row.source): row.status for row in found.rows}
+    assert {status[share] for share in made} == {"healthy"}
+
+
+def test_two_bookies_lost_at_once_take_one_cas_too(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=6)
+    writer = written(ground, Quorum(4, 3, 2))
+    lost = writer.metadata.last_fragment.ensemble[1:3]
+    for bookie in lost:
+        ground.stop(bookie, destroy=True)
+    ground.forget()
+
+    report = recovered(ground, *lost)
+
+    assert [row.status for row in report.rows] == ["replicated", "replicated"]
+    assert len({row.target for row in report.rows}) == 2
+    assert ground.count()["write_ledger"] == 1
+    assert_whole(ground, writer, *lost)
+
+
+def test_a_dry_run_shows_what_the_run_then_does(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=6)
+    writer = with_fragments(ground)
+    written(ground, count=0)
+    lost = writer.metadata.last_fragment.ensemble[2]
+    ground.stop(lost, destroy=True)
+    client = ground.client()
+    wish = BookieRecovery((lost,))
+    ground.forget()
+
+    plan = recover_bookie(client, LocalRunner(client), wish, dry_run=True)
+
+    assert ground.count()["write_ledger"] == ground.count()["put_if_absent"] == 0
+    assert plan.dry_run
+    assert {row.status for row in plan.rows} == {"planned"}
+    done = recover_bookie(client, LocalRunner(client), wish)
+
+    def shares(report: RecoveryReport) -> list[tuple[object, ...]]:
+        return [
+            (r.ledger_id, r.action, r.first_entry_id, r.last_entry_id, r.source, r.entries)
+            for r in report.rows
+        ]
+
+    assert shares(plan) == shares(done)
+
+
+def test_a_given_target_takes_everything(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=6)
+    writer = written(ground)
+    outside = sorted(set(ground.bookie_ids) - writer.metadata.bookies())
+    lost = writer.metadata.last_fragment.ensemble[1]
+    ground.stop(lost, destroy=True)
+
+    report = recovered(ground, lost, target=outside[-1])
+
+    assert [row.target for row in report.rows] == [outside[-1]]
+    assert_whole(ground, writer, lost)
+
+
+def test_what_is_no_fit_target_is_refused_before_anything_changes(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=6)
+    writer = written(ground)
+    lost, inside, _ = writer.metadata.last_fragment.ensemble
+    readonly, *_ = sorted(set(ground.bookie_ids) - writer.metadata.bookies())
+    ground.stop(lost, destroy=True)
+    ground.stop(readonly)
+    ground.start(readonly, is_readonly=True)
+    ground.forget()
+
+    for target, why in {
+        inside: "is already in the ensemble of ledger 0 fragment 0",
+        readonly: "is read-only",
+        "10.9.9.9:3181": "is not registered",
+        lost: "is one of the bookies to recover",
+    }.items():
+        with pytest.raises(InvalidArgumentError, match=why):
+            recovered(ground, lost, target=BookieId(target))
+    assert ground.count()["write_ledger"] == ground.count()["put_if_absent"] == 0
+
+
+def test_a_bookie_that_is_alive_is_refused_unless_that_is_meant(ground: Ground) -> None:
+    writer = written(ground)
+    alive = writer.metadata.last_fragment.ensemble[0]
+
+    with pytest.raises(InvalidArgumentError, match="--even-if-alive"):
+        recovered(ground, alive)
+    report = recovered(ground, alive, even_if_alive=True)
+
+    assert [row.status for row in report.rows] == ["replicated"]
+    assert_whole(ground, writer, alive)
+
+
+def test_a_bookie_that_nobody_knows_is_refused(ground: Ground) -> None:
+    with pytest.raises(InvalidArgumentError, match="is unknown"):
+        recovered(ground, "10.9.9.9:3181")
+
+
+def test_only_the_ledgers_asked_for(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=3)
+    writers = [written(ground) for _ in range(3)]
+    ground.add_bookie()
+    lost = ground.bookie_ids[0]
+    ground.stop(lost, destroy=True)
+
+    report = recovered(ground, lost, ledger_ids=(writers[1].ledger_id,))
+
+    assert [row.ledger_id for row in report.rows] == [writers[1].ledger_id]
+    assert_whole(ground, writers[1], lost)
+    with pytest.raises(InvalidArgumentError, match="ledger 99 does not exist"):
+        recovered(ground, lost, ledger_ids=(99,))
+
+
+# Open ledgers
+
+
+def test_an_open_ledger_is_recovered_first(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=5)
+    writer = written(ground, close=False)
+    lost = writer.metadata.last_fragment.ensemble[0]
+    ground.stop(lost, destroy=True)
+
+    report = recovered(ground, lost)
+
+    assert [(r.action, r.status) for r in report.rows] == [
+        ("recover", "closed"),
+        ("copy", "replicated"),
+    ]
+    assert ground.context.store.read_ledger(writer.ledger_id).value.is_closed
+    assert_whole(ground, writer, lost)
+    assert payloads(ground, writer) == [b"%d" % i for i in range(10)]
+
+
+def test_r13_open_ledgers_can_be_skipped_and_are_said_to_be_left(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=5)
+    writer = with_fragments(ground, close=False)
+    lost = writer.metadata.last_fragment.ensemble[2]
+    ground.stop(lost, destroy=True)
+
+    report = recovered(ground, lost, skip_open_ledgers=True)
+
+    assert not report.is_complete
+    (left,) = report.unfinished
+    assert left.reason == "skipped: its last fragment is still open"
+    metadata = ground.context.store.read_ledger(writer.ledger_id).value
+    assert metadata.state is LedgerState.OPEN
+    assert [lost in f.ensemble for f in metadata.fragments][-1]
+    assert not any(lost in f.ensemble for f in metadata.fragments[:-1]), "fixed ones are copied"
+
+
+def test_an_open_ledger_whose_last_fragment_is_elsewhere_stays_open(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=6)
+    writer = with_fragments(ground, close=False)
+    earlier = writer.metadata.fragments[0].ensemble
+    (lost, *_) = set(earlier) - set(writer.metadata.last_fragment.ensemble)
+    ground.stop(lost, destroy=True)
+
+    report = recovered(ground, lost)
+
+    assert {row.status for row in report.rows} == {"replicated"}
+    metadata = ground.context.store.read_ledger(writer.ledger_id).value
+    assert metadata.state is LedgerState.OPEN
+    assert lost not in metadata.bookies()
+
+
+def test_a_ledger_that_must_wait_is_left_and_its_fixed_fragments_are_copied(
+    tmp_path: Path,
+) -> None:
+    ground = Ground(tmp_path, bookies=6)
+    writer = with_fragments(ground, close=False)
+    *_, other, lost = writer.metadata.last_fragment.ensemble
+    assert lost in writer.metadata.fragments[0].ensemble
+    ground.stop(lost, destroy=True)
+    ground.stop(other)
+
+    report = recovered(ground, lost)
+
+    stuck = [row for row in report.unfinished if row.action == "recover"]
+    assert len(stuck) == 1
+    assert "must wait" in str(stuck[0].reason)
+    assert {r.status for r in report.rows if r.action == "copy"} <= {"replicated"}
+
+
+# Ends
+
+
+def test_an_empty_ledger_is_settled_by_metadata_alone(ground: Ground) -> None:
+    writer = written(ground, count=0)
+    lost = writer.metadata.last_fragment.ensemble[0]
+    ground.stop(lost, destroy=True)
+    ground.forget()
+
+    report = recovered(ground, lost)
+
+    assert [(r.action, r.status, r.entries) for r in report.rows] == [("metadata", "replicated", 0)]
+    assert ground.count()["put_if_absent"] == 0
+    assert_whole(ground, writer, lost)
+
+
+def test_a_bookie_that_came_back_needs_nothing(ground: Ground) -> None:
+    writer = written(ground)
+    lost = writer.metadata.last_fragment.ensemble[0]
+    ground.stop(lost)
+
+    def comes_back(place: str, operation: str, path: str) -> None:
+        if operation == "read_ledger":
+            ground.start(lost)
+
+    report = recovered(ground, lost, hooks=(comes_back,))
+
+    assert [row.status for row in report.rows] == ["no longer needed"]
+    assert report.is_complete
+
+
+def test_a_ledger_deleted_meanwhile_is_gone(ground: Ground) -> None:
+    for moment in ("copies", "write_ledger"):
+        writer = written(ground)
+        lost = writer.metadata.last_fragment.ensemble[0]
+        ground.stop(lost)
+
+        def delete(
+            place: str,
+            operation: str,
+            path: str,
+            moment: str = moment,
+            ledger_id: int = writer.ledger_id,
+        ) -> None:
+            if operation == moment or f"/{moment}/" in path:
+                ledgers.delete_ledger(ground.context, ledger_id)
+
+        report = recovered(ground, lost, hooks=(delete,))
+
+        assert [row.status for row in report.rows] == ["gone"], moment
+        assert report.is_complete
+        ground.start(lost)
+
+
+def test_a_share_without_a_source_is_unrecoverable_and_says_why(ground: Ground) -> None:
+    writer = written(ground)
+    for bookie in writer.metadata.last_fragment.ensemble:
+        for path in ground.files(bookie, "slots"):
+            path.write_bytes(path.read_bytes()[:50])
+    lost = writer.metadata.last_fragment.ensemble[0]
+    ground.stop(lost, destroy=True)
+
+    report = recovered(ground, lost)
+
+    (row,) = report.unfinished
+    assert row.status == "unrecoverable"
+    assert "cannot be read from any bookie" in str(row.reason)
+    assert lost in ground.context.store.read_ledger(writer.ledger_id).value.bookies()
+
+
+def test_the_lost_bookies_own_storage_is_the_last_source(ground: Ground) -> None:
+    writer = written(ground, Quorum(2, 2, 1))
+    lost, other = writer.metadata.last_fragment.ensemble
+    for path in ground.files(other, "slots"):
+        path.unlink()
+    ground.stop(lost)
+    ground._down.discard(lost)  # its registration is gone, its disk still answers
+
+    report = recovered(ground, lost)
+
+    assert [row.status for row in report.rows] == ["replicated"]
+    ground.stop(lost, destroy=True)
+    assert payloads(ground, writer) == [b"%d" % i for i in range(10)]
+
+
+def test_without_a_fit_bookie_the_share_is_left_with_a_table(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=3)
+    writer = written(ground)
+    lost, *others = writer.metadata.last_fragment.ensemble
+    ground.stop(lost, destroy=True)
+
+    report = recovered(ground, lost)
+
+    (row,) = report.unfinished
+    assert row.status == "left"
+    for other in others:
+        assert f"{other}  already in the ensemble" in str(row.reason)
+
+
+def test_a_target_that_fails_is_passed_over_for_another(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=5)
+    writer = written(ground)
+    lost = writer.metadata.last_fragment.ensemble[0]
+    ground.stop(lost, destroy=True)
+    tried: list[str] = []
+
+    def first_is_full(place: str, operation: str, path: str) -> None:
+        if "/copies/" in path and operation == "put_if_absent":
+            tried.append(place)
+            if place == tried[0]:
+                raise BookieFullError(f"bookie {place}: no space left", bookie_id=place)
+
+    report = recovered(ground, lost, hooks=(first_is_full,))
+
+    assert [row.status for row in report.rows] == ["replicated"]
+    assert report.rows[0].target != tried[0]
+    assert_whole(ground, writer, lost)
+
+
+def test_a_foreign_ledger_is_left_as_it_is(ground: Ground) -> None:
+    writer = written(ground)
+    lost = writer.metadata.last_fragment.ensemble[0]
+    store = ground.context.store
+    found = store.read_ledger(writer.ledger_id)
+    store.write_ledger(writer.ledger_id, replace(found.value, custom_metadata={}), found.version)
+    ground.stop(lost, destroy=True)
+
+    report = recovered(ground, lost)
+
+    assert [row.status for row in report.rows] == ["left"]
+    assert "written by another BookKeeper client" in str(report.rows[0].reason)
+
+
+# Killed anywhere
+
+
+@pytest.mark.parametrize("kind", ["closed", "open", "striped"])
+def test_killed_at_any_operation_and_run_again_it_finishes_and_repeats_no_finished_work(
+    tmp_path: Path, kind: str
+) -> None:
+    quorum = Quorum(4, 3, 2) if kind == "striped" else USUAL
+    kills = 0
+    for number in range(0, 10_000, 5):
+        directory = tmp_path / str(number)
+        ground = Ground(directory, bookies=5, runtime=InlineRuntime())
+        writers = [written(ground, quorum, 4, close=kind != "open") for _ in range(2)]
+        lost = writers[0].metadata.last_fragment.ensemble[0]
+        ground.stop(lost, destroy=True)
+        try:
+            recovered(ground, lost, hooks=(KillAt(number),))
+        except Killed:
+            kills += 1
+        else:
+            break
+        finished = [
+            w.ledger_id
+            for w in writers
+            if lost not in ground.context.store.read_ledger(w.ledger_id).value.bookies()
+        ]
+        copies = {p for b in ground.bookie_ids for p in ground.files(b, "copies")}
+        ground.forget()
+
+        report = recovered(ground, lost)
+
+        assert report.is_complete
+        assert not {row.ledger_id for row in report.rows} & set(finished)
+        for writer in writers:
+            assert_whole(ground, writer, lost)
+            assert payloads(ground, writer) == [b"%d" % i for i in range(4)]
+        assert copies <= {p for b in ground.bookie_ids for p in ground.files(b, "copies")}
+        shutil.rmtree(directory)
+    assert kills > 10

@@ -1,0 +1,67 @@
+"""Reports say what was done and what is left."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_bookkeeper.client.throttle import Throttle
+from spark_bookkeeper.replication.report import ROW_SCHEMA, RecoveryReport, Row
+from spark_bookkeeper.testing.ground import InlineRuntime
+
+ROWS = (
+    Row(1, "copy", "replicated", None, 0, 9, "a:1", "b:1", 10, 100),
+    Row(1, "copy", "left", "no <bookie> is free", 10, 19, "a:1"),
+    Row(2, "recover", "closed", None, 0, 3, None, None, 4, 40),
+)
+
+
+def test_what_is_left_makes_a_report_incomplete() -> None:
+    report = RecoveryReport("recover_bookie", ROWS)
+
+    assert not report.is_complete
+    assert report.unfinished == [ROWS[1]]
+    assert report.counts == {"closed": 1, "left": 1, "replicated": 1}
+    assert RecoveryReport("recover_bookie", ()).is_complete
+
+
+def test_programs_get_the_keys_they_were_promised() -> None:
+    found = RecoveryReport("recover_bookie", ROWS, duration_ms=7).to_dict()
+
+    assert {k: v for k, v in found.items() if k != "rows"} == {
+        "job": "recover_bookie",
+        "dry_run": False,
+        "ledgers": 2,
+        "fragments": 3,
+        "entries": 14,
+        "bytes": 140,
+        "duration_ms": 7,
+        "complete": False,
+    }
+    assert list(found["rows"][0]) != []
+
+
+def test_rows_are_a_table_and_a_picture() -> None:
+    report = RecoveryReport("recover_bookie", ROWS)
+
+    assert report.to_arrow().schema == ROW_SCHEMA
+    assert report.to_arrow().num_rows == 3
+    assert "no &lt;bookie&gt; is free" in report._repr_html_()
+
+
+@pytest.mark.parametrize("piece", [1_000, 100_000, 5_000_000])
+def test_a_throttle_keeps_to_its_rate_over_time(piece: int) -> None:
+    runtime = InlineRuntime()
+    throttle = Throttle(runtime, 1_000_000)
+
+    for _ in range(20_000_000 // piece):
+        throttle(piece)
+
+    # One second's worth goes at once, and what is in debt at the end is not waited for.
+    assert 19 - piece / 1e6 - 1.1 <= runtime.slept <= 19.1
+
+
+def test_without_a_limit_nobody_waits() -> None:
+    runtime = InlineRuntime()
+    Throttle(runtime, None)(1 << 50)
+
+    assert runtime.slept == 0
