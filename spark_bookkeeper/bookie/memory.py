@@ -39,10 +39,17 @@ class PendingPut:
 
 
 class MemoryDisk:
-    """Content of one partition. Paths are relative to its root."""
+    """Content of one partition. Paths are relative to its root.
 
-    def __init__(self, name: str = "disk") -> None:
+    Args:
+        name: for messages.
+        has_directories: without them it is like a bucket: nothing is refused for want of a
+            directory, and whatever is visible is durable.
+    """
+
+    def __init__(self, name: str = "disk", *, has_directories: bool = True) -> None:
         self.name = name
+        self.has_directories = has_directories
         self.files: dict[str, bytes] = {}
         """What every client sees."""
         self.durable: set[str] = set()
@@ -56,11 +63,15 @@ class MemoryDisk:
     def land(self, put: PendingPut) -> bool:
         """Carry out a put that was pending; False if it found its name taken, or no directory."""
         self.pending.remove(put)
-        if put.path in self.files or _parent(put.path) not in self.directories:
+        if put.path in self.files or not self.takes(put.path):
             return False
         self.files[put.path] = put.data
         self.durable.add(put.path)
         return True
+
+    def takes(self, path: str) -> bool:
+        """Whether a file can be created there: its directory exists, or none is needed."""
+        return not self.has_directories or _parent(path) in self.directories
 
     def power_cut(self, survives: Callable[[str], bool] = lambda path: False) -> None:
         """Forget every name that was visible and never synced, unless it ``survives``.
@@ -107,7 +118,7 @@ class MemoryStorage(Storage):
     @property
     @override
     def has_directories(self) -> bool:
-        return True
+        return self.disk.has_directories
 
     @override
     def put_if_absent(self, path: str, data: bytes) -> bool:
@@ -161,7 +172,7 @@ class MemoryStorage(Storage):
     @override
     def make_directory(self, path: str) -> None:
         self.faults("make_directory", path, "before")
-        pieces = path.split("/")
+        pieces = path.split("/") if self.disk.has_directories else []
         for count in range(1, len(pieces) + 1):
             self.disk.directories.add("/".join(pieces[:count]))
         self.faults("make_directory", path, "after")
@@ -208,14 +219,18 @@ class MemoryStorage(Storage):
         # object each time, so that the same bytes put again do not look like the winner's.
         content = _Content(data)
         created = self.disk.files.setdefault(path, content) is content
-        if created:
+        if created and self.disk.has_directories:
             self.faults(operation, path, "visible")
-            if path in self.disk.files:  # a power cut or a wipe may have come in between
-                self.disk.durable.add(path)
+            if self.disk.files.get(path) is not content:  # a power cut or a wipe came in between
+                raise BookieUnavailableError(
+                    f"{self.uri}/{path}: gone before it was durable", path=path
+                )
+        if created:
+            self.disk.durable.add(path)
         return created
 
     def _require_directory(self, path: str) -> None:
-        if _parent(path) not in self.disk.directories:
+        if not self.disk.takes(path):
             raise BookieUnavailableError(f"{self.uri}/{path}: no such directory", path=path)
 
     def _names(self, directory: str) -> Sequence[str]:

@@ -107,8 +107,15 @@ def verify(
             place = _read_anywhere(log, known, entry_id, kept, refused)
             if place is not None:
                 good[entry_id] = place
+    paths = {place.path for place in good.values()}
+    # A part is found through the record that lists it, which must be as durable as the part.
+    paths |= {
+        holding.path
+        for holding in known.holdings
+        if any(log.key.part(part.ref.name) in paths for part in holding.record.parts)
+    }
     try:
-        for path in sorted({place.path for place in good.values()}):
+        for path in sorted(paths):
             log.storage.sync(path)
     except BookieError as error:
         return {}, dict.fromkeys(entries, error.message)

@@ -26,11 +26,13 @@ KEY = LedgerKey(7, "n1")
 ENCODING = LedgerEncoding()
 
 
-@pytest.fixture(params=["memory", "local", pytest.param("s3", marks=pytest.mark.s3)])
+@pytest.fixture(params=["memory", "bucket", "local", pytest.param("s3", marks=pytest.mark.s3)])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     """An empty partition."""
     if request.param == "memory":
         return MemoryStorage(MemoryDisk())
+    if request.param == "bucket":
+        return MemoryStorage(MemoryDisk(has_directories=False))
     if request.param == "local":
         return open_storage(str(tmp_path))
     server: S3Server = request.getfixturevalue("s3_server")

@@ -6,7 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_bookkeeper.bookie.memory import LateEffect, MemoryDisk, MemoryStorage, Moment
+from spark_bookkeeper.bookie.memory import (
+    LateEffect,
+    MemoryDisk,
+    MemoryStorage,
+    Moment,
+    PendingPut,
+)
 from spark_bookkeeper.bookie.storage import Storage
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.testing.conformance.storage import StorageConformance, Storages, ThreadRace
@@ -121,3 +127,35 @@ def test_a_wipe_takes_directories_too() -> None:
 
     with pytest.raises(BookieUnavailableError, match="no such directory"):
         storage.put_if_absent("d/a", b"x")
+
+
+def test_a_put_whose_file_a_power_cut_takes_away_is_not_answered() -> None:
+    disk = MemoryDisk()
+
+    def cut(operation: str, path: str, moment: Moment) -> None:
+        if moment == "visible":
+            disk.power_cut()
+
+    storage = MemoryStorage(disk, cut)
+    with pytest.raises(BookieUnavailableError, match="gone before it was durable"):
+        storage.put_if_absent("a", b"x")
+    sink = storage.create("b")
+    with pytest.raises(BookieUnavailableError, match="gone before it was durable"):
+        sink.finish()
+
+    assert disk.files == {}
+    assert disk.durable == set()
+
+
+def test_a_bucket_takes_files_without_directories_also_late_and_after_a_wipe() -> None:
+    disk = MemoryDisk(has_directories=False)
+    storage = MemoryStorage(disk)
+    late = PendingPut("d/late", b"1")
+    disk.pending.append(late)
+
+    disk.wipe()
+
+    assert storage.put_if_absent("d/a", b"x")
+    assert disk.land(late)
+    disk.power_cut()
+    assert disk.files == {"d/a": b"x", "d/late": b"1"}

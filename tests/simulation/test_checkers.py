@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
-from spark_bookkeeper.bookie.entry import NewEntry
+from spark_bookkeeper.bookie.entry import NewEntry, PlacedPart
+from spark_bookkeeper.bookie.part import PartEncoder
 from spark_bookkeeper.bookie.record import encode_add, encode_fence
 from spark_bookkeeper.bookie.schema import LedgerKey
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
@@ -73,7 +75,8 @@ class Sound:
 
 
 def add(entry_id: int, payload: bytes | None = None, lac: int = -1) -> RawRecord:
-    entry = RawEntry(LENGTHS[entry_id], payload or PAYLOADS[entry_id])
+    content = payload or PAYLOADS[entry_id]
+    entry = RawEntry(LENGTHS[entry_id], len(content), (content,))
     return RawRecord("ADD", "w", lac, {entry_id: entry})
 
 
@@ -113,7 +116,7 @@ def test_destroyed_storage_excuses_the_copies_that_were_on_it() -> None:
     sound.files[B].clear()
 
     evidence = sound.evidence()
-    evidence.wiped.add(B)
+    evidence.lost.add((B, ""))
 
     checkers.check(evidence, checkers.AT_THE_END)
 
@@ -226,6 +229,79 @@ def test_a_file_is_taken_apart_without_the_library() -> None:
 
     record = take_apart(encode_add(key, LedgerEncoding(), "w", 4, 0, entries))
 
-    assert record == RawRecord("ADD", "w", 0, {1: RawEntry(7, b"one"), 2: RawEntry(10, b"two")})
+    one, two = RawEntry(7, 3, (b"one",)), RawEntry(10, 3, (b"two",))
+    assert record == RawRecord("ADD", "w", 0, {1: one, 2: two})
     assert take_apart(encode_fence(key)) == RawRecord("FENCE", "", -1, {})
     assert take_apart(b"ARROW1 and no more") is None
+
+
+def part_of_two_entries() -> tuple[PlacedPart, bytes]:
+    pieces: list[bytes] = []
+    encoder = PartEncoder(
+        LedgerKey(7, "n"), LedgerEncoding(), lambda data: pieces.append(bytes(data))
+    )
+    encoder.add(pa.record_batch({"payload": [b"a", b"b"]}))
+    encoder.add(pa.record_batch({"payload": [b"c"]}))
+    ref = encoder.finish("t-0-0.arrow")
+    return PlacedPart(ref, (3, 4), (10 + ref.sizes[0], 10 + sum(ref.sizes))), b"".join(pieces)
+
+
+def test_a_part_counts_only_whole_and_beside_the_record_that_lists_it() -> None:
+    key = LedgerKey(7, "n")
+    placed, part = part_of_two_entries()
+    slot = encode_add(key, LedgerEncoding(), "w", 0, 2, parts=[placed], spans=[(3, 4)])
+    files = {key.slot(0): slot, key.part("t-0-0.arrow"): part}
+    evidence = Evidence(History(), lambda _: files)
+
+    assert evidence.log(A).held == {3, 4}
+    assert evidence.content[3].rows == (b"a", b"b")
+    assert evidence.content[4].rows == (b"c",)
+
+    files[key.part("t-0-0.arrow")] = part[:-1]
+    evidence.changed(A)
+    assert evidence.log(A).held == set()
+
+    del files[key.part("t-0-0.arrow")]
+    evidence.changed(A)
+    assert evidence.log(A).held == set()
+    assert evidence.log(A).slots == {0: ("ADD", set())}
+
+
+def test_a_damaged_file_counts_as_nothing() -> None:
+    sound = Sound()
+    evidence = sound.evidence()
+    evidence.damaged.add((B, f"ledgers/7-n/slots/{1:020d}.arrow"))
+    evidence.changed(B)
+
+    with pytest.raises(InvariantError, match=r"^acked-entries-are-readable: entry 1 "):
+        checkers.acked_entries_are_readable(evidence)
+
+    evidence.lost.add((B, ""))
+    checkers.check(evidence, checkers.AT_THE_END)
+
+
+def test_a_table_may_be_several_entries_and_a_payload_only_one() -> None:
+    sound = Sound()
+    sound.history.acknowledged.clear()
+    sound.history.note_acknowledged("writer", 1, *PAYLOADS[:2])
+    checkers.check(sound.evidence(), checkers.AT_THE_END)
+
+    sound.history.acknowledged.clear()
+    sound.history.note_acknowledged("writer", 1, b"zeroone")
+    breaks(sound, checkers.entries_in_write_order, checkers.acked_entries_are_readable)
+
+
+def test_a_fragment_of_an_open_ledger_may_change_only_where_somebody_copies() -> None:
+    sound = Sound()
+    second = Fragment(EntryId(1), (A, B, C))
+    before, after = Fragment(EntryId(0), (A, B, D)), Fragment(EntryId(0), (A, B, C))
+    sound.versions[0] = replace(sound.versions[0], fragments=(before, second))
+    sound.versions[1] = replace(sound.versions[1], fragments=(after, second))
+    sound.versions[2] = replace(sound.versions[2], fragments=(after, second))
+    evidence = sound.evidence()
+
+    with pytest.raises(InvariantError, match=r"^fragments-are-sorted-and-valid: "):
+        checkers.fragments_are_sorted_and_valid(evidence)
+
+    evidence.is_rereplicated = True
+    checkers.fragments_are_sorted_and_valid(evidence)

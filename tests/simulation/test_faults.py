@@ -218,6 +218,10 @@ def test_a_seed_always_draws_the_same_plan_and_never_more_wipes_than_allowed() -
     plans = [FaultPlan.drawn(seed, bookies=4, wipes_max=1) for seed in range(300)]
 
     assert plans == [FaultPlan.drawn(seed, bookies=4, wipes_max=1) for seed in range(300)]
-    wipes = [sum(d.kind == "wipe" for d in plan.disasters) for plan in plans]
-    assert set(wipes) == {0, 1}
+    losses = [
+        [d.kind for d in plan.disasters if d.kind in ("wipe", "destroy", "damage")]
+        for plan in plans
+    ]
+    assert {len(kinds) for kinds in losses} == {0, 1}
+    assert {kind for kinds in losses for kind in kinds} == {"wipe", "destroy", "damage"}
     assert any(plan == NO_FAULTS for plan in plans)

@@ -11,7 +11,12 @@ import pytest
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.simulation.choices import EnumeratedChoices, explore
 from spark_bookkeeper.testing.simulation.faults import NO_FAULTS, FaultPlan, Rates
-from spark_bookkeeper.testing.simulation.lifetime import LifetimeError, Script, run_lifetime
+from spark_bookkeeper.testing.simulation.lifetime import (
+    LifetimeError,
+    Outcome,
+    Script,
+    run_lifetime,
+)
 
 PACKAGE = "spark_bookkeeper.testing.simulation"
 BLOCKS = 20
@@ -36,25 +41,39 @@ def test_lifetimes_keep_every_invariant(block: int, only_seed: int | None) -> No
 
 def test_lifetimes_meet_what_they_are_for() -> None:
     met: Counter[str] = Counter()
-    for seed in range(150):
+    for seed in range(300):
         outcome = run_lifetime(seed)
         met.update({str(event[1]) for event in outcome.history.events})
         met.update({str(event[-1]) for event in outcome.history.events})
+        met.update({str(event[2]) for event in outcome.history.events if event[1] == "row"})
+        met["a part was copied to a successor"] += successors_took_parts(outcome)
         if outcome.closed is not None:
             met["several fragments"] += len(outcome.closed.fragments) > 1
+            met["bulk of a striped ledger"] += (
+                outcome.script.quorum.ensemble_size > outcome.script.quorum.write_quorum_size
+                and any(event[1] == "finish" for event in outcome.history.events)
+            )
             met["recovered something"] += len(outcome.history.acknowledged) < 1 + (
                 outcome.closed.last_entry_id or 0
             )
 
     for what in (
-        *("crash", "pause", "resume", "down", "wipe", "power cut", "expire"),
+        *("crash", "pause", "resume", "down", "wipe", "destroy", "damage", "power cut", "expire"),
         *("request lost", "answer lost", "will arrive late"),
         *("visible, never made durable", "visible, not made durable, answer lost"),
         *("late put", "late metadata write"),
         *("acknowledged", "closed", "returned", "was told"),
-        *("several fragments", "recovered something"),
+        *("several fragments", "recovered something", "finish", "bulk of a striped ledger"),
+        *("a part was copied to a successor", "replicated", "left", "gone", "deleted"),
     ):
-        assert met[what] > 0, f"no lifetime of 150 met: {what}"
+        assert met[what] > 0, f"no lifetime of 300 met: {what}"
+
+
+def successors_took_parts(outcome: Outcome) -> bool:
+    """Whether parts came to a bookie that the ledger's first ensemble did not name."""
+    first = next((e for e in outcome.history.events if e[1] == "OPEN"), None)
+    named = str(first[-1]).split() if first else []
+    return any(e[1] == "finish" and e[2] not in named for e in outcome.history.events)
 
 
 def small(plan: FaultPlan = NO_FAULTS, recoverer_at: int = 12) -> Script:

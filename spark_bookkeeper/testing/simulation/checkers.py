@@ -1,8 +1,8 @@
 """One function for each named invariant: raises ``InvariantError``, or returns nothing.
 
 They judge the evidence (disks and metadata, read without the library's own reader) against the
-history (what clients were told). ``check_step`` asks what one change can have broken, after
-every change; ``check_all`` asks everything.
+history (what clients were told). After each change is asked what that can have broken, at the
+end everything.
 
 Source: SLOT-LOG, "Named invariants".
 """
@@ -40,12 +40,14 @@ def acked_entries_are_readable(evidence: Evidence) -> None:
             f"entry {entry_id} was acknowledged to {acknowledged.actor} and is beyond the last "
             f"entry {closed and closed.last_entry_id}",
         )
-        _demand_copies(evidence, "acked-entries-are-readable", entry_id)
+        entries = range(acknowledged.first_entry_id, entry_id + 1)
+        for each in entries:
+            _demand_copies(evidence, "acked-entries-are-readable", each)
+        rows = tuple(row for each in entries for row in evidence.content[each].rows)
         _demand(
-            evidence.content[entry_id].payload == acknowledged.payload,
+            rows == acknowledged.rows,
             "acked-entries-are-readable",
-            f"entry {entry_id} holds {evidence.content[entry_id].payload!r}, "
-            f"not the acknowledged {acknowledged.payload!r}",
+            f"the entries {entries} hold {rows!r}, not the acknowledged {acknowledged.rows!r}",
         )
 
 
@@ -87,34 +89,44 @@ def confirmed_never_exceeds_last_entry(evidence: Evidence) -> None:
 
 
 def entries_in_write_order(evidence: Evidence) -> None:
-    """Entry i is the i-th append, acknowledged in that order, and so are entries that are read."""
+    """The rows of the entries are the rows appended, in that order, and so are rows that are read.
+
+    Acknowledgements come in entry order, each payload in an entry of its own.
+    """
     history = evidence.history
-    acknowledged = [a.entry_id for a in history.acknowledged]
+    following = 0
+    for told in history.acknowledged:
+        _demand(
+            told.first_entry_id == following
+            and (told.entry_id == following or (len(told.rows) > 1 and told.entry_id > following)),
+            "entries-in-write-order",
+            f"acknowledged in the order {[a.entry_id for a in history.acknowledged]}",
+        )
+        following = told.entry_id + 1
+    length = row = entry_id = 0
+    while (found := evidence.content.get(entry_id)) is not None:
+        length += found.size
+        appended = tuple(history.appended[row : row + len(found.rows)])
+        row += len(found.rows)
+        _demand(
+            (found.rows, found.length_after) == (appended, length),
+            "entries-in-write-order",
+            f"entry {entry_id} is {found}, appended was {appended!r} ending at {length}",
+        )
+        entry_id += 1
+    known = set(history.appended)
     _demand(
-        acknowledged == list(range(len(acknowledged))),
+        all(known.issuperset(entry.rows) for entry in evidence.content.values()),
         "entries-in-write-order",
-        f"acknowledged in the order {acknowledged}",
-    )
-    length = 0
-    for entry_id, payload in enumerate(history.appended):
-        length += len(payload)
-        found = evidence.content.get(entry_id)
-        if found is not None:
-            _demand(
-                (found.payload, found.length_after) == (payload, length),
-                "entries-in-write-order",
-                f"entry {entry_id} is {found}, appended was {payload!r} ending at {length}",
-            )
-    _demand(
-        max(evidence.content, default=-1) < len(history.appended),
-        "entries-in-write-order",
-        "there is an entry that nobody appended",
+        "there is a row that nobody appended",
     )
     for returned in history.returned:
+        expected = evidence.content.get(returned.entry_id)
         _demand(
-            returned.payload == history.appended[returned.entry_id],
+            expected is not None and returned.rows == expected.rows,
             "entries-in-write-order",
-            f"{returned.actor} read {returned.payload!r} as entry {returned.entry_id}",
+            f"{returned.actor} read {returned.rows!r} as entry {returned.entry_id}, "
+            f"which is {expected}",
         )
 
 
@@ -162,7 +174,9 @@ def fragments_are_sorted_and_valid(evidence: Evidence) -> None:
                 f"fragments at {firsts_before} became fragments at {firsts}",
             )
             _demand(
-                version.is_closed or version.fragments[:kept] == before.fragments[:kept],
+                version.is_closed
+                or evidence.is_rereplicated
+                or version.fragments[:kept] == before.fragments[:kept],
                 "fragments-are-sorted-and-valid",
                 "an earlier fragment of an open ledger changed",
             )
@@ -173,17 +187,22 @@ def no_count_behind_a_fence(evidence: Evidence) -> None:
     """An acknowledged entry was counted on Qa bookies on which no fence stood below it.
 
     Exact when asked at the moment of the acknowledgement; later, copies may have replaced
-    bookies, so ``check_step`` asks it of the newest acknowledgement only.
+    bookies. Where somebody copies meanwhile, a copy counts as well.
     """
-    if evidence.history.acknowledged:
-        entry_id = evidence.history.acknowledged[-1].entry_id
-        bookies = write_set(evidence.written_under, entry_id)
-        counted = sum(evidence.log(bookie).adds_unfenced(entry_id) for bookie in bookies)
-        _demand(
-            counted >= evidence.copies_owed(bookies),
-            "no-count-behind-a-fence",
-            f"entry {entry_id} was acknowledged with {counted} adds that no fence stands below",
-        )
+    for acknowledged in evidence.history.acknowledged[-1:]:
+        for entry_id in range(acknowledged.first_entry_id, acknowledged.entry_id + 1):
+            under = evidence.written_under
+            bookies = write_set(under, entry_id)
+            counted = sum(
+                evidence.log(bookie).adds_unfenced(entry_id)
+                or (evidence.is_rereplicated and entry_id in evidence.log(bookie).held)
+                for bookie in bookies
+            )
+            _demand(
+                counted >= evidence.copies_owed(bookies, under),
+                "no-count-behind-a-fence",
+                f"entry {entry_id} was acknowledged with {counted} adds that no fence stands below",
+            )
 
 
 def ledger_gets_closed(evidence: Evidence) -> None:
@@ -203,7 +222,7 @@ def _demand_copies(evidence: Evidence, name: str, entry_id: int) -> None:
         len(holders) >= owed,
         name,
         f"entry {entry_id} is on {holders} of its write set {bookies}, "
-        f"which makes {len(holders)} of {owed} (storage destroyed: {sorted(evidence.wiped)})",
+        f"which makes {len(holders)} of {owed} (storage destroyed: {sorted(evidence.lost)})",
     )
 
 
@@ -218,15 +237,16 @@ AFTER_STORING: Final[tuple[Checker, ...]] = (
 AFTER_METADATA: Final[tuple[Checker, ...]] = (
     all_closes_agree,
     confirmed_never_exceeds_last_entry,
+    acked_entries_are_readable,
     closed_entries_reach_ack_quorum,
     fragments_are_sorted_and_valid,
 )
 """What a write of the ledger's metadata can break."""
 
-AFTER_TELLING: Final[tuple[Checker, ...]] = (
-    no_count_behind_a_fence,
-    confirmed_never_exceeds_last_entry,
-)
+AFTER_TELLING: Final[tuple[Checker, ...]] = (confirmed_never_exceeds_last_entry,)
+"""What telling a client about an entry, or the end, can break."""
+
+AFTER_ACKNOWLEDGING: Final[tuple[Checker, ...]] = (*AFTER_TELLING, no_count_behind_a_fence)
 """What an acknowledgement can break."""
 
 ALWAYS: Final[tuple[Checker, ...]] = (

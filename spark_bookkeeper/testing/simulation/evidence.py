@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
+import crc32c
 import pyarrow as pa
 
 from spark_bookkeeper.protocol.ids import BookieId
@@ -23,6 +24,7 @@ from spark_bookkeeper.testing.simulation.history import History
 
 RECORD_KEY: Final = b"spark-bookkeeper.record"
 ENTRIES_KEY: Final = b"spark-bookkeeper.entries"
+INCARNATIONS_KEY: Final = "spark-bookkeeper.incarnations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,19 @@ class RawEntry:
     """One entry as a file holds it."""
 
     length_after: int
-    payload: bytes
+    size: int
+    rows: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RawPart:
+    """A part as a record lists it: its entries lie in a file of their own."""
+
+    name: str
+    size_bytes: int
+    crc32c: int
+    entries: tuple[tuple[int, int, int], ...]
+    """(entry id, length after, size) of each batch in the file, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +56,12 @@ class RawRecord:
     token: str
     last_add_confirmed: int
     entries: Mapping[int, RawEntry]
+    """Those within the file itself."""
+    parts: tuple[RawPart, ...] = ()
 
 
 def take_apart(data: bytes) -> RawRecord | None:
-    """The record in a file of one-row ``payload binary`` entries; ``None`` if it is damaged."""
+    """The record in a file of entries of ``payload binary`` rows; ``None`` if it is damaged."""
     try:
         reader = pa.ipc.open_file(data)
         metadata = reader.schema.metadata
@@ -53,44 +69,68 @@ def take_apart(data: bytes) -> RawRecord | None:
         packed = metadata.get(ENTRIES_KEY, b"")
         numbers = struct.unpack(f"<{len(packed) // 8}q", packed)
         count = len(numbers) // 3
-        payloads = reader.read_all().column("payload").to_pylist() if count else []
+        columns = list(zip(*(numbers[i * count : (i + 1) * count] for i in range(3)), strict=True))
+        payloads = (header.get("rows") or [0])[0]
+        contents: list[tuple[bytes, ...]] = []
+        for index in range(reader.num_record_batches):
+            rows = _rows(reader.get_batch(index))
+            contents += [(row,) for row in rows] if index == 0 and payloads else [rows]
+        inline = {
+            entry_id: RawEntry(length_after, size, rows)
+            for (entry_id, length_after, size), rows in zip(
+                columns[: header.get("inline", 0)], contents, strict=True
+            )
+        }
+        start = len(inline)
+        parts = []
+        for part in header.get("parts", ()):
+            own = tuple(columns[start : start + part["entries"]])
+            parts.append(RawPart(part["name"], part["bytes"], part["crc32c"], own))
+            start += part["entries"]
         return RawRecord(
             kind=header["kind"],
             token=header.get("token") or "",
             last_add_confirmed=header.get("last_add_confirmed", -1),
-            entries={
-                entry_id: RawEntry(length_after, payload)
-                for entry_id, length_after, payload in zip(
-                    numbers[:count], numbers[count : 2 * count], payloads, strict=True
-                )
-            },
+            entries=inline,
+            parts=tuple(parts),
         )
     except (pa.ArrowInvalid, KeyError, ValueError, OSError):
         return None
+
+
+def take_part_apart(data: bytes) -> list[tuple[bytes, ...]]:
+    """The rows of each batch in a part."""
+    reader = pa.ipc.open_file(data)
+    return [_rows(reader.get_batch(index)) for index in range(reader.num_record_batches)]
+
+
+def _rows(batch: pa.RecordBatch) -> tuple[bytes, ...]:
+    return tuple(batch.column("payload").to_pylist())
 
 
 class RawLog:
     """What one bookie durably holds of the ledger now."""
 
     def __init__(self) -> None:
-        self.slots: dict[int, RawRecord | None] = {}
+        self.slots: dict[int, tuple[str, Set[int]]] = {}
+        """Kind and entries; a damaged one has the kind ""."""
         self.held: set[int] = set()
         """Every entry in any record here, also in one behind a fence (rule R6b)."""
 
-    def put(self, path: str, record: RawRecord | None) -> None:
-        """Take in one file; ``None`` for one that is damaged."""
+    def put(self, path: str, kind: str, entries: Set[int]) -> None:
+        """Take in one record."""
         if path.split("/")[2] == "slots":
-            self.slots[int(path.rsplit("/", 1)[1].removesuffix(".arrow"))] = record
-        if record is not None:
-            self.held.update(record.entries)
+            slot = int(path.rsplit("/", 1)[1].removesuffix(".arrow"))
+            self.slots[slot] = (kind, entries)
+        self.held.update(entries)
 
     def adds_unfenced(self, entry_id: int) -> bool:
         """Whether an ADD holds the entry above nothing but ADDs, densely."""
         for slot in range(len(self.slots)):
-            record = self.slots.get(slot)
-            if record is None or record.kind != "ADD":
+            kind, entries = self.slots.get(slot, ("", ()))
+            if kind != "ADD":
                 return False
-            if entry_id in record.entries:
+            if entry_id in entries:
                 return True
         return False
 
@@ -115,8 +155,15 @@ class Evidence:
         """Every metadata value that was ever written, in order."""
         self.content: dict[int, RawEntry] = {}
         """The first copy ever seen of each entry; later ones must equal it, wiped or not."""
-        self.wiped: set[BookieId] = set()
-        """Bookies whose storage was destroyed, so that what they held proves nothing."""
+        self.lost: set[tuple[BookieId, str]] = set()
+        """Bookies in incarnations whose storage was destroyed or damaged: what the metadata says
+        they hold proves nothing."""
+        self.damaged: set[tuple[BookieId, str]] = set()
+        """Files whose bytes were changed; they count as nothing."""
+        self.is_rereplicated = False
+        """Whether somebody may replace bookies in fragments that nobody writes any more."""
+        self.is_deleted = False
+        """Whether the ledger was deleted; it must not come back."""
         self.unlike: list[str] = []
         """Copies that differ from the first one seen."""
         self.highest_lac = -1
@@ -127,6 +174,8 @@ class Evidence:
         self._take_apart = take_apart
         self._logs: dict[BookieId, RawLog] = {}
         self._parsed: dict[bytes, RawRecord | None] = {}
+        self._parts: dict[bytes, list[tuple[bytes, ...]]] = {}
+        self._incarnations: dict[bytes, dict[str, str]] = {}
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -142,18 +191,21 @@ class Evidence:
         """What a bookie durably holds of the ledger now."""
         if bookie not in self._logs:
             log = self._logs[bookie] = RawLog()
-            for path, data in self._durable_files(bookie).items():
-                if _is_record(path):
-                    log.put(path, self._parse(bookie, data))
+            files = self._durable_files(bookie)
+            for path, data in files.items():
+                if _kind(path) == "record":
+                    self._put(log, bookie, path, data, files)
         return self._logs[bookie]
 
     def landed(self, bookie: BookieId, path: str, data: bytes) -> None:
         """A file became durable."""
-        if _is_record(path):
-            self.log(bookie).put(path, self._parse(bookie, data))
+        if _kind(path) == "record":
+            self._put(self.log(bookie), bookie, path, data, self._durable_files(bookie))
+        elif _kind(path) == "part":
+            self.changed(bookie)
 
     def changed(self, bookie: BookieId) -> None:
-        """Files of a bookie went away: look at all of them again."""
+        """Files of a bookie went away, or changed: look at all of them again."""
         self._logs.pop(bookie, None)
 
     @property
@@ -161,10 +213,39 @@ class Evidence:
         """The latest version under which the writer could still count acks."""
         return next(v for v in reversed(self.versions) if v.state is LedgerState.OPEN)
 
-    def copies_owed(self, write_set: list[BookieId]) -> int:
+    def copies_owed(self, write_set: list[BookieId], metadata: LedgerMetadata | None = None) -> int:
         """How many copies of a confirmed entry must exist: Qa, less those destroyed since."""
-        lost = sum(bookie in self.wiped for bookie in write_set)
-        return max(self.metadata.quorum.ack_quorum_size - lost, 0)
+        metadata = metadata or self.metadata
+        packed = metadata.custom_metadata.get(INCARNATIONS_KEY, b"{}")
+        if packed not in self._incarnations:
+            self._incarnations[packed] = json.loads(packed)
+        named = self._incarnations[packed]
+        lost = sum((bookie, named.get(bookie, "")) in self.lost for bookie in write_set)
+        return max(metadata.quorum.ack_quorum_size - lost, 0)
+
+    def _put(
+        self, log: RawLog, bookie: BookieId, path: str, data: bytes, files: Mapping[str, bytes]
+    ) -> None:
+        record = None if (bookie, path) in self.damaged else self._parse(bookie, data)
+        if record is None:
+            log.put(path, "", frozenset())
+            return
+        held = set(record.entries)
+        for part in record.parts:
+            where = f"{path.rsplit('/', 2)[0]}/parts/{part.name}"
+            content = files.get(where)
+            if content is None or (bookie, where) in self.damaged:
+                continue
+            if content not in self._parts:
+                is_whole = len(content) == part.size_bytes
+                if not is_whole or crc32c.crc32c(content) != part.crc32c:
+                    continue
+                self._parts[content] = take_part_apart(content)
+            rows_of_each = self._parts[content]
+            for (entry_id, length, size), rows in zip(part.entries, rows_of_each, strict=True):
+                self._see(bookie, entry_id, RawEntry(length, size, rows))
+                held.add(entry_id)
+        log.put(path, record.kind, held)
 
     def _parse(self, bookie: BookieId, data: bytes) -> RawRecord | None:
         if data not in self._parsed:
@@ -172,10 +253,13 @@ class Evidence:
             if record is not None:
                 self.highest_lac = max(self.highest_lac, record.last_add_confirmed)
                 for entry_id, entry in record.entries.items():
-                    first = self.content.setdefault(entry_id, entry)
-                    if first != entry:
-                        self.unlike.append(f"entry {entry_id} on {bookie}: {entry} is not {first}")
+                    self._see(bookie, entry_id, entry)
         return self._parsed[data]
+
+    def _see(self, bookie: BookieId, entry_id: int, entry: RawEntry) -> None:
+        first = self.content.setdefault(entry_id, entry)
+        if first != entry:
+            self.unlike.append(f"entry {entry_id} on {bookie}: {entry} is not {first}")
 
 
 def write_set(metadata: LedgerMetadata, entry_id: int) -> list[BookieId]:
@@ -187,11 +271,9 @@ def write_set(metadata: LedgerMetadata, entry_id: int) -> list[BookieId]:
     ]
 
 
-def _is_record(path: str) -> bool:
+def _kind(path: str) -> str:
+    """``record``, ``part``, or "" for what says nothing of entries."""
     parts = path.split("/")
-    return (
-        len(parts) == 4
-        and parts[0] == "ledgers"
-        and parts[2] in ("slots", "copies")
-        and parts[3].endswith(".arrow")
-    )
+    if len(parts) != 4 or parts[0] != "ledgers" or not parts[3].endswith(".arrow"):
+        return ""
+    return {"slots": "record", "copies": "record", "parts": "part"}.get(parts[2], "")

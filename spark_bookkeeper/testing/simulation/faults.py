@@ -47,11 +47,15 @@ class Rates:
     """The actor freezes, before or after the effect, and goes on later."""
 
 
+Kind = Literal["down", "wipe", "destroy", "damage", "power cut", "expire"]
+
+
 @dataclass(frozen=True, slots=True)
 class Disaster:
     """Something that happens to a bookie, or to its session."""
 
-    kind: Literal["down", "wipe", "power cut", "expire"]
+    kind: Kind
+    """A wiped bookie is formatted again later, a destroyed one is not; damage changes files."""
     bookie: int
     """Which one, counted from 0 (modulo how many there are)."""
     at_operation: int
@@ -75,7 +79,7 @@ class FaultPlan:
         Args:
             seed: of the run.
             bookies: how many there are.
-            wipes_max: how many may lose their storage; a ledger survives Qa - 1.
+            wipes_max: how many may lose their storage or a part of it; a ledger survives Qa - 1.
             operations: about how many a run has; disasters happen among the first of them.
         """
         dice = random.Random(f"{seed}/faults")
@@ -93,29 +97,22 @@ class FaultPlan:
                 pause=rate(0.005, 0.02) * scale,
             )
 
-        kinds: list[Literal["down", "wipe", "power cut", "expire"]] = [
-            "down",
-            "power cut",
-            "expire",
-        ]
+        kinds: list[Kind] = ["down", "power cut", "expire"]
+        losses: list[Kind] = ["wipe", "wipe", "destroy", "damage"]
         disasters = [
             _disaster(dice, dice.choice(kinds), bookies, operations)
             for _ in range(dice.choice((0, 0, 1, 2, 3)))
         ]
         wiped = dice.sample(range(bookies), dice.randint(0, min(wipes_max, bookies)))
         disasters += [
-            replace(_disaster(dice, "wipe", bookies, operations), bookie=bookie) for bookie in wiped
+            replace(_disaster(dice, dice.choice(losses), bookies, operations), bookie=bookie)
+            for bookie in wiped
         ]
         calm = dice.random() < 0.05
         return cls() if calm else cls(rates(1.0), rates(0.7), tuple(disasters))
 
 
-def _disaster(
-    dice: random.Random,
-    kind: Literal["down", "wipe", "power cut", "expire"],
-    bookies: int,
-    operations: int,
-) -> Disaster:
+def _disaster(dice: random.Random, kind: Kind, bookies: int, operations: int) -> Disaster:
     return Disaster(
         kind, dice.randrange(bookies), dice.randrange(operations), _seconds(dice.random())
     )

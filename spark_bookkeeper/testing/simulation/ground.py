@@ -31,9 +31,12 @@ class SimCluster:
         world: in which it stands.
         bookies: how many there are; every one is formatted and registered.
         plan: what goes wrong.
+        has_directories: whether bookies are like disks, or else like buckets.
     """
 
-    def __init__(self, world: World, bookies: int, plan: FaultPlan) -> None:
+    def __init__(
+        self, world: World, bookies: int, plan: FaultPlan, *, has_directories: bool = True
+    ) -> None:
         self._world = world
         self.metadata = MemoryCluster()
         self._agents: dict[BookieId, MemoryStore] = {}
@@ -48,7 +51,7 @@ class SimCluster:
         self._instance_id = self.metadata.session().initialize_cluster()
         for number in range(bookies):
             bookie = BookieId(f"bookie-{number}:3181")
-            self.disks[bookie] = MemoryDisk(bookie)
+            self.disks[bookie] = MemoryDisk(bookie, has_directories=has_directories)
             self._agents[bookie] = self.metadata.session()
             self._outages[bookie] = 0
             self._format(bookie)
@@ -93,14 +96,22 @@ class SimCluster:
             case "down":
                 self.faults.down.add(bookie)
                 self._world.later(disaster.seconds, lambda: self.faults.down.discard(bookie))
-            case "wipe":
+            case "wipe" | "destroy":
                 self._outages[bookie] += 1
-                self.evidence.wiped.add(bookie)
+                self._lose(bookie)
                 disk.wipe()
-                disk.pending.clear()
-                self.evidence.changed(bookie)
+                if disk.has_directories:  # a bucket takes what arrives late
+                    disk.pending.clear()
+                self.evidence.damaged -= {(bookie, path) for _, path in self.evidence.damaged}
                 self._agents[bookie].unregister(bookie)
-                self._world.later(disaster.seconds, lambda: self._format(bookie))
+                if disaster.kind == "wipe":
+                    self._world.later(disaster.seconds, lambda: self._format(bookie))
+                self._check(checkers.ALWAYS)
+            case "damage":
+                self._lose(bookie)
+                for path in [path for path in disk.files if self._world.dice.random() < 0.5]:
+                    disk.corrupt(path, self._damage)
+                    self.evidence.damaged.add((bookie, path))
                 self._check(checkers.ALWAYS)
             case "power cut":
                 self._outages[bookie] += 1
@@ -111,6 +122,23 @@ class SimCluster:
             case "expire":
                 self._agents[bookie].expire()
                 self._world.later(disaster.seconds, lambda: self._register(bookie))
+
+    def lost_bookies(self) -> list[BookieId]:
+        """Bookies whose storage was destroyed or damaged at some time."""
+        return sorted({bookie for bookie, _ in self.evidence.lost})
+
+    def _lose(self, bookie: BookieId) -> None:
+        self.evidence.lost.add((bookie, self._incarnations[bookie]))
+        self.evidence.changed(bookie)
+
+    def _damage(self, data: bytes) -> bytes:
+        """One bit flipped, or the end cut off."""
+        if not data:
+            return b"?"
+        at = self._world.dice.randrange(len(data))
+        if self._world.dice.random() < 0.3:
+            return data[:at]
+        return data[:at] + bytes([data[at] ^ 1 << self._world.dice.randrange(8)]) + data[at + 1 :]
 
     def took_effect(self, door: str, operation: str, subject: str) -> None:
         if not door:
@@ -144,6 +172,10 @@ class SimCluster:
         """A client was told something; called by the actors after they noted it."""
         self._check(checkers.AFTER_TELLING)
 
+    def acknowledged(self) -> None:
+        """A writer was told that something is stored; called after it noted that."""
+        self._check(checkers.AFTER_ACKNOWLEDGING)
+
     # Evidence
 
     def _durable_files(self, bookie: BookieId) -> Mapping[str, bytes]:
@@ -159,7 +191,14 @@ class SimCluster:
     def _see_metadata(self) -> None:
         if self._ledger_id is None:
             return
-        found = self.metadata.ledgers[self._ledger_id]
+        found = self.metadata.ledgers.get(self._ledger_id)
+        if found is None:
+            if not self.evidence.is_deleted:
+                self.evidence.is_deleted = True
+                self._world.history.note("metadata", "deleted")
+            return
+        if self.evidence.is_deleted:
+            self._world.fail(checkers.InvariantError("deleted-stays-deleted: it is there again"))
         if found.version != self._seen_version:
             self._seen_version = found.version
             self.evidence.versions.append(found.value)

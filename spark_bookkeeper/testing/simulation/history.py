@@ -14,13 +14,20 @@ Fact: TypeAlias = "str | int | float | bytes | bool | None"
 Event: TypeAlias = "tuple[Fact, ...]"
 
 
+Rows: TypeAlias = "tuple[bytes, ...]"
+"""Payloads in order: of one entry, or of what one append was given."""
+
+
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A writer was told that an entry is stored."""
+    """A writer was told that what it appended is stored, in these entries."""
 
     actor: str
+    first_entry_id: int
+    """Follows the entries acknowledged before: nobody is told where an append begins."""
     entry_id: int
-    payload: bytes
+    """The last one; the first one as well where the append was one payload."""
+    rows: Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +45,7 @@ class Returned:
 
     actor: str
     entry_id: int
-    payload: bytes
+    rows: Rows
 
 
 @dataclass
@@ -50,28 +57,29 @@ class History:
     closed: list[Closed] = field(default_factory=list)
     returned: list[Returned] = field(default_factory=list)
     appended: list[bytes] = field(default_factory=list)
-    """Payloads in the order in which the writer was asked to append them: entry i is the i-th."""
+    """Rows in the order in which the writer was asked to append them."""
 
     def note(self, actor: str, what: str, *facts: Fact) -> None:
         """Something happened."""
         self.events.append((actor, what, *facts))
 
-    def note_appended(self, actor: str, payload: bytes) -> None:
-        """A writer was asked to append an entry; called before the append begins."""
-        self.appended.append(payload)
-        self.note(actor, "append", payload)
+    def note_appended(self, actor: str, *rows: bytes) -> None:
+        """A writer was asked to append rows; called before the append begins."""
+        self.appended.extend(rows)
+        self.note(actor, "append", *rows)
 
-    def note_acknowledged(self, actor: str, entry_id: int, payload: bytes) -> None:
-        self.acknowledged.append(Acknowledged(actor, entry_id, payload))
-        self.note(actor, "acknowledged", entry_id, payload)
+    def note_acknowledged(self, actor: str, entry_id: int, *rows: bytes) -> None:
+        first = self.acknowledged[-1].entry_id + 1 if self.acknowledged else 0
+        self.acknowledged.append(Acknowledged(actor, first, entry_id, rows))
+        self.note(actor, "acknowledged", entry_id, *rows)
 
     def note_closed(self, actor: str, last_entry_id: int, length_bytes: int) -> None:
         self.closed.append(Closed(actor, last_entry_id, length_bytes))
         self.note(actor, "closed", last_entry_id, length_bytes)
 
-    def note_returned(self, actor: str, entry_id: int, payload: bytes) -> None:
-        self.returned.append(Returned(actor, entry_id, payload))
-        self.note(actor, "returned", entry_id, payload)
+    def note_returned(self, actor: str, entry_id: int, *rows: bytes) -> None:
+        self.returned.append(Returned(actor, entry_id, rows))
+        self.note(actor, "returned", entry_id, *rows)
 
     def digest(self) -> str:
         """SHA-256 over all events."""

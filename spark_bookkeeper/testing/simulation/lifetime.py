@@ -13,20 +13,30 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Literal
 
+import pyarrow as pa
+
 from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
+from spark_bookkeeper.client.reader import Entry
 from spark_bookkeeper.client.recovery import recover_ledger
 from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
-from spark_bookkeeper.errors import BookKeeperError, MetadataUnavailableError
+from spark_bookkeeper.errors import (
+    BookKeeperError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+)
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
+from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.simulation import checkers
 from spark_bookkeeper.testing.simulation.checkers import InvariantError
 from spark_bookkeeper.testing.simulation.choices import Choices
-from spark_bookkeeper.testing.simulation.faults import FaultPlan
+from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan
 from spark_bookkeeper.testing.simulation.ground import SimCluster
-from spark_bookkeeper.testing.simulation.history import History
+from spark_bookkeeper.testing.simulation.history import History, Rows
 from spark_bookkeeper.testing.simulation.scheduler import Actor, SimulationError, World
 
 QUORUMS = (
@@ -49,8 +59,8 @@ class Script:
 
     quorum: Quorum
     bookies: int
-    payloads: tuple[bytes, ...]
-    """What the writer appends, in order."""
+    payloads: tuple[bytes | Rows, ...]
+    """What the writer appends, in order: payloads, and tables of so many rows."""
     waits: frozenset[int]
     """The entries that the writer waits for before it goes on."""
     ending: Literal["close", "abandon", "leave"]
@@ -60,6 +70,15 @@ class Script:
     """The operation at which a reader begins to follow, if there is one."""
     plan: FaultPlan
     max_group_entries: int = 16_384
+    entry_target_bytes: int = DEFAULT_ENTRY_TARGET_BYTES
+    """A table of more than twice as many bytes is appended in bulk."""
+    has_directories: bool = True
+    """Whether bookies are like disks, or else like buckets."""
+    menders: tuple[int, ...] = ()
+    """For each that copies the shares of a lost bookie (or of any, if none is lost) to others:
+    the operation at which it begins."""
+    delete_at: int | None = None
+    """The operation at which somebody deletes the ledger."""
 
     @classmethod
     def drawn(cls, seed: int) -> Script:
@@ -70,16 +89,28 @@ class Script:
         bookies = quorum.ensemble_size + wipes_max + dice.randint(0, 1)
         count = dice.randint(1, 20)
         waits = dice.choice((0.0, 0.2, 1.0))
+        tables = dice.choice((0.0, 0.0, 0.3))
+        mended_at = dice.randint(20, 250)
+
+        def payload(number: int) -> bytes | Rows:
+            rows = dice.randint(2, 8) if dice.random() < tables else 1
+            made = tuple(b"%d.%d:%s" % (number, r, b"x" * dice.randint(0, 9)) for r in range(rows))
+            return made if rows > 1 else made[0]
+
         return cls(
             quorum=quorum,
             bookies=bookies,
-            payloads=tuple(b"%d:%s" % (i, b"x" * dice.randint(0, 9)) for i in range(count)),
+            payloads=tuple(payload(number) for number in range(count)),
             waits=frozenset(i for i in range(count) if dice.random() < waits),
             ending=dice.choice(("close", "close", "abandon", "leave")),
             recoverers=tuple(dice.randint(5, 250) for _ in range(dice.choice((0, 1, 1, 2)))),
             reader_at=dice.randint(5, 200) if dice.random() < 0.3 else None,
             plan=FaultPlan.drawn(seed, bookies=bookies, wipes_max=wipes_max),
             max_group_entries=dice.choice((1, 3, 16_384)),
+            entry_target_bytes=dice.choice((16, 40)),
+            has_directories=dice.random() < 0.8,
+            menders=dice.choice(((), (), (), (mended_at,), (mended_at, mended_at + 10))),
+            delete_at=dice.randint(10, 200) if dice.random() < 0.04 else None,
         )
 
 
@@ -126,7 +157,10 @@ class _Lifetime:
     def __init__(self, world: World, script: Script) -> None:
         self._world = world
         self._script = script
-        self._cluster = SimCluster(world, script.bookies, script.plan)
+        self._cluster = SimCluster(
+            world, script.bookies, script.plan, has_directories=script.has_directories
+        )
+        self._cluster.evidence.is_rereplicated = bool(script.menders)
         self._config = ClientConfig(max_group_entries=script.max_group_entries)
         self._ledger_id: LedgerId | None = None
         self._waiting: list[Callable[[], None]] = []
@@ -136,17 +170,25 @@ class _Lifetime:
         self._world.start(self._world.actor("writer"), self._write)
         for number, operation in enumerate(self._script.recoverers):
             self._enter(f"recoverer-{number}", operation, self._recover)
+        for number, operation in enumerate(self._script.menders):
+            self._enter(f"mender-{number}", operation, self._mend)
         if self._script.reader_at is not None:
             self._enter("reader", self._script.reader_at, self._follow)
+        if self._script.delete_at is not None:
+            self._enter("deleter", self._script.delete_at, self._delete)
         self._world.run_all()
         for begin in list(self._waiting):
             begin()
         self._world.run_all()
         self._cluster.heal()
-        self._world.start(self._world.actor("last"), self._finish)
-        self._world.run_all()
+        self._finally("last", self._finish)
+        if self._script.menders:
+            self._finally("last mender", self._mend_all)
+            self._lose_some_more()
+            self._finally("last reader", self._finish)
         evidence = self._cluster.evidence
-        checkers.check(evidence, checkers.AT_THE_END)
+        which = checkers.ALWAYS if evidence.is_deleted else checkers.AT_THE_END
+        checkers.check(evidence, which)
         operations = self._cluster.faults.operations
         return Outcome(
             self._script, self._world.history, evidence.closed, self._world.steps, operations
@@ -164,6 +206,12 @@ class _Lifetime:
         self._waiting.append(begin)
         self._cluster.faults.at_operation(operation, begin)
 
+    def _finally(self, name: str, body: Callable[[Actor], None]) -> None:
+        """Run an actor alone, when nothing fails any more."""
+        actor = self._world.actor(name)
+        self._world.start(actor, lambda: body(actor))
+        self._world.run_all()
+
     # The writer
 
     def _write(self) -> None:
@@ -174,12 +222,14 @@ class _Lifetime:
         self._ledger_id = writer.ledger_id
         self._cluster.watch(writer.ledger_id)
         try:
-            for entry_id, payload in enumerate(self._script.payloads):
-                self._world.history.note_appended(actor.name, payload)
-                if entry_id in self._script.waits:
-                    self._acknowledged(actor, writer.append(payload), payload)
+            for number, payload in enumerate(self._script.payloads):
+                rows = payload if isinstance(payload, tuple) else (payload,)
+                data = payload if isinstance(payload, bytes) else pa.table({"payload": rows})
+                self._world.history.note_appended(actor.name, *rows)
+                if number in self._script.waits:
+                    self._acknowledged(actor, writer.append(data), rows)
                 else:
-                    self._append_async(actor, writer, payload)
+                    self._append_async(actor, writer, data, rows)
             if self._script.ending == "leave":
                 writer.flush()
         except BookKeeperError as error:
@@ -197,7 +247,11 @@ class _Lifetime:
         context = self._cluster.context(actor, self._config)
         for _ in range(5):
             try:
-                return ledgers.create_ledger(context, self._script.quorum)
+                return ledgers.create_ledger(
+                    context,
+                    self._script.quorum,
+                    entry_target_bytes=self._script.entry_target_bytes,
+                )
             except MetadataUnavailableError as error:
                 self._told(actor, error)
             except BookKeeperError as error:
@@ -205,16 +259,18 @@ class _Lifetime:
                 context.runtime.sleep(5.0)
         return None
 
-    def _append_async(self, actor: Actor, writer: LedgerWriter, payload: bytes) -> None:
+    def _append_async(
+        self, actor: Actor, writer: LedgerWriter, data: bytes | pa.Table, rows: Rows
+    ) -> None:
         def done(future: Future[int]) -> None:
             if future.exception() is None:
-                self._acknowledged(actor, future.result(), payload)
+                self._acknowledged(actor, future.result(), rows)
 
-        writer.append_async(payload).add_done_callback(done)
+        writer.append_async(data).add_done_callback(done)
 
-    def _acknowledged(self, actor: Actor, entry_id: int, payload: bytes) -> None:
-        self._world.history.note_acknowledged(actor.name, entry_id, payload)
-        self._cluster.told()
+    def _acknowledged(self, actor: Actor, entry_id: int, rows: Rows) -> None:
+        self._world.history.note_acknowledged(actor.name, entry_id, *rows)
+        self._cluster.acknowledged()
 
     # The others
 
@@ -234,30 +290,78 @@ class _Lifetime:
         try:
             reader = ledgers.open_ledger_no_recovery(context, self._ledger_id)
             for entry in reader.tail(timeout_ms=2_000):
-                self._world.history.note_returned(actor.name, entry.entry_id, entry.payload)
+                self._returned(actor, entry)
                 self._cluster.told()
         except BookKeeperError as error:
             self._told(actor, error)
 
-    def _finish(self) -> None:
+    def _mend(self, actor: Actor) -> None:
+        """Make the shares of lost bookies again; without any, move those of a sound one."""
+        bookies = self._cluster.lost_bookies()
+        if not bookies:
+            bookies = [self._world.dice.choice(self._cluster.bookies)]
+        context = self._cluster.context(actor, self._config)
+        wish = BookieRecovery(tuple(bookies), even_if_alive=True)
+        try:
+            report = recover_bookie(context, LocalRunner(context), wish)
+        except BookKeeperError as error:
+            self._told(actor, error)
+        else:
+            for row in report.rows:
+                self._world.history.note(actor.name, "row", row.status, row.reason)
+
+    def _delete(self, actor: Actor) -> None:
+        if self._ledger_id is None:
+            return
+        try:
+            ledgers.delete_ledger(self._cluster.context(actor, self._config), self._ledger_id)
+        except BookKeeperError as error:
+            self._told(actor, error)
+
+    def _mend_all(self, actor: Actor) -> None:
+        """Nothing fails any more: every share of every lost bookie must be made again."""
+        context = self._cluster.context(actor, self._config)
+        bookies = self._cluster.lost_bookies()
+        wish = BookieRecovery(tuple(bookies), even_if_alive=True)
+        report = recover_bookie(context, LocalRunner(context), wish)
+        left = [row for row in report.rows if row.status in ("left", "unrecoverable")]
+        if left:
+            raise InvariantError(f"ledger-gets-replicated: {left[0]}")
+        again = recover_bookie(context, LocalRunner(context), wish)
+        if again.rows:
+            raise InvariantError(f"ledger-gets-replicated: done again: {again.rows[0]}")
+
+    def _lose_some_more(self) -> None:
+        """What is fully replicated survives the loss of Qa - 1 further bookies."""
+        known = self._cluster.lost_bookies()
+        sound = [number for number, b in enumerate(self._cluster.bookies) if b not in known]
+        for number in self._world.dice.sample(sound, self._script.quorum.ack_quorum_size - 1):
+            self._cluster.strike(Disaster("destroy", number, 0, 0.0))
+
+    def _finish(self, actor: Actor) -> None:
         """Nothing fails any more: recovery must close the ledger, and all of it be read."""
         if self._ledger_id is None:
             return
-        actor = self._world.actor("last")
         context = self._cluster.context(actor, self._config)
         came_back: list[int] = []
         try:
             reader = ledgers.open_ledger(context, self._ledger_id)
             self._closed(actor, reader.metadata)
             for entry in reader.entries():
-                self._world.history.note_returned(actor.name, entry.entry_id, entry.payload)
+                self._returned(actor, entry)
                 came_back.append(entry.entry_id)
         except BookKeeperError as error:
+            if isinstance(error, NoSuchLedgerError) and self._cluster.evidence.is_deleted:
+                return
             name = "acked-entries-are-readable" if came_back else "ledger-gets-closed"
             raise InvariantError(f"{name}: {type(error).__name__}: {error}") from error
         assert reader.metadata.last_entry_id is not None
         if came_back != list(range(reader.metadata.last_entry_id + 1)):
             raise InvariantError(f"acked-entries-are-readable: only {came_back} came back")
+
+    def _returned(self, actor: Actor, entry: Entry) -> None:
+        rows = entry.batch.column(0).to_pylist()
+        self._world.history.note_returned(actor.name, entry.entry_id, *rows)
 
     def _closed(self, actor: Actor, metadata: LedgerMetadata) -> None:
         assert metadata.last_entry_id is not None
