@@ -41,7 +41,8 @@ def check_ledgers(
     *,
     progress: Progress = no_progress,
 ) -> CheckReport:
-    """Check every share of every fragment; one row for each, ``healthy`` or what is wrong.
+    """Check every share of every fragment; one row for each, ``healthy`` or what is wrong and
+    what to do about it.
 
     ``missing``: the bookie answers and lacks entries. ``damaged``: it has them, and they do not
     match their digests. ``unavailable``: it cannot be read now.
@@ -89,6 +90,8 @@ def _check_share(
     status, reason, size = "healthy", None, 0
     if entries:
         status, reason, size = _look(context, ledger, bookie, entries)
+    if reason is not None:
+        reason = f"{reason}. {_advice(status, bookie, work.ledger_id)}"
     return Row(
         work.ledger_id, "check", status, reason, first, last, bookie, None, len(entries), size
     )
@@ -113,6 +116,14 @@ def _look(
         text = f"lacks {len(lacking)} of {len(entries)} entries, the first is {lacking[0]}"
         return "missing", text, size
     return "healthy", None, size
+
+
+def _advice(status: str, bookie: BookieId, ledger_id: LedgerId) -> str:
+    """What to do about a finding; reads take the other replicas meanwhile."""
+    if status == "unavailable":
+        lost = f"`spark-bookkeeper bookie recover {bookie}`"
+        return f"Bring the bookie back with its storage; if that is lost, {lost}"
+    return f"`spark-bookkeeper ledger repair {ledger_id}` makes the copies again from good ones"
 
 
 def _sample(entries: Sequence[EntryId], percentage: int) -> Sequence[EntryId]:

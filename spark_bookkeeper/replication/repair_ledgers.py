@@ -109,8 +109,6 @@ def _copy(
     runs = entries_at(quorum, position, fragment.first_entry_id, fragment.last_entry_id)
     sources: dict[int, LedgerLog] = {}
     for other, bookie in enumerate(fragment.ensemble):
-        if other == position:
-            continue
         try:
             sources[other] = context.bookies.log(bookie, ledger)
         except BookieError:
@@ -123,7 +121,9 @@ def _copy(
         fragment.ensemble,
         [EntryId(e) for run in runs for e in run],
         sources,
-        sorted(sources),
+        # Not asked for what it lacks; but its record may tell of another's part, or its part be
+        # what another's record tells of.
+        [other for other in sorted(sources) if other != position],
         target,
         Throttle(context.runtime, work.bytes_per_second),
     )

@@ -25,7 +25,12 @@ def numbered_table(first: int, count: int, size_bytes: int = 24) -> pa.Table:
 
 
 def check_numbered_ledger(
-    bk: BookKeeper, ledger_id: int, acknowledged_entry: int, acknowledged_rows: int
+    bk: BookKeeper,
+    ledger_id: int,
+    acknowledged_entry: int,
+    acknowledged_rows: int,
+    *,
+    copies: int | None = None,
 ) -> int:
     """Check a closed ledger of numbered rows; returns how many it holds.
 
@@ -34,6 +39,8 @@ def check_numbered_ledger(
         ledger_id: the ledger.
         acknowledged_entry: the last entry that its writer was told is written; -1 for none.
         acknowledged_rows: the rows up to and including that entry.
+        copies: how many replicas each entry has at the least; ``None`` is its ack quorum, which
+            holds as long as no bookie loses what it acknowledged.
     """
     info = bk.ledger(ledger_id)
     assert info.state == "CLOSED"
@@ -45,13 +52,13 @@ def check_numbered_ledger(
     assert len(payloads) >= acknowledged_rows, "acked-entries-are-readable"
     numbers = [int(payload[:10]) for payload in payloads]
     assert numbers == list(range(len(numbers))), "entries-in-write-order"
-    check_replicas(bk, ledger_id)
+    check_replicas(bk, ledger_id, copies)
     return len(numbers)
 
 
-def check_replicas(bk: BookKeeper, ledger_id: int) -> None:
+def check_replicas(bk: BookKeeper, ledger_id: int, copies: int | None = None) -> None:
     """Every entry of a closed ledger is on an ack quorum, and the same wherever it is."""
-    needed = bk.ledger(ledger_id).ack_quorum_size
+    needed = bk.ledger(ledger_id).ack_quorum_size if copies is None else copies
     digests: dict[int, list[str]] = defaultdict(list)
     replicas = bk.diff_replicas_arrow(ledger_id).to_pylist()
     for replica in replicas:
