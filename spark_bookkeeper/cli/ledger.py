@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 import pyarrow as pa
 
-from spark_bookkeeper.cli.connection import Access, access_options, connected
+from spark_bookkeeper.cli.connection import Access, access_options, connected, create_ledger
 from spark_bookkeeper.cli.ledger_data import append, new_ledger_options, read, schema_of_file
 from spark_bookkeeper.cli.ledger_work import check, diff, recover, repair
 from spark_bookkeeper.cli.picture import draw_fragments, legend
@@ -61,7 +61,7 @@ def create(
     """
     schema = None if schema_of is None else schema_of_file(schema_of)
     with connected(settings, access) as bk:
-        writer = bk.create_ledger(schema=schema, **wish)
+        writer = create_ledger(bk, wish, schema)
         if leave_open:
             writer.abandon()
         else:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
-from spark_bookkeeper.cli.connection import Access, access_options, connected, pairs
+from spark_bookkeeper.cli.connection import Access, access_options, connected, create_ledger, pairs
 from spark_bookkeeper.cli.output import Progress
 from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
@@ -139,7 +139,7 @@ def append(
             check_schema(schema_of_file(name), schema)
     table: pa.Table | None = None
     with connected(settings, access) as bk:
-        writer = bk.create_ledger(schema=schema, **wish)
+        writer = create_ledger(bk, wish, schema)
         settings.output.note(f"ledger {writer.ledger_id} on {', '.join(_ensemble(writer))}")
         try:
             with settings.output.progress("appending entries", unit="entries") as progress:

@@ -1,0 +1,103 @@
+"""``spark-bookkeeper bookie list | show | recover`` and ``cluster``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_bookkeeper.client.views import BOOKIES
+from spark_bookkeeper.cluster.local import LocalCluster
+
+pytestmark = pytest.mark.integration
+
+Call = Callable[..., Any]
+"""See ``conftest.py``."""
+
+
+def test_every_bookie_is_listed(cluster: LocalCluster, call: Call) -> None:
+    told = call("bookie", "list", "--json").json["bookies"]
+
+    assert [row["bookie_id"] for row in told] == cluster.bookie_ids
+    assert {tuple(row) for row in told} == {tuple(BOOKIES.names)}
+    assert {row["state"] for row in told} == {"writable"}
+    assert call("bookie", "list", "--state", "lost", "--json").json == {"bookies": []}
+
+
+def test_a_bookie_is_shown_with_its_cookie_and_marker(cluster: LocalCluster, call: Call) -> None:
+    told = call("bookie", "show", cluster.bookie_ids[0], "--json").json
+
+    assert told["storage"] == "answers"
+    assert told["incarnation"] == told["cookie_incarnation"] == told["marker_incarnation"]
+    assert told["cookie_instance_id"] == told["marker_instance_id"]
+
+
+def test_bookies_that_nobody_knows_are_refused(call: Call) -> None:
+    shown = call("bookie", "show", "127.0.0.1:9999")
+    recovered = call("bookie", "recover", "127.0.0.1:9999", "--no-spark")
+
+    assert [(done.code, "is unknown" in done.err) for done in (shown, recovered)] == [(2, True)] * 2
+
+
+def test_a_living_bookie_is_not_recovered_by_mistake(cluster: LocalCluster, call: Call) -> None:
+    done = call("bookie", "recover", cluster.bookie_ids[0], "--no-spark")
+
+    assert (done.code, "--even-if-alive" in done.err) == (2, True)
+
+
+def test_a_lost_bookie_is_recovered_and_forgotten(
+    own_cluster: LocalCluster, call_own: Call, numbers: Path
+) -> None:
+    closed = call_own("ledger", "append", numbers, "-e", 4, "--json").json["ledger_id"]
+    opened = call_own("ledger", "append", numbers, "-e", 5, "--leave-open", "--json").json
+    lost = call_own("ledger", "show", closed, "--json").json["bookies"][0]
+    own_cluster.stop_bookie(lost, destroy=True)
+
+    asked = call_own("bookie", "recover", lost, "--no-spark")
+    plan = call_own("bookie", "recover", lost, "--dry-run", "--json").json
+    state = call_own("ledger", "show", opened["ledger_id"], "--json").json["state"]
+    assert (asked.code, state) == (1, "OPEN")
+
+    done = call_own(
+        "bookie", "recover", lost, "--ledger", closed, "--no-spark", "--yes", "--delete-cookie"
+    )
+    assert (done.code, "still count on that bookie" in done.err) == (0, True)
+
+    full = call_own("bookie", "recover", lost, "--no-spark", "--yes", "--json")
+    # All five bookies are in the second ledger's ensemble: nobody is left to take the place.
+    assert full.code == 1
+    assert [row["status"] for row in full.json["rows"] if row["action"] == "copy"] == ["left"]
+
+    own_cluster.add_bookie()
+    last = call_own("bookie", "recover", lost, "--no-spark", "--yes", "--delete-cookie", "--json")
+    assert {row["action"] for row in plan["rows"]} == {"copy", "recover"}
+    assert (last.code, last.json["complete"]) == (0, True)
+    assert lost not in {
+        row["bookie_id"] for row in call_own("bookie", "list", "--json").json["bookies"]
+    }
+    for ledger_id in (closed, opened["ledger_id"]):
+        assert call_own("ledger", "check", ledger_id, "--percentage", 100, "--no-spark").code == 0
+
+
+def test_a_cluster_is_summed_up(cluster: LocalCluster, call: Call, numbers: Path) -> None:
+    call("ledger", "append", numbers)
+
+    told = call("cluster", "info", "--json").json
+
+    assert told["bookies"] == {"writable": 5, "readonly": 0, "lost": 0}
+    assert told["ledgers"]["CLOSED"] >= 1
+    assert told["entries"] >= 100
+    assert "5 writable" in call("cluster", "info").out
+
+
+def test_a_cluster_is_made_once(cluster: LocalCluster, call_at: Callable[[str], Call]) -> None:
+    call = call_at(cluster.metadata_uri.replace("/ledgers", "/made-here"))
+
+    made = call("cluster", "init", "--json")
+    again = call("cluster", "init")
+
+    assert (made.code, len(made.json["instance_id"])) == (0, 36)
+    assert again.code == 2
+    assert call("cluster", "info", "--json").json["instance_id"] == made.json["instance_id"]

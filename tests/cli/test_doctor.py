@@ -1,0 +1,101 @@
+"""``spark-bookkeeper doctor`` finds what is wrong and says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_bookkeeper.cli.main import run
+from spark_bookkeeper.cli.settings import METADATA_URI_VARIABLE
+from spark_bookkeeper.cluster.local import LocalCluster
+
+pytestmark = pytest.mark.integration
+
+Call = Callable[..., Any]
+"""See ``conftest.py``."""
+
+
+def findings(call: Call) -> dict[str, dict[str, Any]]:
+    told = call("doctor", "--json").json["findings"]
+    return {finding["check"]: finding for finding in told}
+
+
+def test_a_healthy_cluster_has_nothing_to_be_done(cluster: LocalCluster, call: Call) -> None:
+    done = call("doctor", "--json")
+
+    assert (done.code, done.json["healthy"]) == (0, True)
+    checks = {finding["check"] for finding in done.json["findings"]}
+    assert checks >= {"python", "pyspark", "pyarrow", "java", "zookeeper"}
+    assert checks >= {f"bookie {bookie}" for bookie in cluster.bookie_ids}
+
+
+def test_a_lost_bookie_is_a_problem_for_the_ledgers_on_it(
+    own_cluster: LocalCluster, call_own: Call, numbers: Path
+) -> None:
+    call_own("ledger", "append", numbers, "-e", 5)
+    opened = call_own("ledger", "append", numbers, "-e", 5, "--leave-open", "--json").json
+    lost = own_cluster.bookie_ids[0]
+    own_cluster.stop_bookie(lost, destroy=True)
+
+    done = call_own("doctor")
+    found = findings(call_own)
+
+    assert done.code == 1
+    assert f"spark-bookkeeper bookie recover {lost}" in done.out
+    assert found[f"bookie {lost}"]["verdict"] == "problem"
+    assert found["fragments on lost bookies"]["detail"].startswith("2 of 2 ledgers")
+    assert str(opened["ledger_id"]) in found["open ledgers on lost bookies"]["detail"]
+    assert found["entries below their ack quorum"]["verdict"] == "ok"
+
+
+def test_a_partition_that_was_exchanged_is_noticed(
+    own_cluster: LocalCluster, call_own: Call
+) -> None:
+    first, second = own_cluster.bookie_ids[:2]
+    marker = own_cluster.root_of(first) / "BOOKIE"
+    own_cluster.agent(first).pause()
+    marker.chmod(0o644)
+    marker.write_bytes((own_cluster.root_of(second) / "BOOKIE").read_bytes())
+
+    found = findings(call_own)[f"bookie {first}"]
+
+    assert found["verdict"] == "problem"
+    assert "wiped, replaced or mounted wrongly" in found["detail"]
+
+
+def test_a_cluster_that_cannot_be_reached_is_exit_code_2(
+    cluster: LocalCluster, call_at: Callable[[str], Call]
+) -> None:
+    call = call_at(cluster.metadata_uri.replace("/ledgers", "/nothing-here"))
+
+    done = call("doctor")
+
+    assert (done.code, "cluster init" in done.out) == (2, True)
+
+
+def test_without_a_cluster_this_machine_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(METADATA_URI_VARIABLE, raising=False)
+
+    assert run(["doctor"]) == 0
+    assert "local start" in capsys.readouterr().out
+
+
+def test_a_machine_without_java_is_told_what_brings_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from spark_bookkeeper.cli import doctor as module
+    from spark_bookkeeper.errors import MissingRequirementError
+
+    def none() -> Path:
+        raise MissingRequirementError("no Java 17 or newer on this machine")
+
+    monkeypatch.setattr(module, "java_home", none)
+    monkeypatch.delenv(METADATA_URI_VARIABLE, raising=False)
+
+    assert run(["doctor"]) == 1
+    assert "spark-bookkeeper[local]" in capsys.readouterr().out

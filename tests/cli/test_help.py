@@ -1,0 +1,38 @@
+"""Every verb explains itself, with an example that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from spark_bookkeeper.cli.main import NOUNS, root
+
+
+def commands(
+    command: click.Command, names: tuple[str, ...], ctx: click.Context
+) -> Iterator[tuple[str, click.Command]]:
+    yield " ".join(names), command
+    if isinstance(command, click.Group):
+        for name in command.list_commands(ctx):
+            child = command.get_command(ctx, name)
+            assert child is not None
+            yield from commands(child, (*names, name), ctx)
+
+
+ALL = dict(commands(root, ("spark-bookkeeper",), click.Context(root)))
+
+
+def test_every_noun_is_there() -> None:
+    assert {f"spark-bookkeeper {noun}" for noun in NOUNS} <= ALL.keys()
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_command_has_a_sentence_and_an_example(name: str) -> None:
+    command = ALL[name]
+    epilog = command.epilog or ""
+
+    assert command.help
+    assert epilog.startswith("Example: ")
+    assert name.split()[-1] in epilog

@@ -1,0 +1,295 @@
+"""``spark-bookkeeper ledger``, as a person and a program use it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_bookkeeper.client.views import FRAGMENTS, LEDGERS, SLOTS
+from spark_bookkeeper.cluster.local import LocalCluster
+
+Call = Callable[..., Any]
+"""See ``conftest.py``."""
+
+pytestmark = pytest.mark.integration
+
+REPORT_KEYS = [
+    "job",
+    "dry_run",
+    "ledgers",
+    "fragments",
+    "entries",
+    "bytes",
+    "duration_ms",
+    "complete",
+    "rows",
+]
+
+NESTED = pa.table(
+    {
+        "id": pa.array([1, 2, None], pa.int64()),
+        "tags": pa.array([["a", None], None, []], pa.list_(pa.string())),
+        "place": pa.array(
+            [{"x": 1.5, "y": None}, None, {"x": None, "y": "z"}],
+            pa.struct([("x", pa.float64()), ("y", pa.string())]),
+        ),
+    }
+)
+
+
+def open_ledger(call: Call, numbers: Path) -> int:
+    """A ledger as a writer that crashed left it."""
+    ledger_id: int = call("ledger", "append", numbers, "--leave-open", "--json").json["ledger_id"]
+    return ledger_id
+
+
+def part_of(cluster: LocalCluster, bookie: str, ledger_id: int) -> Path:
+    """The first slot of a ledger on a bookie."""
+    return next(cluster.root_of(bookie).glob(f"ledgers/{ledger_id}-*/slots/*.arrow"))
+
+
+def test_lines_that_were_appended_are_read_back(call: Call, numbers: Path) -> None:
+    done = call("ledger", "append", numbers, "-e", 4, "--acks", "--json").json
+
+    read = call("ledger", "read", done["ledger_id"], "--json").json
+
+    assert done["last_entry_id"] == 99
+    assert done["state"] == "CLOSED"
+    assert {ack["acknowledged"] for ack in done["acks"]} == {True}
+    assert [(row["entry_id"], row["payload"]) for row in read["rows"]] == [
+        (n, str(n)) for n in range(100)
+    ]
+
+
+def test_standard_input_becomes_a_ledger(cluster: LocalCluster, call: Call) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_bookkeeper", "ledger", "append", "-", "--json"],
+        input="one\ntwo\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"SPARK_BOOKKEEPER_METADATA_URI": cluster.metadata_uri, "PYTHONPATH": "."},
+        cwd=Path(__file__).parents[2],
+    )
+
+    assert (done.returncode, '"last_entry_id": 1' in done.stdout) == (0, True), done.stderr
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_nested_rows_go_from_file_to_file_unchanged(
+    call: Call, tmp_path: Path, suffix: str
+) -> None:
+    source, copy = tmp_path / "rows.parquet", tmp_path / f"copy{suffix}"
+    pq.write_table(NESTED, source)
+
+    ledger_id = call("ledger", "append", source, "--json").json["ledger_id"]
+    done = call("ledger", "read", ledger_id, "--output", copy, "--json")
+
+    found = pq.read_table(copy) if suffix == ".parquet" else pa.ipc.open_file(copy).read_all()
+    assert done.json["rows"] == 3
+    assert found.equals(NESTED)
+
+
+def test_rows_for_a_person_are_cut_and_say_so(call: Call, numbers: Path) -> None:
+    ledger_id = call("ledger", "append", numbers, "--json").json["ledger_id"]
+
+    done = call("ledger", "read", ledger_id, "--first", 10, "--limit", 2)
+
+    assert ("10" in done.out, "11" in done.out, "12" in done.out) == (True, True, False)
+    assert "only 2 rows are shown" in done.err
+
+
+def test_programs_are_told_of_ledgers_by_the_names_of_the_columns(
+    call: Call, numbers: Path
+) -> None:
+    call("ledger", "append", numbers, "--name", "counted")
+
+    named = call("ledger", "list", "--name", "counted", "--json").json["ledgers"]
+
+    assert named
+    assert {tuple(row) for row in named} == {tuple(LEDGERS.names)}
+    assert {row["custom_metadata"]["name"] for row in named} == {"counted"}
+    assert call("ledger", "list", "--name", "nobody", "--json").json == {"ledgers": []}
+
+
+def test_a_ledger_is_shown_as_a_picture_of_its_fragments(call: Call, numbers: Path) -> None:
+    ledger_id = call("ledger", "append", numbers, "-e", 4, "--json").json["ledger_id"]
+
+    shown = call("ledger", "show", ledger_id).out
+
+    assert "E=4 Qw=3 Qa=2" in shown
+    assert "0..99" in shown
+    assert shown.count("██ ··") + shown.count("·· ██") >= 4
+
+
+def test_a_ledger_is_told_to_programs_with_its_fragments_and_slots(
+    call: Call, numbers: Path
+) -> None:
+    ledger_id = call("ledger", "append", numbers, "--json").json["ledger_id"]
+
+    told = call("ledger", "show", ledger_id, "--slots", "--json").json
+
+    assert (told["state"], told["last_entry_id"]) == ("CLOSED", 99)
+    assert {tuple(row) for row in told["fragments"]} == {tuple(FRAGMENTS.names)}
+    assert {tuple(row) for row in told["slots"]} == {tuple(SLOTS.names)}
+
+
+def test_reading_an_open_ledger_leaves_it_open_unless_recovery_is_asked_for(
+    call: Call, numbers: Path
+) -> None:
+    ledger_id = open_ledger(call, numbers)
+
+    looked = call("ledger", "read", ledger_id, "--json")
+    state = call("ledger", "show", ledger_id, "--json").json["state"]
+    read = call("ledger", "read", ledger_id, "--recover", "--json").json
+
+    assert "is not closed" in looked.err
+    assert state == "OPEN"
+    assert (read["is_closed"], len(read["rows"])) == (True, 100)
+
+
+def test_recovery_closes_a_ledger_and_has_nothing_to_do_the_second_time(
+    call: Call, numbers: Path
+) -> None:
+    ledger_id = open_ledger(call, numbers)
+
+    plan = call("ledger", "recover", ledger_id, "--dry-run", "--json")
+    first = call("ledger", "recover", ledger_id, "--no-spark", "--json")
+    second = call("ledger", "recover", ledger_id, "--no-spark", "--json")
+
+    assert [list(done.json) for done in (plan, first, second)] == [REPORT_KEYS] * 3
+    assert [done.json["rows"][0]["status"] for done in (plan, first, second)] == [
+        "planned",
+        "closed",
+        "no longer needed",
+    ]
+    assert (plan.code, first.code, second.code) == (0, 0, 0)
+
+
+def test_recovering_every_open_ledger_asks_first(call_own: Call, numbers: Path) -> None:
+    ledger_id = open_ledger(call_own, numbers)
+
+    asked = call_own("ledger", "recover", "--no-spark")
+    state = call_own("ledger", "show", ledger_id, "--json").json["state"]
+    done = call_own("ledger", "recover", "--no-spark", "--yes", "--json")
+
+    assert (asked.code, f"ledger {ledger_id}: OPEN" in asked.err, state) == (1, True, "OPEN")
+    assert (done.code, done.json["ledgers"]) == (0, 1)
+
+
+def test_deleting_asks_first_and_may_be_repeated(call: Call, numbers: Path) -> None:
+    ledger_id = call("ledger", "append", numbers, "--json").json["ledger_id"]
+
+    asked = call("ledger", "delete", ledger_id)
+    shown = call("ledger", "show", ledger_id)
+    done = call("ledger", "delete", ledger_id, "--yes", "--json")
+    again = call("ledger", "delete", ledger_id, "--yes", "--json")
+
+    assert (asked.code, "last entry 99" in asked.err, shown.code) == (1, True, 0)
+    assert (done.code, done.json) == (0, {"deleted": [ledger_id], "not_found": []})
+    assert (again.code, again.json) == (0, {"deleted": [], "not_found": [ledger_id]})
+
+
+def test_damage_is_named_repaired_and_gone(
+    cluster: LocalCluster, call: Call, numbers: Path
+) -> None:
+    ledger_id = call("ledger", "append", numbers, "--json").json["ledger_id"]
+    bookie = call("ledger", "show", ledger_id, "--json").json["bookies"][0]
+    path = part_of(cluster, bookie, ledger_id)
+    data = bytearray(path.read_bytes())
+    for offset in range(len(data) // 3, len(data) - 8, 97):
+        data[offset] ^= 0xFF
+    path.chmod(0o644)
+    path.write_bytes(data)
+
+    found = call("ledger", "check", ledger_id, "--percentage", 100, "--no-spark", "--json")
+    compared = call("ledger", "diff", ledger_id, "--json")
+    plan = call("ledger", "repair", ledger_id, "--no-spark", "--dry-run", "--json")
+    repaired = call("ledger", "repair", ledger_id, "--no-spark", "--json")
+    after = call("ledger", "check", ledger_id, "--percentage", 100, "--no-spark", "--json")
+
+    bad = [row["source"] for row in found.json["rows"] if row["status"] != "healthy"]
+    assert (found.code, bad) == (1, [bookie])
+    assert (compared.code, compared.json["different"] != []) == (1, True)
+    assert [row["status"] for row in plan.json["rows"]] == ["planned"]
+    assert [row["status"] for row in repaired.json["rows"]] == ["replicated"]
+    assert (after.code, after.json["complete"]) == (0, True)
+    assert call("ledger", "diff", ledger_id).code == 0
+
+
+def test_an_empty_ledger_is_closed_read_and_checked(call: Call) -> None:
+    made = call("ledger", "create", "--json").json
+
+    assert (made["state"], made["last_entry_id"]) == ("CLOSED", -1)
+    assert call("ledger", "read", made["ledger_id"], "--json").json["rows"] == []
+    assert call("ledger", "check", made["ledger_id"], "--no-spark").code == 0
+    assert call("ledger", "diff", made["ledger_id"]).code == 0
+
+
+def test_wrong_calls_say_what_is_wrong_and_change_nothing(
+    call: Call, numbers: Path, tmp_path: Path
+) -> None:
+    secret = call("ledger", "append", numbers, "--password", "s3cret", "--json").json["ledger_id"]
+    before = call("ledger", "list", "--json").json
+    wrong: dict[str, list[object]] = {
+        "there is no ledger 987654": ["ledger", "show", "987654"],
+        "987654": ["ledger", "check", "987654", "--no-spark"],
+        "is not a file": ["ledger", "append", tmp_path / "nothing.txt"],
+        "takes any file": ["ledger", "append", numbers, "--as", "rows"],
+        "password": ["ledger", "read", secret, "--password", "other"],
+        "its last entry is 99": [
+            "ledger", "read", secret, "--password", "s3cret", "--last", "200"
+        ],
+        "ensemble_size >= write_quorum_size": ["ledger", "create", "-e", "2", "-w", "3"],
+        "127.0.0.1:3181": ["ledger", "create", "-e", "9"],
+        "KEY=VALUE": ["ledger", "create", "--label", "nameless"],
+        "end it in .parquet or .arrow": [
+            "ledger", "read", secret, "--password", "s3cret", "--output", "rows.csv"
+        ],
+    }  # fmt: skip
+
+    ended = {text: call(*arguments) for text, arguments in wrong.items()}
+
+    assert {text: done.code for text, done in ended.items()} == dict.fromkeys(wrong, 2)
+    assert [text for text, done in ended.items() if text not in done.err] == []
+    assert call("ledger", "list", "--json").json == before
+
+
+def test_files_of_other_columns_are_refused_before_anything_is_written(
+    call: Call, tmp_path: Path
+) -> None:
+    one, two = tmp_path / "one.parquet", tmp_path / "two.parquet"
+    pq.write_table(pa.table({"a": [1]}), one)
+    pq.write_table(pa.table({"a": ["x"]}), two)
+    before = call("ledger", "list", "--json").json
+
+    done = call("ledger", "append", one, two)
+
+    assert done.code == 2
+    assert ("a: int64" in done.err, "a: string" in done.err) == (True, True)
+    assert call("ledger", "list", "--json").json == before
+
+
+def test_a_place_without_a_cluster_is_not_a_cluster(
+    cluster: LocalCluster, call_at: Callable[[str], Call]
+) -> None:
+    elsewhere = cluster.metadata_uri.replace("/ledgers", "/elsewhere")
+
+    done = call_at(elsewhere)("ledger", "list")
+
+    assert (done.code, "Error:" in done.err) == (2, True)
+
+
+def test_a_zookeeper_that_is_not_there_is_said_to_be_so(
+    call_at: Callable[[str], Call],
+) -> None:
+    done = call_at("zk://127.0.0.1:1/ledgers")("ledger", "list")
+
+    assert (done.code, "Nothing was changed" in done.err) == (2, True)
