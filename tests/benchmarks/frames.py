@@ -207,5 +207,3 @@ def read_files(spark: Any, paths: list[str]) -> Any:
 def _consume(frame: Any) -> None:
     """Bring every row to Spark, and nowhere else."""
     frame.write.format("noop").mode("overwrite").save()
-
-

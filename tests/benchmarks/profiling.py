@@ -50,7 +50,8 @@ class Sampler:
             for ident, frame in sys._current_frames().items():
                 place = _place(frame)
                 if place is not None:
-                    self.seen[names.get(ident, "?"), *place] += 1
+                    key = (names.get(ident, "?"), *place)
+                    self.seen[key] += 1
 
     def show(self, console: Console, title: str) -> None:
         """The most frequent places; 100 % is one thread that was there all the time."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,7 @@ def noise_table(size_bytes: int, row_bytes: int = 1024, batch_bytes: int = 8 << 
     rows_each = max(1, min(batch_bytes, size_bytes) // row_bytes)
     batches = []
     for number in range(max(1, size_bytes // (rows_each * row_bytes))):
-        offsets = np.arange(0, (rows_each + 1) * row_bytes, row_bytes, dtype=np.int32)
+        offsets: Any = np.arange(0, (rows_each + 1) * row_bytes, row_bytes, dtype=np.int32)
         column = pa.BinaryArray.from_buffers(
             pa.binary(),
             rows_each,
