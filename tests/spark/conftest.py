@@ -1,0 +1,48 @@
+"""One Spark session and one cluster for all tests here: each takes seconds to start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spark_bookkeeper as sbk
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def python_path() -> str:
+    """Where the Python workers of Spark find this library when it is not installed."""
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    return os.environ["PYTHONPATH"]
+
+
+@pytest.fixture(scope="session")
+def spark(python_path: str) -> Iterator[Any]:
+    # Two failures of a task are allowed, and the session's time zone is not the ledgers' one.
+    session = sbk.spark_session(
+        "local[2,3]",
+        spark_sql_session_timeZone="Europe/Berlin",
+        spark_sql_shuffle_partitions=3,
+        spark_sql_adaptive_enabled=True,
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def bk(spark: Any) -> Iterator[sbk.BookKeeper]:
+    with sbk.local(bookies=6, spark=spark) as bookkeeper:
+        yield bookkeeper
+
+
+@pytest.fixture
+def own_bk(spark: Any) -> Iterator[sbk.BookKeeper]:
+    """A cluster whose bookies a test may destroy."""
+    with sbk.local(bookies=6, spark=spark) as bookkeeper:
+        yield bookkeeper

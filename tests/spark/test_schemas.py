@@ -1,0 +1,113 @@
+"""Rows under another label: nothing converted, nothing lost."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.spark.schemas import (
+    arrow_schema,
+    delivered_schema,
+    relabelled,
+    relabelled_array,
+    spark_schema,
+)
+
+MOMENT = datetime.datetime(2024, 2, 29, 12, tzinfo=datetime.timezone.utc)
+
+
+def deep(zone: str, *, is_nullable: bool) -> pa.DataType:
+    instant = pa.field("t", pa.timestamp("us", zone), nullable=is_nullable)
+    inner = pa.struct([instant, pa.field("l", pa.list_(pa.field("element", instant.type)))])
+    return pa.struct(
+        [
+            pa.field("a", pa.list_(pa.field("element", inner))),
+            pa.field("m", pa.map_(pa.string(), pa.field("value", inner))),
+        ]
+    )
+
+
+ONE = {"t": MOMENT, "l": [MOMENT, None]}
+VALUES: list[Any] = [
+    {"a": [ONE, None, ONE], "m": [("k", ONE), ("n", None)]},
+    None,
+    {"a": None, "m": []},
+    {"a": [], "m": None},
+    {"a": [None], "m": [("x", {"t": MOMENT, "l": None})]},
+]
+
+
+@pytest.mark.parametrize("start", range(len(VALUES)))
+@pytest.mark.parametrize("is_nullable", [True, False])
+def test_nested_values_are_the_same_in_another_time_zone(start: int, is_nullable: bool) -> None:
+    source = pa.array(VALUES, type=deep("Europe/Berlin", is_nullable=is_nullable)).slice(start)
+    kind = deep("UTC", is_nullable=not is_nullable)
+
+    made = relabelled_array(source, kind)
+
+    made.validate(full=True)
+    assert made.type == kind
+    assert made.to_pylist() == VALUES[start:]
+
+
+def test_large_and_fixed_layouts_become_the_plain_one() -> None:
+    source = pa.array(["a", None], type=pa.large_string())
+
+    assert relabelled_array(source, pa.string()).to_pylist() == ["a", None]
+
+
+def test_a_null_where_none_may_be_is_refused() -> None:
+    batch = pa.record_batch({"id": pa.array([1, None], pa.int64())})
+
+    with pytest.raises(InvalidArgumentError, match="'id' of the ledger takes no nulls"):
+        relabelled(batch, pa.schema([pa.field("id", pa.int64(), nullable=False)]))
+
+
+def test_a_value_that_does_not_fit_is_refused() -> None:
+    batch = pa.record_batch({"id": pa.array([1 << 40], pa.int64())})
+
+    with pytest.raises(InvalidArgumentError, match="do not fit"):
+        relabelled(batch, pa.schema([("id", pa.int32())]))
+
+
+def test_a_spark_schema_survives_the_way_there_and_back() -> None:
+    from pyspark.sql import types
+
+    schema = types.StructType(
+        [
+            types.StructField("span", types.DayTimeIntervalType(0, 1), False),
+            types.StructField("at", types.TimestampType(), True, {"comment": "an instant"}),
+            types.StructField("pairs", types.MapType(types.StringType(), types.DateType(), False)),
+        ]
+    )
+
+    assert spark_schema(arrow_schema(schema)) == schema
+    assert arrow_schema(schema).field("at").type == pa.timestamp("us", "UTC")
+
+
+def test_layouts_of_arrow_that_spark_lacks_are_delivered_in_its_own() -> None:
+    schema = pa.schema(
+        [
+            ("s", pa.large_string()),
+            ("t", pa.timestamp("ns", "Asia/Tokyo")),
+            ("n", pa.timestamp("s")),
+        ]
+    )
+
+    delivered = delivered_schema(schema)
+
+    assert delivered.types == [pa.string(), pa.timestamp("us", "UTC"), pa.timestamp("us")]
+
+
+def test_a_type_that_spark_does_not_know_is_named_with_what_reads_it() -> None:
+    with pytest.raises(InvalidArgumentError, match="read_arrow"):
+        spark_schema(pa.schema([("n", pa.uint64())]))
+
+
+def test_what_is_no_schema_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="StructType"):
+        arrow_schema("id long")
