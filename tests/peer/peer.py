@@ -95,9 +95,7 @@ def run(main_class: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def start(
-    main_class: str, *arguments: str, options: tuple[str, ...] = ()
-) -> subprocess.Popen[str]:
+def start(main_class: str, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     """Start a main class that takes commands on stdin and answers on stdout, a line each.
 
     It ends when its stdin does, also when this process is killed.
