@@ -72,6 +72,7 @@ class Connection:
             self.metadata_uri,
             token=runtime.token,
             session_timeout_ms=self.config.metadata_timeout_ms,
+            patience_ms=self.config.metadata_timeout_ms,
             options=self.zk_options,
         )
 

@@ -60,7 +60,7 @@ def job_command(name: str) -> click.Command:
     answers = {p.name: p.name == "yes" for p in verb.params if p.name in _OURS}
     for parameter in kept:
         if parameter.name == "bookie_id":
-            parameter.metavar = "BOOKIE"
+            parameter.metavar, parameter.required = "BOOKIE", True
 
     def callback(
         metadata_uri: str,

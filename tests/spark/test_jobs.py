@@ -9,18 +9,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import spark_bookkeeper as sbk
 from spark_bookkeeper.cli.jobs import JOBS, job_command, run_job
+from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
 
 ROOT = Path(__file__).parents[2]
+REPORT_KEYS = [
+    *("job", "dry_run", "ledgers", "fragments", "entries", "bytes"),
+    *("duration_ms", "complete", "rows"),
+]
 Submit = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -55,13 +59,6 @@ def finish(job: subprocess.Popen[str]) -> tuple[int, str, str]:
     return job.returncode, stdout, stderr
 
 
-@pytest.fixture
-def cluster_bk() -> Iterator[sbk.BookKeeper]:
-    """A cluster of its own, and no Spark session here: the jobs bring theirs."""
-    with sbk.local(bookies=6) as bookkeeper:
-        yield bookkeeper
-
-
 def fill(bk: sbk.BookKeeper, ledgers: int, *, is_open: bool = False) -> list[sbk.LedgerWriter]:
     rows = pa.table({"n": pa.array(range(2_000)), "s": ["some text"] * 2_000})
     writers = []
@@ -83,20 +80,17 @@ def destroy(bk: sbk.BookKeeper, bookie: str) -> None:
 
 @pytest.mark.spark
 def test_a_lost_bookie_is_planned_recovered_and_checked(
-    cluster_bk: sbk.BookKeeper, submit: Submit
+    own_bk: sbk.BookKeeper, submit: Submit, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bk = cluster_bk
+    bk = own_bk
     writers = fill(bk, 6) + fill(bk, 1, is_open=True)
     lost = writers[-1].metadata.last_fragment.ensemble[0]
     destroy(bk, lost)
     before = bk.ledgers_arrow()
 
     # The plan, the work, and the look at it are three jobs; each says one object and no more.
-    code, stdout, stderr = finish(
-        submit("recover_bookie", bk.metadata_uri, lost, "--dry-run", "--json")
-    )
-    plan = json.loads(stdout)
-    assert code == 0, stderr
+    assert run_job("recover_bookie", [bk.metadata_uri, lost, "--dry-run", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
     assert plan["dry_run"]
     assert {row["status"] for row in plan["rows"]} == {"planned"}
     assert bk.ledgers_arrow().equals(before)
@@ -105,19 +99,16 @@ def test_a_lost_bookie_is_planned_recovered_and_checked(
     report = json.loads(stdout)
     assert code == 0, stderr
     assert "Traceback" not in stderr
-    keys = "job dry_run ledgers fragments entries bytes duration_ms complete rows".split()
-    assert list(report) == keys
+    assert list(report) == REPORT_KEYS
     assert report["complete"]
-    assert {row["status"] for row in report["rows"]} == {"replicated"}
-    planned = {(row["ledger_id"], row["first_entry_id"]) for row in plan["rows"]}
-    done = {(row["ledger_id"], row["first_entry_id"]) for row in report["rows"]}
-    assert planned - {(writers[-1].ledger_id, None)} <= done
+    copied = [row for row in report["rows"] if row["action"] == "copy"]
+    assert {row["status"] for row in copied} == {"replicated"}
+    planned = {row["ledger_id"] for row in plan["rows"] if row["action"] == "copy"}
+    assert planned <= {row["ledger_id"] for row in copied}
 
-    code, stdout, stderr = finish(
-        submit("check_ledgers", bk.metadata_uri, "--percentage", 100, "--json")
-    )
-    checked = json.loads(stdout)
-    assert code == 0, stderr
+    arguments = [bk.metadata_uri, "--percentage", "100", "--json"]
+    assert run_job("check_ledgers", arguments) == 0
+    checked = json.loads(capsys.readouterr().out)
     assert {row["status"] for row in checked["rows"]} == {"healthy"}
     for writer in writers:
         assert bk.open_ledger(writer.ledger_id).read_arrow().num_rows == 2_000
@@ -126,15 +117,16 @@ def test_a_lost_bookie_is_planned_recovered_and_checked(
 
 @pytest.mark.spark
 def test_open_ledgers_are_recovered_and_one_that_must_wait_exits_with_1(
-    cluster_bk: sbk.BookKeeper, submit: Submit
+    own_bk: sbk.BookKeeper, submit: Submit, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bk = cluster_bk
+    bk = own_bk
     good, stuck = fill(bk, 2, is_open=True)
     quorum = stuck.metadata.last_fragment.ensemble
-    assert bk.cluster is not None
+    cluster = bk.cluster
+    assert cluster is not None
     for bookie in quorum[:3]:
-        bk.cluster.stop_bookie(bookie)
-        bk.cluster.root_of(bookie).rename(bk.cluster.root_of(bookie).with_suffix(".away"))
+        cluster.stop_bookie(bookie)
+        cluster.root_of(bookie).rename(cluster.root_of(bookie).with_suffix(".away"))
 
     code, stdout, stderr = finish(
         submit("recover_ledgers", bk.metadata_uri, stuck.ledger_id, "--json")
@@ -145,40 +137,57 @@ def test_open_ledgers_are_recovered_and_one_that_must_wait_exits_with_1(
     assert row["status"] == "left"
     assert any(bookie in row["reason"] for bookie in quorum[:3])
     for bookie in quorum[:3]:
-        bk.cluster.root_of(bookie).with_suffix(".away").rename(bk.cluster.root_of(bookie))
-        bk.cluster.start_bookie(bookie)
-    code, stdout, stderr = finish(submit("recover_ledgers", bk.metadata_uri))
-    assert code == 0, stderr
-    assert "recover_ledgers: closed 2" in stdout
-    assert {row.as_py() for row in bk.ledgers_arrow().column("state")} == {"CLOSED"}
+        cluster.root_of(bookie).with_suffix(".away").rename(cluster.root_of(bookie))
+        cluster.start_bookie(bookie)
+    assert run_job("recover_ledgers", [bk.metadata_uri]) == 0
+    assert "recover_ledgers: closed 2" in capsys.readouterr().out
+    assert {state.as_py() for state in bk.ledgers_arrow().column("state")} == {"CLOSED"}
     for writer in (good, stuck):
         writer.abandon()
+
+
+@pytest.mark.spark
+def test_a_wrong_call_through_spark_submit_says_so_on_stderr_alone(
+    bk: sbk.BookKeeper, submit: Submit
+) -> None:
+    assert bk.cluster is not None
+    alive = bk.cluster.bookie_ids[0]
+
+    code, stdout, stderr = finish(submit("recover_bookie", bk.metadata_uri, alive))
+
+    assert code == 2
+    assert stdout == ""
+    assert "is alive" in stderr
+    assert "Traceback" not in stderr
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("name", "arguments", "said"),
     [
-        ("recover_bookie", ["{uri}"], "Missing argument 'BOOKIE'"),
-        ("recover_bookie", ["{uri}", "10.1.2.3:3181"], "is unknown"),
-        ("recover_bookie", ["{uri}", "{alive}"], "is alive"),
-        ("check_ledgers", ["{uri}", "4711"], "4711"),
-        ("check_ledgers", ["{uri}", "--report-table", "/tmp/no-delta"], "has no Delta Lake"),
+        ("recover_bookie", [], "Missing argument 'BOOKIE'"),
+        ("recover_bookie", ["10.1.2.3:3181"], "is unknown"),
+        ("recover_bookie", ["not-a-bookie"], "not-a-bookie"),
+        ("check_ledgers", ["4711"], "4711"),
+        ("check_ledgers", ["--percentage", "101"], "101"),
+        ("check_ledgers", ["--report-table", "/tmp/no-delta"], "has no Delta Lake"),
+        ("recover_ledgers", ["--conf", "/no/such.toml"], "/no/such.toml"),
     ],
-    ids=lambda value: value if isinstance(value, str) and " " not in value else None,
+    ids=lambda value: "-".join(value) if isinstance(value, list) else None,
 )
-def test_a_wrong_call_exits_with_2_and_says_so_on_stderr(
-    bk: sbk.BookKeeper, submit: Submit, name: str, arguments: list[str], said: str
+def test_a_wrong_call_exits_with_2_and_prints_no_result(
+    bk: sbk.BookKeeper,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    arguments: list[str],
+    said: str,
 ) -> None:
-    assert bk.cluster is not None
-    known = {"uri": bk.metadata_uri, "alive": bk.cluster.bookie_ids[0]}
+    assert run_job(name, [bk.metadata_uri, *arguments]) == 2
 
-    code, stdout, stderr = finish(submit(name, *(text.format(**known) for text in arguments)))
-
-    assert code == 2
-    assert stdout == ""
-    assert said in stderr
-    assert "Traceback" not in stderr
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert said in output.err
+    assert "Traceback" not in output.err
 
 
 def test_no_zookeeper_there_exits_with_2(
@@ -258,11 +267,5 @@ def test_killed_at_ten_random_moments_it_loses_nothing_and_finishes_when_it_is_l
             assert reader.read_arrow().num_rows == 2_000
             assert lost not in reader.metadata.bookies()
             writer.abandon()
-        from spark_bookkeeper.replication.check_ledgers import check_ledgers
-
         report = check_ledgers(bk.context, LocalRunner(bk.context), None, 100)
         assert set(report.counts) == {"healthy"}, report.unfinished
-
-
-def rows_of(text: str) -> list[dict[str, Any]]:
-    return list(json.loads(text)["rows"])

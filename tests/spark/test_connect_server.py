@@ -1,0 +1,57 @@
+"""The same over Spark Connect: appends, reads and jobs use DataFrames only."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import spark_bookkeeper as sbk
+spark = sbk.spark_session("local[2]", **{"spark.api.mode": "connect"})
+assert ".connect." in type(spark).__module__, type(spark)
+with sbk.local(bookies=5, spark=spark) as bk:
+    frame = spark.range(0, 5000, 1, 3).selectExpr(
+        "id", "array(struct(id as a, timestamp_seconds(id) as t)) as deep", "map('k', id) as m"
+    )
+    with bk.create_ledger(ensemble_size=4, schema=frame.schema) as writer:
+        writer.append(frame)
+    assert writer.acks().count() > 0
+    reader = bk.open_ledger(writer.ledger_id)
+    read = reader.read()
+    assert read.schema == frame.schema
+    assert read.collect() == frame.collect()
+    lost = writer.metadata.last_fragment.ensemble[0]
+    bk.cluster.stop_bookie(lost, destroy=True)
+    report = bk.recover_bookie(lost)
+    assert report.is_complete, report.unfinished
+    assert report.to_df().count() == len(report.rows)
+    assert set(bk.check_ledgers(percentage=100).counts) == {"healthy"}
+    assert read.count() == 5000
+    assert bk.ledgers().count() == 1
+print("all of it")
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("grpc") is None, reason="grpcio is not installed (pyspark[connect])"
+)
+def test_everything_works_over_spark_connect(python_path: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": python_path, "PYSPARK_PYTHON": sys.executable},
+        timeout=170,
+    )
+
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.splitlines()[-1] == "all of it"
