@@ -1,0 +1,420 @@
+"""Each rule of data safety is taken out of the real code, and a small story goes wrong.
+
+Every scenario runs twice: with the rule it must succeed, without it the same assertions must fail.
+For rules that the simulation misses only now and then, and for those of layers above it.
+
+Source: SLOT-LOG, "Rules"; the names are those in brackets there, or the rule's number.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_bookkeeper.bookie.entry import NewEntry
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.record import RecordKind, encode_add
+from spark_bookkeeper.client import ledgers, recovery
+from spark_bookkeeper.client import reader as client_reader
+from spark_bookkeeper.client.bulk import FanOut, write_local
+from spark_bookkeeper.client.ledger import Ledger, with_incarnations
+from spark_bookkeeper.client.recovery import _LedgerRecovery, recover_ledger
+from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.errors import (
+    BookieError,
+    BookKeeperError,
+    LedgerFencedError,
+    RecoveryUndecidedError,
+)
+from spark_bookkeeper.metadata.store import LedgerStore, Versioned
+from spark_bookkeeper.metadata.update import Transform, update_ledger
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.protocol.recovery import Answer, Decision, FencedAnswer
+from spark_bookkeeper.protocol.writer import (
+    Acknowledge,
+    AddRequested,
+    BookieFailed,
+    Command,
+    EnsembleChanged,
+    Stored,
+    Writer,
+)
+from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
+
+USUAL = Quorum(3, 3, 2)
+A, B, C, D = (BookieId(name) for name in "abcd")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule, the story that needs it, and how to take it out."""
+
+    name: str
+    story: Callable[[Path], None]
+    take_out: Callable[[pytest.MonkeyPatch], None]
+
+
+RULES: list[Rule] = []
+
+
+def rule(
+    name: str, story: Callable[[Path], None]
+) -> Callable[[Callable[[pytest.MonkeyPatch], None]], None]:
+    """Register the decorated function as what takes out the rule that the story needs."""
+
+    def register(take_out: Callable[[pytest.MonkeyPatch], None]) -> None:
+        RULES.append(Rule(name, story, take_out))
+
+    return register
+
+
+def open_ledger_with(ground: Ground, count: int) -> LedgerWriter:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    for i in range(count):
+        writer.append(b"%d" % i)
+    writer._adds.drain()
+    return writer
+
+
+def put(ground: Ground, writer: LedgerWriter, position: int, slot: int, entry_id: int) -> None:
+    """One more entry on one bookie, as the writer would have put it there."""
+    ledger = writer._adds.ledger
+    log = ground.context.bookies.log(writer.metadata.last_fragment.ensemble[position], ledger)
+    log.prepare()
+    entry = NewEntry(entry_id, entry_id + 1, b"x")
+    log.add(slot, encode_add(log.key, log.encoding, writer._adds._token, slot, -1, [entry]))
+
+
+# R7
+
+
+def confirmed_only_when_published(_: Path) -> None:
+    writer = Writer(USUAL, (A, B, C))
+    writer.step(AddRequested(1))
+    writer.step(BookieFailed(2, C))
+    told = writer.step(Stored(0, A, EntryId(0))) + writer.step(Stored(1, B, EntryId(0)))
+
+    assert told == [], "the metadata does not name the ensemble yet"
+
+
+@rule("ec_cas_first", confirmed_only_when_published)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def confirm(self: Writer) -> list[Command]:
+        confirmed = self.quorum.confirmed_through(self._stored_through, self.last_add_pushed)
+        return [Acknowledge(confirmed)] if confirmed > self.last_add_confirmed else []
+
+    patch.setattr(Writer, "_confirm", confirm)
+
+
+def what_a_lost_bookie_stored_is_not_counted(_: Path) -> None:
+    writer = Writer(USUAL, (A, B, C))
+    writer.step(AddRequested(1))
+    writer.step(Stored(2, C, EntryId(0)))
+    writer.step(BookieFailed(2, C))
+    writer.step(EnsembleChanged((A, B, D)))
+    told = writer.step(Stored(0, A, EntryId(0)))
+
+    assert told == [], "the ensemble a, b, d has one copy of entry 0"
+
+
+@rule("ec_recount", what_a_lost_bookie_stored_is_not_counted)
+def _(patch: pytest.MonkeyPatch) -> None:
+    adopt = Writer._adopt
+
+    def keeping(self: Writer, ensemble: tuple[BookieId, ...]) -> list[Command]:
+        stored = list(self._stored_through)
+        commands = adopt(self, ensemble)
+        self._stored_through = stored
+        return commands
+
+    patch.setattr(Writer, "_adopt", keeping)
+
+
+# R5
+
+
+def wiped_bookies_say_nothing(directory: Path) -> None:
+    ground = Ground(directory)
+    writer = open_ledger_with(ground, 3)
+    a, b, c = writer.metadata.last_fragment.ensemble
+    ground.format(a)
+    ground.format(b)
+    ground.stop(c)
+    try:
+        closed = recover_ledger(ground.client(), writer.ledger_id).value
+    except RecoveryUndecidedError:
+        return
+    assert closed.last_entry_id == 2, "acked-entries-are-readable"
+
+
+@rule("cookie_neg", wiped_bookies_say_nothing)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LedgerLog, "_check_life", lambda self: None)
+
+
+# R6b
+
+
+def an_entry_behind_a_fence_is_kept(directory: Path) -> None:
+    ground = Ground(directory)
+    writer = open_ledger_with(ground, 1)
+    ensemble = writer.metadata.last_fragment.ensemble
+    ledger = writer._adds.ledger
+    # The slot before it was lost in a power cut, and another recoverer's fence is in its place.
+    put(ground, writer, 0, 2, 1)
+    ground.context.bookies.log(ensemble[0], ledger).fence()
+
+    closed = recover_ledger(ground.client(), writer.ledger_id).value
+
+    assert closed.last_entry_id == 1
+
+
+@rule("wb_sealed", an_entry_behind_a_fence_is_kept)
+def _(patch: pytest.MonkeyPatch) -> None:
+    fence_one = _LedgerRecovery._fence_one
+
+    def below_the_fence(self: _LedgerRecovery, position: int) -> Answer:
+        answer = fence_one(self, position)
+        assert isinstance(answer, FencedAnswer)
+        records = list(self._logs[position].records())
+        fence = min(r.slot for r in records if r.kind is RecordKind.FENCE)
+        behind = {EntryId(int(e)) for r in records if r.slot > fence for e in r.ids}
+        return replace(answer, held=frozenset(answer.held - behind))
+
+    patch.setattr(_LedgerRecovery, "_fence_one", below_the_fence)
+
+
+# R8
+
+
+def a_recovery_takes_the_ledger_from_its_writer(directory: Path) -> None:
+    ground = Ground(directory, bookies=6)
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"0")
+    victim = writer.metadata.last_fragment.ensemble[2]
+    told: list[int] = []
+
+    def go_on_writing(place: str, operation: str, path: str) -> None:
+        if operation != "put_if_absent" or told:
+            return
+        told.append(0)
+        ground.stop(victim)
+
+        def is_replaced() -> bool:
+            told.append(writer.append(b"x"))
+            return victim not in writer.metadata.last_fragment.ensemble
+
+        try:
+            ground.until(is_replaced)
+        except LedgerFencedError:
+            return
+
+    client = ground.client(InlineRuntime(), go_on_writing)
+    closed = recover_ledger(client, writer.ledger_id).value
+
+    assert closed.last_entry_id is not None
+    assert max(told) <= closed.last_entry_id
+
+
+@rule("in_recovery", a_recovery_takes_the_ledger_from_its_writer)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def update(
+        store: LedgerStore,
+        ledger_id: LedgerId,
+        transform: Transform,
+        *,
+        known: Versioned[LedgerMetadata] | None = None,
+    ) -> Versioned[LedgerMetadata]:
+        if transform is recovery._flag:
+            found = store.read_ledger(ledger_id)
+            return Versioned(found.value.in_recovery(), found.version)
+        return update_ledger(store, ledger_id, transform, known=known)
+
+    patch.setattr(recovery, "update_ledger", update)
+
+
+def a_second_recovery_asks_who_held_the_entries(directory: Path) -> None:
+    ground = Ground(directory)
+    writer = open_ledger_with(ground, 1)
+    a, b, c = writer.metadata.last_fragment.ensemble
+    (spare,) = set(ground.bookie_ids) - {a, b, c}
+    put(ground, writer, 0, 1, 1)
+    put(ground, writer, 1, 1, 1)  # entry 1 is acknowledged: a and b have it
+    ground.stop(a)
+    kill = KillAt(1 << 30)
+
+    def die_before_the_first_copy(place: str, operation: str, path: str) -> None:
+        if operation == "put_if_absent" and "/copies/" in path:
+            kill.is_dead = True
+        kill(place, operation, path)
+
+    with pytest.raises(Killed):
+        recover_ledger(ground.client(InlineRuntime(), die_before_the_first_copy), writer.ledger_id)
+    ground.stop(b)
+    try:
+        closed = recover_ledger(ground.client(), writer.ledger_id).value
+    except RecoveryUndecidedError:
+        return
+    assert closed.last_entry_id == 1, f"{c} and {spare} never had entry 1"
+
+
+@rule("rec_ec_at_close, rec_reads_orig", a_second_recovery_asks_who_held_the_entries)
+def _(patch: pytest.MonkeyPatch) -> None:
+    write_back = _LedgerRecovery._write_back
+
+    def publishing(self: _LedgerRecovery, decision: Decision) -> tuple[BookieId, ...]:
+        ensemble = list(self._ensemble)
+        alive = self._context.bookies.registrations()
+        joined = {}
+        for position in decision.unknown:
+            bookie = self._replacement(ensemble, {}, alive)
+            if bookie is not None:
+                ensemble[position] = bookie
+                joined[bookie] = alive[bookie].incarnation
+        update_ledger(
+            self._context.store,
+            self._ledger.ledger_id,
+            lambda old: with_incarnations(
+                old.with_new_ensemble(decision.first_recovered, tuple(ensemble)), joined
+            ),
+        )
+        return write_back(self, decision)
+
+    patch.setattr(_LedgerRecovery, "_write_back", publishing)
+
+
+# R10
+
+
+def a_reader_stops_at_what_is_confirmed(directory: Path) -> None:
+    ground = Ground(directory)
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    ensemble = writer.metadata.last_fragment.ensemble
+    release = threading.Event()
+
+    def hold(place: str, operation: str, path: str) -> None:
+        if place in ensemble[1:] and operation == "put_if_absent":
+            assert release.wait(30)
+
+    ground.before.append(hold)
+    future = writer.append_async(b"x")
+    ground.until(lambda: len(ground.files(ensemble[0], "slots")) == 1)
+    try:
+        reader = ledgers.open_ledger_no_recovery(ground.client(), writer.ledger_id)
+        assert reader.last_add_confirmed == -1, "entry 0 has one copy"
+    finally:
+        release.set()
+        future.result(10)
+        writer.close()
+
+
+@rule("R10", a_reader_stops_at_what_is_confirmed)
+def _(patch: pytest.MonkeyPatch) -> None:
+    read = client_reader.read_last_add_confirmed
+
+    def all_there_is(context: Any, ledger: Ledger) -> EntryId:
+        confirmed = read(context, ledger)
+        for bookie in ledger.metadata.last_fragment.ensemble:
+            try:
+                found = context.bookies.log(bookie, ledger).tail().entries
+            except BookieError:
+                continue
+            confirmed = EntryId(max(confirmed, found.last_entry_id))
+        return confirmed
+
+    patch.setattr(client_reader, "read_last_add_confirmed", all_there_is)
+
+
+# R13
+
+
+def an_ensemble_that_is_written_to_is_left_alone(directory: Path) -> None:
+    ground = Ground(directory)
+    writer = open_ledger_with(ground, 1)
+    lost = writer.metadata.last_fragment.ensemble[0]
+    ground.stop(lost)
+    work = FragmentWork(writer.ledger_id, EntryId(0), (lost,), None, False, None)
+
+    (row,) = rereplicate_fragment(ground.client(), work)
+
+    metadata = ground.context.store.read_ledger(writer.ledger_id).value
+    assert metadata.state is LedgerState.OPEN
+    assert metadata.last_fragment.ensemble == writer.metadata.last_fragment.ensemble
+    assert row.status == "left"
+
+
+@rule("rw_closed_only", an_ensemble_that_is_written_to_is_left_alone)
+def _(patch: pytest.MonkeyPatch) -> None:
+    ranges = LedgerMetadata.fragment_ranges
+
+    def with_ends(self: LedgerMetadata) -> Iterator[FragmentRange]:
+        for fragment in ranges(self):
+            last = fragment.last_entry_id
+            yield replace(fragment, last_entry_id=EntryId(0) if last is None else last)
+
+    patch.setattr(LedgerMetadata, "fragment_ranges", with_ends)
+
+
+# R15, R16
+
+
+def two_attempts_of_a_task_do_not_meet(directory: Path) -> None:
+    ground = Ground(directory)
+    table = pa.table({"n": range(5000)})
+    writer = ledgers.create_ledger(
+        ground.context, USUAL, schema=table.schema, entry_target_bytes=2000
+    )
+    plan = writer._adds.begin_bulk(None)
+    loser = write_local(plan, table.slice(0, 100), ground.context)
+    winner = write_local(plan, table, ground.context)
+    assert not any(result.failures for result in (*loser, *winner)), "names are unique"
+    writer._adds.end_bulk(plan, winner).result(10)
+    writer.close()
+    reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+    assert reader.read_arrow().equals(table)
+
+
+@rule("R15", two_attempts_of_a_task_do_not_meet)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FanOut, "_name", lambda self, c: f"{self._task:05d}-{c}.arrow")
+
+
+def a_ledger_made_again_under_an_old_id_is_another_one(directory: Path) -> None:
+    ground = Ground(directory, bookies=3)
+    for payload in (b"old", b"new"):
+        with ledgers.create_ledger(ground.context, USUAL, ledger_id=5) as writer:
+            writer.append(payload)
+        if payload == b"old":
+            ledgers.delete_ledger(ground.context, 5)
+    (entry,) = ledgers.open_ledger(ground.client(), 5).entries()
+    assert entry.payload == b"new"
+
+
+@rule("R16", a_ledger_made_again_under_an_old_id_is_another_one)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ThreadRuntime, "token", lambda self: "0" * 32)
+
+
+@pytest.mark.parametrize("case", RULES, ids=lambda case: case.name)
+def test_with_the_rule_the_story_goes_well(case: Rule, tmp_path: Path) -> None:
+    case.story(tmp_path)
+
+
+@pytest.mark.parametrize("case", RULES, ids=lambda case: case.name)
+def test_without_the_rule_the_story_goes_wrong(
+    case: Rule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case.take_out(monkeypatch)
+
+    with pytest.raises((AssertionError, BookKeeperError)):
+        case.story(tmp_path)
