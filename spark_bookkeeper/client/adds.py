@@ -21,6 +21,7 @@ from spark_bookkeeper.client.ensemble import change_ensemble, check_open, fenced
 from spark_bookkeeper.client.lane import Group, Lane
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.pending import PendingEntries, PendingEntry
+from spark_bookkeeper.client.promise import Promise, Resolved, resolve, shared_condition
 from spark_bookkeeper.errors import (
     AppendFailedError,
     BookKeeperError,
@@ -51,6 +52,8 @@ from spark_bookkeeper.protocol.writer import (
 if TYPE_CHECKING:
     from spark_bookkeeper.client.context import ClientContext
     from spark_bookkeeper.client.runtime import Condition
+
+_ONE_REQUESTED = AddRequested(1)
 
 ACKS_KEPT = 10_000
 """Slots of which is remembered who stored them, and when."""
@@ -97,7 +100,8 @@ class Adds:
         self._is_ended = False
         self._is_bulk_running = False
         self._is_delivering = False
-        self._to_deliver: deque[tuple[Future[int], BookKeeperError | None, int]] = deque()
+        self._promised = shared_condition()
+        self._to_deliver: deque[Resolved] = deque()
         self._left: dict[BookieId, str] = {}
         self._error: BookKeeperError | None = None
         self._acks: deque[SlotAck] = deque(maxlen=ACKS_KEPT)
@@ -111,7 +115,7 @@ class Adds:
 
         Waits while more than ``max_pending_bytes`` are on their way, or a bulk append runs.
         """
-        future = _promise()
+        future = Promise(self._promised)
         with self._changed:
             self._admit(sum(sizes), expected)
             now = self._runtime.now()
@@ -127,6 +131,26 @@ class Adds:
             self._pushed(len(payloads), future)
         if not payloads:
             self._deliver()
+        return future
+
+    def push_payload(self, payload: bytes, expected: int | None) -> Future[int]:
+        """The same for one entry of bytes, which is what must be quick."""
+        future, size = Promise(self._promised), len(payload)
+        with self._changed:
+            self._admit(size, expected)
+            self._length += size
+            self._pending.push(
+                PendingEntry(
+                    EntryId(self.machine.last_add_pushed + 1),
+                    size,
+                    self._length,
+                    self._runtime.now(),
+                    payload,
+                    None,
+                    future,
+                )
+            )
+            self._pushed(1, future)
         return future
 
     def begin_bulk(self, expected: int | None) -> BulkPlan:
@@ -148,7 +172,7 @@ class Adds:
 
     def end_bulk(self, plan: BulkPlan, results: Sequence[TaskResult]) -> Future[int]:
         """Number the entries that tasks wrote, and hand them to the lanes."""
-        future = _promise()
+        future = Promise(self._promised)
         with self._changed:
             self._is_bulk_running = False
             self._changed.notify_all()
@@ -203,11 +227,11 @@ class Adds:
         if not self._is_started:
             self._start()
 
-    def _pushed(self, count: int, future: Future[int]) -> None:
+    def _pushed(self, count: int, future: Promise) -> None:
         if count:
-            self.machine.step(AddRequested(count))
+            self.machine.step(_ONE_REQUESTED if count == 1 else AddRequested(count))
         else:
-            self._to_deliver.append((future, None, self.machine.last_add_pushed))
+            self._to_deliver.append(Resolved(future, None, self.machine.last_add_pushed))
         if self._idle:
             for lane in self._idle:
                 lane.bell.ring()
@@ -427,7 +451,7 @@ class Adds:
         acknowledged = self._pending.unanswered(through)
         for entry in acknowledged:
             if entry.future is not None:
-                self._to_deliver.append((entry.future, None, entry.entry_id))
+                self._to_deliver.append(Resolved(entry.future, None, entry.entry_id))
         self.confirmed_length = acknowledged[-1].length_after
         self._changed.notify_all()
 
@@ -435,7 +459,7 @@ class Adds:
         self._error = self._error or error
         for entry in self._pending.unanswered(self.machine.last_add_pushed):
             if entry.future is not None:
-                self._to_deliver.append((entry.future, self._error, NO_ENTRY))
+                self._to_deliver.append(Resolved(entry.future, self._error, NO_ENTRY))
         for lane in self._lanes.values():
             lane.retire()
         self._lanes.clear()
@@ -454,11 +478,7 @@ class Adds:
                     return
                 ready = list(self._to_deliver)
                 self._to_deliver.clear()
-            for future, error, entry_id in ready:
-                if error is None:
-                    future.set_result(entry_id)
-                else:
-                    future.set_exception(error)
+            resolve(self._promised, ready)
 
     # Ensemble change
 
@@ -505,13 +525,6 @@ class Adds:
             "ledger to recover it, and read to know",
             ledger_id=self.ledger.ledger_id,
         )
-
-
-def _promise() -> Future[int]:
-    """A future that its holder cannot cancel: an append cannot be taken back."""
-    future: Future[int] = Future()
-    future.set_running_or_notify_cancel()
-    return future
 
 
 def _failed_targets(results: Sequence[TaskResult]) -> list[tuple[int, BookieId, str]]:

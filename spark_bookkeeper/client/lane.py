@@ -81,6 +81,7 @@ class Group:
 
     def _encode(self, position: int, slot: int) -> bytes:
         quorum = self._ledger.metadata.quorum
+        is_whole = not quorum.is_striped
         return encode_add(
             self._ledger.key,
             self._ledger.encoding,
@@ -90,7 +91,7 @@ class Group:
             entries=[
                 NewEntry(e.entry_id, e.length_after, e.payload)
                 for e in self._entries
-                if e.payload is not None and quorum.holds(position, e.entry_id)
+                if e.payload is not None and (is_whole or quorum.holds(position, e.entry_id))
             ],
             parts=self.parts(position),
             spans=self.bulk.spans if self.bulk else (),

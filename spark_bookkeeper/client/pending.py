@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from spark_bookkeeper.bookie.entry import PlacedPart
+from spark_bookkeeper.client.promise import Promise
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 
 
@@ -24,7 +24,7 @@ class PendingEntry:
     payload: bytes | pa.RecordBatch | None
     """``None`` for an entry of a bulk append: its bytes are in part files."""
     bulk: BulkBlock | None = None
-    future: Future[int] | None = None
+    future: Promise | None = None
     """Where the caller waits; only the last entry of an append has one."""
 
 

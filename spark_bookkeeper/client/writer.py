@@ -20,6 +20,8 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
+_BYTES = (bytes, bytearray, memoryview)
+
 
 class LedgerWriter:
     """Appends to one ledger, in order, until it is closed.
@@ -38,6 +40,7 @@ class LedgerWriter:
         self._context = context
         self._adds = Adds(context, ledger, versioned)
         self._frames = frames
+        self._takes_bytes = ledger.encoding.has_payload
         self._is_closed = False
 
     @property
@@ -94,7 +97,7 @@ class LedgerWriter:
             frames = self._frames
             rows.check_schema(frames.schema(data), self.schema)
             return self._append_bulk(lambda plan: frames.write_parts(data, plan), expected_entry_id)
-        if not isinstance(data, bytes | bytearray | memoryview):
+        if not isinstance(data, _BYTES):
             table = rows.to_table(data, self.schema)
             if table.nbytes > 2 * self._adds.ledger.entry_target_bytes:
                 return self._append_bulk(
@@ -109,7 +112,7 @@ class LedgerWriter:
         Takes what ``append`` takes but Spark DataFrames. Waits only while more than
         ``max_pending_bytes`` are on their way.
         """
-        if not isinstance(data, bytes | bytearray | memoryview):
+        if not isinstance(data, _BYTES):
             if self._frames is not None and self._frames.is_frame(data):
                 raise InvalidArgumentError(
                     "append_async takes bytes, Arrow and pandas data; a Spark DataFrame is "
@@ -181,13 +184,13 @@ class LedgerWriter:
     def _push(
         self, data: bytes | bytearray | memoryview | pa.Table, expected: int | None
     ) -> Future[int]:
-        if isinstance(data, pa.Table):
-            batches = rows.entry_batches(data, self._adds.ledger.entry_target_bytes)
-            sizes = [pa.ipc.get_record_batch_size(batch) for batch in batches]
-            return self._adds.push(batches, sizes, expected)
-        if not self._adds.ledger.encoding.has_payload:
-            raise InvalidArgumentError(rows.schema_mismatch("bytes", self.schema))
-        return self._adds.push([bytes(data)], [len(data)], expected)
+        if isinstance(data, _BYTES):
+            if not self._takes_bytes:
+                raise InvalidArgumentError(rows.schema_mismatch("bytes", self.schema))
+            return self._adds.push_payload(bytes(data), expected)
+        batches = rows.entry_batches(data, self._adds.ledger.entry_target_bytes)
+        sizes = [pa.ipc.get_record_batch_size(batch) for batch in batches]
+        return self._adds.push(batches, sizes, expected)
 
     def _append_bulk(
         self, run: Callable[[BulkPlan], Sequence[TaskResult]], expected: int | None
