@@ -14,6 +14,7 @@ from spark_bookkeeper.cluster.background import (
     status,
     stop_detached,
 )
+from spark_bookkeeper.errors import InvalidArgumentError
 
 
 def _default_directory() -> Path:
@@ -91,10 +92,19 @@ def stop(settings: Settings, directory: Path) -> int:
 
 @local.command(name="status", epilog="Example: spark-bookkeeper local status --json")
 @_directory
+@click.option("--uri", "wants_uri", is_flag=True, help="Print the metadata URI and nothing else.")
 @click.pass_obj
-def show_status(settings: Settings, directory: Path) -> int:
+def show_status(settings: Settings, directory: Path, wants_uri: bool) -> int:
     """Whether the cluster runs, where its metadata is, and which bookies are alive."""
     found = status(directory)
+    if wants_uri and not settings.output.is_json:
+        if not found.is_running:
+            raise InvalidArgumentError(
+                f"no cluster runs in {found.directory}; `spark-bookkeeper local start --directory "
+                f"{found.directory}` starts one"
+            )
+        click.echo(found.metadata_uri)
+        return EXIT_DONE
     settings.output.result(_as_dict(found), lambda: _show(settings, found))
     return EXIT_DONE
 
