@@ -227,6 +227,11 @@ def test_a_job_never_asks_and_leaves_the_verb_of_the_command_line_as_it_is() -> 
     assert {"yes", "no_spark"} <= {parameter.name for parameter in JOBS["recover_bookie"].params}
 
 
+def affected(bk: sbk.BookKeeper, lost: str) -> int:
+    """How many ledgers name the lost bookie."""
+    return sum(lost in bookies.as_py() for bookies in bk.ledgers_arrow().column("bookies"))
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(900)
@@ -242,10 +247,16 @@ def test_killed_at_ten_random_moments_it_loses_nothing_and_finishes_when_it_is_l
         destroy(bk, lost)
         landed = 0
 
-        for _ in range(10):
-            job = submit("recover_bookie", bk.metadata_uri, lost, "--bytes-per-second", 3_000_000)
-            # From before the session exists until well into the copying.
-            deadline = time.monotonic() + dice.uniform(2.0, 9.0)
+        for kill in range(10):
+            left = affected(bk, lost)
+            job = submit("recover_bookie", bk.metadata_uri, lost, "--bytes-per-second", 250_000)
+            if kill % 2:  # once it has begun to change metadata
+                while job.poll() is None and affected(bk, lost) == left:
+                    time.sleep(0.1)
+                moment = dice.uniform(0, 1.5)
+            else:  # from before there is a session until it is at work
+                moment = dice.uniform(2, 12)
+            deadline = time.monotonic() + moment
             while job.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.02)
             landed += job.poll() is None
@@ -253,7 +264,8 @@ def test_killed_at_ten_random_moments_it_loses_nothing_and_finishes_when_it_is_l
             job.communicate()
             for writer in dice.sample(writers[:150], 5):
                 assert bk.open_ledger(writer.ledger_id).read_arrow().num_rows == 2_000
-        assert landed >= 5, "most kills meet a job at work"
+        assert landed == 10, "every kill meets a job at work"
+        assert 0 < affected(bk, lost) < 160, "some of the work was done by jobs that were killed"
 
         code, stdout, stderr = finish(submit("recover_bookie", bk.metadata_uri, lost, "--json"))
         assert code == 0, stderr
