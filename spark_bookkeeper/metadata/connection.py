@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -191,6 +191,34 @@ class Connection:
     def children_of_many(self, paths: Iterable[str]) -> Iterator[tuple[str, list[str] | None]]:
         """The children of many nodes, in order; ``None`` for a node that is not there."""
         return self._pipelined(paths, self._client.get_children_async, list, self.children)
+
+    def families(
+        self, parents: Sequence[str], expected: Iterable[str]
+    ) -> tuple[dict[str, list[str]], dict[str, Node | None]]:
+        """The children of some nodes, and nodes expected to be among them, in one round trip.
+
+        Returns:
+            names in no order for each parent, none for one that is not there; and what was read
+            of the expected ones, after the names: ``None`` for one that is not there.
+        """
+        names: dict[str, list[str]] = {}
+        nodes: dict[str, Node | None] = {}
+
+        def send(path: str) -> Any:
+            ask = self._client.get_children_async if path in parents else self._client.get_async
+            return ask(path)
+
+        def again(path: str) -> list[str] | Node:
+            return self.children(path) if path in parents else self.get(path)
+
+        for path, answer in self._pipelined((*parents, *expected), send, _names_or_node, again):
+            if path in parents:
+                assert not isinstance(answer, Node)
+                names[path] = answer or []
+            else:
+                assert not isinstance(answer, list)
+                nodes[path] = answer
+        return names, nodes
 
     # Writing
 
@@ -470,6 +498,10 @@ class Connection:
 def _node(answer: Any) -> Node:
     data, stat = answer
     return Node(bytes(data or b""), stat.version, stat.ephemeralOwner)
+
+
+def _names_or_node(answer: Any) -> list[str] | Node:
+    return answer if isinstance(answer, list) else _node(answer)
 
 
 def _version(stat: Any) -> int:

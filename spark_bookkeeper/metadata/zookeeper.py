@@ -69,6 +69,8 @@ class ZooKeeperStore:
         self._token = token
         self._session_timeout_ms = session_timeout_ms
         self._has_cluster = False
+        self._registered: tuple[str, ...] = ()
+        """Paths of the registrations as they were last seen."""
         self._has_long_ids: bool | None = None
         self._zk = Connection(
             self.uri.hosts,
@@ -233,17 +235,22 @@ class ZooKeeperStore:
     def registrations(self) -> Sequence[Registration]:
         self._require_cluster()
         found: dict[BookieId, Registration] = {}
+        parents = (paths.available(self._root), paths.available_readonly(self._root))
+        # The bookies of last time are asked for together with the names: they seldom change.
+        names, nodes = self._zk.families(parents, self._registered)
+        now = [f"{p}/{name}" for p in parents for name in names[p] if name != paths.READONLY]
+        nodes.update(self._zk.get_many([path for path in now if path not in nodes]))
+        self._registered = tuple(now)
         # A bookie that changes its mode is in both places for a moment. The second, read-only,
         # wins: not to write to a bookie is never wrong.
-        for readonly in (False, True):
-            parent = (paths.available_readonly if readonly else paths.available)(self._root)
-            names = [name for name in self._names(parent) if name != paths.READONLY]
-            for path, node in self._zk.get_many(f"{parent}/{name}" for name in names):
-                if node is not None:
-                    bookie_id = BookieId(path.rsplit("/", 1)[1])
-                    found[bookie_id] = decode_registration(
-                        bookie_id, node.data, path, readonly=readonly
-                    )
+        for path in now:
+            parent, _, name = path.rpartition("/")
+            node = nodes[path]
+            if node is not None:
+                bookie_id = BookieId(name)
+                found[bookie_id] = decode_registration(
+                    bookie_id, node.data, path, readonly=parent == parents[1]
+                )
         return [found[bookie_id] for bookie_id in sorted(found)]
 
     def register(self, registration: Registration) -> None:
