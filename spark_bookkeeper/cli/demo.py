@@ -122,7 +122,7 @@ class _Story:
         self, bk: BookKeeper, place: Path, source: pa.Table
     ) -> tuple[int, BookieId]:
         self._headline("A writer in a process of its own; entries go in stripes to 3 of 4 bookies")
-        with WriterProcess(bk.metadata_uri, place / "rows.arrow", place / "writer.log") as writer:
+        with WriterProcess(bk.metadata_uri, place / "rows.arrow", place / "writer") as writer:
             self._say(f"process {writer.pid} starts Spark ...")
             writer.wait_for("ready")
             created = writer.wait_for("created")

@@ -29,10 +29,10 @@ class WriterProcess:
     Args:
         metadata_uri: the cluster.
         rows: an Arrow file of the rows to append.
-        log: a file for what it says on stderr.
+        scratch: a directory for its log and for what its Spark leaves behind when it is killed.
     """
 
-    def __init__(self, metadata_uri: str, rows: Path, log: Path) -> None:
+    def __init__(self, metadata_uri: str, rows: Path, scratch: Path) -> None:
         self._command = [
             sys.executable,
             "-m",
@@ -40,7 +40,15 @@ class WriterProcess:
             metadata_uri,
             str(rows),
         ]
-        self._log = log
+        scratch.mkdir()
+        self._log = scratch / "writer.log"
+        java = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} -Djava.io.tmpdir={scratch}".strip()
+        self._environment = {
+            **os.environ,
+            "TMPDIR": str(scratch),
+            "SPARK_LOCAL_DIRS": str(scratch),
+            "JAVA_TOOL_OPTIONS": java,
+        }
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
 
     def __enter__(self) -> WriterProcess:
@@ -50,6 +58,7 @@ class WriterProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                env=self._environment,
                 start_new_session=True,  # killed with its Java, and not by our own Ctrl-C
             )
         self._listener = threading.Thread(target=self._listen, daemon=True)
