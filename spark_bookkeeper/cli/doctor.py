@@ -6,7 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
@@ -167,7 +167,7 @@ def _cluster(bk: BookKeeper) -> Iterator[Finding]:
             "start them: spark-bookkeeper bookie start --bookie-id HOST:3181 --root DIRECTORY",
         )
     named = {bookie for metadata in ledgers.values() for bookie in metadata.bookies()}
-    look = _Look(bk, instance_id, alive, cookies)
+    look = _Look(bk, instance_id, alive, cookies, named)
     known = sorted(alive.keys() | cookies.keys() | named)
     yield from bk.context.runtime.map(look.at, known)
     yield from _ledgers(ledgers, set(known) - alive.keys())
@@ -181,12 +181,22 @@ class _Look:
     instance_id: str
     alive: Mapping[BookieId, Registration]
     cookies: Mapping[BookieId, Cookie]
+    named: Set[BookieId]
+    """Bookies that some ledger counts on."""
 
     def at(self, bookie: BookieId) -> Finding:
         check = f"bookie {bookie}"
         live, cookie = self.alive.get(bookie), self.cookies.get(bookie)
         if live is None:
             where = f"; its storage was {cookie.root_uri}" if cookie else "; it has no cookie"
+            if bookie not in self.named:
+                return Finding(
+                    check,
+                    "warning",
+                    f"not registered{where}, and no ledger counts on it",
+                    "start its agent again, or have it forgotten: "
+                    f"spark-bookkeeper bookie recover {bookie} --delete-cookie",
+                )
             return Finding(
                 check,
                 "problem",

@@ -51,6 +51,19 @@ def test_a_lost_bookie_is_a_problem_for_the_ledgers_on_it(
     assert found["entries below their ack quorum"]["verdict"] == "ok"
 
 
+def test_a_lost_bookie_that_nobody_counts_on_is_no_problem(
+    own_cluster: LocalCluster, call_own: Call
+) -> None:
+    lost = own_cluster.bookie_ids[0]
+    own_cluster.stop_bookie(lost, destroy=True)
+
+    done = call_own("doctor")
+    forgotten = call_own("bookie", "recover", lost, "--delete-cookie", "--yes", "--no-spark")
+
+    assert (done.code, "--delete-cookie" in done.out, forgotten.code) == (0, True, 0)
+    assert f"bookie {lost}" not in findings(call_own)
+
+
 def test_a_partition_that_was_exchanged_is_noticed(
     own_cluster: LocalCluster, call_own: Call
 ) -> None:

@@ -1,0 +1,134 @@
+"""Repair makes missing and damaged copies again where they belong, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.check_ledgers import check_ledgers
+from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
+from spark_bookkeeper.replication.report import RecoveryReport
+from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.testing.ground import Ground
+
+
+def written(ground: Ground, quorum: Quorum | None = None) -> LedgerWriter:
+    with ledgers.create_ledger(ground.context, quorum or Quorum(3, 3, 2)) as writer:
+        for i in range(10):
+            writer.append(b"%d" % i * 50)
+    return writer
+
+
+def repaired(ground: Ground, dry_run: bool = False) -> RecoveryReport:
+    client = ground.client()
+    return repair_ledgers(client, LocalRunner(client), None, dry_run=dry_run)
+
+
+def is_whole(ground: Ground) -> bool:
+    client = ground.client()
+    return check_ledgers(client, LocalRunner(client), None, 100).is_complete
+
+
+def drop_slots(ground: Ground, bookie: str, count: int) -> None:
+    for path in ground.files(bookie, "slots")[-count:]:
+        path.unlink()
+
+
+def damage(ground: Ground, bookie: str, number: int) -> None:
+    path = ground.files(bookie, "slots")[number]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (4, 3, 2)])
+def test_copies_that_never_arrived_and_a_damaged_file_are_made_again(
+    ground: Ground, sizes: tuple[int, int, int]
+) -> None:
+    writer = written(ground, Quorum(*sizes))
+    before = writer.metadata.fragments
+    short, damaged = writer.metadata.last_fragment.ensemble[:2]
+    drop_slots(ground, short, 2)
+    damage(ground, damaged, 1)
+
+    report = repaired(ground)
+
+    assert {(row.source, row.target, row.status) for row in report.rows} == {
+        (short, short, "replicated"),
+        (damaged, damaged, "replicated"),
+    }
+    assert is_whole(ground)
+    assert ground.context.store.read_ledger(writer.ledger_id).value.fragments == before
+
+
+def test_a_whole_ledger_has_nothing_to_repair_and_so_has_a_repaired_one(ground: Ground) -> None:
+    writer = written(ground)
+    assert repaired(ground).rows == ()
+    drop_slots(ground, writer.metadata.last_fragment.ensemble[0], 3)
+
+    first, second = repaired(ground), repaired(ground)
+
+    assert (first.counts, second.rows) == ({"replicated": 1}, ())
+
+
+def test_a_dry_run_says_what_a_run_would_do_and_copies_nothing(ground: Ground) -> None:
+    writer = written(ground)
+    short = writer.metadata.last_fragment.ensemble[0]
+    drop_slots(ground, short, 2)
+
+    plan = repaired(ground, dry_run=True)
+
+    assert [(row.source, row.status) for row in plan.rows] == [(short, "planned")]
+    assert ground.files(short, "copies") == []
+    assert not is_whole(ground)
+
+
+def test_what_is_on_a_lost_bookie_is_left_with_the_reason(ground: Ground) -> None:
+    writer = written(ground)
+    down, wiped, _ = writer.metadata.last_fragment.ensemble
+    ground.stop(down)
+    ground.format(wiped)
+
+    report = repaired(ground)
+
+    assert {(row.source, row.status) for row in report.rows} == {(down, "left"), (wiped, "left")}
+    assert all(row.reason for row in report.rows)
+    assert not report.is_complete
+
+
+def test_an_entry_without_any_good_copy_is_unrecoverable_and_named(ground: Ground) -> None:
+    writer = written(ground)
+    for bookie in writer.metadata.last_fragment.ensemble:
+        damage(ground, bookie, 3)
+
+    report = repaired(ground)
+
+    assert report.counts == {"unrecoverable": 3}
+    assert "entry 3" in str(report.rows[0].reason)
+
+
+def test_the_last_fragment_of_an_open_ledger_belongs_to_its_writer(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 2))
+    for i in range(10):
+        writer.append(b"%d" % i * 50)
+    writer.flush()
+    damage(ground, writer.metadata.last_fragment.ensemble[0], 2)
+
+    report = repaired(ground)
+
+    assert [row.status for row in report.rows] == ["left"]
+    assert "recover it first" in str(report.rows[0].reason)
+    assert ground.files(writer.metadata.last_fragment.ensemble[0], "copies") == []
+    writer.close()
+
+
+def test_a_ledger_that_is_not_there_is_gone(ground: Ground) -> None:
+    client = ground.client()
+
+    report = repair_ledgers(client, LocalRunner(client), [LedgerId(77)])
+
+    assert [row.status for row in report.rows] == ["gone"]
+    assert report.is_complete
