@@ -1,0 +1,192 @@
+"""A ledger whose ensemble mixes local disk and two buckets, and loses any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.bookie.format import wipe_partition
+from spark_bookkeeper.bookie.roots import open_storage
+from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.cluster.agent import BookieAgent
+from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
+from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.testing.rows import check_numbered_ledger, numbered, numbered_table
+from spark_bookkeeper.testing.s3 import S3Server
+from spark_bookkeeper.testing.sessions import connect_without_spark
+
+pytestmark = [pytest.mark.integration, pytest.mark.s3]
+
+
+class MixedCluster:
+    """Bookies wherever a root URI points, each with an agent in this process."""
+
+    def __init__(self, directory: Path, server: S3Server) -> None:
+        self.directory = directory
+        self.server = server
+        self.zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
+        self.zookeeper.start()
+        self.runtime = ThreadRuntime()
+        self.uri = f"zk://{self.zookeeper.address}/ledgers"
+        self.store = ZooKeeperStore(self.uri, token=self.runtime.token)
+        self.store.initialize_cluster()
+        self.agents: dict[str, BookieAgent] = {}
+        self.roots: dict[str, str] = {}
+
+    def start(self, kind: str) -> str:
+        """A new bookie on local ``disk`` or in a ``bucket`` of its own."""
+        bookie = f"10.0.0.{len(self.roots) + 1}:3181"
+        if kind == "disk":
+            root = self.directory / bookie
+            root.mkdir()
+            self.roots[bookie] = root.as_uri()
+        else:
+            self.roots[bookie] = f"s3://{self.server.make_bucket()}/bookies/{bookie}"
+        storage = open_storage(self.roots[bookie], self.server.storage_options)
+        agent = BookieAgent(self.store, storage, BookieId(bookie), self.runtime)
+        agent.start()
+        self.agents[bookie] = agent
+        return bookie
+
+    def kind(self, bookie: str) -> str:
+        return "bucket" if self.roots[bookie].startswith("s3://") else "disk"
+
+    def wipe(self, bookie: str) -> None:
+        """Everything in its partition is gone, and nobody has told the cluster."""
+        wipe_partition(open_storage(self.roots[bookie], self.server.storage_options))
+
+    def stop(self, bookie: str) -> None:
+        self.agents.pop(bookie).stop()
+
+    def close(self) -> None:
+        for agent in self.agents.values():
+            agent.stop()
+        self.store.close()
+        self.zookeeper.stop()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto")
+    with S3Server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory, server: S3Server) -> Iterator[MixedCluster]:
+    """Three bookies that run at any time, on disks and in buckets; a test that stops one has
+    started another.
+    """
+    cluster = MixedCluster(tmp_path_factory.mktemp("mixed"), server)
+    for kind in ("disk", "bucket", "bucket"):
+        cluster.start(kind)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def bk(mixed: MixedCluster) -> Iterator[BookKeeper]:
+    options = mixed.server.storage_options
+    with connect_without_spark(mixed.uri, storage_options=options) as connected:
+        yield connected
+
+
+def write_300_rows(bk: BookKeeper, quorum: tuple[int, int, int] = (3, 3, 2)) -> int:
+    ensemble_size, write_quorum_size, ack_quorum_size = quorum
+    with bk.create_ledger(
+        ensemble_size=ensemble_size,
+        write_quorum_size=write_quorum_size,
+        ack_quorum_size=ack_quorum_size,
+        entry_target_bytes=512,
+    ) as writer:
+        for number in range(100):
+            writer.append_async(numbered(number))
+        writer.append(numbered_table(100, 200))
+    return writer.ledger_id
+
+
+@pytest.mark.parametrize("quorum", [(3, 3, 2), (3, 2, 2)])
+def test_a_ledger_on_a_disk_and_two_buckets_is_written_read_and_recovered(
+    mixed: MixedCluster, bk: BookKeeper, quorum: tuple[int, int, int]
+) -> None:
+    closed = write_300_rows(bk, quorum)
+    writer = bk.create_ledger(entry_target_bytes=512)
+    writer.append(numbered_table(0, 150))
+    writer.abandon()
+
+    bk.open_ledger(writer.ledger_id)
+
+    kinds = sorted(map(mixed.kind, bk.ledger(closed).fragments[0].ensemble))
+    assert kinds == ["bucket", "bucket", "disk"]
+    assert check_numbered_ledger(bk, closed, -1, 300) == 300
+    assert check_numbered_ledger(bk, writer.ledger_id, -1, 150) == 150
+    report = bk.check_ledgers([closed, writer.ledger_id], percentage=100)
+    assert report.is_complete, report.unfinished
+
+
+def test_with_the_object_store_away_a_disk_is_enough_to_read(
+    mixed: MixedCluster, bk: BookKeeper
+) -> None:
+    ledger_id = write_300_rows(bk)
+
+    options = {
+        **mixed.server.storage_options,
+        "client_kwargs": {"endpoint_url": "http://127.0.0.1:9"},
+    }
+    with connect_without_spark(mixed.uri, storage_options=options) as cut_off:
+        assert cut_off.open_ledger(ledger_id).read_arrow().equals(numbered_table(0, 300))
+        report = cut_off.check_ledgers([ledger_id], percentage=100)
+
+    assert sorted(row.status for row in report.rows) == ["healthy", "unavailable", "unavailable"]
+
+
+def test_a_bucket_wiped_under_a_writer_is_replaced_and_nothing_is_lost(
+    mixed: MixedCluster, bk: BookKeeper
+) -> None:
+    spare = mixed.start("bucket")
+    writer = bk.create_ledger(entry_target_bytes=512)
+    writer.append(numbered(0))
+    ensemble = writer.metadata.last_fragment.ensemble
+    wiped = next(b for b in ensemble if mixed.kind(b) == "bucket" and b != spare)
+
+    mixed.wipe(wiped)
+    number = 0
+    while wiped in writer.metadata.last_fragment.ensemble:
+        number += 1
+        assert writer.append(numbered(number)) == number
+    writer.append(numbered_table(number + 1, 100))
+    writer.close()
+
+    assert len(writer.metadata.fragments) == 2
+    assert check_numbered_ledger(bk, writer.ledger_id, -1, number + 101, copies=1) == number + 101
+    mixed.stop(wiped)
+    report = bk.recover_bookie(wiped)
+    assert report.is_complete, report.unfinished
+    assert check_numbered_ledger(bk, writer.ledger_id, -1, number + 101) == number + 101
+
+
+@pytest.mark.parametrize("lost", ["bucket", "disk"])
+def test_a_disk_or_a_bucket_that_is_lost_is_made_again_on_another_bookie(
+    mixed: MixedCluster, bk: BookKeeper, lost: str
+) -> None:
+    ledger_id = write_300_rows(bk, (3, 2, 2))
+    ensemble = bk.ledger(ledger_id).fragments[0].ensemble
+    bookie = next(b for b in ensemble if mixed.kind(b) == lost)
+    mixed.stop(bookie)
+    mixed.wipe(bookie)
+
+    assert bk.open_ledger(ledger_id).read_arrow().equals(numbered_table(0, 300))
+    spare = mixed.start("disk" if lost == "bucket" else "bucket")
+    report = bk.recover_bookie(bookie)
+
+    assert report.is_complete, report.unfinished
+    assert {row.target for row in report.rows} == {spare}
+    assert bookie not in bk.ledger(ledger_id).fragments[0].ensemble
+    assert check_numbered_ledger(bk, ledger_id, -1, 300) == 300
+    assert bk.check_ledgers([ledger_id], percentage=100).is_complete
+    assert bk.recover_bookie(bookie).rows == ()

@@ -1,0 +1,146 @@
+"""Ctrl-C at any moment: the process ends, leaves no other behind, and nothing is half done."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.testing.actors import Actor
+from spark_bookkeeper.testing.rows import check_numbered_ledger, numbered
+from spark_bookkeeper.testing.sessions import connect_without_spark
+
+pytestmark = pytest.mark.integration
+
+QUICK = ("--patience-ms", "2000")
+"""How long the end of a session with a ZooKeeper that hangs may take."""
+
+
+def until(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
+        time.sleep(0.01)
+
+
+def interrupted(actor: Actor) -> None:
+    """It ends as a program does that was interrupted, and soon."""
+    children = psutil.Process(actor.process.pid).children(recursive=True)
+    actor.interrupt()
+    began = time.monotonic()
+    code, noise = actor.wait()
+    assert time.monotonic() - began < 30
+    assert code in (-signal.SIGINT, 1, 130)
+    assert "KeyboardInterrupt" in noise
+    assert "Exception ignored" not in noise
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert alive == []
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("small", 1), ("bulk", 400), ("both", 700)])
+def test_during_an_append(cluster: LocalCluster, bk: BookKeeper, kind: str, rows: int) -> None:
+    with Actor("write", cluster.metadata_uri, "--kind", kind) as writer:
+        writer.wait_for("rows", at_least=rows)
+
+        interrupted(writer)
+
+        assert bk.ledger(writer.ledger_id).state == "OPEN"  # left to recovery, not cut short
+        bk.open_ledger(writer.ledger_id)
+        check_numbered_ledger(bk, writer.ledger_id, *writer.acknowledged)
+
+
+def test_during_a_close(tmp_path: Path) -> None:
+    with (
+        LocalCluster(tmp_path / "c", bookies=3) as cluster,
+        Actor("write", cluster.metadata_uri, *QUICK, "--rows", 100, "--wait") as writer,
+    ):
+        writer.wait_for("written")
+        pid = cluster.zookeeper.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)  # the close waits for an answer
+        try:
+            writer.tell("close")
+            writer.wait_for("closing")
+            process = psutil.Process(writer.process.pid)
+            until(lambda: process.status() == psutil.STATUS_SLEEPING, "it waits")
+            interrupted(writer)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        with connect_without_spark(cluster.metadata_uri) as bk:
+            assert bk.ledger(writer.ledger_id).state in ("OPEN", "CLOSED")
+            bk.open_ledger(writer.ledger_id)
+            assert check_numbered_ledger(bk, writer.ledger_id, 99, 100) == 100
+
+
+def test_during_a_recovery(tmp_path: Path) -> None:
+    with (
+        LocalCluster(tmp_path / "c", bookies=4) as cluster,
+        Actor("write", cluster.metadata_uri) as writer,
+    ):
+        writer.wait_for("rows", at_least=300)
+        writer.kill()
+        pid = cluster.zookeeper.pid
+        assert pid is not None
+        with Actor("recover", cluster.metadata_uri, writer.ledger_id, *QUICK) as recoverer:
+            recoverer.wait_for("connected")
+            os.kill(pid, signal.SIGSTOP)
+            try:
+                interrupted_or_done(recoverer)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+        with connect_without_spark(cluster.metadata_uri) as bk:
+            bk.open_ledger(writer.ledger_id)
+            check_numbered_ledger(bk, writer.ledger_id, *writer.acknowledged)
+
+
+def interrupted_or_done(actor: Actor) -> None:
+    """A small recovery may be over before the signal arrives."""
+    actor.interrupt()
+    code, noise = actor.wait()
+    assert code in (-signal.SIGINT, 0, 1, 130)
+    assert code == 0 or "KeyboardInterrupt" in noise
+
+
+def test_in_a_process_that_holds_a_whole_cluster(tmp_path: Path) -> None:
+    with Actor("local", tmp_path / "c") as owner:
+        uri, server = owner.wait_for("uri"), owner.wait_for("zookeeper")
+        with connect_without_spark(uri) as bk:
+            with bk.create_ledger() as closed:
+                closed.append(numbered(0))
+            opened = bk.create_ledger()
+            opened.append(numbered(0))
+            opened.abandon()
+
+        interrupted(owner)
+
+        assert not psutil.pid_exists(server)
+    with (
+        LocalCluster(tmp_path / "c") as again,
+        connect_without_spark(again.metadata_uri) as bk,
+    ):
+        assert again.metadata_uri == uri
+        assert len(bk.context.store.registrations()) == 3
+        bk.open_ledger(opened.ledger_id)
+        for ledger_id in (closed.ledger_id, opened.ledger_id):
+            assert check_numbered_ledger(bk, ledger_id, 0, 1) == 1
+
+
+@pytest.mark.parametrize("delay_ms", [200, 1200, 2200])
+def test_while_a_whole_cluster_starts(tmp_path: Path, delay_ms: int) -> None:
+    with Actor("local", tmp_path / "c") as owner:
+        time.sleep(delay_ms / 1000)  # an arbitrary moment of its start is what is wanted
+        children = psutil.Process(owner.process.pid).children(recursive=True)
+        owner.interrupt()
+        code, _ = owner.wait()
+        assert code != 0
+        _, alive = psutil.wait_procs(children, timeout=20)
+        assert alive == []
+    with LocalCluster(tmp_path / "c", bookies=3) as again:
+        assert len(again.running_bookie_ids) == 3

@@ -1,0 +1,376 @@
+"""Storage partitions on bad days: full, forbidden, somebody else's, without their agent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.bookie.local import LocalStorage
+from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.cluster.agent import BookieAgent
+from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.cluster.ownership import format_bookie
+from spark_bookkeeper.config import BookieConfig
+from spark_bookkeeper.errors import (
+    AppendFailedError,
+    CookieMismatchError,
+    EntryUnreadableError,
+    InvalidArgumentError,
+    NotEnoughBookiesError,
+)
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.testing.actors import Actor
+from spark_bookkeeper.testing.rows import (
+    check_numbered_ledger,
+    check_replicas,
+    numbered,
+    numbered_table,
+)
+from spark_bookkeeper.testing.sessions import connect_without_spark
+
+pytestmark = pytest.mark.integration
+
+ENDLESS = BookieConfig(
+    probe_interval_ms=60_000, readonly_below_free_bytes=0, writable_above_free_bytes=0
+)
+"""The agent does not see the end of the space coming: writers meet it first."""
+
+CAPABLE = "-dac_override,-dac_read_search"
+"""What root has to lose for permissions to mean something to it."""
+
+
+def until(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
+        time.sleep(0.01)
+
+
+def tree_of(root: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+# Whose partition is it?
+
+
+def test_a_partition_of_another_cluster_is_refused_and_stays_as_it_is(
+    cluster: LocalCluster, bk: BookKeeper, tmp_path: Path
+) -> None:
+    runtime = ThreadRuntime()
+    with LocalCluster(tmp_path / "other", bookies=1) as other:
+        foreign = other.bookie_ids[0]
+        other.stop_bookie(foreign)
+        before = tree_of(other.root_of(foreign))
+        storage = LocalStorage(other.root_of(foreign))
+        store = bk.context.store
+        for bookie in (foreign, "10.0.0.7:3181"):
+            agent = BookieAgent(store, storage, BookieId(bookie), runtime)
+            with pytest.raises(CookieMismatchError) as caught:
+                agent.start()
+            assert "belongs to another cluster" in caught.value.message
+            assert store.instance_id() in caught.value.message
+            assert "Nothing was changed" in caught.value.message
+            assert "What to do:" in caught.value.message
+            with pytest.raises(InvalidArgumentError, match="belongs to bookie") as refused:
+                format_bookie(store, storage, BookieId("10.0.0.7:3181"), token=runtime.token)
+            assert "last good copy" in refused.value.message
+        assert tree_of(other.root_of(foreign)) == before
+    assert "10.0.0.7:3181" not in {c.value.bookie_id for c in bk.context.store.cookies()}
+
+
+def test_formatting_what_may_hold_the_last_good_copy_is_refused_naming_the_ledgers(
+    cluster: LocalCluster, bk: BookKeeper
+) -> None:
+    with bk.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1) as writer:
+        writer.append(numbered(0))
+    bookie = writer.metadata.fragments[0].ensemble[0]
+    storage = LocalStorage(cluster.root_of(bookie))
+    token = ThreadRuntime().token
+
+    with pytest.raises(InvalidArgumentError, match="is alive; stop its agent first"):
+        format_bookie(bk.context.store, storage, BookieId(bookie), token=token)
+    cluster.stop_bookie(bookie)
+    before = tree_of(cluster.root_of(bookie))
+    with pytest.raises(InvalidArgumentError) as caught:
+        format_bookie(bk.context.store, storage, BookieId(bookie), token=token)
+
+    assert f"ledger {writer.ledger_id}" in caught.value.message
+    assert f"spark-bookkeeper bookie recover {bookie}" in caught.value.message
+    assert "Nothing was changed" in caught.value.message
+    assert tree_of(cluster.root_of(bookie)) == before
+    report = bk.recover_bookie(bookie)  # what it says to do first: it still answers as a source
+    assert report.is_complete, report.unfinished
+    format_bookie(bk.context.store, storage, BookieId(bookie), token=token)
+    cluster.start_bookie(bookie)
+    assert check_numbered_ledger(bk, writer.ledger_id, 0, 1) == 1
+
+
+# Full
+
+
+class SmallDisk:
+    """A file system of a few MiB of its own, mounted where a bookie will be."""
+
+    def __init__(self, root: Path, size: str) -> None:
+        self.root = root
+        root.mkdir(parents=True)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "spark-bookkeeper-test", str(root)]
+        if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+            pytest.skip("mounting a small file system needs root, and mount to be allowed")
+
+    def remount(self, options: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,{options}", self.root], check=True)
+
+    def shrink(self) -> None:
+        self.remount("size=2m")
+
+    def unmount(self) -> None:
+        subprocess.run(["umount", "-l", self.root], check=True)
+
+
+@pytest.fixture
+def small_disks(tmp_path: Path) -> Iterator[list[SmallDisk]]:
+    """Bookies 1 and 2 of the cluster ``tmp_path/c`` will be on disks of their own.
+
+    They are large enough to be probed; ``shrink`` leaves 2 MiB of them.
+    """
+    disks: list[SmallDisk] = []
+    try:
+        for number in (1, 2):
+            disks.append(SmallDisk(tmp_path / "c" / "bookies" / str(number), "16m"))
+        yield disks
+    finally:
+        for disk in disks:
+            disk.unmount()
+
+
+@pytest.mark.parametrize("kind", ["small", "bulk"])
+def test_a_full_disk_is_replaced_and_nothing_half_done_is_left(
+    tmp_path: Path, small_disks: list[SmallDisk], kind: str
+) -> None:
+    with (
+        LocalCluster(tmp_path / "c", bookies=5, config=ENDLESS) as cluster,
+        connect_without_spark(cluster.metadata_uri) as bk,
+    ):
+        full = set(cluster.bookie_ids[:2])
+        for disk in small_disks:
+            disk.shrink()
+        writer = bk.create_ledger(entry_target_bytes=64 << 10)
+        while not full & set(writer.metadata.last_fragment.ensemble):
+            writer.close()
+            writer = bk.create_ledger(entry_target_bytes=64 << 10)
+        rows = 0
+        while full & set(writer.metadata.last_fragment.ensemble):
+            if kind == "small":
+                writer.append_async(numbered(rows, 20_000))
+                rows += 1
+                if rows % 50 == 0:
+                    writer.flush()
+            else:
+                writer.append(numbered_table(rows, 20, 20_000))
+                rows += 20
+            assert rows < 2000
+        writer.close()
+
+        assert len(writer.metadata.fragments) >= 2
+        assert check_numbered_ledger(bk, writer.ledger_id, -1, rows) == rows
+        for bookie in full:  # every file that has a name is whole
+            for fragment in writer.metadata.fragments:
+                if bookie in fragment.ensemble:
+                    log = bk.context.bookies.log(bookie, bk.open_ledger(writer.ledger_id).ledger)
+                    assert log.verify().damages == ()
+                    assert list(log.records())
+                    break
+
+
+def test_with_every_disk_full_the_append_fails_and_says_what_is_certain(
+    tmp_path: Path, small_disks: list[SmallDisk]
+) -> None:
+    with (
+        LocalCluster(tmp_path / "c", bookies=2, config=ENDLESS) as cluster,
+        connect_without_spark(cluster.metadata_uri) as bk,
+    ):
+        for disk in small_disks:
+            disk.shrink()
+        writer = bk.create_ledger(ensemble_size=2, write_quorum_size=2, ack_quorum_size=2)
+        acknowledged = -1
+
+        def fill() -> None:
+            nonlocal acknowledged
+            for number in range(500):
+                acknowledged = writer.append(numbered(number, 20_000))
+
+        with pytest.raises(AppendFailedError) as caught:
+            fill()
+
+        assert acknowledged > 20
+        text = caught.value.message
+        assert "No space left" in text
+        assert f"Entries after {acknowledged} may or may not be written" in text
+        assert all(bookie in text for bookie in cluster.bookie_ids)
+        with pytest.raises(AppendFailedError):
+            writer.close()
+        for disk in small_disks:
+            disk.remount("size=8m")
+        assert bk.open_ledger(writer.ledger_id).last_add_confirmed >= acknowledged
+        check_numbered_ledger(bk, writer.ledger_id, acknowledged, acknowledged + 1)
+
+
+def test_an_agent_sees_a_full_disk_and_new_ledgers_go_elsewhere(
+    tmp_path: Path, small_disks: list[SmallDisk]
+) -> None:
+    config = BookieConfig(
+        probe_interval_ms=50, readonly_below_free_bytes=1 << 20, writable_above_free_bytes=1 << 20
+    )
+    with (
+        LocalCluster(tmp_path / "c", bookies=4, config=config) as cluster,
+        connect_without_spark(cluster.metadata_uri) as bk,
+    ):
+
+        def states() -> dict[str, str]:
+            return {row["bookie_id"]: row["state"] for row in bk.bookies_arrow().to_pylist()}
+
+        full = cluster.bookie_ids[0]
+        small_disks[0].shrink()
+        filler = cluster.root_of(full) / "ledgers" / "filler"
+        filler.write_bytes(bytes(1_500_000))
+        until(lambda: states()[full] == "readonly", "read-only")
+        with pytest.raises(NotEnoughBookiesError, match="read-only") as caught:
+            bk.create_ledger(ensemble_size=4)
+        assert full in caught.value.causes
+        with bk.create_ledger() as writer:
+            writer.append(numbered(0))
+        assert full not in writer.metadata.fragments[0].ensemble
+
+        filler.unlink()
+
+        until(lambda: states()[full] == "writable", "writable again")
+
+
+def test_a_disk_that_became_read_only_is_replaced(
+    tmp_path: Path, small_disks: list[SmallDisk]
+) -> None:
+    with (
+        LocalCluster(tmp_path / "c", bookies=4, config=ENDLESS) as cluster,
+        connect_without_spark(cluster.metadata_uri) as bk,
+    ):
+        writer = bk.create_ledger()
+        writer.append(numbered(0))
+        gone = set(cluster.bookie_ids[:2]) & set(writer.metadata.last_fragment.ensemble)
+        bookie = sorted(gone)[0]
+        small_disks[cluster.bookie_ids.index(BookieId(bookie))].remount("ro")
+        number = 0
+        while bookie in writer.metadata.last_fragment.ensemble:
+            number += 1
+            assert writer.append(numbered(number)) == number
+        writer.close()
+
+        assert check_numbered_ledger(bk, writer.ledger_id, number, number + 1) == number + 1
+        small_disks[cluster.bookie_ids.index(BookieId(bookie))].remount("rw")
+
+
+# Forbidden
+
+
+@pytest.mark.parametrize("kind", ["small", "bulk"])
+def test_a_directory_that_may_no_longer_be_touched_is_replaced(
+    cluster: LocalCluster, bk: BookKeeper, kind: str
+) -> None:
+    prefix = ["setpriv", f"--bounding-set={CAPABLE}"] if os.geteuid() == 0 else []
+    options = ["--rows", 100_000, "--kind", kind]
+    with Actor("write", cluster.metadata_uri, *options, prefix=prefix) as writer:
+        writer.wait_for("rows", at_least=100)
+        bookie = bk.ledger(writer.ledger_id).fragments[0].ensemble[0]
+        root = cluster.root_of(bookie)
+        root.chmod(0)
+        try:
+            until(lambda: len(bk.ledger(writer.ledger_id).fragments) > 1, "it was replaced")
+            _, rows = writer.acknowledged
+            writer.wait_for("rows", at_least=min(rows + 100, 100_000))
+        finally:
+            root.chmod(0o755)
+        writer.kill()
+
+        bk.open_ledger(writer.ledger_id)
+
+        assert bookie not in bk.ledger(writer.ledger_id).fragments[1].ensemble
+        check_numbered_ledger(bk, writer.ledger_id, *writer.acknowledged)
+
+
+# Agents
+
+
+def start_agent(uri: str, bookie: str, root: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "spark_bookkeeper", "--metadata-uri", uri]
+    return subprocess.Popen(
+        [*command, "bookie", "start", "--bookie-id", bookie, "--root", str(root)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def test_a_killed_agent_takes_its_bookie_out_of_new_ensembles_and_nothing_else(
+    cluster: LocalCluster, bk: BookKeeper, tmp_path: Path
+) -> None:
+    store = bk.context.store
+    bookie = "10.0.0.9:3181"
+    root = tmp_path / "bookie"
+    root.mkdir()
+    agent = start_agent(bk.metadata_uri, bookie, root)
+    try:
+        until(lambda: any(r.bookie_id == bookie for r in store.registrations()), "registered")
+        writer = bk.create_ledger(ensemble_size=7, write_quorum_size=3, ack_quorum_size=2)
+        assert bookie in writer.metadata.last_fragment.ensemble
+        writer.append(numbered_table(0, 100))
+
+        agent.send_signal(signal.SIGKILL)
+        agent.wait()
+
+        for number in range(100, 200):
+            writer.append(numbered(number))
+        writer.close()
+        assert len(writer.metadata.fragments) == 1  # data does not pass through an agent
+        assert check_numbered_ledger(bk, writer.ledger_id, -1, 200) == 200
+        until(lambda: all(r.bookie_id != bookie for r in store.registrations()), "session ended")
+        with pytest.raises(NotEnoughBookiesError) as caught:
+            bk.create_ledger(ensemble_size=7)
+        assert "not registered: down or lost" in caught.value.causes[bookie]
+
+        agent = start_agent(bk.metadata_uri, bookie, root)
+        until(lambda: any(r.bookie_id == bookie for r in store.registrations()), "again")
+        check_replicas(bk, writer.ledger_id)
+        bk.delete_ledger(writer.ledger_id)
+    finally:
+        agent.send_signal(signal.SIGTERM)
+        agent.wait(30)
+
+
+def test_a_reader_without_any_replica_names_what_each_bookie_said(
+    cluster: LocalCluster, bk: BookKeeper
+) -> None:
+    with bk.create_ledger() as writer:
+        writer.append(numbered(0))
+    ensemble = writer.metadata.fragments[0].ensemble
+    hidden = {b: cluster.root_of(b).with_name(f"hidden-{b}") for b in ensemble}
+    for bookie, away in hidden.items():
+        cluster.root_of(bookie).rename(away)
+    try:
+        with pytest.raises(EntryUnreadableError) as caught:
+            bk.open_ledger(writer.ledger_id).read_arrow()
+        assert set(caught.value.causes) == set(ensemble)
+        assert "do not delete the ledger" in caught.value.message
+        statuses = [row.status for row in bk.check_ledgers([writer.ledger_id]).rows]
+        assert statuses == ["unavailable"] * 3
+    finally:
+        for bookie, away in hidden.items():
+            away.rename(cluster.root_of(bookie))
+    assert check_numbered_ledger(bk, writer.ledger_id, 0, 1) == 1

@@ -1,0 +1,317 @@
+"""ZooKeeper stops, starts, hangs, loses its leader; sessions end. Entries do not care."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.cluster import zookeeper as embedded
+from spark_bookkeeper.cluster.java import java_home
+from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.errors import (
+    AppendFailedError,
+    BookKeeperError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+)
+from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.testing.actors import Actor
+from spark_bookkeeper.testing.rows import check_numbered_ledger, numbered
+from spark_bookkeeper.testing.sessions import connect_without_spark
+
+pytestmark = pytest.mark.integration
+
+IMPATIENT = ClientConfig(metadata_timeout_ms=2_000)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[LocalCluster]:
+    """A cluster whose ZooKeeper a test may stop."""
+    with LocalCluster(tmp_path / "c", bookies=4) as running:
+        yield running
+
+
+def until(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
+        time.sleep(0.01)
+
+
+def test_a_writer_goes_on_while_zookeeper_is_stopped_and_closes_when_it_is_back(
+    own: LocalCluster,
+) -> None:
+    with Actor("write", own.metadata_uri, "--rows", 3000, "--wait") as writer:
+        writer.wait_for("rows", at_least=100)
+        own.zookeeper.stop()
+        writer.wait_for("written")  # appending needs no metadata
+        assert writer.acknowledged == (2999, 3000)
+        own.zookeeper.start()
+        writer.tell("close")
+
+        assert writer.wait_for("closed") == 2999
+        with connect_without_spark(own.metadata_uri) as bk:
+            assert check_numbered_ledger(bk, writer.ledger_id, *writer.acknowledged) == 3000
+
+
+def test_a_bookie_lost_while_zookeeper_is_away_waits_for_it(own: LocalCluster) -> None:
+    with connect_without_spark(own.metadata_uri) as bk:
+        writer = bk.create_ledger()
+        writer.append(numbered(0))
+        lost = writer.metadata.last_fragment.ensemble[0]
+        own.zookeeper.stop()
+        hidden = own.root_of(lost).with_name("hidden")
+        own.root_of(lost).rename(hidden)
+        futures = [writer.append_async(numbered(number)) for number in range(1, 50)]
+        started = threading.Timer(1.0, own.zookeeper.start)
+        started.start()
+
+        assert [future.result(60) for future in futures] == list(range(1, 50))
+        until(lambda: lost not in writer.metadata.last_fragment.ensemble, "replaced")
+        started.join()
+        writer.close()
+
+        assert check_numbered_ledger(bk, writer.ledger_id, 49, 50, copies=1) == 50
+        hidden.rename(own.root_of(lost))
+
+
+def test_a_writer_that_cannot_change_its_ensemble_says_what_is_certain(own: LocalCluster) -> None:
+    with connect_without_spark(own.metadata_uri, config=IMPATIENT) as bk:
+        writer = bk.create_ledger(ack_quorum_size=3)
+        writer.append(numbered(0))
+        lost = writer.metadata.last_fragment.ensemble[0]
+        own.zookeeper.stop()
+        hidden = own.root_of(lost).with_name("hidden")
+        own.root_of(lost).rename(hidden)
+
+        with pytest.raises(AppendFailedError) as caught:
+            writer.append(numbered(1))
+
+        assert "Entries after 0 may or may not be written" in caught.value.message
+        assert "open the ledger to recover it" in caught.value.message
+        assert lost in caught.value.message
+        assert "did not answer" in caught.value.message
+        with pytest.raises(BookKeeperError):
+            writer.close()
+        hidden.rename(own.root_of(lost))
+        own.zookeeper.start()
+
+        until(lambda: len(bk.context.store.registrations()) == 4, "the bookies are back")
+        bk.open_ledger(writer.ledger_id)
+        assert check_numbered_ledger(bk, writer.ledger_id, 0, 1) in (1, 2)
+
+
+def test_without_zookeeper_every_call_ends_in_time_and_says_that_nothing_changed(
+    own: LocalCluster,
+) -> None:
+    with connect_without_spark(own.metadata_uri, config=IMPATIENT) as bk:
+        with bk.create_ledger() as writer:
+            writer.append(numbered(0))
+        own.zookeeper.stop()
+        calls: list[Callable[[], object]] = [
+            bk.create_ledger,
+            lambda: bk.open_ledger(writer.ledger_id),
+            lambda: bk.ledger(writer.ledger_id),
+            lambda: bk.recover_bookie(own.bookie_ids[0]),
+        ]
+        for call in calls:
+            began = time.monotonic()
+            with pytest.raises(MetadataUnavailableError) as caught:
+                call()
+            assert time.monotonic() - began < 20
+            assert "did not answer" in caught.value.message
+            assert "Nothing was changed" in caught.value.message
+            assert "majority" in caught.value.message
+
+        with pytest.raises(MetadataUnavailableError) as caught:
+            bk.delete_ledger(writer.ledger_id)
+        assert "may or may not have been made: read, then decide" in caught.value.message
+
+        own.zookeeper.start()
+        until(lambda: len(bk.context.store.registrations()) == 4, "the bookies are back")
+        bk.delete_ledger(writer.ledger_id)  # whether it was deleted then or is now
+        with pytest.raises(NoSuchLedgerError):
+            bk.ledger(writer.ledger_id)
+
+
+def test_a_recovery_interrupted_by_the_loss_of_zookeeper_is_finished_by_the_next(
+    own: LocalCluster,
+) -> None:
+    with Actor("write", own.metadata_uri, "--quorum", "4/3/2") as writer:
+        writer.wait_for("rows", at_least=300)
+        writer.kill()
+        pid = own.zookeeper.pid
+        assert pid is not None
+        with Actor("recover", own.metadata_uri, writer.ledger_id, "--patience-ms", 2000) as first:
+            first.wait_for("connected")
+            os.kill(pid, signal.SIGSTOP)  # it hangs: requests are taken and nobody answers
+            _, noise = first.wait()
+            os.kill(pid, signal.SIGCONT)
+            assert noise == ""
+            told = first.said[-1]
+        if "error" in told:
+            assert told["error"]["class"] == "MetadataUnavailableError"
+            assert "did not answer" in told["error"]["text"]
+
+        with connect_without_spark(own.metadata_uri) as bk:
+            bk.open_ledger(writer.ledger_id)
+            check_numbered_ledger(bk, writer.ledger_id, *writer.acknowledged)
+
+
+def test_bookies_whose_session_ended_register_again(tmp_path: Path) -> None:
+    with Actor("local", tmp_path / "c") as owner:
+        uri = owner.wait_for("uri")
+        with connect_without_spark(uri) as bk:
+            store = bk.context.store
+            writer = bk.create_ledger()
+            writer.append(numbered(0))
+            owner.freeze()  # the agents' sessions; ZooKeeper is a process of its own
+            until(lambda: not store.registrations(), "the sessions ended")
+            assert writer.append(numbered(1)) == 1  # the storage is still there
+            (row, *_) = bk.bookies_arrow().to_pylist()
+            assert row["state"] == "lost"
+
+            owner.thaw()
+
+            until(lambda: len(store.registrations()) == 3, "registered again")
+            writer.close()
+            assert check_numbered_ledger(bk, writer.ledger_id, 1, 2) == 2
+
+
+def test_a_writer_whose_session_ended_while_it_was_frozen_goes_on(
+    own: LocalCluster,
+) -> None:
+    options = ["--rows", 2000, "--patience-ms", 2000]
+    with Actor("write", own.metadata_uri, *options) as writer:
+        writer.wait_for("rows", at_least=100)
+        writer.freeze()
+        time.sleep(4.0)  # longer than its session, which is what the test is about
+        writer.thaw()
+
+        assert writer.wait_for("closed") == 1999  # nobody fenced it
+        with connect_without_spark(own.metadata_uri) as bk:
+            assert check_numbered_ledger(bk, writer.ledger_id, *writer.acknowledged) == 2000
+
+
+# An ensemble of three
+
+
+class ZooKeeperEnsemble:
+    """Three servers on this machine."""
+
+    def __init__(self, directory: Path) -> None:
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        ports = [embedded._free_port() for _ in range(9)]
+        self.ports = {n: ports[n] for n in range(3)}
+        peers = "\n".join(f"server.{n}=127.0.0.1:{ports[3 + n]}:{ports[6 + n]}" for n in range(3))
+        for n in range(3):
+            data = directory / str(n)
+            data.mkdir(parents=True)
+            (data / "myid").write_text(str(n))
+            settings = embedded._SETTINGS.format(data=data, port=ports[n])
+            (directory / f"{n}.cfg").write_text(f"{settings}{peers}\n")
+        self.directory = directory
+
+    @property
+    def uri(self) -> str:
+        hosts = ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+        return f"zk://{hosts}/ledgers"
+
+    def start(self, number: int) -> None:
+        log = open(self.directory / f"{number}.log", "ab")  # noqa: SIM115  (the server's own)
+        self.processes[number] = subprocess.Popen(
+            [
+                *[str(java_home() / "bin" / "java"), *embedded._JVM_OPTIONS],
+                *["-cp", embedded._classpath()],
+                "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+                str(self.directory / f"{number}.cfg"),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=self.directory,
+        )
+        log.close()
+
+    def leader(self) -> int | None:
+        for number in self.processes:
+            if "Mode: leader" in embedded.ask(self.ports[number], "srvr"):
+                return number
+        return None
+
+    def kill(self, number: int) -> None:
+        process = self.processes.pop(number)
+        process.kill()
+        process.wait()
+
+    def close(self) -> None:
+        for number in list(self.processes):
+            self.kill(number)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_leader_of_three_is_killed_again_and_again_while_ledgers_are_written(
+    tmp_path: Path,
+) -> None:
+    from spark_bookkeeper.bookie.local import LocalStorage
+    from spark_bookkeeper.client.runtime import ThreadRuntime
+    from spark_bookkeeper.cluster.agent import BookieAgent
+    from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+    from spark_bookkeeper.protocol.ids import BookieId
+
+    runtime = ThreadRuntime()
+    servers = ZooKeeperEnsemble(tmp_path / "zk")
+    for number in range(3):
+        servers.start(number)
+    try:
+        until(lambda: servers.leader() is not None, "a leader")
+        store = ZooKeeperStore(servers.uri, token=runtime.token)
+        store.initialize_cluster()
+        for number in range(4):
+            root = tmp_path / f"bookie-{number}"
+            root.mkdir()
+            bookie = BookieId(f"10.0.0.{number + 1}:3181")
+            BookieAgent(store, LocalStorage(root), bookie, runtime).start()
+        written: list[tuple[int, int]] = []
+        stop = threading.Event()
+
+        def write_ledgers(bk: BookKeeper) -> None:
+            while not stop.is_set():
+                with bk.create_ledger() as writer:
+                    for number in range(20):
+                        writer.append(numbered(number))
+                written.append((writer.ledger_id, writer.last_add_confirmed))
+
+        patient = ClientConfig(metadata_timeout_ms=30_000)
+        with connect_without_spark(servers.uri, config=patient) as bk:
+            thread = threading.Thread(target=write_ledgers, args=[bk])
+            thread.start()
+            for _ in range(4):
+                before = len(written)
+                until(lambda before=before: len(written) > before + 2, "ledgers are written")  # type: ignore[misc]
+                leader = servers.leader()
+                assert leader is not None
+                servers.kill(leader)
+                until(lambda: servers.leader() is not None, "another leader")
+                servers.start(leader)
+            before = len(written)
+            until(lambda: len(written) > before + 2, "ledgers are written")
+            stop.set()
+            thread.join(60)
+            assert not thread.is_alive()
+
+            assert len({ledger_id for ledger_id, _ in written}) == len(written)
+            for ledger_id, last in written:
+                assert check_numbered_ledger(bk, ledger_id, last, 20) == 20
+        store.close()
+    finally:
+        servers.close()
