@@ -186,22 +186,19 @@ def fragments_are_sorted_and_valid(evidence: Evidence) -> None:
 def no_count_behind_a_fence(evidence: Evidence) -> None:
     """An acknowledged entry was counted on Qa bookies on which no fence stood below it.
 
-    Exact when asked at the moment of the acknowledgement; later, copies may have replaced
-    bookies. Where somebody copies meanwhile, a copy counts as well.
+    Exact when asked at the moment of the acknowledgement: a bookie that was destroyed since it
+    gave its answer still counts, one that was destroyed before that never does. Where somebody
+    copies meanwhile, a copy counts as well.
     """
     for acknowledged in evidence.history.acknowledged[-1:]:
         for entry_id in range(acknowledged.first_entry_id, acknowledged.entry_id + 1):
-            under = evidence.written_under
-            bookies = write_set(under, entry_id)
-            counted = sum(
-                evidence.log(bookie).adds_unfenced(entry_id)
-                or (evidence.is_rereplicated and entry_id in evidence.log(bookie).held)
-                for bookie in bookies
-            )
+            bookies = write_set(evidence.written_under, entry_id)
+            counted = [bookie for bookie in bookies if evidence.is_counted(bookie, entry_id)]
             _demand(
-                counted >= evidence.copies_owed(bookies, under),
+                len(counted) >= evidence.metadata.quorum.ack_quorum_size,
                 "no-count-behind-a-fence",
-                f"entry {entry_id} was acknowledged with {counted} adds that no fence stands below",
+                f"entry {entry_id} was acknowledged, and only {counted} of {bookies} hold it above "
+                "nothing but adds, in the incarnation that the ledger names",
             )
 
 

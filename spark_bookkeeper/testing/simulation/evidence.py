@@ -158,6 +158,8 @@ class Evidence:
         self.lost: set[tuple[BookieId, str]] = set()
         """Bookies in incarnations whose storage was destroyed or damaged: what the metadata says
         they hold proves nothing."""
+        self.vanished: dict[tuple[BookieId, str], frozenset[int]] = {}
+        """What a bookie held in an incarnation when it was destroyed."""
         self.damaged: set[tuple[BookieId, str]] = set()
         """Files whose bytes were changed; they count as nothing."""
         self.is_rereplicated = False
@@ -213,15 +215,28 @@ class Evidence:
         """The latest version under which the writer could still count acks."""
         return next(v for v in reversed(self.versions) if v.state is LedgerState.OPEN)
 
-    def copies_owed(self, write_set: list[BookieId], metadata: LedgerMetadata | None = None) -> int:
+    def copies_owed(self, write_set: list[BookieId]) -> int:
         """How many copies of a confirmed entry must exist: Qa, less those destroyed since."""
-        metadata = metadata or self.metadata
+        lost = sum(self.named(bookie, self.metadata) in self.lost for bookie in write_set)
+        return max(self.metadata.quorum.ack_quorum_size - lost, 0)
+
+    def is_counted(self, bookie: BookieId, entry_id: int) -> bool:
+        """Whether a writer may just have counted a bookie's ack of an entry."""
+        named = self.named(bookie, self.written_under)
+        if named in self.vanished:
+            return entry_id in self.vanished[named]
+        if named in self.lost:  # damaged: its files say nothing any more of what it answered
+            return True
+        return self.log(bookie).adds_unfenced(entry_id) or (
+            self.is_rereplicated and entry_id in self.log(bookie).held
+        )
+
+    def named(self, bookie: BookieId, metadata: LedgerMetadata) -> tuple[BookieId, str]:
+        """A bookie in the incarnation that the metadata names."""
         packed = metadata.custom_metadata.get(INCARNATIONS_KEY, b"{}")
         if packed not in self._incarnations:
             self._incarnations[packed] = json.loads(packed)
-        named = self._incarnations[packed]
-        lost = sum((bookie, named.get(bookie, "")) in self.lost for bookie in write_set)
-        return max(metadata.quorum.ack_quorum_size - lost, 0)
+        return bookie, self._incarnations[packed].get(bookie, "")
 
     def _put(
         self, log: RawLog, bookie: BookieId, path: str, data: bytes, files: Mapping[str, bytes]

@@ -98,7 +98,7 @@ class SimCluster:
                 self._world.later(disaster.seconds, lambda: self.faults.down.discard(bookie))
             case "wipe" | "destroy":
                 self._outages[bookie] += 1
-                self._lose(bookie)
+                self._lose(bookie, is_all=True)
                 disk.wipe()
                 if disk.has_directories:  # a bucket takes what arrives late
                     disk.pending.clear()
@@ -108,7 +108,7 @@ class SimCluster:
                     self._world.later(disaster.seconds, lambda: self._format(bookie))
                 self._check(checkers.ALWAYS)
             case "damage":
-                self._lose(bookie)
+                self._lose(bookie, is_all=False)
                 for path in [path for path in disk.files if self._world.dice.random() < 0.5]:
                     disk.corrupt(path, self._damage)
                     self.evidence.damaged.add((bookie, path))
@@ -127,8 +127,12 @@ class SimCluster:
         """Bookies whose storage was destroyed or damaged at some time."""
         return sorted({bookie for bookie, _ in self.evidence.lost})
 
-    def _lose(self, bookie: BookieId) -> None:
-        self.evidence.lost.add((bookie, self._incarnations[bookie]))
+    def _lose(self, bookie: BookieId, *, is_all: bool) -> None:
+        incarnation = (bookie, self._incarnations[bookie])
+        self.evidence.lost.add(incarnation)
+        if is_all:
+            held = self.evidence.log(bookie).held
+            self.evidence.vanished.setdefault(incarnation, frozenset(held))
         self.evidence.changed(bookie)
 
     def _damage(self, data: bytes) -> bytes:

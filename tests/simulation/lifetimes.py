@@ -1,0 +1,144 @@
+"""Families of lifetimes, each rich in what one kind of mistake needs to show itself."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan, Rates
+from spark_bookkeeper.testing.simulation.lifetime import Script
+
+
+def changing(seed: int) -> Script:
+    """Bookies go down for long while many small appends are on their way."""
+    dice = random.Random(f"{seed}/changing")
+    quorum = dice.choice((Quorum(1, 1, 1), Quorum(2, 2, 2), Quorum(3, 3, 2), Quorum(4, 3, 2)))
+    bookies = quorum.ensemble_size + 3
+    downs = tuple(
+        Disaster("down", dice.randrange(bookies), dice.randint(10, 120), dice.choice((20.0, 60.0)))
+        for _ in range(dice.randint(2, 5))
+    )
+    rates = Rates(delay=dice.choice((0.05, 0.3)), request_lost=dice.choice((0.0, 0.1)))
+    return Script(
+        quorum=quorum,
+        bookies=bookies,
+        payloads=tuple(b"%d" % number for number in range(12)),
+        waits=frozenset(dice.sample(range(12), 3)),
+        ending="leave",
+        recoverers=tuple(dice.randint(10, 120) for _ in range(dice.randint(0, 2))),
+        reader_at=None,
+        plan=FaultPlan(rates, Rates(delay=0.2), downs),
+        max_group_entries=1,
+    )
+
+
+def stalling(seed: int) -> Script:
+    """Bookies go down while others are slow, and the metadata are slower still."""
+    dice = random.Random(f"{seed}/stalling")
+    quorum = dice.choice((Quorum(1, 1, 1), Quorum(2, 2, 2), Quorum(2, 2, 2)))
+    return replace(
+        changing(seed),
+        quorum=quorum,
+        bookies=quorum.ensemble_size + 3,
+        waits=frozenset(),
+        recoverers=tuple(dice.randint(20, 80) for _ in range(2)),
+        plan=FaultPlan(
+            Rates(delay=0.4),
+            Rates(delay=0.5),
+            tuple(
+                Disaster("down", dice.randrange(5), dice.randint(10, 60), 30.0) for _ in range(4)
+            ),
+        ),
+    )
+
+
+def cutting(seed: int) -> Script:
+    """Power cuts in the middle of puts, and recoverers that come early and die."""
+    dice = random.Random(f"{seed}/cutting")
+    quorum = dice.choice((Quorum(2, 2, 2), Quorum(2, 2, 2), Quorum(3, 3, 2)))
+    bookies = quorum.ensemble_size
+    cut = dice.randrange(bookies)
+    disasters = [Disaster("power cut", cut, dice.randint(12, 50), 0.0) for _ in range(3)]
+    disasters.append(Disaster("down", (cut + 1) % bookies, dice.randint(18, 50), 30.0))
+    return Script(
+        quorum=quorum,
+        bookies=bookies,
+        payloads=tuple(b"%d" % number for number in range(2)),
+        waits=frozenset(),
+        ending="leave",
+        recoverers=tuple(dice.randint(8, 40) for _ in range(3)),
+        reader_at=None,
+        plan=FaultPlan(Rates(delay=0.3, crash=0.01, pause=0.02), Rates(), tuple(disasters)),
+        max_group_entries=dice.choice((1, 2)),
+    )
+
+
+def doubting(seed: int) -> Script:
+    """Slow lanes, and bookies that are down when recoverers come: many say nothing, some no."""
+    dice = random.Random(f"{seed}/doubting")
+    quorum = dice.choice((Quorum(3, 3, 2), Quorum(4, 3, 2), Quorum(5, 3, 2)))
+    bookies = quorum.ensemble_size
+    begin = dice.randint(20, 60)
+    return replace(
+        changing(seed),
+        quorum=quorum,
+        bookies=bookies,
+        ending="abandon",
+        waits=frozenset(range(12)),
+        recoverers=(begin, begin + 10),
+        plan=FaultPlan(
+            Rates(delay=0.4),
+            Rates(),
+            tuple(
+                Disaster("down", bookie, begin - dice.randint(0, 5), 20.0)
+                for bookie in dice.sample(range(bookies), dice.randint(1, 2))
+            ),
+        ),
+    )
+
+
+def damaging(seed: int) -> Script:
+    """Striped ledgers; files of one bookie are damaged, and another is down when they recover."""
+    dice = random.Random(f"{seed}/damaging")
+    quorum = dice.choice((Quorum(5, 2, 2), Quorum(3, 2, 2)))
+    bookies = quorum.ensemble_size
+    begin = dice.randint(40, 100)
+    damaged, down = dice.sample(range(bookies), 2)
+    return replace(
+        doubting(seed),
+        quorum=quorum,
+        bookies=bookies,
+        waits=frozenset(),
+        recoverers=(begin,),
+        plan=FaultPlan(
+            disasters=(
+                Disaster("damage", damaged, begin - 1, 0.0),
+                Disaster("down", down, begin, 20.0),
+            )
+        ),
+    )
+
+
+def losing(seed: int) -> Script:
+    """As many bookies as may be are wiped under a writer, formatted again at once; others sleep."""
+    dice = random.Random(f"{seed}/losing")
+    quorum = dice.choice((Quorum(2, 2, 2), Quorum(3, 3, 3), Quorum(3, 3, 2)))
+    bookies = 2 * quorum.ensemble_size - 1
+    disasters = [
+        Disaster("wipe", bookie, dice.randint(20, 60), 0.001)
+        for bookie in dice.sample(range(bookies), quorum.ack_quorum_size - 1)
+    ]
+    disasters += [
+        Disaster("down", bookie, dice.randint(30, 90), 20.0)
+        for bookie in dice.sample(range(bookies), quorum.ensemble_size - 1)
+    ]
+    return replace(
+        changing(seed),
+        quorum=quorum,
+        bookies=bookies,
+        ending=dice.choice(("leave", "abandon")),
+        recoverers=tuple(dice.randint(40, 100) for _ in range(2)),
+        plan=FaultPlan(Rates(delay=0.1), Rates(), tuple(disasters)),
+        has_directories=dice.random() < 0.5,
+    )

@@ -1,0 +1,533 @@
+"""The library with one safety rule switched off, for each rule in turn.
+
+A mutant is a function that patches the real code. It changes as little as takes the rule away;
+where an assertion or a second rule would stand in for it, that goes as well, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from spark_bookkeeper.bookie.index import Tail
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.memory import MemoryStorage
+from spark_bookkeeper.bookie.named import NamedStorage
+from spark_bookkeeper.bookie.record import decode
+from spark_bookkeeper.client import ledgers, recovery
+from spark_bookkeeper.client.adds import Adds
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.lane import Group, Lane
+from spark_bookkeeper.client.ledger import Ledger, with_incarnations
+from spark_bookkeeper.client.reader import read_last_add_confirmed
+from spark_bookkeeper.client.recovery import _LedgerRecovery
+from spark_bookkeeper.errors import BookieUnavailableError, NoSuchLedgerError, SlotTakenError
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.protocol.recovery import Decision, Recovery
+from spark_bookkeeper.protocol.writer import Acknowledge, Command, Send, Writer
+from spark_bookkeeper.replication import recover_bookie, recover_ledgers, rereplicate
+from spark_bookkeeper.replication.report import Row
+from spark_bookkeeper.replication.rereplicate import FragmentWork, _FragmentCopy
+from spark_bookkeeper.testing.simulation import lifetime
+
+Patch = pytest.MonkeyPatch
+Mutant = Callable[[Patch], None]
+
+MUTANTS: Final[dict[str, Mutant]] = {}
+"""By the name of the rule, as SLOT-LOG has it in brackets."""
+
+
+def mutant(apply: Mutant) -> Mutant:
+    MUTANTS[apply.__name__] = apply
+    return apply
+
+
+# The writer
+
+
+@mutant
+def prefix_ack(patch: Patch) -> None:
+    """After an unknown outcome the lane goes on to the next slot, whose ack counts."""
+    stored, store_group = Adds._stored, Lane.store
+
+    def store(self: Lane, group: Group) -> None:
+        if group.bulk is not None or not group.is_striped_to(self.position):
+            store_group(self, group)
+            return
+        log = self._prepared_log()
+        data = group.record(self.position, self._slot)
+        self._slot += 1
+        try:
+            log.add(self._slot - 1, data)
+        except SlotTakenError:
+            raise
+        except BookieUnavailableError:
+            self.skipped = group  # type: ignore[attr-defined]  # of the mutant
+
+    def count(self: Adds, lane: Lane, group: Group) -> None:
+        if getattr(lane, "skipped", None) is group:
+            lane.next_entry = EntryId(group.last + 1)
+        else:
+            stored(self, lane, group)
+
+    patch.setattr(Lane, "store", store)
+    patch.setattr(Adds, "_stored", count)
+
+
+@mutant
+def exists_check(patch: Patch) -> None:
+    """A name that is taken counts as one's own success."""
+    patch.setattr(LedgerLog, "_check_exists", lambda *_: None)
+
+
+@mutant
+def content_fixed(patch: Patch) -> None:
+    """A repeated put takes in what has gathered since; one's own token is enough to count."""
+    store_group = Lane.store
+
+    def check_exists(self: LedgerLog, slot: int, path: str, data: bytes) -> None:
+        found = self.storage.read(path)
+        if found is None:
+            raise BookieUnavailableError("gone", bookie_id=self.bookie_id)
+        tokens = [decode(d, self.key, self.encoding).token for d in (found, data)]
+        if tokens[0] != tokens[1]:
+            raise SlotTakenError("taken", bookie_id=self.bookie_id)
+        self.storage.sync(path)
+
+    def store(self: Lane, group: Group) -> None:
+        if group.bulk is not None or not group.is_striped_to(self.position):
+            store_group(self, group)
+            return
+        log = self._prepared_log()
+        few = _part_of(group, group._entries[:1])
+        rest = _part_of(group, group._entries[1:]) if len(group._entries) > 1 else None
+        try:
+            if few.is_striped_to(self.position):
+                log.add(self._slot, few.record(self.position, self._slot))
+                self._slot += 1
+        except SlotTakenError:
+            raise
+        except BookieUnavailableError:
+            rest = group
+        if rest is not None and rest.is_striped_to(self.position):
+            data = rest.record(self.position, self._slot)
+            self._repeat(lambda: log.add(self._slot, data))
+            self._slot += 1
+
+    patch.setattr(LedgerLog, "_admit", lambda *_: None)  # it asserts this very rule
+    patch.setattr(LedgerLog, "_check_exists", check_exists)
+    patch.setattr(Lane, "store", store)
+
+
+def _part_of(group: Group, entries: list[Any]) -> Group:
+    copy = object.__new__(Group)
+    copy.__dict__.update(group.__dict__)
+    copy._entries = entries
+    copy._records = {}
+    return copy
+
+
+@mutant
+def contiguous_ack(patch: Patch) -> None:
+    """An entry is confirmed when its own write set has it, whatever became of those before."""
+
+    def confirmed_through(self: Quorum, stored: Sequence[int], pushed: EntryId) -> EntryId:
+        return max(
+            (
+                EntryId(e)
+                for e in range(pushed + 1)
+                if sum(stored[p] >= e for p in self.write_set(EntryId(e))) >= self.ack_quorum_size
+            ),
+            default=NO_ENTRY,
+        )
+
+    patch.setattr(Quorum, "confirmed_through", confirmed_through)
+
+
+@mutant
+def ec_cas_first(patch: Patch) -> None:
+    """Entries are confirmed while the next ensemble is not published yet."""
+
+    def confirm(self: Writer) -> list[Command]:
+        confirmed = self.quorum.confirmed_through(self._stored_through, self.last_add_pushed)
+        if confirmed <= self.last_add_confirmed:
+            return []
+        self.last_add_confirmed = confirmed
+        return [Acknowledge(confirmed)]
+
+    patch.setattr(Writer, "_confirm", confirm)
+
+
+@mutant
+def ec_recount(patch: Patch) -> None:
+    """The acks of a replaced bookie go on to count."""
+
+    def adopt(self: Writer, ensemble: tuple[BookieId, ...]) -> list[Command]:
+        first = EntryId(self.last_add_confirmed + 1)
+        commands: list[Command] = []
+        for position, bookie in enumerate(ensemble):
+            if bookie != self.ensemble[position]:
+                self._failed.pop(position, None)
+                commands.append(Send(position, bookie, first))
+        self.ensemble = ensemble
+        if self._failed:
+            return commands + self._change_ensemble()
+        self._is_changing = False
+        return commands + self._confirm()
+
+    patch.setattr(Writer, "_adopt", adopt)
+
+
+@mutant
+def lac_confirmed(patch: Patch) -> None:
+    """A record calls its own entries confirmed."""
+    made = Group.__init__
+
+    def init(self: Group, *args: Any) -> None:
+        made(self, *args)
+        self._last_add_confirmed = self.last
+
+    patch.setattr(Group, "__init__", init)
+
+
+@mutant
+def writer_close_cas(patch: Patch) -> None:
+    """The writer closes the ledger whatever its state is."""
+
+    def close(self: Adds) -> None:
+        def closed(old: LedgerMetadata) -> LedgerMetadata:
+            return _closed(old, self.machine.last_add_confirmed, self.confirmed_length)
+
+        update_ledger(self._context.store, self.ledger.ledger_id, closed)
+
+    patch.setattr(Adds, "close", close)
+
+
+@mutant
+def cookie_ack(patch: Patch) -> None:
+    """An add does not look whether the partition is still the same one."""
+
+    def add(self: LedgerLog, slot: int, data: bytes) -> int:
+        self._admit(slot, data)
+        path = self.key.slot(slot)
+        if not self.storage.put_if_absent(path, data):
+            self._check_exists(slot, path, data)
+        return self._count_win(slot)
+
+    patch.setattr(LedgerLog, "add", add)
+
+
+@mutant
+def durable_ack(patch: Patch) -> None:
+    """A put is answered when it is visible, and not yet durable."""
+
+    def link(self: MemoryStorage, operation: str, path: str, data: bytes) -> bool:
+        self._require_directory(path)
+        created = self.disk.files.setdefault(path, data) is data
+        if created:
+            self.faults(operation, path, "visible")
+        return created
+
+    patch.setattr(MemoryStorage, "_link", link)
+
+
+# Fences
+
+
+@mutant
+def fence_first_hole(patch: Patch) -> None:
+    """The fence goes behind the first absent slot."""
+    put_fence = LedgerLog._put_fence
+
+    def behind(self: LedgerLog, occupied: set[int]) -> int:
+        hole = max(occupied, default=-1) + 1
+        if self._slots.is_fence(hole - 1):
+            return hole - 1
+        return put_fence(self, occupied | {hole})
+
+    patch.setattr(LedgerLog, "_put_fence", behind)
+
+
+@mutant
+def fence_no_hole(patch: Patch) -> None:
+    """A fence counts although a slot below it is empty."""
+    put_fence = LedgerLog._put_fence
+
+    def as_found(self: LedgerLog, occupied: set[int]) -> int:
+        top = max(occupied, default=-1)
+        if self._slots.is_fence(top):
+            self.storage.sync(self.key.slot(top))
+            return top
+        return put_fence(self, occupied)
+
+    patch.setattr(LedgerLog, "_put_fence", as_found)
+
+
+@mutant
+def fenced_negative(patch: Patch) -> None:
+    """A bookie that is not fenced says no."""
+
+    def fence(self: LedgerLog, after: int | None = None) -> Tail:
+        return replace(self.tail(after), is_fenced=True)
+
+    patch.setattr(LedgerLog, "fence", fence)
+
+
+@mutant
+def fresh_negative(patch: Patch) -> None:
+    """The answer was read before the fence."""
+
+    def fence(self: LedgerLog, after: int | None = None) -> Tail:
+        self._slots.forget()
+        occupied = self._slots.numbers()
+        if not occupied:
+            self.storage.make_directory(self.key.slots)
+        tail = self._slots.tail(set(occupied), after, has_copies=len(occupied) > 0)
+        fence_at = self._put_fence(occupied)
+        self._check_life()
+        return replace(tail, slots=fence_at, is_fenced=True)
+
+    patch.setattr(LedgerLog, "fence", fence)
+
+
+@mutant
+def cookie_neg(patch: Patch) -> None:
+    """A bookie in another incarnation says no."""
+
+    def fence(self: LedgerLog, after: int | None = None) -> Tail:
+        self._slots.forget()
+        occupied = self._slots.numbers()
+        if not occupied:
+            self.storage.make_directory(self.key.slots)
+        fence_at = self._put_fence(occupied)
+        tail = self._slots.tail(occupied, after, has_copies=len(occupied) > 0)
+        return replace(tail, slots=fence_at, is_fenced=True)
+
+    patch.setattr(LedgerLog, "fence", fence)
+
+
+@mutant
+def observe_sync(patch: Patch) -> None:
+    """What was merely found counts without being made durable."""
+    patch.setattr(NamedStorage, "sync", lambda *_: None)
+
+
+# Recovery
+
+
+@mutant
+def neg_writeset(patch: Patch) -> None:
+    """A bookie outside of an entry's write set says no."""
+    ask = Recovery._ask
+
+    def ask_all(self: Recovery, entry_id: EntryId) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        hits, _ = ask(self, entry_id)
+        misses = [p for p, a in self._fenced().items() if a.says_no(entry_id)]
+        return hits, tuple(misses)
+
+    patch.setattr(Recovery, "_ask", ask_all)
+
+
+@mutant
+def neg_quorum(patch: Patch) -> None:
+    """One miss ends the ledger."""
+    patch.setattr(Quorum, "misses_needed", property(lambda _: 1))
+
+
+@mutant
+def wb_quorum(patch: Patch) -> None:
+    """Recovered entries are not copied."""
+    patch.setattr(_LedgerRecovery, "_write_back", lambda self, _: self._ensemble)
+
+
+@mutant
+def frag_start(patch: Patch) -> None:
+    """Recovery begins behind the highest LAC it saw, also below the last fragment."""
+
+    def first_recovered(self: Recovery) -> EntryId:
+        return EntryId(max((a.last_add_confirmed + 1 for a in self._fenced().values()), default=0))
+
+    patch.setattr(Recovery, "first_recovered", property(first_recovered))
+    _close_what_is_there(patch)
+
+
+@mutant
+def in_recovery(patch: Patch) -> None:
+    """Recovery does not say that it is at work, so the writer may change its ensemble."""
+
+    def unflagged(
+        context: ClientContext, ledger_id: LedgerId, known: object = None
+    ) -> Versioned[LedgerMetadata]:
+        found = context.store.read_ledger(ledger_id)
+        if found.value.is_closed:
+            return found
+        flagged = Versioned(found.value.in_recovery(), found.version)
+        return _LedgerRecovery(context, Ledger.of(ledger_id, flagged.value), flagged).run()
+
+    _recover_by(patch, unflagged)
+    _close_what_is_there(patch)
+
+
+@mutant
+def rec_reads_orig(patch: Patch) -> None:
+    """Recovery reads from an ensemble that was replaced before it began."""
+
+    def outdated(
+        context: ClientContext, ledger_id: LedgerId, known: object = None
+    ) -> Versioned[LedgerMetadata]:
+        before = context.store.read_ledger(ledger_id).value
+        context.runtime.sleep(30.0)
+        found = update_ledger(context.store, ledger_id, recovery._flag)
+        if found.value.is_closed:
+            return found
+        old = replace(
+            found.value, fragments=before.fragments, custom_metadata=before.custom_metadata
+        )
+        ledger = Ledger.of(ledger_id, old)
+        return _LedgerRecovery(context, ledger, Versioned(old, found.version)).run()
+
+    _recover_by(patch, outdated)
+    _close_what_is_there(patch)
+
+
+@mutant
+def rec_ec_at_close(patch: Patch) -> None:
+    """Recovery publishes its new ensemble before it has copied anything to it."""
+
+    def write_back(self: _LedgerRecovery, decision: Decision) -> tuple[BookieId, ...]:
+        alive = self._context.bookies.registrations()
+        ensemble = list(self._ensemble)
+        for position in decision.missing:
+            if position in decision.unknown:
+                bookie = self._replacement(ensemble, {}, alive)
+                ensemble[position] = bookie if bookie is not None else ensemble[position]
+        added = {b: alive[b].incarnation for b in ensemble if b not in self._ensemble}
+
+        def publish(old: LedgerMetadata) -> LedgerMetadata | None:
+            if old.is_closed:
+                return None
+            first = max(decision.first_recovered, old.last_fragment.first_entry_id)
+            return with_incarnations(old.with_new_ensemble(first, tuple(ensemble)), added)
+
+        if added:
+            update_ledger(self._context.store, self._ledger.ledger_id, publish)
+        quorum = self._ledger.metadata.quorum
+        holders = {e: set(positions) for e, positions in decision.sources.items()}
+        for position, bookie in enumerate(ensemble):
+            entries = tuple(e for e in decision.sources if quorum.holds(position, e))
+            if not entries or (bookie not in added and position not in self._logs):
+                continue
+            log = self._logs.get(position)
+            if bookie in added or log is None:
+                log = self._context.bookies.log(bookie, self._ledger, added[bookie])
+                log.prepare()
+            if self._copy(entries, log) is None:
+                for entry_id in entries:
+                    holders[entry_id].add(position)
+        self._check_ack_quorum(holders, {})
+        return self._ensemble
+
+    patch.setattr(_LedgerRecovery, "_write_back", write_back)
+    _close_what_is_there(patch)
+
+
+@mutant
+def close_cas(patch: Patch) -> None:
+    """Recovery closes a ledger that is closed already."""
+
+    def close(
+        self: _LedgerRecovery, decision: Decision, ensemble: tuple[BookieId, ...]
+    ) -> Versioned[LedgerMetadata]:
+        last = decision.last_entry_id
+        length = self._length_at(last)
+        return update_ledger(
+            self._context.store, self._ledger.ledger_id, lambda old: _closed(old, last, length)
+        )
+
+    patch.setattr(_LedgerRecovery, "_close", close)
+
+
+def _closed(old: LedgerMetadata, last: EntryId, length: int) -> LedgerMetadata:
+    return replace(old, state=LedgerState.CLOSED, last_entry_id=last, length_bytes=length)
+
+
+def _recover_by(patch: Patch, recover: Callable[..., Versioned[LedgerMetadata]]) -> None:
+    for module in (recovery, ledgers, recover_ledgers, lifetime):
+        patch.setattr(module, "recover_ledger", recover)
+
+
+def _close_what_is_there(patch: Patch) -> None:
+    """The close without the assertion that nobody else changed the last fragment."""
+
+    def close(
+        self: _LedgerRecovery, decision: Decision, ensemble: tuple[BookieId, ...]
+    ) -> Versioned[LedgerMetadata]:
+        last = decision.last_entry_id
+        length = self._length_at(last)
+        alive = self._context.bookies.registrations()
+
+        def closed(old: LedgerMetadata) -> LedgerMetadata | None:
+            if old.is_closed:
+                return None
+            if ensemble != self._ensemble:
+                first = max(decision.first_recovered, old.last_fragment.first_entry_id)
+                added = {b: alive[b].incarnation for b in ensemble if b in alive}
+                old = with_incarnations(old.with_new_ensemble(first, ensemble), added)
+            return old.closed(last, length)
+
+        return update_ledger(self._context.store, self._ledger.ledger_id, closed)
+
+    patch.setattr(_LedgerRecovery, "_close", close)
+
+
+# Re-replication
+
+
+@mutant
+def rw_closed_only(patch: Patch) -> None:
+    """A fragment is re-replicated up to the LAC while its writer writes."""
+
+    def work(
+        affected: Mapping[LedgerId, Versioned[LedgerMetadata]], wish: Any, width: int
+    ) -> list[FragmentWork]:
+        return [
+            FragmentWork(i, f.first_entry_id, wish.bookies, None, True, None)
+            for i, found in affected.items()
+            for f in found.value.fragments
+            if set(f.ensemble) & set(wish.bookies)
+        ]
+
+    def rereplicate_fragment(context: ClientContext, work: FragmentWork) -> Sequence[Row]:
+        try:
+            ledger, found = context.ledger(work.ledger_id)
+        except NoSuchLedgerError:
+            return []
+        fragment = next(
+            f for f in found.value.fragment_ranges() if f.first_entry_id == work.first_entry_id
+        )
+        if fragment.last_entry_id is None:
+            confirmed = read_last_add_confirmed(context, ledger)
+            fragment = replace(fragment, last_entry_id=confirmed)
+        return _FragmentCopy(context, work, ledger, fragment).run()
+
+    def publish(self: _FragmentCopy, chosen: Mapping[int, tuple[BookieId, str]]) -> str | None:
+        def replaced(old: LedgerMetadata) -> LedgerMetadata:
+            for position, (target, _) in chosen.items():
+                old = old.with_replaced_bookie(self._fragment.first_entry_id, position, target)
+            return with_incarnations(old, dict(chosen.values()))
+
+        update_ledger(self._context.store, self._work.ledger_id, replaced)
+        return None
+
+    patch.setattr(recover_bookie, "_needs_recovery", lambda *_: False)
+    patch.setattr(recover_bookie, "_work", work)
+    patch.setattr(recover_bookie, "rereplicate_fragment", rereplicate_fragment)
+    patch.setattr(rereplicate, "rereplicate_fragment", rereplicate_fragment)
+    patch.setattr(_FragmentCopy, "_publish", publish)

@@ -1,0 +1,120 @@
+"""Each safety rule switched off in turn: a lifetime must break an invariant, and with the rule not.
+
+Source: SLOT-LOG, "Rules" (the names in brackets) and "How the rules were checked".
+
+Two of the 27 have no mutant here. ``gc_tombstone``: nothing collects garbage yet. ``wb_sealed`` (an
+ADD behind a fence counts): a lane puts a slot only when it has won the one below, so that no ADD
+of this writer ever stands behind a fence; ``tests/bookie`` lays such slots down by hand.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+import pytest
+
+from spark_bookkeeper.testing.simulation.lifetime import LifetimeError, Script, run_lifetime
+
+
+def _beside(name: str) -> ModuleType:
+    """A module in this directory, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+mutants = _beside("mutants")
+lifetimes = _beside("lifetimes")
+
+INVARIANTS: Final = re.compile(
+    "(acked-entries-are-readable|closed-entries-reach-ack-quorum|all-closes-agree"
+    "|confirmed-never-exceeds-last-entry|entries-in-write-order|replicas-are-identical"
+    "|lac-is-confirmed|fragments-are-sorted-and-valid|no-count-behind-a-fence|ledger-gets-closed): "
+)
+
+SEEDS_TRIED: Final = 400
+"""From the first one on; so that a harmless change of the code does not end the search."""
+
+Family = Callable[[int], Script]
+
+CASES: Final[dict[str, tuple[Family, int]]] = {
+    "prefix_ack": (Script.drawn, 1),
+    "exists_check": (Script.drawn, 19),
+    "content_fixed": (Script.drawn, 2),
+    "contiguous_ack": (Script.drawn, 8),
+    "ec_cas_first": (lifetimes.stalling, 23),
+    "ec_recount": (lifetimes.changing, 11),
+    "lac_confirmed": (Script.drawn, 0),
+    "writer_close_cas": (Script.drawn, 70),
+    "cookie_ack": (lifetimes.losing, 3),
+    "durable_ack": (Script.drawn, 0),
+    "fence_first_hole": (Script.drawn, 65),
+    "fence_no_hole": (lifetimes.cutting, 0),
+    "fenced_negative": (lifetimes.losing, 16),
+    "fresh_negative": (lifetimes.losing, 20),
+    "cookie_neg": (lifetimes.losing, 4),
+    "observe_sync": (Script.drawn, 12),
+    "neg_writeset": (lifetimes.damaging, 0),
+    "neg_quorum": (lifetimes.doubting, 60),
+    "wb_quorum": (Script.drawn, 9),
+    "frag_start": (lifetimes.changing, 22),
+    "in_recovery": (lifetimes.stalling, 2),
+    "rec_reads_orig": (lifetimes.stalling, 31),
+    "rec_ec_at_close": (Script.drawn, 90),
+    "close_cas": (Script.drawn, 23),
+    "rw_closed_only": (Script.drawn, 90),
+}
+"""For each rule: the family of lifetimes, and a seed from which on one is soon found to fail."""
+
+
+def test_every_mutant_has_its_case() -> None:
+    assert CASES.keys() == mutants.MUTANTS.keys()
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_a_ledger_breaks_without_the_rule_and_not_with_it(
+    rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family, first = CASES[rule]
+    with monkeypatch.context() as patch:
+        mutants.MUTANTS[rule](patch)
+        seed = _first_broken(family, first)
+
+    assert seed is not None, f"no lifetime of {SEEDS_TRIED} noticed that {rule} is gone"
+    run_lifetime(seed, family(seed))
+
+
+def _first_broken(family: Family, first: int) -> int | None:
+    """The first seed whose lifetime breaks a named invariant; other failures prove nothing."""
+    for seed in range(first, first + SEEDS_TRIED):
+        try:
+            run_lifetime(seed, family(seed))
+        except LifetimeError as error:
+            if INVARIANTS.match(str(error)):
+                return seed
+    return None
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        lifetimes.changing,
+        lifetimes.stalling,
+        lifetimes.cutting,
+        lifetimes.doubting,
+        lifetimes.damaging,
+        lifetimes.losing,
+    ],
+)
+def test_hostile_lifetimes_keep_every_invariant(family: Family) -> None:
+    for seed in range(100):
+        run_lifetime(seed, family(seed))
