@@ -170,7 +170,7 @@ class _NoSpark:
     def from_arrow(self, table: pa.Table) -> Any:
         self._refuse()
 
-    def read(self, ledger: Ledger, first: EntryId, last: EntryId) -> Any:
+    def read(self, context: ClientContext, ledger: Ledger, first: EntryId, last: EntryId) -> Any:
         self._refuse()
 
     @property

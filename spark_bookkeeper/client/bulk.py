@@ -102,7 +102,7 @@ class Frames(Protocol):
     def from_arrow(self, table: pa.Table) -> Any:
         """An Arrow table as a DataFrame."""
 
-    def read(self, ledger: Ledger, first: EntryId, last: EntryId) -> Any:
+    def read(self, context: ClientContext, ledger: Ledger, first: EntryId, last: EntryId) -> Any:
         """The rows of a range of entries as a DataFrame whose tasks take whole files."""
 
 

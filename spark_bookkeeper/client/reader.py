@@ -166,7 +166,7 @@ class LedgerReader:
         if self._frames is None:
             raise InvalidArgumentError("read() needs a Spark session; read_arrow() does not")
         start, end = self.check_range(first, last)
-        return self._frames.read(self._ledger, start, end)
+        return self._frames.read(self._context, self._ledger, start, end)
 
     def tail(self, timeout_ms: int | None = None) -> Iterator[Entry]:
         """Entries as they are confirmed, until the ledger closes.

@@ -14,6 +14,7 @@ from typing_extensions import override
 
 from spark_bookkeeper.client import rows
 from spark_bookkeeper.client.bulk import BulkPlan, TaskResult, opener, write_task
+from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.cutting import cut
 from spark_bookkeeper.client.fetch import Fetcher
 from spark_bookkeeper.client.ledger import Ledger
@@ -21,7 +22,7 @@ from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.replication.runner import Runner
 from spark_bookkeeper.session import Connection, SparkDoor
-from spark_bookkeeper.spark.job import collect, is_connect, parallelism, task_bar
+from spark_bookkeeper.spark.job import collect, parallelism, task_bar
 from spark_bookkeeper.spark.runner import SparkRunner
 from spark_bookkeeper.spark.schemas import (
     arrow_schema,
@@ -112,14 +113,15 @@ class SparkFrames(SparkDoor):
         return results
 
     @override
-    def read(self, ledger: Ledger, first: EntryId, last: EntryId) -> DataFrame:
+    def read(
+        self, context: ClientContext, ledger: Ledger, first: EntryId, last: EntryId
+    ) -> DataFrame:
         """The rows of ``first .. last``; partitions in ledger order, so rows are too.
 
         The range is fixed now; the data are read whenever Spark runs the DataFrame.
         """
         spark = self.session
         schema = spark_schema(ledger.schema)
-        context = task_context(self._connection)
         cuts = tuple(cut(context, ledger, first, last, 2 * parallelism(spark)))
         if not cuts:
             return spark.createDataFrame([], schema)
@@ -199,6 +201,3 @@ def joined(batches: Batches, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
             gathered, count, size = [], 0, 0
     if gathered:
         yield rows.one_batch(pa.Table.from_batches(gathered, schema=schema))
-
-
-__all__ = ["SparkFrames", "is_connect", "joined"]

@@ -10,10 +10,14 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Mapping
+from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.session import Connection
+
+CLUSTERS_KEPT: Final = 4
+"""A worker that served more clusters than this forgets the oldest."""
 
 _contexts: dict[tuple[int, bytes], ClientContext] = {}
 
@@ -23,8 +27,8 @@ def task_context(
 ) -> ClientContext:
     """The context of this process for a cluster.
 
-    Its session with ZooKeeper begins when metadata is asked for first. It is never closed: it
-    holds nothing ephemeral, and ends with the process.
+    Its session with ZooKeeper begins when metadata is asked for first, holds nothing ephemeral,
+    and ends with the process, or when several other clusters were used since.
 
     Args:
         roots: where bookies are, as the driver knew when it planned.
@@ -32,7 +36,14 @@ def task_context(
     key = (os.getpid(), pickle.dumps(connection))
     context = _contexts.get(key)
     if context is None:
+        while len(_contexts) >= CLUSTERS_KEPT:
+            _close(_contexts.pop(next(iter(_contexts))))
         context = _contexts[key] = connection.open_lazily()
     if roots:
         context.bookies.learn(roots)
     return context
+
+
+def _close(context: ClientContext) -> None:
+    context.bookies.close()
+    context.store.close()

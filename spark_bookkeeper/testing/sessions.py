@@ -9,6 +9,7 @@ import pyarrow as pa
 from typing_extensions import override
 
 from spark_bookkeeper.client.bulk import BulkPlan, TaskResult
+from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import MissingRequirementError
@@ -54,7 +55,7 @@ class ArrowDoor(SparkDoor):
         return table
 
     @override
-    def read(self, ledger: Ledger, first: EntryId, last: EntryId) -> Any:
+    def read(self, context: ClientContext, ledger: Ledger, first: EntryId, last: EntryId) -> Any:
         raise MissingRequirementError("this session was made without Spark; use connect()")
 
 
