@@ -132,12 +132,11 @@ class Ground:
 
     def format(self, bookie: BookieId) -> None:
         """Wipe the partition, give it a new incarnation, and register that."""
-        root = self.root(bookie)
-        shutil.rmtree(root, ignore_errors=True)
-        root.mkdir(parents=True)
+        self._destroy(bookie)
+        self.root(bookie).mkdir(parents=True)
         incarnation = self.runtime.token()
         marker = Marker(bookie, incarnation, self._agent.instance_id())
-        LocalStorage(str(root)).put_if_absent(MARKER_PATH, marker.encode())
+        LocalStorage(str(self.root(bookie))).put_if_absent(MARKER_PATH, marker.encode())
         known = self._agent.read_cookie(bookie)
         cookie = Cookie(bookie, self._uri(bookie), incarnation, self._agent.instance_id())
         self._agent.write_cookie(cookie, known.version if known else None)
@@ -149,7 +148,7 @@ class Ground:
         self._down.add(bookie)
         self._agent.unregister(BookieId(bookie))
         if destroy:
-            shutil.rmtree(self.root(bookie))
+            self._destroy(bookie)
 
     def start(self, bookie: str, *, is_readonly: bool = False) -> None:
         """A bookie comes back with the partition that it had."""
@@ -186,6 +185,13 @@ class Ground:
     def forget(self) -> None:
         """Begin to count anew."""
         self.steps.clear()
+
+    def _destroy(self, bookie: str) -> None:
+        """In one step, also while others write there."""
+        if self.root(bookie).exists():
+            gone = self.directory / f"destroyed-{self.runtime.token()}"
+            self.root(bookie).rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
 
     def _uri(self, bookie: str) -> str:
         return LocalStorage(str(self.root(bookie))).uri

@@ -170,7 +170,8 @@ def wb_sealed(patch: pytest.MonkeyPatch) -> None:
             records = list(self._logs[position].records())
         except BookieError:
             return answer
-        fence = min(r.slot for r in records if r.kind is RecordKind.FENCE)
+        fences = (r.slot for r in records if r.kind is RecordKind.FENCE)
+        fence = min(fences, default=len(records))
         behind = {EntryId(int(e)) for r in records if r.slot > fence for e in r.ids}
         return replace(answer, held=frozenset(answer.held - behind))
 
