@@ -238,6 +238,7 @@ class _LedgerRecovery:
         last = decision.last_entry_id
         length = self._length_at(last)
         base = self._found.value.last_fragment
+
         def close(old: LedgerMetadata) -> LedgerMetadata | None:
             if old.is_closed:
                 return None  # somebody was faster: all-closes-agree

@@ -18,14 +18,12 @@ import pytest
 from spark_bookkeeper.bookie.index import Tail
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.named import NamedStorage
-from spark_bookkeeper.bookie.record import RecordKind
 from spark_bookkeeper.client import adds, ensemble, recovery
 from spark_bookkeeper.client import reader as client_reader
 from spark_bookkeeper.client.lane import Group, Lane
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.recovery import _LedgerRecovery
 from spark_bookkeeper.errors import (
-    BookieError,
     BookieUnavailableError,
     MetadataUnavailableError,
     VersionConflictError,
@@ -35,7 +33,7 @@ from spark_bookkeeper.metadata.update import Transform, update_ledger
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.protocol.recovery import Answer, FencedAnswer, Recovery
+from spark_bookkeeper.protocol.recovery import FencedAnswer, Recovery
 from spark_bookkeeper.protocol.writer import Acknowledge, Command, Writer
 from spark_bookkeeper.testing.simulation.lifetime import LifetimeError, run_lifetime
 
@@ -53,7 +51,7 @@ INVARIANTS = (
     "only a close changes the last fragment in recovery",  # an assertion of rule R8
 )
 
-RARE = {"cookie_neg", "ec_cas_first", "ec_recount", "in_recovery", "read_to_the_lac", "wb_sealed"}
+RARE = {"cookie_neg", "ec_cas_first", "ec_recount", "in_recovery", "read_to_the_lac"}
 """Mutants that live for hundreds of lifetimes; scenarios kill them at once (the file beside)."""
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -155,27 +153,6 @@ def neg_writeset(patch: pytest.MonkeyPatch) -> None:
 def wb_quorum(patch: pytest.MonkeyPatch) -> None:
     """A ledger is closed with one copy of its recovered entries."""
     patch.setattr(_LedgerRecovery, "_write_back", lambda self, decision: self._ensemble)
-
-
-@mutant
-def wb_sealed(patch: pytest.MonkeyPatch) -> None:
-    """What stands behind a fence does not count."""
-    fence_one = _LedgerRecovery._fence_one
-
-    def below_the_fence(self: _LedgerRecovery, position: int) -> Answer:
-        answer = fence_one(self, position)
-        if not isinstance(answer, FencedAnswer):
-            return answer
-        try:
-            records = list(self._logs[position].records())
-        except BookieError:
-            return answer
-        fences = (r.slot for r in records if r.kind is RecordKind.FENCE)
-        fence = min(fences, default=len(records))
-        behind = {EntryId(int(e)) for r in records if r.slot > fence for e in r.ids}
-        return replace(answer, held=frozenset(answer.held - behind))
-
-    patch.setattr(_LedgerRecovery, "_fence_one", below_the_fence)
 
 
 # R7, R10: the writer
