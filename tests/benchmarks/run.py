@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not console.is_terminal:
         console = Console(width=WIDTH)
     rows: list[dict[str, Any]] = []
+    failed: list[str] = []
     with (
         tempfile.TemporaryDirectory(prefix="benchmarks-", dir=asked.directory) as directory,
         Lab(Path(directory), QUICK if asked.quick else FULL, has_peer=not asked.no_peer) as lab,
@@ -70,18 +71,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if {"P2", "P5", "P6", "P7"} & set(chosen):
             assert lab.spark is not None  # before the clusters, which pass it on
         for point in chosen:
-            for item in POINTS[point](lab):
-                if not asked.profile:
-                    rows += _measured(item, console)
-                elif isinstance(item, Line):
-                    profiling.profile(item.ours, console, f"{item.point} {item.what}")
+            try:
+                for item in POINTS[point](lab):
+                    if not asked.profile:
+                        rows += _measured(item, console)
+                    elif isinstance(item, Line):
+                        profiling.profile(item.ours, console, f"{item.point} {item.what}")
+            except Exception:  # the other points must not be lost with it
+                console.print_exception(max_frames=8)
+                failed.append(point)
+                rows.append({"point": point, "what": "the rest of it", "reason": "it failed"})
     if asked.profile:
-        return 0
+        return 1 if failed else 0
     console.print(table(rows))
     if asked.json is not None:
         said = {"quick": asked.quick, "rows": rows}
         asked.json.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
-    return 0
+    return 1 if failed else 0
 
 
 def _measured(item: Item, console: Console) -> list[dict[str, Any]]:
