@@ -149,16 +149,17 @@ def _first_places(
     index: EntryIndex, entries: Iterable[EntryId], refused: Refusals
 ) -> list[Location]:
     places = []
-    for entry_id in entries:
+    wanted = list(entries)
+    for entry_id, place in zip(wanted, index.first_places(wanted), strict=True):
+        if place is not None:
+            places.append(place)
+            continue
         try:
-            place = index.find(entry_id)
+            index.find(entry_id)
         except BookKeeperError as error:
             refused[entry_id] = error.message
-            continue
-        if place is None:
-            refused[entry_id] = "does not hold it"
         else:
-            places.append(place)
+            refused[entry_id] = "does not hold it"
     return places
 
 
