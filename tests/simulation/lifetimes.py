@@ -101,14 +101,15 @@ def doubting(seed: int) -> Script:
 def damaging(seed: int) -> Script:
     """Striped ledgers; files of one bookie are damaged, and another is down when they recover."""
     dice = random.Random(f"{seed}/damaging")
-    quorum = dice.choice((Quorum(5, 2, 2), Quorum(3, 2, 2)))
+    quorum = Quorum(3, 2, 2)
     bookies = quorum.ensemble_size
     begin = dice.randint(40, 100)
-    damaged, down = dice.sample(range(bookies), 2)
+    damaged, down = dice.sample(range(bookies + 1), 2)
     return replace(
         doubting(seed),
         quorum=quorum,
-        bookies=bookies,
+        bookies=bookies + 1,  # the damage may make one useless
+        ending="leave",
         waits=frozenset(),
         recoverers=(begin,),
         plan=FaultPlan(

@@ -256,21 +256,6 @@ def fence_first_hole(patch: Patch) -> None:
 
 
 @mutant
-def fence_no_hole(patch: Patch) -> None:
-    """A fence counts although a slot below it is empty."""
-    put_fence = LedgerLog._put_fence
-
-    def as_found(self: LedgerLog, occupied: set[int]) -> int:
-        top = max(occupied, default=-1)
-        if self._slots.is_fence(top):
-            self.storage.sync(self.key.slot(top))
-            return top
-        return put_fence(self, occupied)
-
-    patch.setattr(LedgerLog, "_put_fence", as_found)
-
-
-@mutant
 def fenced_negative(patch: Patch) -> None:
     """A bookie that is not fenced says no."""
 

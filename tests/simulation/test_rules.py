@@ -2,9 +2,12 @@
 
 Source: SLOT-LOG, "Rules" (the names in brackets) and "How the rules were checked".
 
-Two of the 27 have no mutant here. ``gc_tombstone``: nothing collects garbage yet. ``wb_sealed`` (an
+Three of the 27 have no mutant here. ``gc_tombstone``: nothing collects garbage yet. ``wb_sealed`` (an
 ADD behind a fence counts): a lane puts a slot only when it has won the one below, so that no ADD
-of this writer ever stands behind a fence; ``tests/bookie`` lays such slots down by hand.
+of this writer ever stands behind a fence. ``fence_no_hole`` (a fence above an empty slot says
+nothing): it takes a power cut, a dead recoverer, a second one, a slow repeat and a bookie that is
+down, all at the right moment, and no lifetime of some thousands has met that. For the last two
+``tests/bookie`` lays such slots down by hand.
 """
 
 from __future__ import annotations
@@ -58,12 +61,11 @@ CASES: Final[dict[str, tuple[Family, int]]] = {
     "cookie_ack": (lifetimes.losing, 3),
     "durable_ack": (Script.drawn, 0),
     "fence_first_hole": (Script.drawn, 65),
-    "fence_no_hole": (lifetimes.cutting, 0),
     "fenced_negative": (lifetimes.losing, 16),
     "fresh_negative": (lifetimes.losing, 20),
     "cookie_neg": (lifetimes.losing, 4),
     "observe_sync": (Script.drawn, 12),
-    "neg_writeset": (lifetimes.damaging, 0),
+    "neg_writeset": (lifetimes.damaging, 5),
     "neg_quorum": (lifetimes.doubting, 60),
     "wb_quorum": (Script.drawn, 9),
     "frag_start": (lifetimes.changing, 22),

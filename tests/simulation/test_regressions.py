@@ -1,0 +1,55 @@
+"""What lifetimes have found in the library: the seeds, and the mistake itself made small."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.entry import PlacedPart
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.marker import Marker
+from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.bookie.part import PartEncoder
+from spark_bookkeeper.bookie.record import encode_add
+from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerKey
+from spark_bookkeeper.client.holdings import verify
+from spark_bookkeeper.protocol.ids import EntryId
+from spark_bookkeeper.testing.simulation.lifetime import run_lifetime
+
+KEY = LedgerKey(7, "n")
+ENCODING = LedgerEncoding()
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        2318,  # recovery synced a part and not the record that lists it; then a power cut
+        2575,  # the same in a striped ledger
+    ],
+)
+def test_a_seed_that_failed_once(seed: int) -> None:
+    run_lifetime(seed)
+
+
+def test_a_record_found_not_durable_is_synced_with_the_part_that_it_lists() -> None:
+    disk = MemoryDisk()
+    storage = MemoryStorage(disk)
+    storage.put_if_absent(MARKER_PATH, Marker("b:1", "i", "cluster").encode())
+    log = LedgerLog(storage, "b:1", "i", KEY, ENCODING)
+    log.prepare()
+    sink = log.create_part("t-0-0.arrow")
+    encoder = PartEncoder(KEY, ENCODING, sink.write)
+    encoder.add(pa.record_batch({"payload": [b"a", b"b"]}))
+    ref = encoder.finish("t-0-0.arrow")
+    sink.finish()
+    record = encode_add(KEY, ENCODING, "w", 0, -1, parts=[PlacedPart(ref, (0,), ref.sizes)])
+    log.add(0, record)
+    disk.durable -= {KEY.slot(0), KEY.part("t-0-0.arrow")}  # visible, and not yet durable
+
+    good, refused = verify(log, [EntryId(0)])
+    disk.power_cut()
+
+    assert not refused
+    assert good.keys() == {EntryId(0)}
+    assert log.locate(0).entry_ids.tolist() == [0]
