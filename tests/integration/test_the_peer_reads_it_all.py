@@ -104,8 +104,9 @@ def test_bookkeepers_own_classes_read_our_whole_tree_after_all_of_this(tmp_path:
         assert cookies == set(cluster.bookie_ids)
         bookies = {line["id"] for line in lines if line["kind"] == "bookie"}
         assert bookies == {r.bookie_id for r in ours.registrations()}
-        written = [line for line in lines if "canonical" in line]
-        assert [line for line in written if not line["canonical"]] == []
+        # Byte for byte only what has no custom metadata: BookKeeper's hash map has an order of its
+        # own, which nobody relies on.
+        assert [c for c in lines if c["kind"] == "cookie" and not c["canonical"]] == []
 
 
 def assert_same(line: dict[str, Any], bk: BookKeeper, ledger_id: LedgerId) -> None:
