@@ -1,7 +1,8 @@
 """Each rule of data safety is taken out of the real code, and a small story goes wrong.
 
 Every scenario runs twice: with the rule it must succeed, without it the same assertions must fail.
-For rules that the simulation misses only now and then, and for those of layers above it.
+The simulation does the same with whole lifetimes; here are the rules it meets rarely, those of
+layers above it, and the smallest story that shows why a rule is there.
 
 Source: SLOT-LOG, "Rules"; the names are those in brackets there, or the rule's number.
 """
@@ -20,7 +21,7 @@ import pytest
 from spark_bookkeeper.bookie.entry import NewEntry
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.record import RecordKind, encode_add
-from spark_bookkeeper.client import ledgers, recovery
+from spark_bookkeeper.client import ensemble, ledgers, recovery
 from spark_bookkeeper.client import reader as client_reader
 from spark_bookkeeper.client.bulk import FanOut, write_local
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
@@ -31,6 +32,7 @@ from spark_bookkeeper.errors import (
     BookieError,
     BookKeeperError,
     LedgerFencedError,
+    MetadataUnavailableError,
     RecoveryUndecidedError,
 )
 from spark_bookkeeper.metadata.store import LedgerStore, Versioned
@@ -168,11 +170,11 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def an_entry_behind_a_fence_is_kept(directory: Path) -> None:
     ground = Ground(directory)
     writer = open_ledger_with(ground, 1)
-    ensemble = writer.metadata.last_fragment.ensemble
+    members = writer.metadata.last_fragment.ensemble
     ledger = writer._adds.ledger
     # The slot before it was lost in a power cut, and another recoverer's fence is in its place.
     put(ground, writer, 0, 2, 1)
-    ground.context.bookies.log(ensemble[0], ledger).fence()
+    ground.context.bookies.log(members[0], ledger).fence()
 
     closed = recover_ledger(ground.client(), writer.ledger_id).value
 
@@ -299,16 +301,16 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def a_reader_stops_at_what_is_confirmed(directory: Path) -> None:
     ground = Ground(directory)
     writer = ledgers.create_ledger(ground.context, USUAL)
-    ensemble = writer.metadata.last_fragment.ensemble
+    members = writer.metadata.last_fragment.ensemble
     release = threading.Event()
 
     def hold(place: str, operation: str, path: str) -> None:
-        if place in ensemble[1:] and operation == "put_if_absent":
+        if place in members[1:] and operation == "put_if_absent":
             assert release.wait(30)
 
     ground.before.append(hold)
     future = writer.append_async(b"x")
-    ground.until(lambda: len(ground.files(ensemble[0], "slots")) == 1)
+    ground.until(lambda: len(ground.files(members[0], "slots")) == 1)
     try:
         reader = ledgers.open_ledger_no_recovery(ground.client(), writer.ledger_id)
         assert reader.last_add_confirmed == -1, "entry 0 has one copy"
@@ -363,6 +365,52 @@ def _(patch: pytest.MonkeyPatch) -> None:
             yield replace(fragment, last_entry_id=EntryId(0) if last is None else last)
 
     patch.setattr(LedgerMetadata, "fragment_ranges", with_ends)
+
+
+# R14
+
+
+def a_change_that_may_have_been_lost_is_looked_for(directory: Path) -> None:
+    ground = Ground(directory)
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"0")
+    victim = writer.metadata.last_fragment.ensemble[0]
+    lost: list[str] = []
+
+    def lose_the_request(place: str, operation: str, path: str) -> None:
+        if operation == "write_ledger" and not lost:
+            lost.append(path)
+            raise MetadataUnavailableError("no answer")
+
+    ground.before.append(lose_the_request)
+    ground.format(victim)
+    ground.until(
+        lambda: writer.append(b"x") > 0 and victim not in writer.metadata.last_fragment.ensemble
+    )
+
+    stored = ground.context.store.read_ledger(writer.ledger_id).value
+    assert stored.last_fragment == writer.metadata.last_fragment
+    writer.close()
+
+
+@rule("R14", a_change_that_may_have_been_lost_is_looked_for)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def hopeful(
+        store: LedgerStore,
+        ledger_id: LedgerId,
+        transform: Transform,
+        *,
+        known: Versioned[LedgerMetadata] | None = None,
+    ) -> Versioned[LedgerMetadata]:
+        current = known if known is not None else store.read_ledger(ledger_id)
+        intended = transform(current.value)
+        assert intended is not None
+        try:
+            return store.write_ledger(ledger_id, intended, current.version)
+        except MetadataUnavailableError:
+            return Versioned(intended, current.version + 1)
+
+    patch.setattr(ensemble, "update_ledger", hopeful)
 
 
 # R15, R16
