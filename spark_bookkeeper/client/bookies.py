@@ -13,7 +13,6 @@ from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.storage import Storage
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.runtime import Runtime
-from spark_bookkeeper.client.shared import SharedRead
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.metadata.store import BookieRegistry, Registration
 from spark_bookkeeper.protocol.ids import BookieId
@@ -42,13 +41,9 @@ class Bookies:
         self._runtime = runtime
         self._roots: dict[BookieId, str] = dict(roots or {})
         self._storages: dict[str, Storage] = {}
-        self._alive = SharedRead(self._read_registrations, runtime)
 
     def registrations(self) -> Mapping[BookieId, Registration]:
-        """Bookies that are alive now. Who asks at the same time as others shares their answer."""
-        return self._alive.get()
-
-    def _read_registrations(self) -> Mapping[BookieId, Registration]:
+        """Bookies that are alive now."""
         alive = {r.bookie_id: r for r in self._registry.registrations()}
         self._roots.update({bookie: r.root_uri for bookie, r in alive.items() if r.root_uri})
         return alive

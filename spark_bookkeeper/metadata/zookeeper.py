@@ -28,6 +28,7 @@ from spark_bookkeeper.metadata.connection import (
 )
 from spark_bookkeeper.metadata.cookies import decode_cookie, encode_cookie
 from spark_bookkeeper.metadata.service_info import decode_registration, encode_registration
+from spark_bookkeeper.metadata.shared import SharedRead
 from spark_bookkeeper.metadata.store import Cookie, Registration, Versioned
 from spark_bookkeeper.metadata.uri import MetadataUri, parse_metadata_uri
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
@@ -71,6 +72,7 @@ class ZooKeeperStore:
         self._has_cluster = False
         self._registered: tuple[str, ...] = ()
         """Paths of the registrations as they were last seen."""
+        self._alive = SharedRead(self._read_registrations)
         self._has_long_ids: bool | None = None
         self._zk = Connection(
             self.uri.hosts,
@@ -233,7 +235,11 @@ class ZooKeeperStore:
             raise refusals.no_cluster(str(self.uri)) from None
 
     def registrations(self) -> Sequence[Registration]:
+        """Who asks at the same time as others shares their answer."""
         self._require_cluster()
+        return self._alive.get()
+
+    def _read_registrations(self) -> Sequence[Registration]:
         found: dict[BookieId, Registration] = {}
         parents = (paths.available(self._root), paths.available_readonly(self._root))
         # The bookies of last time are asked for together with the names: they seldom change.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from spark_bookkeeper.errors import BookKeeperError
-
-if TYPE_CHECKING:
-    from spark_bookkeeper.client.runtime import Runtime
 
 T = TypeVar("T")
 
@@ -20,9 +18,9 @@ class SharedRead(Generic[T]):
     may be older than the question. So nobody is ever told what was true before it asked.
     """
 
-    def __init__(self, read: Callable[[], T], runtime: Runtime) -> None:
+    def __init__(self, read: Callable[[], T]) -> None:
         self._read = read
-        self._changed = runtime.condition()
+        self._changed = threading.Condition()
         self._begun = 0
         """How many reads began; one at a time is under way."""
         self._ended = 0

@@ -7,9 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from spark_bookkeeper.client.runtime import ThreadRuntime
-from spark_bookkeeper.client.shared import SharedRead
 from spark_bookkeeper.errors import MetadataUnavailableError
+from spark_bookkeeper.metadata.shared import SharedRead
 
 SECONDS_MAX = 30
 
@@ -36,7 +35,7 @@ class Reads:
 
 def test_each_who_asks_alone_reads_anew() -> None:
     reads = Reads()
-    shared = SharedRead(reads, ThreadRuntime())
+    shared = SharedRead(reads)
     reads.may_end.release(2)
 
     assert [shared.get(), shared.get()] == [1, 2]
@@ -44,7 +43,7 @@ def test_each_who_asks_alone_reads_anew() -> None:
 
 def test_who_asks_during_a_read_waits_for_the_next_one_together_with_the_others() -> None:
     reads = Reads()
-    shared = SharedRead(reads, ThreadRuntime())
+    shared = SharedRead(reads)
     with ThreadPoolExecutor(6) as threads:
         first = threads.submit(shared.get)
         assert reads.begun.acquire(timeout=SECONDS_MAX)
@@ -61,7 +60,7 @@ def test_who_asks_during_a_read_waits_for_the_next_one_together_with_the_others(
 
 def test_an_error_is_for_all_who_shared_the_read_and_for_nobody_after() -> None:
     reads = Reads()
-    shared = SharedRead(reads, ThreadRuntime())
+    shared = SharedRead(reads)
     reads.error = MetadataUnavailableError("no answer")
     reads.may_end.release(2)
 
@@ -73,7 +72,7 @@ def test_an_error_is_for_all_who_shared_the_read_and_for_nobody_after() -> None:
 
 def test_a_read_that_is_interrupted_holds_up_nobody() -> None:
     reads = Reads()
-    shared = SharedRead(reads, ThreadRuntime())
+    shared = SharedRead(reads)
     reads.error = KeyboardInterrupt()
     reads.may_end.release(2)
 
