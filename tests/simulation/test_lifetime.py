@@ -64,7 +64,7 @@ def test_lifetimes_meet_what_they_are_for() -> None:
         *("late put", "late metadata write"),
         *("acknowledged", "closed", "returned", "was told"),
         *("several fragments", "recovered something", "finish", "bulk of a striped ledger"),
-        *("a part was copied to a successor", "replicated", "left", "gone", "deleted"),
+        *("a part was copied to a successor", "replicated", "left", "deleted"),
     ):
         assert met[what] > 0, f"no lifetime of 300 met: {what}"
 

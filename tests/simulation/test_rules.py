@@ -2,9 +2,9 @@
 
 Source: SLOT-LOG, "Rules" (the names in brackets) and "How the rules were checked".
 
-Three of the 27 have no mutant here. ``gc_tombstone``: nothing collects garbage yet. ``wb_sealed`` (an
-ADD behind a fence counts): a lane puts a slot only when it has won the one below, so that no ADD
-of this writer ever stands behind a fence. ``fence_no_hole`` (a fence above an empty slot says
+Three of the 27 have no mutant here. ``gc_tombstone``: nothing collects garbage yet. ``wb_sealed``
+(an ADD behind a fence counts): a lane puts a slot only when it has won the one below, so that no
+ADD of this writer ever stands behind a fence. ``fence_no_hole`` (a fence above an empty slot says
 nothing): it takes a power cut, a dead recoverer, a second one, a slow repeat and a bookie that is
 down, all at the right moment, and no lifetime of some thousands has met that. For the last two
 ``tests/bookie`` lays such slots down by hand.
