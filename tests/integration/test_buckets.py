@@ -170,7 +170,7 @@ def test_a_bucket_wiped_under_a_writer_is_replaced_and_nothing_is_lost(
     assert check_numbered_ledger(bk, writer.ledger_id, -1, number + 101) == number + 101
 
 
-@pytest.mark.parametrize("lost", ["bucket", "disk"])
+@pytest.mark.parametrize("lost", ["bucket", pytest.param("disk", marks=pytest.mark.slow)])
 def test_a_disk_or_a_bucket_that_is_lost_is_made_again_on_another_bookie(
     mixed: MixedCluster, bk: BookKeeper, lost: str
 ) -> None:

@@ -132,7 +132,7 @@ def test_in_a_process_that_holds_a_whole_cluster(tmp_path: Path) -> None:
             assert check_numbered_ledger(bk, ledger_id, 0, 1) == 1
 
 
-@pytest.mark.parametrize("delay_ms", [200, 1200, 2200])
+@pytest.mark.parametrize("delay_ms", [200, pytest.param(1200, marks=pytest.mark.slow), 2200])
 def test_while_a_whole_cluster_starts(tmp_path: Path, delay_ms: int) -> None:
     with Actor("local", tmp_path / "c") as owner:
         time.sleep(delay_ms / 1000)  # an arbitrary moment of its start is what is wanted

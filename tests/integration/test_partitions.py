@@ -318,6 +318,7 @@ def start_agent(uri: str, bookie: str, root: Path) -> subprocess.Popen[bytes]:
     )
 
 
+@pytest.mark.slow
 def test_a_killed_agent_takes_its_bookie_out_of_new_ensembles_and_nothing_else(
     cluster: LocalCluster, bk: BookKeeper, tmp_path: Path
 ) -> None:

@@ -119,7 +119,6 @@ def test_without_zookeeper_every_call_ends_in_time_and_says_that_nothing_changed
         calls: list[Callable[[], object]] = [
             bk.create_ledger,
             lambda: bk.open_ledger(writer.ledger_id),
-            lambda: bk.ledger(writer.ledger_id),
             lambda: bk.recover_bookie(own.bookie_ids[0]),
         ]
         for call in calls:
