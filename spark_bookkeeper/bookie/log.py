@@ -119,8 +119,13 @@ class LedgerLog:
         self.storage.make_directory(self.key.parts)
         return self.storage.create(self.key.part(name))
 
-    def copy_part(self, source: LedgerLog, part: PartRef) -> PartRef:
+    def copy_part(
+        self, source: LedgerLog, part: PartRef, progress: Callable[[], None] = lambda: None
+    ) -> PartRef:
         """Copy a part from another bookie, file to file.
+
+        Args:
+            progress: called after every piece of it.
 
         Returns:
             the part as it is named here: under its own name, unless something else has that.
@@ -132,21 +137,31 @@ class LedgerLog:
         name = part.name
         attempt = 0
         while (size := self.storage.size(self.key.part(name))) is not None:
-            if size == part.size_bytes and self._part_checksum(name, size) == part.crc32c:
-                self.storage.sync(self.key.part(name))  # merely found (R9b)
+            if self._has_part(name, size, part):
                 return replace(part, name=name)
             attempt += 1
             name = f"{part.name.removesuffix('.arrow')}-{attempt}.arrow"
         sink = self.create_part(name)
+
+        def write(data: bytes) -> None:
+            sink.write(data)
+            progress()
+
         try:
-            if source._part_checksum(part.name, part.size_bytes, sink.write) != part.crc32c:
+            if source._part_checksum(part.name, part.size_bytes, write) != part.crc32c:
                 raise CorruptEntryError(
                     f"bookie {source.bookie_id}: {self.key.part(part.name)} does not match its "
                     "checksum; copy it from another replica",
                     bookie_id=source.bookie_id,
                     path=self.key.part(part.name),
                 )
-            sink.finish()
+            try:
+                sink.finish()
+            except BookieUnavailableError:
+                # Somebody else copied the same meanwhile, or an answer was lost: is it there?
+                found = self.storage.size(self.key.part(name))
+                if found is None or not self._has_part(name, found, part):
+                    raise
         finally:
             sink.abandon()
         return replace(part, name=name)
@@ -358,6 +373,13 @@ class LedgerLog:
             if self.storage.put_if_absent(self.key.slot(number), fence):
                 return number
             occupied.add(number)  # lost the race: a fence, or the writer's; look again
+
+    def _has_part(self, name: str, size: int, part: PartRef) -> bool:
+        """Whether a file of that size is the part; if so, it is durable from now on (R9b)."""
+        if size != part.size_bytes or self._part_checksum(name, size) != part.crc32c:
+            return False
+        self.storage.sync(self.key.part(name))
+        return True
 
     def _part_checksum(
         self, name: str, size: int, write: Callable[[bytes], None] | None = None

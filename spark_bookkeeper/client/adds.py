@@ -7,9 +7,11 @@ carried out here: acknowledge, change the ensemble, give up.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -54,6 +56,10 @@ if TYPE_CHECKING:
     from spark_bookkeeper.client.runtime import Condition
 
 _ONE_REQUESTED = AddRequested(1)
+
+_DELIVERED: ContextVar[tuple[Adds, int] | None] = ContextVar("delivered", default=None)
+"""Whose futures the thread is resolving, and so whose callbacks it runs. With the thread's number,
+since a context may be copied to where others go on with it."""
 
 ACKS_KEPT = 10_000
 """Slots of which is remembered who stored them, and when."""
@@ -157,8 +163,10 @@ class Adds:
         """Hold the next entry id for a bulk append; other appends wait until ``end_bulk``."""
         with self._changed:
             self._admit(0, expected)
-            self._is_bulk_running = True
-            return BulkPlan(
+            while len(self._lanes) < self._quorum.ensemble_size:
+                self._changed.wait()  # a bookie is being replaced
+                self._admit(0, expected)
+            plan = BulkPlan(
                 key=self.ledger.key,
                 encoding=self.ledger.encoding,
                 quorum=self._quorum,
@@ -169,6 +177,8 @@ class Adds:
                 ),
                 entry_target_bytes=self.ledger.entry_target_bytes,
             )
+            self._is_bulk_running = True
+            return plan
 
     def end_bulk(self, plan: BulkPlan, results: Sequence[TaskResult]) -> Future[int]:
         """Number the entries that tasks wrote, and hand them to the lanes."""
@@ -207,6 +217,8 @@ class Adds:
         while self._is_bulk_running or ((held := self._pending.size_bytes) > limit and held):
             if self._error is not None:
                 break
+            if not self._is_bulk_running and self._is_delivering_here():
+                break  # what is held may be held up by this very thread
             self._changed.wait()
         if self._error is not None:
             raise self._error
@@ -226,6 +238,17 @@ class Adds:
             )
         if not self._is_started:
             self._start()
+
+    def check_may_wait(self, what: str) -> None:
+        """Raises ``InvalidArgumentError`` in a callback, where waiting would never end."""
+        if self._is_delivering_here():
+            raise InvalidArgumentError(
+                f"{what} in the callback of an append would wait for itself; nothing was done. "
+                "Use append_async() there, and wait in another thread"
+            )
+
+    def _is_delivering_here(self) -> bool:
+        return _DELIVERED.get() == (self, threading.get_ident())
 
     def _pushed(self, count: int, future: Promise) -> None:
         if count:
@@ -334,6 +357,8 @@ class Adds:
                 lane.store(group)
             except BookKeeperError as caught:
                 error = caught
+            except Exception as caught:  # noqa: BLE001  (whatever it was, nobody may wait for ever)
+                error = AppendFailedError(f"{type(caught).__name__}: {caught}")
             with self._changed:
                 lane.sending_since = None
                 if not lane.is_active():
@@ -466,7 +491,7 @@ class Adds:
         self._changed.notify_all()
 
     def _deliver(self) -> None:
-        """Resolve futures in entry order, outside the lock: callbacks may call us again."""
+        """Resolve futures in entry order, outside the lock: callbacks may append."""
         with self._changed:
             if self._is_delivering:
                 return
@@ -478,7 +503,11 @@ class Adds:
                     return
                 ready = list(self._to_deliver)
                 self._to_deliver.clear()
-            resolve(self._promised, ready)
+            here = _DELIVERED.set((self, threading.get_ident()))
+            try:
+                resolve(self._promised, ready)
+            finally:
+                _DELIVERED.reset(here)
 
     # Ensemble change
 
@@ -492,7 +521,9 @@ class Adds:
             updated = change_ensemble(
                 self._context, self.ledger, self._versioned, first, failed, left
             )
-        except BookKeeperError as error:
+        except Exception as caught:  # noqa: BLE001  (whatever it was, nobody may wait for ever)
+            unforeseen = AppendFailedError(f"{type(caught).__name__}: {caught}")
+            error = caught if isinstance(caught, BookKeeperError) else unforeseen
             with self._changed:
                 if self._is_ended:
                     return

@@ -26,7 +26,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.pending import BulkBlock
 from spark_bookkeeper.client.runtime import Runtime
-from spark_bookkeeper.errors import BookieError, BookieUnavailableError
+from spark_bookkeeper.errors import BookieUnavailableError, BookKeeperError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
 
@@ -196,6 +196,8 @@ class FanOut:
         open_log: Callable[[Target], LedgerLog],
     ) -> None:
         self.failures: dict[tuple[int, BookieId], str] = {}
+        self._finished: set[int] = set()
+        """Positions whose bookie stores everything; who is not here holds nothing that counts."""
         self._plan = plan
         self._task = task
         self._attempt = attempt
@@ -255,14 +257,15 @@ class FanOut:
         holders = tuple(
             (bookie, incarnation)
             for position, bookie, incarnation, _ in self._plan.targets
-            if position in positions and (position, bookie) not in self.failures
+            if position in positions and position in self._finished
         )
         if not holders:
-            causes = "; ".join(f"{b}: {why}" for (_, b), why in sorted(self.failures.items()))
+            of_it = {b: why for (p, b), why in sorted(self.failures.items()) if p in positions}
+            causes = "; ".join(f"{b}: {why}" for b, why in of_it.items()) or "none was asked"
             raise BookieUnavailableError(
                 f"part {ref.name} could not be stored on any bookie of its write set ({causes}); "
                 "nothing of it is in the ledger",
-                bookie_id=next(iter(self.failures))[1],
+                bookie_id=next(iter(of_it), None),
             )
         return WrittenPart(stripe_class, ref, holders)
 
@@ -271,6 +274,7 @@ class FanOut:
         position, bookie = target[0], target[1]
         channel = self._channels[position]
         sinks: dict[int, FileSink] = {}
+        is_stored = False
         try:
             log = self._open_log(target)
             log.prepare()
@@ -283,12 +287,18 @@ class FanOut:
             if not channel.is_abandoned:
                 for sink in sinks.values():
                     sink.finish()
-                return
-        except BookieError as error:
+                is_stored = True
+        except BookKeeperError as error:
             self.failures[position, bookie] = error.message
-        channel.abandon()
-        for sink in sinks.values():
-            sink.abandon()
+        except Exception as error:  # noqa: BLE001  (whatever it was, this bookie stores nothing)
+            self.failures[position, bookie] = f"{type(error).__name__}: {error}"
+        finally:
+            if is_stored:
+                self._finished.add(position)
+            else:
+                channel.abandon()
+                for sink in sinks.values():
+                    sink.abandon()
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ class Lane:
         self.next_entry = first
         """Everything below it that is striped here is stored here."""
         self.sending_since: float | None = None
-        """When the put that is on its way began; ``None`` while there is none."""
+        """When the put that is on its way began, or last got on; ``None`` while there is none."""
         self.bell = Bell(runtime)
         """Rung when there is something to send, or the lane is retired."""
         self._open_log = open_log
@@ -171,10 +171,18 @@ class Lane:
         causes = []
         for bookie, incarnation in list(holders.items()):
             try:
-                log.copy_part(self._open_log(bookie, incarnation), part.ref)
+                copied = log.copy_part(
+                    self._open_log(bookie, incarnation), part.ref, self._note_progress
+                )
             except BookieError as error:
                 causes.append(f"{bookie}: {error.message}")
                 continue
+            if copied.name != part.ref.name:  # the slot, the same everywhere, lists the name
+                raise SlotTakenError(
+                    f"bookie {self.bookie} has something else under the name of part "
+                    f"{part.ref.name}; the bookie must be replaced in the ensemble",
+                    bookie_id=self.bookie,
+                )
             holders[self.bookie] = self.incarnation
             return
         raise BookieUnavailableError(
@@ -182,6 +190,10 @@ class Lane:
             f"that stores it: {'; '.join(causes)}",
             bookie_id=self.bookie,
         )
+
+    def _note_progress(self) -> None:
+        """A large copy that goes on is not a put without an answer."""
+        self.sending_since = self._runtime.now()
 
     def _repeat(self, call: Callable[[], object]) -> None:
         """Repeat a call while its outcome is unknown; what is certain is raised at once."""

@@ -93,6 +93,7 @@ class LedgerWriter:
             LedgerFencedError, AppendFailedError: the entries may or may not be written.
             LedgerClosedError: the writer is closed.
         """
+        self._adds.check_may_wait("append()")
         if self._frames is not None and self._frames.is_frame(data):
             frames = self._frames
             rows.check_schema(frames.schema(data), self.schema)
@@ -110,7 +111,7 @@ class LedgerWriter:
         """Append without waiting; the future gives the id of its last entry.
 
         Takes what ``append`` takes but Spark DataFrames. Waits only while more than
-        ``max_pending_bytes`` are on their way.
+        ``max_pending_bytes`` are on their way, and not even then in the callback of an append.
         """
         if not isinstance(data, _BYTES):
             if self._frames is not None and self._frames.is_frame(data):
@@ -127,6 +128,7 @@ class LedgerWriter:
 
         Raises what ``append`` raises for an entry that cannot be acknowledged any more.
         """
+        self._adds.check_may_wait("flush()")
         return self._adds.flush()
 
     def acks(self) -> Any:
@@ -151,11 +153,13 @@ class LedgerWriter:
             LedgerFencedError, LedgerClosedError: another client recovers the ledger, or closed it
                 elsewhere. What this writer acknowledged is in the ledger; what was pending may or
                 may not be.
+            InvalidArgumentError: called in the callback of an append, where it cannot wait.
             LedgerError: pending entries could not be acknowledged. The ledger was closed at the
                 last acknowledged one.
         """
         if self._is_closed:
             return
+        self._adds.check_may_wait("close()")
         failure = self._adds.drain()
         self._adds.close()
         self._is_closed = True

@@ -110,6 +110,10 @@ def _look(
     lacking = [e for e in refused if e not in index and not index.doubts]
     damaged = {e: why for e, why in refused.items() if e not in lacking}
     if damaged:
+        try:
+            locate(log, entries)
+        except BookieError as error:  # it went away meanwhile: that says nothing of its entries
+            return "unavailable", error.message, size
         shown = "; ".join(f"entry {e}: {why}" for e, why in list(damaged.items())[:3])
         return "damaged", f"{len(damaged)} of {len(entries)} entries are damaged: {shown}", size
     if lacking:

@@ -79,6 +79,7 @@ class _FragmentCopy:
         self._fragment = fragment
         self._last = fragment.last_entry_id
         self._alive = context.bookies.registrations()
+        self._replaced_by_others: set[str] = set()
         self._throttle = Throttle(context.runtime, work.bytes_per_second)
 
     def run(self) -> Sequence[Row]:
@@ -104,8 +105,15 @@ class _FragmentCopy:
             gone = "the ledger was deleted meanwhile"
             return [_done(self._work, self._fragment, "gone", gone, row.source) for row in rows]
         if refused is None:
-            return rows
+            return [self._after_publishing(row) for row in rows]
         return [r if r.target is None else _left(self._work, self._fragment, refused) for r in rows]
+
+    def _after_publishing(self, row: Row) -> Row:
+        """A share that somebody else gave to another bookie meanwhile is not ours to claim."""
+        if row.source not in self._replaced_by_others:
+            return row
+        reason = "another client replaced the bookie meanwhile"
+        return _done(self._work, self._fragment, "no longer needed", reason, row.source)
 
     def _is_back(self, bookie: BookieId) -> bool:
         registration = self._alive.get(bookie)
@@ -230,6 +238,7 @@ class _FragmentCopy:
 
         def replaced(old: LedgerMetadata) -> LedgerMetadata | None:
             refusal.clear()
+            self._replaced_by_others.clear()
             fragment = next((f for f in old.fragment_ranges() if f.first_entry_id == first), None)
             if fragment is None or fragment.last_entry_id != self._last:
                 refusal.append("the fragment was changed by another client meanwhile")
@@ -238,6 +247,8 @@ class _FragmentCopy:
             added = {}
             for position, (target, incarnation) in chosen.items():
                 if fragment.ensemble[position] != before[position]:
+                    if fragment.ensemble[position] != target:
+                        self._replaced_by_others.add(before[position])
                     continue  # somebody else replaced this bookie: nothing is left to do here
                 if target in fragment.ensemble:
                     refusal.append(f"{target} joined the ensemble meanwhile")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,10 +10,17 @@ import pytest
 
 from spark_bookkeeper.client import ledgers
 from spark_bookkeeper.client.bulk import write_local
-from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError
+from spark_bookkeeper.client.recovery import recover_ledger
+from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.errors import (
+    AppendFailedError,
+    BookieFullError,
+    BookieUnavailableError,
+    MissingRequirementError,
+)
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.ground import METADATA, Ground
 
 SIZES = [(3, 3, 2), (4, 3, 2), (3, 2, 2), (2, 2, 1), (5, 2, 2)]
 
@@ -145,3 +153,142 @@ def test_r15_parts_that_no_slot_lists_are_not_in_the_ledger(ground: Ground) -> N
     assert loser[0].parts[0].ref.name != winner[0].parts[0].ref.name
     read = ledgers.open_ledger(ground.client(), writer.ledger_id).read_arrow()
     assert read.equals(pa.concat_tables([whole.slice(0, 1), whole]))
+
+
+@pytest.mark.parametrize("error", [MissingRequirementError("no s3fs here"), RuntimeError("bug")])
+@pytest.mark.parametrize("struck", [1, 3])
+def test_a_bookie_that_fails_in_an_unforeseen_way_is_no_holder_of_a_part(
+    ground: Ground, error: Exception, struck: int
+) -> None:
+    whole = table(20_000)
+    writer = ledgers.create_ledger(
+        ground.context, Quorum(3, 3, 3), schema=whole.schema, entry_target_bytes=20_000
+    )
+    victims = writer.metadata.last_fragment.ensemble[:struck]
+
+    def strike(place: str, operation: str, path: str) -> None:
+        if place in victims and operation == "create":
+            raise error
+
+    ground.before.append(strike)
+    if struck == 3:
+        with pytest.raises(BookieUnavailableError, match=str(error)):
+            writer.append(whole)
+        assert writer.last_add_pushed == -1
+    else:
+        writer.append(whole)
+    ground.before.clear()
+    writer.close()
+    kept = ledgers.open_ledger(ground.client(), writer.ledger_id).read_arrow()
+    assert kept.equals(whole if struck == 1 else whole.slice(0, 0))
+
+
+def test_a_bulk_append_waits_for_the_bookie_that_takes_the_place_of_its_only_one(
+    ground: Ground,
+) -> None:
+    whole = table(5_000)
+    writer = ledgers.create_ledger(
+        ground.context, Quorum(1, 1, 1), schema=whole.schema, entry_target_bytes=10_000
+    )
+    writer.append(whole.slice(0, 1))
+    may_change = threading.Event()
+    asked = threading.Event()
+
+    def hold(place: str, operation: str, path: str) -> None:
+        if (place, operation) == (METADATA, "write_ledger") and not may_change.is_set():
+            asked.set()
+            may_change.wait(30)
+
+    ground.before.append(hold)
+    ground.stop(writer.metadata.last_fragment.ensemble[0])
+    writer.append_async(whole.slice(1, 1))
+    assert asked.wait(30)
+    threading.Timer(0.2, may_change.set).start()
+    writer.append(whole.slice(2))
+    writer.close()
+    assert ledgers.open_ledger_no_recovery(ground.client(), writer.ledger_id).is_closed
+    later = ledgers.open_ledger(ground.client(), writer.ledger_id).read_arrow
+    assert later(1).equals(whole.slice(1)), "entry 0 is on the bookie that was stopped"
+
+
+def test_a_bookie_with_other_bytes_under_the_name_of_a_part_acknowledges_nothing(
+    ground: Ground,
+) -> None:
+    whole = table(20_000)
+    writer = ledgers.create_ledger(
+        ground.context, Quorum(3, 3, 3), schema=whole.schema, entry_target_bytes=20_000
+    )
+    dying, other = writer.metadata.last_fragment.ensemble[:2]
+    spare = next(b for b in ground.bookie_ids if b not in writer.metadata.last_fragment.ensemble)
+
+    def strike(place: str, operation: str, path: str) -> None:
+        if place == dying and operation == "put_if_absent":
+            part = ground.files(other, "parts")[0]
+            rotten = ground.root(spare) / part.relative_to(ground.root(other))
+            rotten.parent.mkdir(parents=True, exist_ok=True)
+            rotten.write_bytes(bytes(part.stat().st_size))
+            ground.stop(dying)
+
+    ground.before.append(strike)
+    with pytest.raises(AppendFailedError, match="something else under the name"):
+        writer.append(whole)
+
+
+def test_a_large_part_is_copied_to_a_replacement_in_more_than_the_time_of_an_add(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_bookkeeper.bookie.log._COPY_CHUNK_BYTES", 1 << 14)
+    ground = Ground(tmp_path, config=ClientConfig(add_timeout_ms=1000))
+    whole = table(20_000)
+    writer = ledgers.create_ledger(
+        ground.context, Quorum(3, 3, 3), schema=whole.schema, entry_target_bytes=20_000
+    )
+    dying = writer.metadata.last_fragment.ensemble[0]
+
+    def strike(place: str, operation: str, path: str) -> None:
+        if place == dying and operation == "put_if_absent":
+            ground.stop(dying)
+        if operation == "read_range" and "parts" in path:
+            ground.runtime.sleep(0.1)
+
+    ground.before.append(strike)
+    started = ground.runtime.now()
+    writer.append(whole)
+    assert ground.runtime.now() - started > 2, "it took longer than the limit"
+    assert writer.metadata.last_fragment.ensemble[0] != dying
+    writer.close()
+
+
+def test_a_recovery_that_meets_the_copies_of_another_takes_them_for_its_own(
+    tmp_path: Path,
+) -> None:
+    ground = Ground(tmp_path, bookies=2)
+    whole = table(20_000)
+    writer = ledgers.create_ledger(
+        ground.context, Quorum(2, 2, 2), schema=whole.schema, entry_target_bytes=20_000
+    )
+    one, other = writer.metadata.last_fragment.ensemble
+
+    def strike(place: str, operation: str, path: str) -> None:
+        if place == other and operation == "put_if_absent":
+            raise BookieUnavailableError("it does not answer", bookie_id=other)
+
+    ground.before.append(strike)
+    with pytest.raises(AppendFailedError):
+        writer.append(whole)
+    ground.until(lambda: len(ground.files(one, "slots")) == 1)
+    writer.abandon()
+    ground.before.clear()
+    for part in ground.files(other, "parts"):
+        part.unlink()
+    met: list[str] = []
+
+    def meet(place: str, operation: str, path: str) -> None:
+        if operation == "finish" and not met:
+            met.append(path)
+            recover_ledger(ground.client(), writer.ledger_id)
+
+    found = recover_ledger(ground.client(None, meet), writer.ledger_id)
+    assert met
+    assert found.value.is_closed
+    assert ledgers.open_ledger(ground.client(), writer.ledger_id).read_arrow().equals(whole)

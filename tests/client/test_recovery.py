@@ -374,6 +374,27 @@ def test_r6_without_an_ack_quorum_of_copies_the_ledger_is_not_closed(tmp_path: P
 # The metadata
 
 
+@pytest.mark.parametrize("moment", ["list", "put_if_absent"])
+def test_a_recovery_that_fails_after_another_closed_the_ledger_adopts_that(
+    tmp_path: Path, moment: str
+) -> None:
+    ground = Ground(tmp_path, bookies=3)
+    writer = written(ground, Quorum(3, 3, 2), 4)
+    writer.abandon()
+    met: list[str] = []
+
+    def meet(place: str, operation: str, path: str) -> None:
+        if operation == moment and not met:
+            met.append(path)
+            recover_ledger(ground.client(), writer.ledger_id)
+            for bookie in writer.metadata.last_fragment.ensemble[:2]:
+                ground.stop(bookie)
+
+    found = recover_ledger(ground.client(None, meet), writer.ledger_id)
+    assert met
+    assert (found.value.state, found.value.last_entry_id) == (LedgerState.CLOSED, 3)
+
+
 def test_a_ledger_deleted_meanwhile_is_never_made_again(ground: Ground) -> None:
     writer = written(ground, USUAL, 3)
 

@@ -84,6 +84,7 @@ def test_futures_are_resolved_in_entry_order(ground: Ground, sizes: tuple[int, i
     assert writer.flush() == 499
     assert [f.result(10) for f in futures] == list(range(500))
     writer.close()
+    ground.until(lambda: len(order) == 500)
     assert order == list(range(500))
     assert payloads(ground, writer) == [b"%d" % i for i in range(500)]
 
@@ -209,6 +210,56 @@ def test_a_callback_may_append(ground: Ground) -> None:
 
 
 # The cases of close
+
+
+def test_a_callback_may_append_while_too_many_bytes_are_on_their_way(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, config=ClientConfig(max_pending_bytes=20_000, max_group_bytes=5_000))
+    writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 2))
+    told: list[int] = []
+
+    def more(future: Future[int]) -> None:
+        told.append(future.result())
+        for _ in range(2):
+            if writer.last_add_pushed < 199:
+                writer.append_async(bytes(1000)).add_done_callback(more)
+
+    writer.append_async(bytes(1000)).add_done_callback(more)
+    ground.until(lambda: len(told) == 200)
+    assert told == list(range(200))
+    writer.close()
+
+
+def test_a_callback_is_refused_what_would_wait_for_itself(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 3))
+    refused: list[str] = []
+
+    def wait(_: Future[int]) -> None:
+        for call in (lambda: writer.append(b"b"), writer.flush, writer.close):
+            with pytest.raises(InvalidArgumentError, match="would wait for itself"):
+                call()
+            refused.append("again")
+
+    writer.append_async(b"a").add_done_callback(wait)
+    ground.until(lambda: len(refused) == 3)
+    assert writer.append(b"b") == 1
+    writer.close()
+
+
+def test_an_error_that_nobody_foresaw_fails_the_append_and_not_silently(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 2))
+
+    def strike(place: str, operation: str, path: str) -> None:
+        if operation == "put_if_absent":
+            raise MemoryError("no memory is left")
+
+    ground.before.append(strike)
+    future = writer.append_async(b"a")
+    with pytest.raises(AppendFailedError, match="no memory is left"):
+        future.result(30)
+    ground.before.clear()
+    with pytest.raises(AppendFailedError):
+        writer.close()
+    assert payloads(ground, writer) == []
 
 
 def test_a_closed_writer_takes_nothing_more_and_closes_twice(ground: Ground) -> None:

@@ -7,8 +7,10 @@ import random
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.client import ledgers
 from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
@@ -45,6 +47,23 @@ def test_a_whole_ledger_is_healthy(ground: Ground, sizes: tuple[int, int, int]) 
     assert report.is_complete
     assert report.counts == {"healthy": quorum.ensemble_size}
     assert sum(row.entries for row in report.rows) == 10 * quorum.write_quorum_size
+
+
+def test_a_bookie_that_goes_while_it_is_read_is_unavailable_and_not_damaged(
+    ground: Ground,
+) -> None:
+    writer = written(ground)
+    going = writer.metadata.last_fragment.ensemble[0]
+    seen: list[str] = []
+
+    def strike(place: str, operation: str, path: str) -> None:
+        if place == going and seen:
+            raise BookieUnavailableError("it does not answer", bookie_id=going)
+        if place == going and path == MARKER_PATH:
+            seen.append(path)
+
+    ground.before.append(strike)
+    assert statuses(checked(ground))[going] == "unavailable"
 
 
 def test_missing_damaged_and_unavailable_are_told_apart(ground: Ground) -> None:

@@ -6,19 +6,21 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.client import ledgers
 from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.errors import BookieFullError, InvalidArgumentError
-from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.report import RecoveryReport
+from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.replication.runner import LocalRunner
-from spark_bookkeeper.testing.ground import Ground, Hook, InlineRuntime, KillAt, Killed
+from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime, KillAt, Killed
 
 USUAL = Quorum(3, 3, 2)
 
@@ -440,6 +442,54 @@ def test_a_foreign_ledger_is_left_as_it_is(ground: Ground) -> None:
 
     assert [row.status for row in report.rows] == ["left"]
     assert "written by another BookKeeper client" in str(report.rows[0].reason)
+
+
+# Two at once
+
+
+def test_a_share_that_somebody_else_gave_to_another_bookie_is_not_claimed(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=5)
+    writer = written(ground, USUAL, 4)
+    ensemble = writer.metadata.last_fragment.ensemble
+    one, other = (b for b in ground.bookie_ids if b not in ensemble)
+    ground.stop(ensemble[0], destroy=True)
+    work = FragmentWork(writer.ledger_id, EntryId(0), ensemble[:1], one, False, None)
+    met: list[str] = []
+
+    def meet(place: str, operation: str, path: str) -> None:
+        if (place, operation) == (METADATA, "write_ledger") and not met:
+            met.append(path)
+            rereplicate_fragment(ground.client(), replace(work, target=other))
+
+    rows = rereplicate_fragment(ground.client(None, meet), work)
+
+    assert [(r.status, r.target) for r in rows] == [("no longer needed", None)]
+    named = ground.context.store.read_ledger(writer.ledger_id).value.last_fragment.ensemble
+    assert named[0] == other
+
+
+def test_two_who_copy_a_part_to_one_bookie_at_once_both_succeed(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=4)
+    whole = pa.table({"id": pa.array(range(20_000), pa.int64())})
+    with ledgers.create_ledger(
+        ground.context, USUAL, schema=whole.schema, entry_target_bytes=10_000
+    ) as writer:
+        writer.append(whole)
+    lost = writer.metadata.last_fragment.ensemble[:1]
+    ground.stop(lost[0], destroy=True)
+    work = FragmentWork(writer.ledger_id, EntryId(0), lost, None, False, None)
+    met: list[str] = []
+
+    def meet(place: str, operation: str, path: str) -> None:
+        if operation == "finish" and not met:
+            met.append(path)
+            rereplicate_fragment(ground.client(), work)
+
+    rows = rereplicate_fragment(ground.client(None, meet), work)
+
+    assert met
+    assert [r.status for r in rows] == ["replicated"]
+    assert ledgers.open_ledger(ground.client(), writer.ledger_id).read_arrow().equals(whole)
 
 
 # Killed anywhere
