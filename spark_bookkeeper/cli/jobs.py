@@ -35,6 +35,9 @@ _EXAMPLES: Final = {
     "check_ledgers": "zk1:2181,zk2:2181 --percentage 100",
 }
 
+_GLOBAL: Final = ("--metadata-uri", "--json", "--verbose")
+"""Options that the verb has when the command line was used in this process; a job has its own."""
+
 _OURS: Final = ("yes", "no_spark")
 """Options of a verb that mean nothing here: a job asks nobody, and Spark is there."""
 
@@ -56,7 +59,11 @@ def run_job(name: str, arguments: Sequence[str] | None = None) -> int:
 def job_command(name: str) -> click.Command:
     """The click command of a script."""
     verb = JOBS[name]
-    kept = [copy(parameter) for parameter in verb.params if parameter.name not in _OURS]
+    kept = [
+        copy(parameter)
+        for parameter in verb.params
+        if parameter.name not in _OURS and parameter.opts[0] not in _GLOBAL
+    ]
     answers = {p.name: p.name == "yes" for p in verb.params if p.name in _OURS}
     for parameter in kept:
         if parameter.name == "bookie_id":

@@ -108,6 +108,8 @@ class Adds:
         self._is_delivering = False
         self._promised = shared_condition()
         self._to_deliver: deque[Resolved] = deque()
+        self._behind: deque[tuple[EntryId, Promise]] = deque()
+        """Appends without rows, each behind the entry that was the last one then."""
         self._left: dict[BookieId, str] = {}
         self._error: BookKeeperError | None = None
         self._acks: deque[SlotAck] = deque(maxlen=ACKS_KEPT)
@@ -253,6 +255,8 @@ class Adds:
     def _pushed(self, count: int, future: Promise) -> None:
         if count:
             self.machine.step(_ONE_REQUESTED if count == 1 else AddRequested(count))
+        elif self.machine.has_pending:
+            self._behind.append((self.machine.last_add_pushed, future))
         else:
             self._to_deliver.append(Resolved(future, None, self.machine.last_add_pushed))
         if self._idle:
@@ -478,6 +482,9 @@ class Adds:
             if entry.future is not None:
                 self._to_deliver.append(Resolved(entry.future, None, entry.entry_id))
         self.confirmed_length = acknowledged[-1].length_after
+        while self._behind and self._behind[0][0] <= through:
+            entry_id, promise = self._behind.popleft()
+            self._to_deliver.append(Resolved(promise, None, entry_id))
         self._changed.notify_all()
 
     def _fail(self, error: BookKeeperError) -> None:
@@ -485,6 +492,8 @@ class Adds:
         for entry in self._pending.unanswered(self.machine.last_add_pushed):
             if entry.future is not None:
                 self._to_deliver.append(Resolved(entry.future, self._error, NO_ENTRY))
+        while self._behind:
+            self._to_deliver.append(Resolved(self._behind.popleft()[1], self._error, NO_ENTRY))
         for lane in self._lanes.values():
             lane.retire()
         self._lanes.clear()

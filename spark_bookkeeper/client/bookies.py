@@ -104,6 +104,12 @@ class Bookies:
             self._roots[bookie_id] = cookie.value.root_uri
         return self._roots[bookie_id]
 
+    def have_moved(self) -> bool:
+        """Ask again where the live bookies are; whether one is elsewhere than was known."""
+        before = dict(self._roots)
+        self.registrations()
+        return any(self._roots[bookie] != uri for bookie, uri in before.items())
+
     def learn(self, roots: Mapping[BookieId, str]) -> None:
         """Take over root URIs from somebody who asked the registry."""
         self._roots.update(roots)

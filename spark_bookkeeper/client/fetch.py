@@ -165,10 +165,11 @@ class Fetcher:
         return [answer for answer in rescued if answer.entry_ids]
 
     def _refresh(self, found: Unreadable) -> bool:
-        """Re-read the metadata: has the fragment changed under us? Then it is worth another try."""
+        """Has the fragment changed under us, or a bookie moved? Then it is worth another try."""
         ledger, _ = self._context.ledger(self._ledger.ledger_id)
         before = self._ledger.metadata.fragment_of(found.entry_id).ensemble
-        if ledger.metadata.fragment_of(found.entry_id).ensemble == before:
+        is_same = ledger.metadata.fragment_of(found.entry_id).ensemble == before
+        if is_same and not self._context.bookies.have_moved():
             return False
         self._ledger = ledger
         self._logs.clear()

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from spark_bookkeeper.bookie.format import PROBE_DIRECTORY, format_partition, wipe_partition
 from spark_bookkeeper.bookie.marker import Marker, read_marker
+from spark_bookkeeper.bookie.roots import open_storage
 from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.bookie.storage import Storage
 from spark_bookkeeper.errors import (
+    BookKeeperError,
     CookieMismatchError,
     InvalidArgumentError,
     VersionConflictError,
@@ -173,10 +176,32 @@ def claim_partition(
         if verdict is Verdict.FORMAT:
             marker = format_partition(storage, bookie_id, claims.instance_id, token=token)
         assert marker is not None
+        if verdict is Verdict.MOVE:
+            assert known is not None
+            _retire_old_root(known.value.root_uri, storage, marker)
         try:
             store.write_cookie(_cookie(marker, storage), known.version if known else None)
         except VersionConflictError:
             continue  # somebody else was here: look again, and judge what is there now
+
+
+def _retire_old_root(old_uri: str, storage: Storage, marker: Marker) -> None:
+    """Take the marker away from what may be left at the root that a bookie has moved from.
+
+    A client that found the bookie there before would go on asking it, and a copy lacks what is
+    acknowledged from now on: without a marker its answers say nothing (SLOT-LOG rules R5, R11).
+    Where the old root cannot be reached from here, the operator's word stands.
+    """
+    with suppress(BookKeeperError):
+        old = open_storage(old_uri)
+        try:
+            if read_marker(old) == marker:
+                old.delete(MARKER_PATH)
+        finally:
+            old.close()
+    # The old root may be another name for the new one: a link, or a second mount.
+    if read_marker(storage) is None:
+        storage.put_if_absent(MARKER_PATH, marker.encode())
 
 
 def check_claim(store: MetadataStore, storage: Storage, marker: Marker) -> None:

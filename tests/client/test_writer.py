@@ -620,3 +620,19 @@ def test_tables_pandas_and_batches_are_rows(ground: Ground) -> None:
         assert writer.append(table(0)) == 2
     read = ledgers.open_ledger(ground.context, writer.ledger_id).read_arrow()
     assert read.equals(table(9))
+
+
+def test_an_append_without_rows_is_answered_behind_those_before_it(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    gate = Gate("put_if_absent", *ground.bookie_ids)
+    ground.before.append(gate)
+
+    first = writer.append_async(b"pending")
+    empty = writer.append_async(writer.schema.empty_table())
+    assert gate.reached.wait(30)
+
+    assert not empty.done()
+    gate.open()
+    assert (first.result(30), empty.result(30)) == (0, 0)
+    assert writer.append(writer.schema.empty_table()) == 0
+    writer.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -196,6 +197,34 @@ def test_a_moved_partition_needs_to_be_called_moved(
     cookie = store.read_cookie(BOOKIE)
     assert cookie is not None
     assert cookie.value.root_uri == moved.uri
+
+
+def test_what_is_left_at_the_old_root_of_a_moved_partition_answers_nothing_any_more(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    store = metadata.session()
+    before = claim_partition(store, make_storage(tmp_path / "b"), BOOKIE, token=token)
+    shutil.copytree(tmp_path / "b", tmp_path / "c")
+
+    after = claim_partition(
+        store, make_storage(tmp_path / "c"), BOOKIE, token=token, is_move_accepted=True
+    )
+
+    assert after == before
+    assert read_marker(make_storage(tmp_path / "b")) is None
+    assert read_marker(make_storage(tmp_path / "c")) == before
+
+
+def test_a_partition_under_a_second_name_keeps_its_marker(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    store = metadata.session()
+    before = claim_partition(store, make_storage(tmp_path / "b"), BOOKIE, token=token)
+    (tmp_path / "c").symlink_to(tmp_path / "b")
+
+    claim_partition(store, make_storage(tmp_path / "c"), BOOKIE, token=token, is_move_accepted=True)
+
+    assert read_marker(make_storage(tmp_path / "c")) == before
 
 
 def test_a_claim_ends_when_the_cookie_is_deleted(

@@ -1,0 +1,111 @@
+"""A bookie whose partition was moved while a client remembers where it was."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.bookie.local import LocalStorage
+from spark_bookkeeper.bookie.roots import open_storage
+from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client.bookies import Bookies
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.cluster.ownership import claim_partition
+from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.errors import NotEnoughBookiesError, RecoveryUndecidedError
+from spark_bookkeeper.metadata.memory import MemoryCluster
+from spark_bookkeeper.metadata.store import Registration
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.quorum import Quorum
+
+BOOKIES = [BookieId(f"127.0.0.1:{3181 + n}") for n in range(3)]
+
+
+@dataclass
+class Moving:
+    """Bookies in directories, that can be moved to others."""
+
+    directory: Path
+
+    def __post_init__(self) -> None:
+        self.runtime = ThreadRuntime()
+        self.cluster = MemoryCluster()
+        self.store = self.cluster.session()
+        self.store.initialize_cluster()
+        for bookie in BOOKIES:
+            self.serve(bookie, self.directory / bookie)
+
+    def serve(self, bookie: BookieId, root: Path) -> None:
+        root.mkdir(exist_ok=True)
+        storage = LocalStorage(root)
+        marker = claim_partition(
+            self.store, storage, bookie, token=self.runtime.token, is_move_accepted=True
+        )
+        self.store.register(Registration(bookie, storage.uri, marker.incarnation))
+
+    def client(self) -> ClientContext:
+        store = self.cluster.session()
+        return ClientContext(
+            store, Bookies(store, open_storage, self.runtime), self.runtime, ClientConfig()
+        )
+
+
+def test_a_reader_finds_a_moved_bookie_again(tmp_path: Path) -> None:
+    moving = Moving(tmp_path)
+    context = moving.client()
+    with ledgers.create_ledger(context, Quorum(1, 1, 1)) as writer:
+        writer.append(b"kept")
+    (bookie,) = writer.metadata.last_fragment.ensemble
+    reader = ledgers.open_ledger(context, writer.ledger_id)
+
+    (tmp_path / bookie).rename(tmp_path / "elsewhere")
+    moving.serve(bookie, tmp_path / "elsewhere")
+
+    assert [entry.payload for entry in reader.entries()] == [b"kept"]
+
+
+def test_a_copy_left_behind_by_a_moved_bookie_does_not_end_a_ledger_too_early(
+    tmp_path: Path,
+) -> None:
+    moving = Moving(tmp_path)
+    writing, recovering = moving.client(), moving.client()
+    # The ledger is made before the move, so that the recovering client knows the old roots.
+    writer = ledgers.create_ledger(writing, Quorum(3, 3, 3))
+    recovering.bookies.registrations()
+    moved, *silent = writer.metadata.last_fragment.ensemble
+    shutil.copytree(tmp_path / moved, tmp_path / "elsewhere")
+    moving.serve(moved, tmp_path / "elsewhere")
+    writing.bookies.registrations()
+    writer.append(b"acknowledged by all three")
+    writer.abandon()
+    for bookie in silent:
+        (tmp_path / bookie).rename(tmp_path / f"{bookie}-away")
+
+    with pytest.raises(NotEnoughBookiesError, match="recovered entries 0 to 0"):
+        ledgers.open_ledger(recovering, writer.ledger_id)
+    for bookie in silent:
+        (tmp_path / f"{bookie}-away").rename(tmp_path / bookie)
+    recovered = ledgers.open_ledger(recovering, writer.ledger_id)
+
+    assert [entry.payload for entry in recovered.entries()] == [b"acknowledged by all three"]
+
+
+def test_a_client_that_still_asks_the_old_root_learns_nothing_from_it(tmp_path: Path) -> None:
+    moving = Moving(tmp_path)
+    writing, recovering = moving.client(), moving.client()
+    writer = ledgers.create_ledger(writing, Quorum(3, 3, 3))
+    writer.append(b"acknowledged by all three")
+    writer.abandon()
+    recovering.bookies.registrations()
+    moved, *silent = writer.metadata.last_fragment.ensemble
+    shutil.copytree(tmp_path / moved, tmp_path / "elsewhere")
+    moving.serve(moved, tmp_path / "elsewhere")
+    for directory in ("elsewhere", *silent):
+        (tmp_path / directory).rename(tmp_path / f"{directory}-away")
+
+    with pytest.raises(RecoveryUndecidedError):
+        ledgers.open_ledger(recovering, writer.ledger_id)
