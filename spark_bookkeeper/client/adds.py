@@ -431,15 +431,26 @@ class Adds:
                 del self._groups[first]
 
     def _watch(self) -> None:
-        """Give up a bookie whose put takes longer than ``add_timeout_ms``."""
+        """Give up a bookie whose put takes longer than ``add_timeout_ms``.
+
+        A process that was stopped and goes on finds that everything took long, itself first: then
+        every put gets its time again.
+        """
         limit = self._config.add_timeout_ms / 1000
+        looked_at = self._runtime.now()
         while True:
             with self._changed:
                 if self._is_ended or self._error is not None:
                     return
                 now = self._runtime.now()
+                stood_still = now - looked_at > limit / 2
+                looked_at = now
                 for lane in list(self._lanes.values()):
-                    if lane.sending_since is not None and now - lane.sending_since > limit:
+                    if lane.sending_since is None:
+                        continue
+                    if stood_still:
+                        lane.sending_since = now
+                    elif now - lane.sending_since > limit:
                         self._lose(lane, f"no answer for {limit:.0f} seconds")
                         self._changed.notify_all()
             self._deliver()
@@ -560,9 +571,8 @@ class Adds:
         return AppendFailedError(
             f"ledger {self.ledger.ledger_id} takes no more entries from this writer: {cause}. "
             + (f"Bookies: {lost}. " if lost else "")
-            + f"Entries after {self.machine.last_add_confirmed} may or may not be written: "
-            "open the "
-            "ledger to recover it, and read to know",
+            + f"Entries after {self.machine.last_add_confirmed} may or may not be written: open "
+            "the ledger to recover it, and read to know",
             ledger_id=self.ledger.ledger_id,
         )
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
-from spark_bookkeeper.errors import LedgerClosedError, LedgerFencedError
+from spark_bookkeeper.errors import LedgerClosedError, LedgerFencedError, NotEnoughBookiesError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
@@ -51,7 +51,12 @@ def change_ensemble(
         added = {b: alive[b].incarnation for b in chosen if b not in ensemble}
         return with_incarnations(old.with_new_ensemble(first, chosen), added)
 
-    return update_ledger(context.store, ledger.ledger_id, without, known=known)
+    try:
+        return update_ledger(context.store, ledger.ledger_id, without, known=known)
+    except NotEnoughBookiesError:
+        # The ledger may be another client's by now, which explains more than the bookies do.
+        check_open(ledger, context.store.read_ledger(ledger.ledger_id).value, EntryId(first - 1))
+        raise
 
 
 def check_open(ledger: Ledger, found: LedgerMetadata, confirmed: EntryId) -> None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recovery import recover_ledger
 from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
@@ -23,11 +24,17 @@ from spark_bookkeeper.errors import (
     MetadataUnavailableError,
     NoSuchLedgerError,
 )
-from spark_bookkeeper.protocol.metadata import LedgerState
+from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import METADATA, Ground
 
 USUAL = Quorum(3, 3, 2)
+
+
+def flag_in_recovery(context: ClientContext, writer: LedgerWriter) -> None:
+    """What a recoverer does first, and no more."""
+    update_ledger(context.store, writer.ledger_id, LedgerMetadata.in_recovery)
 
 
 def payloads(ground: Ground, writer: LedgerWriter) -> list[bytes]:
@@ -636,3 +643,22 @@ def test_an_append_without_rows_is_answered_behind_those_before_it(ground: Groun
     assert (first.result(30), empty.result(30)) == (0, 0)
     assert writer.append(writer.schema.empty_table()) == 0
     writer.close()
+
+
+def test_a_writer_that_runs_out_of_bookies_is_told_that_another_client_has_its_ledger(
+    ground: Ground,
+) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"acknowledged")
+    gate = Gate("put_if_absent", *ground.bookie_ids)
+    ground.before.append(gate)
+    pending = writer.append_async(b"pending")
+    assert gate.reached.wait(30)
+    other = ground.client()
+    flag_in_recovery(other, writer)
+    for bookie in ground.bookie_ids:
+        ground.stop(bookie)
+    gate.open()
+
+    with pytest.raises(LedgerFencedError, match="may or may not be written"):
+        pending.result(30)
