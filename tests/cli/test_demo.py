@@ -43,6 +43,7 @@ def tell(temporary: Path, *arguments: object) -> subprocess.CompletedProcess[str
 
 @needs_flights
 @pytest.mark.spark
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_ledger_survives_a_bookie_and_its_writer(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
