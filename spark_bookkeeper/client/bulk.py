@@ -18,7 +18,7 @@ from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.part import PartEncoder
-from spark_bookkeeper.bookie.schema import LedgerKey
+from spark_bookkeeper.bookie.schema import LedgerKey, part_name
 from spark_bookkeeper.bookie.storage import FileSink, Storage
 from spark_bookkeeper.client import rows
 from spark_bookkeeper.client.channel import Channel
@@ -245,7 +245,7 @@ class FanOut:
             writer.join()
 
     def _name(self, stripe_class: int) -> str:
-        return f"{self._attempt}-{self._task:05d}-{stripe_class}.arrow"
+        return part_name(self._attempt, self._task, stripe_class)
 
     def _send(self, stripe_class: int, data: bytes) -> None:
         for position in self._plan.quorum.write_set(EntryId(stripe_class)):

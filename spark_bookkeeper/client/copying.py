@@ -104,8 +104,8 @@ def copy_entries(
             entry_id, cause = next(iter(refused.items()))
             raise TargetError(
                 BookieUnavailableError(
-                    f"bookie {target.bookie_id}: {len(refused)} entries copied there cannot "
-                    "be read "
+                    f"bookie {target.bookie_id}: {len(refused)} entries copied there cannot be "
+                    "read "
                     f"back, entry {entry_id} first: {cause}",
                     bookie_id=target.bookie_id,
                 )

@@ -73,9 +73,9 @@ class Ledger:
         except (KeyError, ValueError, pa.ArrowInvalid) as error:
             raise MetadataFormatError(
                 f"ledger {ledger_id} has no usable {NONCE}, {SCHEMA}, {INCARNATIONS} and "
-                f"{ENCODING} "
-                f"in its custom metadata ({error!r}): it was written by another BookKeeper client, "
-                "whose entries live on bookies that speak BookKeeper's own protocol. Its metadata "
+                f"{ENCODING} in its custom metadata ({error!r}): it was written by another "
+                "BookKeeper client, whose entries live on bookies that speak BookKeeper's own "
+                "protocol. Its metadata "
                 "can be listed here; its entries cannot be read",
                 path=str(ledger_id),
             ) from error
@@ -89,8 +89,8 @@ class Ledger:
         """Raises ``UnauthorizedError`` for another password than the ledger's."""
         if password != self.encoding.password:
             raise UnauthorizedError(
-                f"the password given for ledger {self.ledger_id} is not the one it was "
-                "created with; "
+                f"the password given for ledger {self.ledger_id} is not the one it was created "
+                "with; "
                 "nothing was read or changed. Pass password=... as at create_ledger",
                 ledger_id=self.ledger_id,
             )

@@ -230,8 +230,8 @@ class _LedgerRecovery:
             causes = "; ".join(f"{b}: {why}" for b, why in failures.items()) or "no bookie is free"
             raise NotEnoughBookiesError(
                 f"ledger {self._ledger.ledger_id} cannot be closed yet: its recovered entries "
-                f"{short[0]} to {short[-1]} are on fewer than {needed} bookies, and no "
-                "other bookie "
+                f"{short[0]} to {short[-1]} are on fewer than {needed} bookies, and no other "
+                "bookie "
                 f"could take a copy ({causes}). It stays IN_RECOVERY; add a bookie and repeat",
                 needed=needed,
                 available=min(len(holders[e]) for e in short),
@@ -273,10 +273,10 @@ class _LedgerRecovery:
         blockers = " or ".join(found.blockers)
         return RecoveryUndecidedError(
             f"recovery of ledger {self._ledger.ledger_id} must wait: whether entry "
-            f"{found.entry_id} "
-            f"exists cannot be decided. Its write set answered:\n{answers}\n"
-            f"bring back {blockers} with its storage, then repeat. The ledger stays "
-            "IN_RECOVERY and "
+            f"{found.entry_id} exists cannot be decided. Its write set answered:\n"
+            f"{answers}\n"
+            f"bring back {blockers} with its storage, then repeat. The ledger stays IN_RECOVERY "
+            "and "
             "nothing is lost; do not delete it, and do not format a bookie to make it answer",
             ledger_id=self._ledger.ledger_id,
             entry_id=found.entry_id,

@@ -37,9 +37,8 @@ def to_table(data: Any, schema: pa.Schema) -> pa.Table:
     if not isinstance(data, pa.Table):
         if not hasattr(data, "iloc"):  # a pandas frame, without importing pandas for the test
             raise InvalidArgumentError(
-                "append takes bytes, a Spark DataFrame, a pyarrow Table or RecordBatch or "
-                "a pandas "
-                f"DataFrame, not {type(data).__module__}.{type(data).__qualname__}"
+                "append takes bytes, a Spark DataFrame, a pyarrow Table or RecordBatch or a "
+                f"pandas DataFrame, not {type(data).__module__}.{type(data).__qualname__}"
             )
         try:
             return pa.Table.from_pandas(data, schema=schema, preserve_index=False)

@@ -195,13 +195,6 @@ def ledgers_table(context: ClientContext) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=LEDGERS)
 
 
-def fragments_table(context: ClientContext) -> pa.Table:
-    """One row for each fragment of every ledger (``FRAGMENTS``)."""
-    alive = context.bookies.registrations().keys()
-    rows = [row for i, m in _all_metadata(context) for row in _fragment_rows(i, m, alive)]
-    return pa.Table.from_pylist(rows, schema=FRAGMENTS)
-
-
 def bookies_table(context: ClientContext) -> pa.Table:
     """One row for each bookie that is registered, has a cookie, or is named by a ledger."""
     alive = context.bookies.registrations()

@@ -116,9 +116,8 @@ class LedgerWriter:
         if not isinstance(data, _BYTES):
             if self._frames is not None and self._frames.is_frame(data):
                 raise InvalidArgumentError(
-                    "append_async takes bytes, Arrow and pandas data; a Spark DataFrame is "
-                    "a job of "
-                    "its own: use append(df)"
+                    "append_async takes bytes, Arrow and pandas data; a Spark DataFrame is a job "
+                    "of its own: use append(df)"
                 )
             data = rows.to_table(data, self.schema)
         return self._push(data, expected_entry_id)

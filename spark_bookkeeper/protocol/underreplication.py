@@ -27,11 +27,6 @@ class MissingReplica:
     position: int
     bookie: BookieId
 
-    @property
-    def needs_recovery(self) -> bool:
-        """Whether the writer could still be writing here."""
-        return self.fragment.last_entry_id is None
-
 
 def missing_replicas(
     metadata: LedgerMetadata, lost: Collection[BookieId]

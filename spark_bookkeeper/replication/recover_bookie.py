@@ -110,9 +110,8 @@ def _check(
     for bookie in wish.bookies:
         if bookie in registrations and not wish.even_if_alive:
             raise InvalidArgumentError(
-                f"bookie {bookie} is alive (registered); nothing was changed. Stop it "
-                "first, or use "
-                "even_if_alive (--even-if-alive) to copy its data elsewhere while it runs"
+                f"bookie {bookie} is alive (registered); nothing was changed. Stop it first, or "
+                "use even_if_alive (--even-if-alive) to copy its data elsewhere while it runs"
             )
         if bookie not in known:
             raise InvalidArgumentError(
@@ -145,11 +144,9 @@ def _check(
     if inside:
         shown = ", ".join(inside[:5]) + (f" and {len(inside) - 5} more" if len(inside) > 5 else "")
         raise InvalidArgumentError(
-            f"target {wish.target} is already in the ensemble of {shown}, and a bookie holds "
-            "one copy "
-            "of an entry; nothing was changed. Choose another target, or none to have a "
-            "suitable one "
-            "chosen for each fragment"
+            f"target {wish.target} is already in the ensemble of {shown}, and a bookie holds one "
+            "copy of an entry; nothing was changed. Choose another target, or none to have a "
+            "suitable one chosen for each fragment"
         )
 
 

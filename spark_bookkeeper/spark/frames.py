@@ -179,9 +179,11 @@ def _read_task(
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 scanned = Fetcher(context, ledger, spread=number).scan(*cuts[number])
-                yield from joined(
-                    (relabelled(found.batch, delivered) for found in scanned), delivered
-                )
+                found = (relabelled(piece.batch, delivered) for piece in scanned)
+                try:
+                    yield from joined(found, delivered)
+                except BookKeeperError as error:  # of a task, only the text reaches the driver
+                    raise type(error)(error.for_worker(), **error.facts) from error
 
     return read
 

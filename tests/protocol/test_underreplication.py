@@ -31,11 +31,11 @@ def test_every_position_that_names_a_lost_bookie_is_found() -> None:
     assert missing == [(0, 4, 0, A), (5, 9, 0, A), (5, 9, 1, D)]
 
 
-def test_the_last_fragment_of_an_open_ledger_needs_recovery_first() -> None:
+def test_the_last_fragment_of_an_open_ledger_has_no_end_to_copy_up_to() -> None:
     first, last = missing_replicas(two_fragments(), {A})
 
-    assert not first.needs_recovery
-    assert last.needs_recovery
+    assert first.fragment.last_entry_id == 4
+    assert last.fragment.last_entry_id is None
 
 
 def test_a_ledger_without_the_lost_bookies_lacks_nothing() -> None:

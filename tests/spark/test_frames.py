@@ -495,3 +495,33 @@ def test_metadata_frames_have_rows(bk: sbk.BookKeeper) -> None:
     assert json.dumps(rows[0].bookies)
     assert isinstance(rows[0].ctime, datetime.datetime)
     assert decimal.Decimal(rows[0].length_bytes) == 1
+
+
+def test_the_slots_of_a_ledger_are_a_frame(bk: sbk.BookKeeper) -> None:
+    with bk.create_ledger() as writer:
+        writer.append(b"first")
+        writer.append(b"second")
+
+    slots = bk.ledger(writer.ledger_id).slots_df().orderBy("bookie_id", "slot").collect()
+
+    ensemble = sorted(writer.metadata.last_fragment.ensemble)
+    assert [(s.bookie_id, s.slot) for s in slots] == [(b, n) for b in ensemble for n in (0, 1)]
+    assert {(s.kind, s.first_entry_id, s.last_entry_id) for s in slots} == {
+        ("ADD", 0, 0),
+        ("ADD", 1, 1),
+    }
+
+
+def test_a_read_that_fails_in_a_task_begins_with_its_condition(own_bk: sbk.BookKeeper) -> None:
+    bk = own_bk
+    with bk.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1) as writer:
+        writer.append(b"on one bookie alone")
+    (lost,) = writer.metadata.last_fragment.ensemble
+    frame = bk.open_ledger(writer.ledger_id).read()
+    assert bk.cluster is not None
+    bk.cluster.stop_bookie(lost, destroy=True)
+
+    with pytest.raises(Exception, match=r"\[BOOKKEEPER_ENTRY_UNREADABLE\] entry 0") as failure:
+        frame.collect()
+
+    assert lost in str(failure.value)
