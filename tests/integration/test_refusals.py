@@ -264,7 +264,11 @@ def test_targets_that_cannot_take_a_copy_are_refused(
     try:
         before = bk.ledgers_arrow()
         cases = {
-            inside: ("already in the ensemble", f"ledger {writer.ledger_id}", "choose"),
+            inside: (
+                "already in the ensemble",
+                f"ledger {_first_with(bk, lost, inside)}",
+                "choose",
+            ),
             readonly: ("read-only", "choose another"),
             "10.1.1.1:3181": ("not registered", "registered bookies:"),
             lost: ("one of the bookies to recover", "choose another"),
@@ -282,6 +286,15 @@ def test_targets_that_cannot_take_a_copy_are_refused(
         assert bk.ledgers_arrow().equals(before)
     finally:
         cluster.start_bookie(lost)
+
+
+def _first_with(bk: BookKeeper, *bookies: str) -> int:
+    """The lowest ledger of the cluster with a fragment on all of these bookies."""
+    return min(
+        ledger.ledger_id
+        for ledger in map(bk.ledger, bk.ledgers_arrow()["ledger_id"].to_pylist())
+        if any(set(bookies) <= set(f.ensemble) for f in ledger.fragments)
+    )
 
 
 # Clusters that are not there
