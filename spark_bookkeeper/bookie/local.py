@@ -28,6 +28,7 @@ _NO_UNNAMED_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS}
 _O_TMPFILE: int | None = getattr(os, "O_TMPFILE", None)
 _sync_content = getattr(os, "fdatasync", os.fsync)
 _temporary_numbers = itertools.count()
+_DURABLE_KEPT = 4096
 
 
 class LocalStorage(Storage):
@@ -36,6 +37,8 @@ class LocalStorage(Storage):
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = os.path.abspath(root)
         self._unnamed_files = _O_TMPFILE is not None and os.path.isdir("/proc/self/fd")
+        self._durable: dict[str, int] = {}
+        """Directories whose names were synced here, with the inode that each was then."""
 
     def __repr__(self) -> str:
         return f"LocalStorage({self._root!r})"
@@ -135,16 +138,25 @@ class LocalStorage(Storage):
 
     @override
     def make_directory(self, path: str) -> None:
-        # A directory that was merely found may not be durable yet (rule R9b): the parents are
-        # synced either way.
-        parent = self._root
+        # A directory that was merely found may not be durable yet (rule R9b): its parent is
+        # synced either way, unless this very directory was made durable here before. All are
+        # made first, as one commit of the file system's journal then does for every sync.
+        doubtful: dict[str, int] = {}
+        directory = self._root
         with self._translated(f"{self._root}/{path}"):
             for name in path.split("/"):
-                directory = f"{parent}/{name}"
+                directory = f"{directory}/{name}"
                 with suppress(FileExistsError):
                     os.mkdir(directory)
-                _sync_directory(parent)
-                parent = directory
+                    self._durable.pop(directory, None)
+                inode = os.stat(directory).st_ino
+                if self._durable.get(directory) != inode:
+                    doubtful[directory] = inode
+            for made in doubtful:
+                _sync_directory(os.path.dirname(made))
+        if len(self._durable) > _DURABLE_KEPT:
+            self._durable = {}
+        self._durable |= doubtful
 
     @override
     def sync(self, path: str) -> None:

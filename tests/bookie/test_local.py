@@ -151,7 +151,45 @@ def test_r9_a_directory_is_durable_with_all_its_parents(
     storage.make_directory("a/b")
     storage.make_directory("a/b")
 
-    assert synced == [str(tmp_path), str(tmp_path / "a")] * 2
+    assert synced == [str(tmp_path), str(tmp_path / "a")]
+
+
+def test_r9b_a_directory_that_another_process_made_is_synced_before_it_is_relied_on(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").mkdir()
+    synced = _synced(monkeypatch)
+
+    storage.make_directory("a")
+
+    assert synced == [str(tmp_path)]
+
+
+def test_r9b_a_directory_that_was_made_anew_is_not_taken_for_the_durable_one(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.make_directory("a")
+    (tmp_path / "a").rename(tmp_path / "away")
+    (tmp_path / "a").mkdir()
+    synced = _synced(monkeypatch)
+
+    storage.make_directory("a")
+
+    assert synced == [str(tmp_path)]
+
+
+def test_r9b_a_directory_whose_sync_failed_is_synced_by_the_next_call(
+    storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "fsync", _fail_with(errno.EIO))
+        with pytest.raises(BookieUnavailableError):
+            storage.make_directory("a")
+    synced = _synced(monkeypatch)
+
+    storage.make_directory("a")
+
+    assert synced == [str(tmp_path)]
 
 
 def test_r9_a_deleted_name_stays_deleted(
