@@ -15,8 +15,10 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 
+import pyarrow as pa
 from typing_extensions import Buffer, override
 
 from spark_bookkeeper.bookie.storage import FileSink, Storage
@@ -90,17 +92,16 @@ class LocalStorage(Storage):
                 return file.readall()
 
     @override
-    def read_range(self, path: str, offset: int, length: int) -> bytes | None:
+    def read_range(self, path: str, offset: int, length: int) -> pa.Buffer | None:
         target = f"{self._root}/{path}"
         with self._translated(target):
             try:
                 descriptor = os.open(target, os.O_RDONLY)
             except FileNotFoundError:
                 return None
-            try:
-                return _read_fully(descriptor, offset, length)
-            finally:
-                os.close(descriptor)
+            with open(descriptor, "rb", buffering=0) as file:
+                file.seek(offset)
+                return _read_fully(file, length)
 
     @override
     def map(self, path: str) -> Buffer | None:
@@ -368,14 +369,11 @@ def _write(descriptor: int, data: Buffer) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _read_fully(descriptor: int, offset: int, length: int) -> bytes:
-    first = os.pread(descriptor, length, offset)
-    if len(first) == length or not first:
-        return first
-    pieces = [first]
-    while (missing := length - sum(map(len, pieces))) > 0:
-        piece = os.pread(descriptor, missing, offset + length - missing)
-        if not piece:
-            break
-        pieces.append(piece)
-    return b"".join(pieces)
+def _read_fully(file: FileIO, length: int) -> pa.Buffer:
+    # Arrow's pool keeps pages that were touched before; new memory costs more than the copying.
+    buffer = pa.allocate_buffer(length)
+    view = memoryview(buffer).cast("B")
+    count = 0
+    while count < length and (read := file.readinto(view[count:])):
+        count += read
+    return buffer.slice(0, count)

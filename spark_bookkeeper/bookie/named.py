@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import pyarrow as pa
 from typing_extensions import Buffer, ParamSpec, override
 
 from spark_bookkeeper.bookie.storage import FileSink, Storage
@@ -44,7 +45,7 @@ class NamedStorage(Storage):
         return self._call(self._storage.read, path)
 
     @override
-    def read_range(self, path: str, offset: int, length: int) -> bytes | None:
+    def read_range(self, path: str, offset: int, length: int) -> bytes | pa.Buffer | None:
         return self._call(self._storage.read_range, path, offset, length)
 
     @override

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import pyarrow as pa
 from typing_extensions import Buffer
 
 
@@ -67,7 +68,7 @@ class Storage(Protocol):
         asked separately (``BOOKIE`` marker). Anything doubtful raises.
         """
 
-    def read_range(self, path: str, offset: int, length: int) -> bytes | None:
+    def read_range(self, path: str, offset: int, length: int) -> bytes | pa.Buffer | None:
         """``length`` bytes from ``offset`` (fewer at the end), or ``None`` as in ``read``."""
 
     def map(self, path: str) -> Buffer | None:

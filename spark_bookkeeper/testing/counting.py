@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import pyarrow as pa
 from typing_extensions import Buffer, override
 
 from spark_bookkeeper.bookie.storage import FileSink, Storage
@@ -55,7 +56,7 @@ class CountingStorage(Storage):
         return self.inner.read(path)
 
     @override
-    def read_range(self, path: str, offset: int, length: int) -> bytes | None:
+    def read_range(self, path: str, offset: int, length: int) -> bytes | pa.Buffer | None:
         self._note("read_range", path)
         return self.inner.read_range(path, offset, length)
 
