@@ -146,7 +146,8 @@ class RemoteStorage(Storage):
         with self._translated(path):
             try:
                 info = self._fs.info(self._full(path))
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                _require_bucket(error)
                 return None
             return None if info.get("type") == "directory" else int(info["size"])
 
@@ -156,7 +157,8 @@ class RemoteStorage(Storage):
         with self._translated(directory):
             try:
                 found = self._fs.ls(prefix, detail=True, refresh=True)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                _require_bucket(error)
                 return []
             except NotADirectoryError:
                 return []
@@ -182,13 +184,19 @@ class RemoteStorage(Storage):
 
     @override
     def delete(self, path: str) -> None:
-        with self._translated(path), suppress(FileNotFoundError):
-            self._fs.rm_file(self._full(path))
+        with self._translated(path):
+            try:
+                self._fs.rm_file(self._full(path))
+            except FileNotFoundError as error:
+                _require_bucket(error)
 
     @override
     def delete_directory(self, path: str) -> None:
-        with self._translated(path), suppress(FileNotFoundError):
-            self._fs.rm(self._full(path), recursive=True)
+        with self._translated(path):
+            try:
+                self._fs.rm(self._full(path), recursive=True)
+            except FileNotFoundError as error:
+                _require_bucket(error)
 
     @override
     def space(self) -> tuple[int, int] | None:
@@ -209,7 +217,7 @@ class RemoteStorage(Storage):
             raise
         except Exception as error:  # file systems raise whatever their SDK raises
             where = f"{self._uri}/{path}"
-            if isinstance(error, OSError) and error.errno in _NO_SPACE:
+            if _is_full(error):
                 raise BookieFullError(f"{where}: {error}", path=where) from error
             raise BookieUnavailableError(
                 f"{where}: {type(error).__name__}: {error}; the operation may or may not have "
@@ -275,22 +283,38 @@ class _UploadSink(FileSink):
 
 _NO_SPACE: Final = {28, 122}  # ENOSPC, EDQUOT
 
+_NO_SPACE_CODES: Final = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded"}
+"""Of Ceph and MinIO, with HTTP status 507, 403 or 400; Amazon's own service has no limit."""
 
-def _status(error: BaseException) -> int | None:
-    """HTTP status of an SDK's error, wherever in the chain it stands."""
+
+def _chain(error: BaseException) -> Iterator[tuple[BaseException, dict[str, Any]]]:
+    """An error and its causes, each with the answer of the service as the SDK keeps it, if any."""
     seen: BaseException | None = error
     while seen is not None:
         response = getattr(seen, "response", None)
-        if isinstance(response, dict):
-            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            if status is not None:
-                return int(status)
+        yield seen, response if isinstance(response, dict) else {}
+        seen = seen.__cause__
+
+
+def _status(error: BaseException) -> int | None:
+    """HTTP status of an SDK's error, wherever in the chain it stands."""
+    for seen, response in _chain(error):
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        if status is not None:
+            return int(status)
         for name in ("status", "status_code", "code"):
             value = getattr(seen, name, None)
             if isinstance(value, int):
                 return value
-        seen = seen.__cause__
     return None
+
+
+def _is_full(error: BaseException) -> bool:
+    """There is no space, and an answer said so: the bookie still serves what it has."""
+    if isinstance(error, OSError) and error.errno in _NO_SPACE:
+        return True
+    codes = {response.get("Error", {}).get("Code") for _, response in _chain(error)}
+    return _status(error) == 507 or bool(codes & _NO_SPACE_CODES)
 
 
 def _is_taken(error: BaseException) -> bool:

@@ -11,6 +11,17 @@ import fsspec
 
 _lock = threading.Lock()
 
+_full_buckets: set[str] = set()
+
+_FULL = """\
+<?xml version="1.0" encoding="UTF-8"?>
+<Error>
+  <Code>XMinioStorageFull</Code>
+  <Message>Storage backend has reached its minimum free drive threshold.</Message>
+</Error>
+"""
+"""What MinIO answers to a put when its disks are full, with status 507."""
+
 
 class S3Server:
     """Speaks S3's protocol on loopback; a context manager.
@@ -27,6 +38,8 @@ class S3Server:
             put_object: Any = S3Response.put_object
 
             def one_at_a_time(response: Any) -> Any:
+                if response.bucket_name in _full_buckets:
+                    return 507, {"Content-Type": "application/xml"}, _FULL
                 with _lock:
                     return put_object(response)
 
@@ -65,6 +78,14 @@ class S3Server:
     def remove_bucket(self, name: str) -> None:
         """Remove an empty bucket."""
         self._filesystem().rmdir(name)
+
+    def fill(self, name: str) -> None:
+        """From now on a bucket has no space for another object."""
+        _full_buckets.add(name)
+
+    def make_room(self, name: str) -> None:
+        """It has space again."""
+        _full_buckets.discard(name)
 
     def stop(self) -> None:
         """Stop answering; idempotent."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import fsspec
@@ -12,7 +12,11 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from spark_bookkeeper.bookie.remote import RemoteStorage
 from spark_bookkeeper.bookie.storage import Storage
-from spark_bookkeeper.errors import BookieUnavailableError, MissingRequirementError
+from spark_bookkeeper.errors import (
+    BookieFullError,
+    BookieUnavailableError,
+    MissingRequirementError,
+)
 from spark_bookkeeper.testing.conformance.storage import StorageConformance, Storages, ThreadRace
 from spark_bookkeeper.testing.s3 import S3Server
 
@@ -65,10 +69,43 @@ def test_a_bucket_that_is_gone_says_nothing_about_its_files(s3_server: S3Server)
     storage = storages.open()
     s3_server.remove_bucket(storages.bucket)
 
-    with pytest.raises(BookieUnavailableError):
-        storage.read("a")
-    with pytest.raises(BookieUnavailableError):
-        storage.read_range("a", 0, 1)
+    calls: Sequence[Callable[[], object]] = (
+        lambda: storage.read("a"),
+        lambda: storage.read_range("a", 0, 1),
+        lambda: storage.read_range("a", 0, 0),
+        lambda: storage.map("a"),
+        lambda: storage.size("a"),
+        lambda: storage.list("d"),
+        lambda: storage.sync("a"),
+        lambda: storage.put_if_absent("a", b"x"),
+        lambda: storage.delete("a"),
+        lambda: storage.delete_directory("d"),
+    )
+    for call in calls:
+        with pytest.raises(BookieUnavailableError, match="bucket does not exist"):
+            call()
+
+
+@pytest.mark.s3
+def test_a_bucket_without_space_is_full_and_keeps_answering(s3_server: S3Server) -> None:
+    storages = S3Storages(s3_server)
+    storage = storages.open()
+    assert storage.put_if_absent("a", b"content")
+    s3_server.fill(storages.bucket)
+
+    with pytest.raises(BookieFullError, match="minimum free drive threshold"):
+        storage.put_if_absent("b", b"x")
+    part = storage.create("part")
+    part.write(b"x")
+    with pytest.raises(BookieFullError):
+        part.finish()
+    part.abandon()
+
+    assert storage.read("a") == b"content"
+    assert storage.read("b") is None
+    assert storage.read("part") is None
+    s3_server.make_room(storages.bucket)
+    assert storage.put_if_absent("b", b"x")
 
 
 class ConditionalMemory(MemoryFileSystem):  # type: ignore[misc]  # fsspec is untyped
@@ -143,9 +180,9 @@ class FailingS3:
 class ClientError(Exception):
     """With the shape of botocore's."""
 
-    def __init__(self, status: int) -> None:
+    def __init__(self, status: int, code: str = "") -> None:
         super().__init__(f"An error occurred ({status})")
-        self.response = {"ResponseMetadata": {"HTTPStatusCode": status}}
+        self.response = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
 
 
 def storage_that_answers(*answers: Exception | None) -> RemoteStorage:
@@ -166,6 +203,22 @@ def test_a_conflict_of_two_puts_is_tried_again() -> None:
 def test_a_conflict_without_end_is_unknown() -> None:
     with pytest.raises(BookieUnavailableError, match="may or may not"):
         storage_that_answers(*[ClientError(409)] * 50).put_if_absent("a", b"x")
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(507, "InsufficientStorage"), (403, "QuotaExceeded"), (400, "XMinioAdminBucketQuotaExceeded")],
+)
+def test_a_quota_that_is_used_up_is_a_full_bookie(status: int, code: str) -> None:
+    with pytest.raises(BookieFullError):
+        storage_that_answers(ClientError(status, code)).put_if_absent("a", b"x")
+
+
+def test_a_refusal_for_another_reason_is_not_a_full_bookie() -> None:
+    with pytest.raises(BookieUnavailableError) as refused:
+        storage_that_answers(ClientError(403, "AccessDenied")).put_if_absent("a", b"x")
+
+    assert not isinstance(refused.value, BookieFullError)
 
 
 def test_an_error_of_the_service_is_unknown() -> None:

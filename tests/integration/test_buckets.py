@@ -55,6 +55,9 @@ class MixedCluster:
     def kind(self, bookie: str) -> str:
         return "bucket" if self.roots[bookie].startswith("s3://") else "disk"
 
+    def bucket(self, bookie: str) -> str:
+        return self.roots[bookie].removeprefix("s3://").partition("/")[0]
+
     def wipe(self, bookie: str) -> None:
         """Everything in its partition is gone, and nobody has told the cluster."""
         wipe_partition(open_storage(self.roots[bookie], self.server.storage_options))
@@ -168,6 +171,42 @@ def test_a_bucket_wiped_under_a_writer_is_replaced_and_nothing_is_lost(
     report = bk.recover_bookie(wiped)
     assert report.is_complete, report.unfinished
     assert check_numbered_ledger(bk, writer.ledger_id, -1, number + 101) == number + 101
+
+
+def test_a_bucket_that_is_full_is_replaced_and_goes_on_serving_what_it_has(
+    mixed: MixedCluster, bk: BookKeeper
+) -> None:
+    spare = mixed.start("disk")
+    writer = bk.create_ledger(entry_target_bytes=512)
+    writer.append(numbered(0))
+    while any(row["status"] != "stored" for row in writer.acks_arrow().to_pylist()):
+        pass  # the third copy is on its way
+    full = next(
+        bookie
+        for bookie in writer.metadata.last_fragment.ensemble
+        if mixed.kind(bookie) == "bucket" and bookie != spare
+    )
+    mixed.server.fill(mixed.bucket(full))
+
+    number = 0
+    while full in writer.metadata.last_fragment.ensemble:
+        number += 1
+        assert writer.append(numbered(number)) == number
+    writer.close()
+    mixed.agents[full].step()
+
+    published = mixed.agents[full].status.published
+    assert published is not None
+    assert published.is_readonly
+    assert check_numbered_ledger(bk, writer.ledger_id, -1, number + 1) == number + 1
+    first = bk.diff_replicas_arrow(writer.ledger_id).slice(0, 3).to_pylist()
+    assert {row["bookie_id"]: row["status"] for row in first}[full] == "verified"
+    mixed.server.make_room(mixed.bucket(full))
+    mixed.agents[full].step()
+    published = mixed.agents[full].status.published
+    assert published is not None
+    assert not published.is_readonly
+    mixed.stop(spare)
 
 
 @pytest.mark.parametrize("lost", ["bucket", pytest.param("disk", marks=pytest.mark.slow)])
