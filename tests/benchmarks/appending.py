@@ -93,6 +93,10 @@ def small(lab: Lab) -> Iterator[Line]:
                 lambda: statistics.median(raw.append_and_wait(scratch, payload, count)) * 1000,
                 at_most(2),
             ),
+            Against(
+                "raw: a new file for each",
+                lambda: statistics.median(raw.put_and_wait(scratch, payload, count)) * 1000,
+            ),
             lab.against_peer(
                 lambda: lab.peer(flush=True).ask("sync", count, SMALL)["p50_ms"],
                 at_most(0.5),

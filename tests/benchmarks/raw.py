@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -102,27 +103,48 @@ def _chunks(read: Callable[[int], bytes]) -> Iterator[memoryview]:
         yield memoryview(data)
 
 
-def append_and_wait(directory: Path, payload: bytes, count: int, needed: int = 2) -> list[float]:
+def append_and_wait(directory: Path, payload: bytes, count: int) -> list[float]:
     """Seconds of each append to three plain files, fdatasynced by three threads, two awaited."""
     paths = [directory / f"journal-{n}" for n in range(COPIES)]
-    took: list[float] = []
     with ExitStack() as stack:
         files = [stack.enter_context(open(path, "wb", buffering=0)) for path in paths]
-        # A thread for each file, as each bookie has one, so that a slow one holds up itself only.
-        threads = [stack.enter_context(ThreadPoolExecutor(1)) for _ in files]
 
-        def append(number: int) -> None:
+        def append(number: int, _: int) -> None:
             files[number].write(payload)
             os.fdatasync(files[number].fileno())
 
-        for _ in range(count):
+        took = _await_two_of_three(append, count)
+    for path in paths:
+        path.unlink()
+    return took
+
+
+def put_and_wait(directory: Path, payload: bytes, count: int) -> list[float]:
+    """The same with a new file for each append, whose content and name are synced."""
+    homes = [directory / f"puts-{n}" for n in range(COPIES)]
+    for home in homes:
+        home.mkdir()
+
+    def put(number: int, turn: int) -> None:
+        write_synced(homes[number] / str(turn), [memoryview(payload)])
+
+    took = _await_two_of_three(put, count)
+    for home in homes:
+        shutil.rmtree(home)
+    return took
+
+
+def _await_two_of_three(store: Callable[[int, int], None], count: int) -> list[float]:
+    took: list[float] = []
+    with ExitStack() as stack:
+        # A thread for each copy, as each bookie has one, so that a slow one holds up itself only.
+        threads = [stack.enter_context(ThreadPoolExecutor(1)) for _ in range(COPIES)]
+        for turn in range(count):
             started = time.perf_counter()
-            pending = {t.submit(append, n) for n, t in enumerate(threads)}
+            pending = {t.submit(store, n, turn) for n, t in enumerate(threads)}
             done = 0
-            while done < needed:
+            while done < 2:
                 finished, pending = wait(pending, return_when="FIRST_COMPLETED")
                 done += len(finished)
             took.append(time.perf_counter() - started)
-    for path in paths:
-        path.unlink()
     return took
