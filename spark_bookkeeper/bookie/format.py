@@ -50,13 +50,28 @@ def race_in_turn(functions: Sequence[Callable[[], None]]) -> None:
         function()
 
 
-def probe(storage: Storage, token: Callable[[], str], *, race: Race = race_in_threads) -> None:
+OnCheck = Callable[[str], None]
+"""Told what was found to hold, in a few words, as soon as it was."""
+
+
+def tell_nobody(check: str) -> None:
+    """For callers who want to know only how the probe ends."""
+
+
+def probe(
+    storage: Storage,
+    token: Callable[[], str],
+    *,
+    race: Race = race_in_threads,
+    on_check: OnCheck = tell_nobody,
+) -> None:
     """Find out whether a file system can hold a bookie. Leaves nothing behind.
 
     Args:
         storage: the partition; its root exists.
         token: names never used before.
         race: how the racers of one name are run.
+        on_check: told each check that held, one after the other.
 
     Raises:
         UnsuitableStorageError: it cannot; says which check failed and what was seen.
@@ -67,15 +82,15 @@ def probe(storage: Storage, token: Callable[[], str], *, race: Race = race_in_th
     directory = f"{PROBE_DIRECTORY}/{token()}"
     storage.make_directory(directory)
     try:
-        _check_race(storage, f"{directory}/race", race)
-        _check_files(storage, directory)
+        _check_race(storage, f"{directory}/race", race, on_check)
+        _check_files(storage, directory, on_check)
     finally:
         with suppress(BookieUnavailableError):  # what the checks found matters more
             storage.delete_directory(directory)
     storage.delete_directory(PROBE_DIRECTORY)
 
 
-def _check_race(storage: Storage, path: str, race: Race) -> None:
+def _check_race(storage: Storage, path: str, race: Race, on_check: OnCheck) -> None:
     contents = [bytes([ord("a") + n]) * _CONTENT_BYTES for n in range(_RACERS)]
     won: dict[int, bool] = {}
     ended: list[int] = []
@@ -99,28 +114,36 @@ def _check_race(storage: Storage, path: str, race: Race) -> None:
         _refuse(
             storage, f"{sum(won.values())} of {_RACERS} writers of one name were told that they won"
         )
+    on_check(f"of {_RACERS} that create one name at once, exactly one is told that it won")
     winner = next(number for number in won if won[number])
     if seen - {_CONTENT_BYTES}:
         _refuse(
             storage, f"a reader saw a piece of a file: {sorted(seen)} of {_CONTENT_BYTES} bytes"
         )
+    on_check("no reader ever sees a piece of a file")
     if storage.put_if_absent(path, contents[winner - 1]):
         _refuse(storage, "a name that exists could be created again")
+    on_check("a name that exists cannot be created again")
     if storage.read(path) != contents[winner]:
         _refuse(storage, "the content is not that of the writer who was told that it won")
+    on_check("the content is that of the winner")
 
 
-def _check_files(storage: Storage, directory: str) -> None:
+def _check_files(storage: Storage, directory: str, on_check: OnCheck) -> None:
     path = f"{directory}/file"
     if storage.read(path) is not None:
         _refuse(storage, "a file that was never written can be read")
     if not storage.put_if_absent(path, b"content"):
         _refuse(storage, "a name that is free could not be created")
     storage.sync(path)
+    if storage.read(path) != b"content":
+        _refuse(storage, "a file does not have the content that was put into it")
     if storage.read_range(path, 3, 2) != b"te" or storage.size(path) != len(b"content"):
         _refuse(storage, "a range or the size of a file is wrong")
+    on_check("a file can be synced, read back in part and whole, and has the right size")
     if "file" not in storage.list(directory):
         _refuse(storage, "a new file is missing from the listing; is it cached?")
+    on_check("a new file is in the listing at once")
     sink = storage.create(f"{directory}/part")
     sink.write(b"piece")
     if storage.read(f"{directory}/part") is not None:
@@ -128,9 +151,11 @@ def _check_files(storage: Storage, directory: str) -> None:
     sink.finish()
     if storage.read(f"{directory}/part") != b"piece":
         _refuse(storage, "a finished file does not have its content")
+    on_check("a file that is still being written is not visible")
     storage.delete(path)
     if storage.read(path) is not None:
         _refuse(storage, "a deleted file can still be read")
+    on_check("a deleted file is gone")
 
 
 def _refuse(storage: Storage, reason: str) -> None:
@@ -152,6 +177,7 @@ def format_partition(
     is_empty_required: bool = True,
     is_probe_required: bool = True,
     race: Race = race_in_threads,
+    on_check: OnCheck = tell_nobody,
 ) -> Marker:
     """Make a partition a bookie, with a new incarnation. The marker is written last.
 
@@ -165,6 +191,7 @@ def format_partition(
         is_empty_required: refuse when anything is there; otherwise it is wiped first.
         is_probe_required: whether the file system still has to show that it is suitable.
         race: how the probe runs the racers of one name.
+        on_check: told what the probe finds to hold.
 
     Raises:
         CookieMismatchError: the partition is not empty, and has to be.
@@ -183,7 +210,7 @@ def format_partition(
             bookie_id=bookie_id,
         )
     if is_probe_required:
-        probe(storage, token, race=race)
+        probe(storage, token, race=race, on_check=on_check)
     if found:
         wipe_partition(storage)
     storage.make_directory("ledgers")

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import click
@@ -30,18 +30,6 @@ from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-_CHECKS: Final = (
-    "of eight that create one name at once, exactly one is told that it won",
-    "no reader ever sees a piece of a file",
-    "the content is that of the winner",
-    "a name that exists cannot be created again",
-    "a file can be synced, read back in part and whole, and has the right size",
-    "a new file is in the listing at once",
-    "a file that is still being written is not visible",
-    "a deleted file is gone",
-)
-"""What ``bookie.format.probe`` has found to hold when it returns; keep the two in step."""
 
 
 @click.group(
@@ -153,7 +141,13 @@ def format_(
         _show_what_goes(settings, store, storage, name)
         if not yes:
             click.confirm(f"Remove all of it and format bookie {name}?", abort=True, err=True)
-        marker = format_bookie(store, storage, name, token=runtime.token)
+        marker = format_bookie(
+            store,
+            storage,
+            name,
+            token=runtime.token,
+            on_check=lambda check: settings.output.note(f"holds: {check}"),
+        )
     finally:
         store.close()
         storage.close()
@@ -196,13 +190,19 @@ def verify(settings: Settings, root: str, storage_options: Sequence[str]) -> int
     """
     storage = _open(root, storage_options)
     reason: str | None = None
+    held: list[str] = []
+
+    def show_check(check: str) -> None:
+        held.append(check)
+        settings.output.say(f"holds: {check}")
+
     try:
         marker = read_marker(storage)
-        with settings.output.progress(f"probing {storage.uri}"):
-            try:
-                probe(storage, ThreadRuntime().token)
-            except UnsuitableStorageError as error:
-                reason = error.message
+        settings.output.note(f"probing {storage.uri} ...")
+        try:
+            probe(storage, ThreadRuntime().token, on_check=show_check)
+        except UnsuitableStorageError as error:
+            reason = error.message
         space = storage.space()
     finally:
         storage.close()
@@ -210,7 +210,6 @@ def verify(settings: Settings, root: str, storage_options: Sequence[str]) -> int
 
     def show() -> None:
         if reason is None:
-            settings.output.table(["check", "result"], [[check, "holds"] for check in _CHECKS])
             settings.output.say(f"{storage.uri} can be a bookie")
         else:
             settings.output.say(f"{storage.uri} cannot be a bookie: {reason}")
@@ -225,7 +224,7 @@ def verify(settings: Settings, root: str, storage_options: Sequence[str]) -> int
             "root_uri": storage.uri,
             "is_suitable": reason is None,
             "reason": reason,
-            "checks": list(_CHECKS) if reason is None else [],
+            "checks": held,
             "bookie_id": marker.bookie_id if marker else None,
             "incarnation": marker.incarnation if marker else None,
             "free_bytes": free,

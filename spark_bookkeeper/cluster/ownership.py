@@ -17,7 +17,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from spark_bookkeeper.bookie.format import PROBE_DIRECTORY, format_partition, wipe_partition
+from spark_bookkeeper.bookie.format import (
+    PROBE_DIRECTORY,
+    OnCheck,
+    format_partition,
+    tell_nobody,
+    wipe_partition,
+)
 from spark_bookkeeper.bookie.marker import Marker, read_marker
 from spark_bookkeeper.bookie.roots import open_storage
 from spark_bookkeeper.bookie.schema import MARKER_PATH
@@ -222,12 +228,17 @@ def check_claim(store: MetadataStore, storage: Storage, marker: Marker) -> None:
 
 
 def format_bookie(
-    store: MetadataStore, storage: Storage, bookie_id: BookieId, *, token: Callable[[], str]
+    store: MetadataStore,
+    storage: Storage,
+    bookie_id: BookieId,
+    *,
+    token: Callable[[], str],
+    on_check: OnCheck = tell_nobody,
 ) -> Marker:
     """Make a partition that may have been a bookie before into a new, empty one.
 
     Everything in it is removed. It is refused while that could remove the last good copy of
-    anything.
+    anything. ``on_check`` is told what the probe of the file system finds to hold.
 
     Raises:
         InvalidArgumentError: the bookie is alive, a ledger still names it, or the storage
@@ -276,7 +287,9 @@ def format_bookie(
     for name in storage.list(""):
         if name.startswith(PROBE_PREFIX):
             storage.delete(name)
-    marker = format_partition(storage, bookie_id, claims.instance_id, token=token)
+    marker = format_partition(
+        storage, bookie_id, claims.instance_id, token=token, on_check=on_check
+    )
     store.write_cookie(_cookie(marker, storage), known.version if known else None)
     return marker
 

@@ -136,6 +136,25 @@ def test_a_suitable_file_system_passes_the_probe_and_keeps_nothing_of_it(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_each_check_is_told_when_it_ends_and_none_after_one_that_failed(token: Token) -> None:
+    told: list[str] = []
+    disk = MemoryDisk()
+
+    def note(operation: str, path: str, moment: Moment) -> None:
+        if operation == "delete" and moment == "before" and path.endswith("/file"):
+            told.append("(a file is deleted)")
+
+    probe(MemoryStorage(disk, note), token, on_check=told.append)
+    assert told[-2:] == ["(a file is deleted)", "a deleted file is gone"]
+    assert len(told) == len(set(told)) == 9
+
+    told.clear()
+    with pytest.raises(UnsuitableStorageError, match="listing"):
+        probe(CachedListing(MemoryDisk()), token, on_check=told.append)
+    assert told[-1] == "a file can be synced, read back in part and whole, and has the right size"
+    assert "a new file is in the listing at once" not in told
+
+
 class SeveralWinners(MemoryStorage):
     """Looks first and creates afterwards."""
 

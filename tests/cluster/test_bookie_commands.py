@@ -137,6 +137,7 @@ def test_formatting_asks_and_shows_what_it_made(
     assert marker is not None
     assert made["incarnation"] == marker.incarnation
     assert "holds no bookie, 0 ledger directories" in said.err
+    assert "holds: a deleted file is gone" in said.err
     cookie = store.read_cookie(BOOKIE)
     assert cookie is not None
     assert cookie.value.incarnation == marker.incarnation
@@ -171,6 +172,18 @@ def test_verify_prints_each_check_and_leaves_nothing(
     assert "exactly one is told that it won" in shown
     assert f"{root.as_uri()} can be a bookie" in shown
     assert list(root.iterdir()) == []
+
+
+def test_verify_says_what_held_before_a_check_failed(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalStorage, "list", lambda *_: [])
+
+    assert run(["bookie", "verify", str(root)]) == 1
+
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in shown[:-1]] == ["holds"] * 5
+    assert "is missing from the listing" in shown[-1]
 
 
 def test_verify_refuses_a_file_system_that_overwrites(
