@@ -138,6 +138,11 @@ def _java_version(java: os.PathLike[str]) -> str:
 
 def _unreachable(error: BookKeeperError, uri: str) -> Finding:
     remedy = "is the URI right, is ZooKeeper running, does a firewall stand between?"
+    if "127.0.0.1" in uri or "localhost" in uri:
+        remedy = (
+            "if it was a cluster of `local start`: spark-bookkeeper local start --directory DIR "
+            "starts it again, with everything in it; else start ZooKeeper, or correct the URI"
+        )
     if isinstance(error, NoClusterError):
         remedy = (
             "if the URI is right and the cluster is to be new: spark-bookkeeper --metadata-uri "

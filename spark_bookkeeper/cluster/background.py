@@ -36,7 +36,6 @@ from spark_bookkeeper.protocol.ids import BookieId
 
 _START_SECONDS = 120.0
 _STOP_SECONDS = 30.0
-_SUPERVISION_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +183,7 @@ def run(directory: Path, bookies: int, ready: int) -> int:
         return 1
     _tell(ready, {"metadata_uri": cluster.metadata_uri})
     with cluster:
-        while not stopping.wait(_SUPERVISION_SECONDS):
-            if not cluster.zookeeper.is_running:
-                print("ZooKeeper ended; starting it again", flush=True)  # noqa: T201 - the log
-                cluster.zookeeper.start()
+        stopping.wait()
     background.unlink(missing_ok=True)
     return 0
 

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from spark_bookkeeper.bookie.format import wipe_partition
 from spark_bookkeeper.bookie.local import LocalStorage
-from spark_bookkeeper.client.runtime import Runtime, ThreadRuntime
+from spark_bookkeeper.client.runtime import Runtime, Task, ThreadRuntime
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.ownership import format_bookie
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
@@ -60,6 +60,9 @@ _SESSION_TIMEOUT_MS = 4_000
 """After a process was killed, its bookies can be registered again when its session has ended:
 short, so that starting again is quick, and long enough for a machine that is busy."""
 
+_SUPERVISION_SECONDS = 1.0
+"""Between two looks whether ZooKeeper still runs."""
+
 _FORMAT_VERSION = 1
 
 
@@ -85,7 +88,8 @@ class LocalState:
 class LocalCluster:
     """A ZooKeeper and bookies on this machine. Use it in ``with``, or ``start`` and ``close``.
 
-    It also closes when the interpreter ends. However it ends, no process stays behind.
+    It also closes when the interpreter ends. However it ends, no process stays behind. A
+    ZooKeeper that dies meanwhile is started again; clients find it by themselves.
 
     Args:
         directory: where everything is kept; a directory that holds a cluster starts that one
@@ -239,6 +243,8 @@ class _Running:
         self._runtime = runtime
         self._owner = os.getpid()
         self._changing = threading.RLock()
+        self._closing = threading.Event()
+        self._supervisor: Task | None = None
         self._is_temporary = given is None
         self.directory = given or Path(tempfile.mkdtemp(prefix="spark-bookkeeper-"))
         self.agents: dict[BookieId, BookieAgent] = {}
@@ -279,11 +285,16 @@ class _Running:
             )
         for failure in failures:
             log.warning("%s", failure)
+        self._supervisor = self._runtime.spawn("local-cluster", self._supervise)
 
     def close(self) -> None:
         if self._owner != os.getpid():
             return  # a forked child has no say over its parent's cluster
         with self._changing:
+            self._closing.set()
+            supervisor, self._supervisor = self._supervisor, None
+            if supervisor is not None:
+                supervisor.join()
             try:
                 if self._store is not None and not self.zookeeper.is_running:
                     self._store.close()  # nobody would answer: let nobody wait for an answer
@@ -298,6 +309,16 @@ class _Running:
                 self.zookeeper.stop()
                 if self._is_temporary:
                     shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _supervise(self) -> None:
+        while not self._closing.wait(_SUPERVISION_SECONDS):
+            if not self.zookeeper.has_died:
+                continue
+            log.warning("ZooKeeper in %s ended; it is started again", self.zookeeper.directory)
+            try:
+                self.zookeeper.start()
+            except BookKeeperError as failure:  # it counts as stopped now: one attempt
+                log.error("%s. Close the cluster and start it again", failure)  # noqa: TRY400
 
     def bookie(self, bookie_id: str) -> LocalBookie:
         for bookie in self.state.bookies:

@@ -141,6 +141,12 @@ class EmbeddedZooKeeper:
         return self._watchdog is not None and self._watchdog.poll() is None
 
     @property
+    def has_died(self) -> bool:
+        """Whether the server process ended although nobody stopped it."""
+        process = self._watchdog
+        return process is not None and process.poll() is not None
+
+    @property
     def log_path(self) -> Path:
         """Where the server writes its warnings."""
         return self.directory / "zookeeper.log"

@@ -259,6 +259,21 @@ def test_a_cluster_whose_owner_was_killed_starts_again(tmp_path: Path) -> None:
         assert len(registered(cluster)) == 2
 
 
+def test_a_zookeeper_that_died_is_started_again_and_one_that_was_stopped_is_not(
+    cluster: LocalCluster,
+) -> None:
+    uri, died = cluster.metadata_uri, cluster.zookeeper.pid
+    assert died is not None
+    os.kill(died, signal.SIGKILL)
+
+    wait_until(lambda: cluster.zookeeper.pid not in (None, died), "another server")
+    assert cluster.metadata_uri == uri
+    wait_until(lambda: list(registered(cluster)) == cluster.bookie_ids, "all bookies are back")
+
+    cluster.zookeeper.stop()
+    assert not cluster.zookeeper.has_died
+
+
 def test_threads_may_stop_and_start_bookies_at_once(cluster: LocalCluster) -> None:
     def flap(bookie_id: BookieId) -> None:
         for _ in range(3):
