@@ -6,7 +6,7 @@ a source to copy from as long as it answers with the right incarnation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from spark_bookkeeper.bookie.log import LedgerLog
@@ -44,7 +44,14 @@ class Bookies:
 
     def registrations(self) -> Mapping[BookieId, Registration]:
         """Bookies that are alive now."""
-        alive = {r.bookie_id: r for r in self._registry.registrations()}
+        return self._learned(self._registry.registrations())
+
+    def last_registrations(self) -> Mapping[BookieId, Registration]:
+        """Bookies that were alive when the metadata store answered anything last."""
+        return self._learned(self._registry.last_registrations())
+
+    def _learned(self, registrations: Sequence[Registration]) -> Mapping[BookieId, Registration]:
+        alive = {r.bookie_id: r for r in registrations}
         self._roots.update({bookie: r.root_uri for bookie, r in alive.items() if r.root_uri})
         return alive
 

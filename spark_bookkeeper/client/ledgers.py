@@ -59,7 +59,12 @@ def create_ledger(
     encoding = LedgerEncoding(
         PAYLOAD_SCHEMA if schema is None else schema, digest_type, password, compression
     )
-    alive = context.bookies.registrations()
+    if wanted is None:
+        chosen = context.store.generate_ledger_id()
+        # With this answer the store has told of everything that became of bookies before it.
+        alive = context.bookies.last_registrations()
+    else:
+        chosen, alive = wanted, context.bookies.registrations()
     size = quorum.ensemble_size
     reasons = context.bookies.ineligible(alive, size)
     ensemble = choose(size, context.bookies.candidates(alive), reasons, "for the ensemble")
@@ -78,12 +83,12 @@ def create_ledger(
         ctoken=int(context.runtime.token()[:15], 16),
     )
     while True:
-        chosen = context.store.generate_ledger_id() if wanted is None else wanted
         try:
             created = context.store.create_ledger(chosen, metadata)
         except LedgerExistsError:
             if wanted is not None:
                 raise
+            chosen = context.store.generate_ledger_id()
         else:
             return LedgerWriter(context, Ledger.of(chosen, created.value), created, frames)
 

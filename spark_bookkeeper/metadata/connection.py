@@ -1,8 +1,7 @@
-"""A session with ZooKeeper, whose every answer is certain or says that it is not.
+"""The nodes of a ZooKeeper; every answer is certain, or says that it is not.
 
-The only module that imports kazoo: it translates kazoo's errors and knows nothing of
-BookKeeper. Each operation is retried while the connection is away, for a bounded time
-(without the bound a request that the server drops for its size would be repeated for ever).
+Knows nothing of BookKeeper. Each operation is retried while the connection is away, for a
+bounded time (``link.py``).
 
 An answer that is lost leaves a write undecided (SLOT-LOG rule R14). Then the node is read
 again, behind a ``sync``, and compared with what was meant:
@@ -16,35 +15,23 @@ The comparison is exact when the bytes contain something random, as ledgers and 
 
 from __future__ import annotations
 
-import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import (
-    BadVersionError,
-    ConnectionClosedError,
-    KazooException,
-    NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
-    OperationTimeoutError,
-    RuntimeInconsistency,
-)
-from kazoo.exceptions import ConnectionLoss as ConnectionLossError
-from kazoo.exceptions import SessionExpiredError as KazooSessionExpiredError
-from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.retry import KazooRetry, RetryFailedError
-from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
+from kazoo.exceptions import NodeExistsError, RuntimeInconsistency
 
-from spark_bookkeeper.errors import (
-    InvalidArgumentError,
-    MetadataError,
-    MetadataUnavailableError,
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
+from spark_bookkeeper.metadata.grouping import GroupedWrites
+from spark_bookkeeper.metadata.link import (
+    UNCERTAIN,
+    AbsentError,
+    ChangedError,
+    Changes,
+    Link,
+    PresentError,
 )
-from spark_bookkeeper.metadata.options import client_options
 
 T = TypeVar("T")
 
@@ -53,33 +40,6 @@ NODE_BYTES_MAX: Final = 1_000_000
 
 WINDOW: Final = 500
 """Requests under way at once when many nodes are read; more brings no speed."""
-
-_UNCERTAIN = (
-    ConnectionLossError,
-    ConnectionClosedError,
-    KazooSessionExpiredError,
-    OperationTimeoutError,
-    KazooTimeoutError,
-)
-
-_log = logging.getLogger("spark_bookkeeper.zookeeper")
-_log.setLevel(logging.ERROR)  # kazoo tells of every attempt to connect; errors tell it once
-
-
-class AbsentError(Exception):
-    """There is no such node (or, at a create, no parent)."""
-
-
-class PresentError(Exception):
-    """There is such a node already, and it is not what was to be made."""
-
-
-class ChangedError(Exception):
-    """The node has another version; nothing was written."""
-
-
-class OccupiedError(Exception):
-    """The node has children, so it was not deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,54 +78,37 @@ class Connection:
         patience_ms: int = 10_000,
         options: Mapping[str, str] | None = None,
     ) -> None:
-        arguments = client_options(options or {})
-        access = CREATOR_ALL_ACL if arguments.pop("acl", "open") == "creator" else OPEN_ACL_UNSAFE
-        self.hosts = hosts
-        self._patience = patience_ms / 1000
-        self._lost: list[Callable[[], None]] = []
-        self._is_closed = False
-        self._client: Any = KazooClient(
-            hosts=hosts,
-            timeout=session_timeout_ms / 1000,
-            logger=_log,
-            connection_retry={"max_tries": -1, "max_delay": 1.0},
-            command_retry={"max_tries": -1, "max_delay": 1.0, "deadline": self._patience},
-            default_acl=access,
-            **arguments,
+        self._link = Link(
+            hosts,
+            session_timeout_ms=session_timeout_ms,
+            patience_ms=patience_ms,
+            options=options or {},
         )
-        self._client.add_listener(self._state_changed)
-        try:
-            self._client.start(timeout=self._patience)
-        except KazooTimeoutError as error:
-            self.close()
-            raise MetadataUnavailableError(
-                f"no ZooKeeper answers at {hosts} (tried for {self._patience:g} s); nothing was "
-                "changed. Check the host and port in the metadata URI, that ZooKeeper runs there "
-                "(`echo srvr | nc HOST PORT`), and that no firewall is in between"
-            ) from error
+        self._client = self._link.client
+        self._writes = GroupedWrites(self._client)
+        self._try = self._link.insist
+        self._wait = self._link.wait
 
     @property
     def session_id(self) -> int:
         """The number of the current session; another one after the old one was lost."""
-        client_id = self._client.client_id
-        return int(client_id[0]) if client_id else 0
+        return self._link.session_id
 
     def close(self) -> None:
         """End the session, and with it its ephemeral nodes; idempotent."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._client.stop()
-            self._client.close()
+        self._link.close()
 
     def on_session_lost(self, lost: Callable[[], None]) -> None:
         """Call ``lost`` in a thread of its own after each end of a session."""
-        self._lost.append(lost)
+        self._link.on_session_lost(lost)
 
     # Reading
 
-    def get(self, path: str) -> Node:
-        """Read a node. Raises ``AbsentError``."""
-        return self._try(f"read {path}", lambda: self._wait(self._client.get_async(path), _node))
+    def get(self, path: str, changes: Changes | None = None) -> Node:
+        """Read a node; ``changes`` counts what becomes of it. Raises ``AbsentError``."""
+        return self._try(
+            f"read {path}", lambda: self._wait(self._client.get_async(path, changes), _node)
+        )
 
     def get_settled(self, path: str) -> Node | None:
         """Read a node as it is after everything that any server had confirmed; or ``None``."""
@@ -178,47 +121,37 @@ class Connection:
             lambda: self._wait(self._client.exists_async(path), lambda stat: stat is not None),
         )
 
-    def children(self, path: str) -> list[str]:
-        """The names of a node's children, in no order. Raises ``AbsentError``."""
+    def children(self, path: str, changes: Changes | None = None) -> list[str]:
+        """The names of a node's children, in no order; ``changes`` counts when some come or go.
+
+        Raises ``AbsentError``.
+        """
         return self._try(
-            f"list {path}", lambda: self._wait(self._client.get_children_async(path), list)
+            f"list {path}",
+            lambda: self._wait(self._client.get_children_async(path, changes), list),
         )
 
-    def get_many(self, paths: Iterable[str]) -> Iterator[tuple[str, Node | None]]:
-        """Read many nodes, in order; ``None`` for one that is not there."""
-        return self._pipelined(paths, self._client.get_async, _node, self.get)
+    def get_many(
+        self, paths: Iterable[str], changes: Changes | None = None
+    ) -> Iterator[tuple[str, Node | None]]:
+        """``get`` for many nodes, in order; ``None`` for one that is not there."""
+        return self._pipelined(
+            paths,
+            lambda path: self._client.get_async(path, changes),
+            _node,
+            lambda path: self.get(path, changes),
+        )
 
-    def children_of_many(self, paths: Iterable[str]) -> Iterator[tuple[str, list[str] | None]]:
-        """The children of many nodes, in order; ``None`` for a node that is not there."""
-        return self._pipelined(paths, self._client.get_children_async, list, self.children)
-
-    def families(
-        self, parents: Sequence[str], expected: Iterable[str]
-    ) -> tuple[dict[str, list[str]], dict[str, Node | None]]:
-        """The children of some nodes, and nodes expected to be among them, in one round trip.
-
-        Returns:
-            names in no order for each parent, none for one that is not there; and what was read
-            of the expected ones, after the names: ``None`` for one that is not there.
-        """
-        names: dict[str, list[str]] = {}
-        nodes: dict[str, Node | None] = {}
-
-        def send(path: str) -> Any:
-            ask = self._client.get_children_async if path in parents else self._client.get_async
-            return ask(path)
-
-        def again(path: str) -> list[str] | Node:
-            return self.children(path) if path in parents else self.get(path)
-
-        for path, answer in self._pipelined((*parents, *expected), send, _names_or_node, again):
-            if path in parents:
-                assert not isinstance(answer, Node)
-                names[path] = answer or []
-            else:
-                assert not isinstance(answer, list)
-                nodes[path] = answer
-        return names, nodes
+    def children_of_many(
+        self, paths: Iterable[str], changes: Changes | None = None
+    ) -> Iterator[tuple[str, list[str] | None]]:
+        """``children`` of many nodes, in order; ``None`` for a node that is not there."""
+        return self._pipelined(
+            paths,
+            lambda path: self._client.get_children_async(path, changes),
+            list,
+            lambda path: self.children(path, changes),
+        )
 
     # Writing
 
@@ -235,8 +168,13 @@ class Connection:
         def attempt() -> None:
             nonlocal uncertain
             try:
-                self._wait(self._client.create_async(path, data, ephemeral=ephemeral), str)
-            except _UNCERTAIN:
+                self._wait(
+                    self._writes.ask(
+                        lambda writes: writes.create(path, data, ephemeral=ephemeral), len(data)
+                    ),
+                    str,
+                )
+            except UNCERTAIN:
                 uncertain = True
                 raise
             except PresentError:
@@ -254,12 +192,12 @@ class Connection:
 
         After a lost answer another one is made; the first goes with the session.
         """
-        path: str = self._try(
-            f"create a node in {parent}",
-            lambda: self._wait(
-                self._client.create_async(f"{parent}/{prefix}", b"", ephemeral=True, sequence=True),
-                str,
-            ),
+
+        def add(writes: Any) -> None:
+            writes.create(f"{parent}/{prefix}", b"", ephemeral=True, sequence=True)
+
+        path = self._try(
+            f"create a node in {parent}", lambda: self._wait(self._writes.ask(add), str)
         )
         return path.rsplit("/", 1)[1]
 
@@ -280,8 +218,13 @@ class Connection:
         def attempt() -> int:
             nonlocal uncertain
             try:
-                return self._wait(self._client.set_async(path, data, version), _version)
-            except _UNCERTAIN:
+                return self._wait(
+                    self._writes.ask(
+                        lambda writes: writes.set_data(path, data, version), len(data)
+                    ),
+                    _version,
+                )
+            except UNCERTAIN:
                 uncertain = True
                 raise
             except ChangedError:
@@ -293,9 +236,9 @@ class Connection:
                         return there.version
                     raise  # one write has happened since, and it was not this one
                 raise MetadataUnavailableError(
-                    f"ZooKeeper at {self.hosts}: the answer to a write of {path} was lost, and "
-                    "it was changed again since. It may or may not have been written before: "
-                    "read it, then decide"
+                    f"ZooKeeper at {self._link.hosts}: the answer to a write of {path} was "
+                    "lost, and it was changed again since. It may or may not have been written "
+                    "before: read it, then decide"
                 ) from None
 
         return self._try(f"write {path}", attempt, may_have_changed=lambda: uncertain)
@@ -313,8 +256,8 @@ class Connection:
         def attempt() -> None:
             nonlocal uncertain
             try:
-                self._wait(self._client.delete_async(path, version), bool)
-            except _UNCERTAIN:
+                self._wait(self._writes.ask(lambda writes: writes.delete(path, version)), bool)
+            except UNCERTAIN:
                 uncertain = True
                 raise
             except AbsentError:
@@ -324,9 +267,8 @@ class Connection:
         self._try(f"delete {path}", attempt, may_have_changed=lambda: uncertain)
 
     def discard(self, path: str) -> None:
-        """Delete a node without waiting for it to be gone; it is no harm if it stays."""
-        if self._client.connected:
-            self._client.delete_async(path)
+        """Delete a node with the next write of this session; it is no harm if it stays."""
+        self._writes.ask_sometime(lambda writes: writes.delete(path))
 
     def create_all(self, nodes: Mapping[str, bytes]) -> None:
         """Create all of these nodes, or none. Raises ``PresentError`` when one is there.
@@ -344,7 +286,7 @@ class Connection:
                 transaction.create(path, data)
             try:
                 results = self._wait(transaction.commit_async(), list)
-            except _UNCERTAIN:
+            except UNCERTAIN:
                 uncertain = True
                 raise
             # A transaction that fails is reported in its results, not raised.
@@ -396,45 +338,6 @@ class Connection:
 
     # Inside
 
-    def _try(
-        self,
-        what: str,
-        attempt: Callable[[], T],
-        *,
-        may_have_changed: Callable[[], bool] = lambda: False,
-    ) -> T:
-        """Repeat an attempt while its answers get lost, for a bounded time."""
-        if self._is_closed:
-            raise MetadataUnavailableError(
-                f"cannot {what}: the connection to ZooKeeper was closed; connect again"
-            )
-        retry = KazooRetry(
-            max_tries=-1,
-            delay=0.05,
-            max_delay=1.0,
-            deadline=self._patience * 0.8,
-            sleep_func=self._client.handler.sleep_func,
-            interrupt=lambda: self._is_closed,
-        )
-        retry.retry_exceptions = _UNCERTAIN
-        try:
-            return retry(attempt)  # type: ignore[no-any-return]  # what `attempt` returns
-        except (RetryFailedError, *_UNCERTAIN) as error:
-            certain = (
-                "The change may or may not have been made: read, then decide"
-                if may_have_changed()
-                else "Nothing was changed"
-            )
-            raise MetadataUnavailableError(
-                f"ZooKeeper at {self.hosts} did not answer in {self._patience:g} s: {what}. "
-                f"{certain}. Check that a majority of its servers runs"
-            ) from error
-        except KazooException as error:
-            raise MetadataError(
-                f"ZooKeeper at {self.hosts} refused to {what}: {type(error).__name__} {error}. "
-                "Nothing was changed. Check the access rules of the node and the credentials"
-            ) from error
-
     def _settled(self, path: str) -> Node | None:
         """One attempt at ``get_settled``, for use inside other attempts."""
         self._wait(self._client.sync_async(path), str)
@@ -442,19 +345,6 @@ class Connection:
             return self._wait(self._client.get_async(path), _node)
         except AbsentError:
             return None
-
-    def _wait(self, request: Any, convert: Callable[[Any], T]) -> T:
-        """The answer to one request. A late one is uncertain: it may still be carried out."""
-        try:
-            return convert(request.get(timeout=self._patience * 0.4))
-        except NoNodeError as error:
-            raise AbsentError from error
-        except NodeExistsError as error:
-            raise PresentError from error
-        except BadVersionError as error:
-            raise ChangedError from error
-        except NotEmptyError as error:
-            raise OccupiedError from error
 
     def _pipelined(
         self,
@@ -472,7 +362,7 @@ class Connection:
                 return path, self._wait(request, convert)
             except AbsentError:
                 return path, None
-            except _UNCERTAIN:
+            except UNCERTAIN:
                 try:
                     return path, again(path)
                 except AbsentError:
@@ -482,26 +372,17 @@ class Connection:
             if len(under_way) == WINDOW:
                 # Answers come in order, so one wait serves half of the window. A wait for each
                 # would hand over between threads at every answer, at a third of the speed.
-                under_way[WINDOW // 2][1].wait(timeout=self._patience * 0.4)
+                under_way[WINDOW // 2][1].wait(timeout=self._link.patience * 0.4)
                 for _ in range(WINDOW // 2):
                     yield oldest()
             under_way.append((path, send(path)))
         while under_way:
             yield oldest()
 
-    def _state_changed(self, state: str) -> None:
-        if state == KazooState.LOST and not self._is_closed:
-            for lost in list(self._lost):
-                self._client.handler.spawn(lost)
-
 
 def _node(answer: Any) -> Node:
     data, stat = answer
     return Node(bytes(data or b""), stat.version, stat.ephemeralOwner)
-
-
-def _names_or_node(answer: Any) -> list[str] | Node:
-    return answer if isinstance(answer, list) else _node(answer)
 
 
 def _version(stat: Any) -> int:

@@ -107,6 +107,13 @@ class BookieRegistry(Protocol):
     def registrations(self) -> Sequence[Registration]:
         """Bookies alive now, writable and read-only, ordered by id."""
 
+    def last_registrations(self) -> Sequence[Registration]:
+        """The same, as old as the last answer that this session had to any request.
+
+        For choosing bookies after something else was asked; a stale choice costs an ensemble
+        change.
+        """
+
     def register(self, registration: Registration) -> None:
         """Make or replace the ephemeral registration held by this session.
 

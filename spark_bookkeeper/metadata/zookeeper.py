@@ -1,11 +1,10 @@
 """The metadata store in ZooKeeper, in Apache BookKeeper's own tree.
 
 What a node is called is in ``paths.py``, what it holds in ``codec.py``, ``cookies.py`` and
-``service_info.py``, and how a lost answer is resolved in ``connection.py``. Here is which
-nodes an operation touches, in which order.
+``service_info.py``, and how a lost answer is resolved in ``connection.py``. Here and in
+``ledger_ids.py`` and ``registrations.py`` is which nodes an operation touches, in which order.
 
-Source: BookKeeper 4.17 ``meta/AbstractZkLedgerManager``, ``meta/ZkLedgerIdGenerator``,
-``meta/LongZkLedgerIdGenerator``, ``discover/ZKRegistrationManager``.
+Source: BookKeeper 4.17 ``meta/AbstractZkLedgerManager``, ``discover/ZKRegistrationManager``.
 """
 
 from __future__ import annotations
@@ -18,17 +17,11 @@ from typing import Final
 from spark_bookkeeper.errors import MetadataFormatError, MetadataUnavailableError
 from spark_bookkeeper.metadata import paths, refusals
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
-from spark_bookkeeper.metadata.connection import (
-    AbsentError,
-    ChangedError,
-    Connection,
-    Node,
-    OccupiedError,
-    PresentError,
-)
+from spark_bookkeeper.metadata.connection import Connection, Node
 from spark_bookkeeper.metadata.cookies import decode_cookie, encode_cookie
-from spark_bookkeeper.metadata.service_info import decode_registration, encode_registration
-from spark_bookkeeper.metadata.shared import SharedRead
+from spark_bookkeeper.metadata.ledger_ids import LedgerIds
+from spark_bookkeeper.metadata.link import AbsentError, ChangedError, OccupiedError, PresentError
+from spark_bookkeeper.metadata.registrations import Registrations
 from spark_bookkeeper.metadata.store import Cookie, Registration, Versioned
 from spark_bookkeeper.metadata.uri import MetadataUri, parse_metadata_uri
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
@@ -36,9 +29,6 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
 _LAYOUT: Final = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
 _LAYOUTS_READ: Final = frozenset({_LAYOUT, b"1\nhierarchical:1"})
-_COUNTER: Final = "ID-"
-_LONG_COUNTER: Final = "HOB-"
-_COUNTERS_KEPT: Final = 3
 
 
 class ZooKeeperStore:
@@ -68,18 +58,15 @@ class ZooKeeperStore:
         self.uri = parse_metadata_uri(uri) if isinstance(uri, str) else uri
         self._root = self.uri.root
         self._token = token
-        self._session_timeout_ms = session_timeout_ms
         self._has_cluster = False
-        self._registered: tuple[str, ...] = ()
-        """Paths of the registrations as they were last seen."""
-        self._alive = SharedRead(self._read_registrations)
-        self._has_long_ids: bool | None = None
         self._zk = Connection(
             self.uri.hosts,
             session_timeout_ms=session_timeout_ms,
             patience_ms=patience_ms,
             options=options,
         )
+        self._ids = LedgerIds(self._zk, self._root)
+        self._registrations = Registrations(self._zk, self._root, session_timeout_ms)
 
     def __repr__(self) -> str:
         return f"ZooKeeperStore({str(self.uri)!r})"
@@ -88,40 +75,7 @@ class ZooKeeperStore:
 
     def generate_ledger_id(self) -> LedgerId:
         self._require_cluster()
-        long_ids = paths.long_ids(self._root)
-        if self._has_long_ids is None:
-            # BookKeeper asks before each id until the answer is yes. Once is enough: the two
-            # generators never give the same id, and one that ran out is noticed below.
-            self._has_long_ids = self._zk.exists(long_ids)
-        if not self._has_long_ids:
-            number = self._count(paths.short_ids(self._root))
-            if 0 <= number < paths.LONG_ID_FIRST:
-                return LedgerId(number)
-            self._zk.ensure(long_ids)
-            self._has_long_ids = True
-        while True:
-            high = self._highest_counter()
-            number = self._count(f"{long_ids}/{_LONG_COUNTER}{high:010d}")
-            if 0 <= number < paths.LONG_ID_FIRST:
-                return LedgerId(high << 32 | number)
-            self._zk.ensure(f"{long_ids}/{_LONG_COUNTER}{high + 1:010d}")
-
-    def _count(self, parent: str) -> int:
-        """The next number of a counter: that of a sequential node made for the purpose."""
-        try:
-            name = self._zk.create_sequential(parent, _COUNTER)
-        except AbsentError:
-            self._zk.ensure(parent)
-            name = self._zk.create_sequential(parent, _COUNTER)
-        self._zk.discard(f"{parent}/{name}")
-        return int(name.removeprefix(_COUNTER))
-
-    def _highest_counter(self) -> int:
-        names = self._zk.children(paths.long_ids(self._root))
-        numbers = sorted(int(n.removeprefix(_LONG_COUNTER)) for n in names if n[4:].isdecimal())
-        for number in numbers[:-_COUNTERS_KEPT]:
-            self._zk.discard(f"{paths.long_ids(self._root)}/{_LONG_COUNTER}{number:010d}")
-        return numbers[-1] if numbers else 1
+        return self._ids.next()
 
     # Ledgers
 
@@ -235,72 +189,20 @@ class ZooKeeperStore:
             raise refusals.no_cluster(str(self.uri)) from None
 
     def registrations(self) -> Sequence[Registration]:
-        """Who asks at the same time as others shares their answer."""
         self._require_cluster()
-        return self._alive.get()
+        return self._registrations.now()
 
-    def _read_registrations(self) -> Sequence[Registration]:
-        found: dict[BookieId, Registration] = {}
-        parents = (paths.available(self._root), paths.available_readonly(self._root))
-        # The bookies of last time are asked for together with the names: they seldom change.
-        names, nodes = self._zk.families(parents, self._registered)
-        now = [f"{p}/{name}" for p in parents for name in names[p] if name != paths.READONLY]
-        nodes.update(self._zk.get_many([path for path in now if path not in nodes]))
-        self._registered = tuple(now)
-        # A bookie that changes its mode is in both places for a moment. The second, read-only,
-        # wins: not to write to a bookie is never wrong.
-        for path in now:
-            parent, _, name = path.rpartition("/")
-            node = nodes[path]
-            if node is not None:
-                bookie_id = BookieId(name)
-                found[bookie_id] = decode_registration(
-                    bookie_id, node.data, path, readonly=parent == parents[1]
-                )
-        return [found[bookie_id] for bookie_id in sorted(found)]
+    def last_registrations(self) -> Sequence[Registration]:
+        self._require_cluster()
+        return self._registrations.last_told()
 
     def register(self, registration: Registration) -> None:
         self._require_cluster()
-        bookie_id, readonly = registration.bookie_id, registration.is_readonly
-        # First the new place and then the old one: seen twice for a moment, but never gone.
-        self._hold(
-            paths.registration(self._root, bookie_id, readonly=readonly),
-            encode_registration(registration),
-            bookie_id,
-        )
-        self._release(paths.registration(self._root, bookie_id, readonly=not readonly))
+        self._registrations.register(registration)
 
     def unregister(self, bookie_id: BookieId) -> None:
         self._require_cluster()
-        for readonly in (False, True):
-            self._release(paths.registration(self._root, bookie_id, readonly=readonly))
-
-    def _hold(self, path: str, data: bytes, bookie_id: BookieId) -> None:
-        for _ in range(3):
-            try:
-                return self._zk.create(path, data, ephemeral=True)
-            except PresentError:
-                there = self._zk.get_settled(path)
-            try:
-                if there is not None and there.owner == self._zk.session_id:
-                    self._zk.set(path, data, there.version)
-                    return None
-            except (AbsentError, ChangedError):
-                continue
-            # The session of a predecessor that died is still there for a while.
-            if not self._zk.wait_gone(path, self._session_timeout_ms * 3 // 2):
-                raise refusals.held_elsewhere(bookie_id)
-        raise MetadataUnavailableError(
-            f"{path} keeps changing, so bookie {bookie_id} is not registered. Check that no "
-            "second agent of this bookie runs"
-        )
-
-    def _release(self, path: str) -> None:
-        try:
-            if self._zk.get(path).owner == self._zk.session_id:
-                self._zk.delete(path)
-        except AbsentError:
-            return
+        self._registrations.unregister(bookie_id)
 
     def cookies(self) -> Sequence[Versioned[Cookie]]:
         self._require_cluster()

@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from kazoo.client import KazooClient
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import (
     InvalidArgumentError,
+    LedgerExistsError,
     MetadataError,
     MetadataFormatError,
     MetadataUnavailableError,
@@ -66,6 +68,8 @@ class Proxy:
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.lose: str | None = None
         """What happens to the next change: "answer", "request", or nothing."""
+        self.requests: list[int] = []
+        """The kinds of all requests so far."""
         self.swallow_answers = False
         """Requests go through; no answer comes back, and the connection stays."""
         self._open: set[socket.socket] = set()
@@ -118,6 +122,7 @@ class Proxy:
 
     def _requests(self, body: bytes, lost: set[int]) -> bool:
         number, kind = struct.unpack(">ii", body[:8])
+        self.requests.append(kind)
         if self.lose is None or kind not in self.CHANGES:
             return True
         what, self.lose = self.lose, None
@@ -149,7 +154,7 @@ class ZooKeeperStores:
     def expire(self, store: MetadataStore) -> None:
         assert isinstance(store, ZooKeeperStore)
         # A second client that takes the session over and ends it properly.
-        twin = KazooClient(self.address, client_id=store._zk._client.client_id)
+        twin = KazooClient(self.address, client_id=store._zk._link.client.client_id)
         twin.start(timeout=10)
         twin.stop()
         twin.close()
@@ -323,6 +328,101 @@ def test_a_short_generator_that_ran_out_gives_way_to_the_long_one(
     assert store.generate_ledger_id() == (1 << 31) - 2
     assert store.generate_ledger_id() == 1 << 32
     assert zookeeper.session().generate_ledger_id() == (1 << 32) + 1
+
+
+# What an operation costs
+
+
+def test_who_chooses_bookies_asks_for_them_once(zookeeper: ZooKeeperStores) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    store.register(registration(A))
+    store.create_ledger(store.generate_ledger_id(), open_ledger())
+    store.last_registrations()
+    before = len(zookeeper.sessions[store].requests)
+
+    for _ in range(3):
+        ledger_id = store.generate_ledger_id()
+        assert [r.bookie_id for r in store.last_registrations()] == [A]
+        ledger = store.create_ledger(ledger_id, open_ledger())
+        store.write_ledger(ledger_id, ledger.value.in_recovery(), 0)
+
+    ping, multi = 11, 14
+    asked = [kind for kind in zookeeper.sessions[store].requests[before:] if kind != ping]
+    assert asked == 3 * 3 * [multi], "an id, a create and a write, and nothing besides"
+
+
+def test_a_slow_watcher_holds_up_nobody_who_chooses_bookies(zookeeper: ZooKeeperStores) -> None:
+    store, agent = zookeeper.session(), zookeeper.session()
+    store.initialize_cluster()
+    heard, may_go_on = threading.Event(), threading.Event()
+
+    def watch_slowly() -> None:
+        heard.set()
+        may_go_on.wait(20)
+
+    stop = store.watch_registrations(watch_slowly)
+    agent.register(registration(A))
+    assert heard.wait(20)
+    assert [r.bookie_id for r in store.last_registrations()] == [A]
+
+    agent.unregister(A)
+    store.generate_ledger_id()
+
+    assert store.last_registrations() == []
+    may_go_on.set()
+    stop()
+
+
+def test_nodes_made_for_ids_do_not_pile_up(zookeeper: ZooKeeperStores, raw: KazooClient) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+
+    for _ in range(5):
+        store.generate_ledger_id()
+
+    assert len(raw.get_children(paths.short_ids(zookeeper.root))) == 1
+    store.create_ledger(LedgerId(7), open_ledger())
+    assert raw.get_children(paths.short_ids(zookeeper.root)) == []
+
+
+def test_writes_that_travel_together_succeed_and_fail_each_by_itself(
+    zookeeper: ZooKeeperStores,
+) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    taken = set(range(0, 60, 5))
+    for number in taken:
+        store.create_ledger(LedgerId(number), open_ledger())
+
+    def create(number: int) -> bool:
+        try:
+            store.create_ledger(LedgerId(number), open_ledger())
+        except LedgerExistsError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(30) as threads:
+        made = list(threads.map(create, range(60)))
+
+    assert made == [number not in taken for number in range(60)]
+    assert list(store.ledger_ids()) == list(range(60))
+
+
+def test_writes_whose_common_answer_was_lost_are_made_once(zookeeper: ZooKeeperStores) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    for number in range(40):
+        store.create_ledger(LedgerId(number), open_ledger())
+
+    def recover(number: int) -> int:
+        found = store.read_ledger(LedgerId(number))
+        return store.write_ledger(LedgerId(number), found.value.in_recovery(), 0).version
+
+    with zookeeper.answer_lost(store), ThreadPoolExecutor(20) as threads:
+        versions = list(threads.map(recover, range(40)))
+
+    assert versions == [1] * 40
 
 
 # Answers that never come

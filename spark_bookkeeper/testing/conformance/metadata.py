@@ -347,6 +347,25 @@ class MetadataStoreConformance:
 
         assert stores.session().registrations() == [readonly, writable]
 
+    def test_an_answer_is_preceded_by_what_became_of_bookies(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        agent = stores.session()
+        changes: list[Callable[[], None]] = [
+            lambda: agent.register(registration(A)),
+            lambda: agent.register(registration(A, free_bytes=5)),
+            lambda: agent.register(registration(A, is_readonly=True)),
+            lambda: agent.register(registration(B)),
+            lambda: agent.unregister(A),
+            agent.close,
+        ]
+        for change in changes:
+            store.last_registrations()
+            change()
+            store.generate_ledger_id()
+
+            assert store.last_registrations() == stores.session().registrations()
+
     def test_a_bookie_changes_its_mode_and_its_properties(self, store: MetadataStore) -> None:
         for changed in (
             registration(A),

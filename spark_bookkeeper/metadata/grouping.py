@@ -1,0 +1,117 @@
+"""Writes that are asked for at the same time travel as one transaction.
+
+A client spends more on each request than ZooKeeper does. So there is one request of writes under
+way at a time, and what is asked for meanwhile shares the next one. Whoever asks sees nothing of
+it: each write succeeds or fails by itself.
+
+A transaction is carried out as a whole or not at all. When one of its writes is refused, that one
+has its answer, and the others are sent again, each alone. When the answer to a transaction is
+lost, each of its writes is in doubt, and is resolved by whoever asked for it (SLOT-LOG rule R14).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from kazoo.exceptions import RolledBackError, RuntimeInconsistency
+
+WRITES_MAX: Final = 64
+BYTES_MAX: Final = 400_000
+"""Of all nodes' data in a transaction that holds several writes."""
+
+Add = Callable[[Any], None]
+"""Adds one write to kazoo's transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    add: Add
+    size_bytes: int
+    answer: Any
+    """kazoo's promise, on which the asker waits."""
+
+
+class GroupedWrites:
+    """Writes of one session, in the order in which they were asked for. Any thread may ask."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._lock = threading.Lock()
+        self._waiting: deque[_Write] = deque()
+        self._under_way = 0
+        """Transactions without an answer."""
+
+    def ask(self, add: Add, size_bytes: int = 0) -> Any:
+        """Ask for a write, now or with the next ones; kazoo's promise of its result."""
+        write = self._take(add, size_bytes)
+        self._go_on()
+        return write.answer
+
+    def ask_sometime(self, add: Add) -> None:
+        """Ask for a write that nobody waits for: it goes with the next one that is asked for."""
+        self._take(add, 0)
+
+    def _take(self, add: Add, size_bytes: int) -> _Write:
+        write = _Write(add, size_bytes, self._client.handler.async_result())
+        with self._lock:
+            self._waiting.append(write)
+        return write
+
+    def _go_on(self) -> None:
+        """Send what has gathered, unless something is under way."""
+        group: list[_Write] = []
+        with self._lock:
+            if self._under_way or not self._waiting:
+                return
+            size = 0
+            while self._waiting and len(group) < WRITES_MAX:
+                size += self._waiting[0].size_bytes
+                if group and size > BYTES_MAX:
+                    break
+                group.append(self._waiting.popleft())
+            self._under_way += 1
+        self._send(group)
+
+    def _send(self, group: list[_Write]) -> None:
+        transaction = self._client.transaction()
+        for write in group:
+            write.add(transaction)
+        transaction.commit_async().rawlink(partial(self._answered, group))
+
+    def _answered(self, group: list[_Write], request: Any) -> None:
+        try:
+            results = request.get_nowait()
+        except Exception as error:  # noqa: BLE001  (handed to those who asked)
+            with self._lock:
+                # What waits is not sent on a later connection: who asked would long believe
+                # that it is over. kazoo does the same with what it has not sent yet.
+                group = [*group, *self._waiting]
+                self._waiting.clear()
+                self._under_way -= 1
+            for write in group:
+                write.answer.set_exception(error)
+            return
+        is_refused = any(isinstance(result, Exception) for result in results)
+        others: list[_Write] = []
+        with self._lock:
+            if is_refused:
+                others = [w for w, r in zip(group, results, strict=True) if _is_bystander(r)]
+            self._under_way += len(others) - 1
+        for write in others:
+            self._send([write])
+        self._go_on()
+        for write, result in zip(group, results, strict=True):
+            if not is_refused:
+                write.answer.set(result)
+            elif not _is_bystander(result):
+                write.answer.set_exception(result)
+
+
+def _is_bystander(result: object) -> bool:
+    """Whether a write was undone, or not tried, because of another one in its transaction."""
+    return isinstance(result, (RolledBackError, RuntimeInconsistency))

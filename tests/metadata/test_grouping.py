@@ -1,0 +1,184 @@
+"""Writes that share a transaction: each of them ends as if it had been sent alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionLoss,
+    NodeExistsError,
+    NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
+from kazoo.handlers.threading import AsyncResult
+
+from spark_bookkeeper.metadata.grouping import BYTES_MAX, WRITES_MAX, GroupedWrites
+
+
+class Client:
+    """Holds back the answer to each transaction until the test gives it."""
+
+    running = False  # as a handler of kazoo's: callbacks are made at once
+
+    def __init__(self) -> None:
+        self.handler = self
+        self.sent: list[list[str]] = []
+        self._unanswered: list[AsyncResult] = []
+
+    def async_result(self) -> AsyncResult:
+        return AsyncResult(self)
+
+    def transaction(self) -> Transaction:
+        return Transaction(self)
+
+    def commit(self, names: list[str]) -> AsyncResult:
+        self.sent.append(names)
+        self._unanswered.append(self.async_result())
+        return self._unanswered[-1]
+
+    def answer(self, *results: object) -> None:
+        """Answer the oldest transaction; by itself each write's result is its name."""
+        at = len(self.sent) - len(self._unanswered)
+        self._unanswered.pop(0).set(list(results or self.sent[at]))
+
+    def lose(self) -> None:
+        self._unanswered.pop(0).set_exception(ConnectionLoss())
+
+
+class Transaction:
+    def __init__(self, client: Client) -> None:
+        self.names: list[str] = []
+        self._client = client
+
+    def commit_async(self) -> AsyncResult:
+        return self._client.commit(self.names)
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client()
+
+
+@pytest.fixture
+def writes(client: Client) -> GroupedWrites:
+    return GroupedWrites(client)
+
+
+def _named(name: str) -> Callable[[Any], None]:
+    return lambda transaction: transaction.names.append(name)
+
+
+def test_a_write_alone_is_sent_at_once(client: Client, writes: GroupedWrites) -> None:
+    answer = writes.ask(_named("a"))
+
+    assert client.sent == [["a"]]
+    assert not answer.ready()
+    client.answer()
+    assert answer.get_nowait() == "a"
+
+
+def test_what_is_asked_for_meanwhile_goes_together(client: Client, writes: GroupedWrites) -> None:
+    answers = [writes.ask(_named(name)) for name in "abc"]
+    assert client.sent == [["a"]]
+
+    client.answer()
+    assert client.sent == [["a"], ["b", "c"]]
+    client.answer()
+
+    assert [answer.get_nowait() for answer in answers] == ["a", "b", "c"]
+    writes.ask(_named("d"))
+    assert client.sent[2:] == [["d"]], "nothing is under way any more"
+
+
+def test_what_nobody_waits_for_waits_for_others(client: Client, writes: GroupedWrites) -> None:
+    writes.ask_sometime(_named("a"))
+    assert client.sent == []
+
+    answer = writes.ask(_named("b"))
+
+    assert client.sent == [["a", "b"]]
+    client.answer(True, "made b")
+    assert answer.get_nowait() == "made b"
+
+
+def test_one_that_is_refused_takes_no_other_with_it(client: Client, writes: GroupedWrites) -> None:
+    answers = [writes.ask(_named(name)) for name in "abcd"]
+    client.answer()
+
+    client.answer(RolledBackError(), NodeExistsError(), RuntimeInconsistency())
+
+    with pytest.raises(NodeExistsError):
+        answers[2].get_nowait()
+    assert client.sent[2:] == [["b"], ["d"]]
+    assert not answers[1].ready()
+    client.answer()
+    client.answer(BadVersionError())
+    assert answers[1].get_nowait() == "b"
+    with pytest.raises(BadVersionError):
+        answers[3].get_nowait()
+
+
+def test_one_that_is_refused_alone_has_its_error(client: Client, writes: GroupedWrites) -> None:
+    answer = writes.ask(_named("a"))
+
+    client.answer(NoNodeError())
+
+    with pytest.raises(NoNodeError):
+        answer.get_nowait()
+
+
+def test_what_is_asked_for_waits_for_those_that_are_sent_again(
+    client: Client, writes: GroupedWrites
+) -> None:
+    for name in "abc":
+        writes.ask(_named(name))
+    client.answer()
+    client.answer(NoNodeError(), RuntimeInconsistency())
+    assert client.sent[2:] == [["c"]]
+
+    last = writes.ask(_named("d"))
+    assert client.sent[3:] == []
+    client.answer()
+    client.answer()
+
+    assert client.sent[3:] == [["d"]]
+    assert last.get_nowait() == "d"
+
+
+def test_a_lost_answer_leaves_all_of_them_in_doubt_and_sends_nothing_later(
+    client: Client, writes: GroupedWrites
+) -> None:
+    answers = [writes.ask(_named(name)) for name in "abc"]
+    client.answer()
+    answers.append(writes.ask(_named("d")))
+
+    client.lose()
+
+    assert answers[0].get_nowait() == "a"
+    for answer in answers[1:]:
+        with pytest.raises(ConnectionLoss):
+            answer.get_nowait()
+    assert client.sent == [["a"], ["b", "c"]], "who asked for d believes that it is over"
+    answer = writes.ask(_named("e"))
+    client.answer()
+    assert answer.get_nowait() == "e"
+
+
+def test_a_transaction_is_bounded(client: Client, writes: GroupedWrites) -> None:
+    for number in range(WRITES_MAX + 2):
+        writes.ask(_named(str(number)))
+    client.answer()
+    assert len(client.sent[1]) == WRITES_MAX
+    client.answer()
+    assert client.sent[2] == [str(WRITES_MAX + 1)]
+
+    for name in "ab":
+        writes.ask(_named(name), BYTES_MAX)
+    client.answer()
+    assert client.sent[3] == ["a"], "one that is larger than the rest may be goes alone"
+    client.answer()
+    assert client.sent[4] == ["b"]
