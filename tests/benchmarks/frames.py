@@ -134,7 +134,7 @@ def noise_frame(spark: Any, size_bytes: int) -> Any:
         for batch in batches:
             if batch.num_rows == 0:
                 continue
-            offsets = np.arange(0, (batch.num_rows + 1) * SMALL, SMALL, dtype=np.int32)
+            offsets: Any = np.arange(0, (batch.num_rows + 1) * SMALL, SMALL, dtype=np.int32)
             noise = np.random.default_rng(batch.column(0)[0].as_py()).bytes(batch.num_rows * SMALL)
             column = pa.BinaryArray.from_buffers(
                 pa.binary(), batch.num_rows, [None, pa.py_buffer(offsets), pa.py_buffer(noise)]

@@ -281,12 +281,15 @@ def test_a_wiped_bookie_is_never_counted_as_one_that_lacks_the_last_entries(
         Actor("write", three.metadata_uri, "--pause-seconds", 0.005) as writer,
     ):
         writer.wait_for("rows", at_least=50)
-        hidden = three.root_of(late).with_name("hidden")
-        three.root_of(late).rename(hidden)  # its disk is gone for a moment
+        root = three.root_of(late)
+        hidden = root.with_name("hidden")
+        root.rename(hidden)
+        root.symlink_to(root)  # its disk does not answer; no disk at all would be a wiped one
         _, rows = writer.acknowledged
         writer.wait_for("rows", at_least=rows + 50)
         writer.kill()
-        hidden.rename(three.root_of(late))
+        root.unlink()
+        hidden.rename(root)
         assert writer.acknowledged[1] >= rows + 50
         wipe_and_format_again(three, bk, wiped)
         three.stop_bookie(away)
