@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hmac
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
 import crc32c
+import numpy as np
 from typing_extensions import Buffer, assert_never
 
 from spark_bookkeeper.protocol.metadata import DigestType
@@ -47,6 +49,13 @@ class Digester:
         if self.digest_type is DigestType.DUMMY:
             return b""
         assert_never(self.digest_type)
+
+    def digests(self, entries: Sequence[Buffer]) -> bytes:
+        """Digests of entries, one after the other."""
+        if self.digest_type is DigestType.CRC32C:
+            checksums = np.fromiter(map(crc32c.crc32c, entries), "<u4", len(entries))
+            return bytes(checksums.data)
+        return b"".join(map(self.digest, entries))
 
     def header_digest(self, values: tuple[bytes, ...]) -> bytes:
         """Digest of a record's header.

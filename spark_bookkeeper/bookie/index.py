@@ -13,7 +13,8 @@ from functools import cached_property
 import numpy as np
 
 from spark_bookkeeper.bookie.entry import Location
-from spark_bookkeeper.bookie.record import Int64Array, Record
+from spark_bookkeeper.bookie.messages import Int64Array
+from spark_bookkeeper.bookie.record import Record
 from spark_bookkeeper.bookie.schema import LedgerKey
 from spark_bookkeeper.errors import (
     BookieUnavailableError,

@@ -16,7 +16,7 @@ import pyarrow as pa
 from spark_bookkeeper.bookie.digest import Digester, crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NO_ROW, Location, StoredEntry
-from spark_bookkeeper.bookie.record import Int64Array
+from spark_bookkeeper.bookie.messages import Int64Array
 from spark_bookkeeper.bookie.storage import Storage
 from spark_bookkeeper.errors import BookieUnavailableError, CorruptEntryError
 from spark_bookkeeper.protocol.metadata import DigestType

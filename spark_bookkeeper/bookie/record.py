@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from itertools import accumulate, pairwise
-from typing import Any, TypeAlias
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,14 @@ from spark_bookkeeper.bookie.entry import (
     PlacedPart,
     StoredEntry,
 )
+from spark_bookkeeper.bookie.messages import (
+    NOTHING,
+    EncodedEntries,
+    Int64Array,
+    encode_entries,
+    int64s,
+    payload_message,
+)
 from spark_bookkeeper.bookie.schema import (
     DIGEST_KEY,
     DIGESTS_KEY,
@@ -43,10 +51,8 @@ from spark_bookkeeper.bookie.schema import (
     RECORD_KEY,
     LedgerKey,
 )
-from spark_bookkeeper.errors import CorruptEntryError, InvalidArgumentError
+from spark_bookkeeper.errors import CorruptEntryError
 from spark_bookkeeper.protocol.ids import NO_ENTRY
-
-Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 
 class RecordKind(enum.Enum):
@@ -172,87 +178,6 @@ class Record:
         raise AssertionError("the columns hold no more entries than the parts have")
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedEntries:
-    """Entries that are bytes already. One encoding serves the records of several bookies."""
-
-    messages: tuple[Buffer, ...]
-    row_count: int
-    row_crc32c: int
-    ids: tuple[int, ...]
-    lengths: tuple[int, ...]
-    sizes: tuple[int, ...]
-    digests: tuple[bytes, ...]
-
-    @property
-    def row_extent(self) -> int:
-        """Bytes of the message that the payload entries share."""
-        return memoryview(self.messages[0]).nbytes if self.row_count else 0
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all messages."""
-        return sum(memoryview(message).nbytes for message in self.messages)
-
-
-def encode_entries(encoding: LedgerEncoding, entries: Sequence[NewEntry]) -> EncodedEntries:
-    """Encode entries, computing every digest once.
-
-    Raises:
-        InvalidArgumentError: bytes given to a ledger with a schema of its own, or rows that do
-            not have the ledger's schema.
-    """
-    rows = [entry for entry in entries if not isinstance(entry.payload, pa.RecordBatch)]
-    batches = [entry for entry in entries if isinstance(entry.payload, pa.RecordBatch)]
-    digester = encoding.digester()
-    messages: list[Buffer] = []
-    payloads = [bytes(entry.payload) for entry in rows]
-    row_crc32c = 0
-    if rows:
-        messages.append(payload_message(encoding, payloads))
-        row_crc32c = crc(messages[0])
-    encoded = encode_batches(encoding, [encoding.conform(entry.payload) for entry in batches])
-    messages += encoded
-    ordered = [*rows, *batches]
-    return EncodedEntries(
-        messages=tuple(messages),
-        row_count=len(rows),
-        row_crc32c=row_crc32c,
-        ids=tuple(entry.entry_id for entry in ordered),
-        lengths=tuple(entry.length_after for entry in ordered),
-        sizes=(*map(len, payloads), *(message.size for message in encoded)),
-        digests=(*map(digester.digest, payloads), *map(digester.digest, encoded)),
-    )
-
-
-def payload_message(encoding: LedgerEncoding, payloads: Sequence[bytes]) -> pa.Buffer:
-    """The record batch message that payload entries share, a row each."""
-    if not encoding.has_payload:
-        raise InvalidArgumentError(
-            "bytes can be appended only to a ledger with the default schema (one binary column "
-            f"'payload'); this one has\n{encoding.schema.to_string()}"
-        )
-    column = pa.array(payloads, type=pa.binary())
-    if isinstance(column, pa.ChunkedArray):
-        raise InvalidArgumentError("one record holds less than 2 GiB of payloads")
-    batch = pa.RecordBatch.from_arrays([column], schema=encoding.schema)
-    return encode_batches(encoding, [batch])[0]
-
-
-def encode_batches(encoding: LedgerEncoding, batches: Sequence[pa.RecordBatch]) -> list[pa.Buffer]:
-    """The encapsulated message of each batch, compressed as the ledger says."""
-    if encoding.compression is None:
-        return [batch.serialize() for batch in batches]
-    sink = pa.BufferOutputStream()
-    ends = [len(framing.schema_message(encoding.schema))]
-    with pa.ipc.new_stream(sink, encoding.schema, options=encoding.write_options) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-            ends.append(sink.tell())
-    data = sink.getvalue()
-    return [data.slice(start, end - start) for start, end in pairwise(ends)]
-
-
 def encode_add(
     key: LedgerKey,
     encoding: LedgerEncoding,
@@ -291,8 +216,7 @@ def encode_add(
 def encode_fence(key: LedgerKey) -> bytes:
     """The bytes of a FENCE: the same in every slot and from everybody, as it has no owner."""
     header = {"version": FORMAT_VERSION, "kind": RecordKind.FENCE.value}
-    nothing = EncodedEntries((), 0, 0, (), (), (), ())
-    return _encode(key, LedgerEncoding(pa.schema([])), header, nothing, ())
+    return _encode(key, LedgerEncoding(pa.schema([])), header, NOTHING, ())
 
 
 def encode_copy(
@@ -317,10 +241,10 @@ def encode_copy(
         messages=(*messages, *(entry.data for entry in batches)),
         row_count=len(rows),
         row_crc32c=crc(messages[0]) if rows else 0,
-        ids=tuple(entry.entry_id for entry in ordered),
-        lengths=tuple(entry.length_after for entry in ordered),
-        sizes=tuple(entry.size_bytes for entry in ordered),
-        digests=tuple(entry.digest for entry in ordered),
+        ids=int64s(entry.entry_id for entry in ordered),
+        lengths=int64s(entry.length_after for entry in ordered),
+        sizes=int64s(entry.size_bytes for entry in ordered),
+        digests=b"".join(entry.digest for entry in ordered),
     )
     header = {
         "version": FORMAT_VERSION,
@@ -329,12 +253,14 @@ def encode_copy(
             (entry.last_add_confirmed for entry in entries), default=NO_ENTRY
         ),
     }
-    identity = sha256(f"{key.directory}\n{encoded.ids}\n{encoded.lengths}\n".encode())
-    for data in (*encoded.digests, *(crc(entry.data).to_bytes(4, "little") for entry in ordered)):
-        identity.update(data)
+    ids, lengths = encoded.ids.tolist(), encoded.lengths.tolist()
+    identity = sha256(f"{key.directory}\n{tuple(ids)}\n{tuple(lengths)}\n".encode())
+    identity.update(encoded.digests)
+    for entry in ordered:
+        identity.update(crc(entry.data).to_bytes(4, "little"))
     for part in parts:
         identity.update(f"{part.ref!r}\n{part.entry_ids}\n{part.lengths_after}\n".encode())
-    ids = [*encoded.ids, *(entry_id for part in parts for entry_id in part.entry_ids)]
+    ids += [entry_id for part in parts for entry_id in part.entry_ids]
     name = f"{min(ids)}-{max(ids)}-{identity.hexdigest()[:32]}.arrow"
     return name, _encode(key, encoding, header, encoded, parts)
 
@@ -348,16 +274,17 @@ def _encode(
 ) -> bytes:
     for part in parts:
         assert len(part.entry_ids) == len(part.ref.sizes) == len(part.lengths_after)
-    ids = [*entries.ids, *(i for part in parts for i in part.entry_ids)]
-    lengths = [*entries.lengths, *(n for part in parts for n in part.lengths_after)]
-    sizes = [*entries.sizes, *(n for part in parts for n in part.ref.sizes)]
-    digests = [*entries.digests, *(d for part in parts for d in part.ref.digests)]
+    columns = np.stack([entries.ids, entries.lengths, entries.sizes])
+    for part in parts:
+        placed = [part.entry_ids, part.lengths_after, part.ref.sizes]
+        columns = np.hstack([columns, np.array(placed, dtype="<i8")])
+    ids = columns[0]
     header |= {
         "ledger_id": key.ledger_id,
         "nonce": key.nonce,
         "digest_type": encoding.digest_type.name,
-        "first": min(ids, default=NO_ENTRY),
-        "last": max(ids, default=NO_ENTRY),
+        "first": int(ids.min()) if len(ids) else NO_ENTRY,
+        "last": int(ids.max()) if len(ids) else NO_ENTRY,
         "inline": len(entries.ids),
         "rows": [entries.row_count, entries.row_extent, entries.row_crc32c],
         "parts": [
@@ -373,8 +300,8 @@ def _encode(
     }
     values = (
         json.dumps(header, sort_keys=True, separators=(",", ":")).encode(),
-        np.array([ids, lengths, sizes], dtype="<i8").tobytes(),
-        b"".join(digests),
+        columns.tobytes(),
+        b"".join([entries.digests, *(d for part in parts for d in part.ref.digests)]),
     )
     digest = encoding.digester().header_digest(values)
     metadata = dict(

@@ -15,8 +15,9 @@ from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import Location
 from spark_bookkeeper.bookie.index import EntryIndex
+from spark_bookkeeper.bookie.messages import Int64Array
 from spark_bookkeeper.bookie.reading import EntryReader
-from spark_bookkeeper.bookie.record import Int64Array, Record
+from spark_bookkeeper.bookie.record import Record
 from spark_bookkeeper.bookie.schema import LedgerKey
 from spark_bookkeeper.bookie.storage import Storage
 from spark_bookkeeper.errors import BookieError

@@ -7,23 +7,23 @@ carried out here: acknowledge, change the ensemble, give up.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from typing_extensions import assert_never
 
+from spark_bookkeeper.client.bell import Bell
 from spark_bookkeeper.client.bulk import BulkPlan, TaskResult, place
+from spark_bookkeeper.client.delivery import Delivery
 from spark_bookkeeper.client.ensemble import change_ensemble, check_open, fenced_error
 from spark_bookkeeper.client.lane import Group, Lane
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.pending import PendingEntries, PendingEntry
-from spark_bookkeeper.client.promise import Promise, Resolved, resolve, shared_condition
+from spark_bookkeeper.client.pending import PendingEntries
+from spark_bookkeeper.client.promise import Promise
 from spark_bookkeeper.errors import (
     AppendFailedError,
     BookKeeperError,
@@ -34,7 +34,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import update_ledger
-from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.writer import (
     Acknowledge,
@@ -54,12 +54,6 @@ from spark_bookkeeper.protocol.writer import (
 if TYPE_CHECKING:
     from spark_bookkeeper.client.context import ClientContext
     from spark_bookkeeper.client.runtime import Condition
-
-_ONE_REQUESTED = AddRequested(1)
-
-_DELIVERED: ContextVar[tuple[Adds, int] | None] = ContextVar("delivered", default=None)
-"""Whose futures the thread is resolving, and so whose callbacks it runs. With the thread's number,
-since a context may be copied to where others go on with it."""
 
 ACKS_KEPT = 10_000
 """Slots of which is remembered who stored them, and when."""
@@ -96,7 +90,6 @@ class Adds:
         self._quorum = ledger.metadata.quorum
         self._changed: Condition = self._runtime.condition()
         self._pending = PendingEntries()
-        self._length = 0
         self._groups: dict[EntryId, Group] = {}
         self._lanes: dict[int, Lane] = {}
         self._idle: list[Lane] = []
@@ -104,12 +97,11 @@ class Adds:
         self._is_started = False
         self._is_closing = False
         self._is_ended = False
+        self._over = Bell(self._runtime)
+        """Rung at the end, and when the writer failed."""
         self._is_bulk_running = False
-        self._is_delivering = False
-        self._promised = shared_condition()
-        self._to_deliver: deque[Resolved] = deque()
-        self._behind: deque[tuple[EntryId, Promise]] = deque()
-        """Appends without rows, each behind the entry that was the last one then."""
+        self._delivery = Delivery(self._changed, self._runtime)
+        self._promises = self._delivery.promises
         self._left: dict[BookieId, str] = {}
         self._error: BookKeeperError | None = None
         self._acks: deque[SlotAck] = deque(maxlen=ACKS_KEPT)
@@ -123,43 +115,24 @@ class Adds:
 
         Waits while more than ``max_pending_bytes`` are on their way, or a bulk append runs.
         """
-        future = Promise(self._promised)
         with self._changed:
             self._admit(sum(sizes), expected)
             now = self._runtime.now()
-            entry_id = self.machine.last_add_pushed
-            entry: PendingEntry | None = None
             for payload, size in zip(payloads, sizes, strict=True):
-                entry_id = EntryId(entry_id + 1)
-                self._length += size
-                entry = PendingEntry(entry_id, size, self._length, now, payload)
-                self._pending.push(entry)
-            if entry is not None:
-                entry.future = future
-            self._pushed(len(payloads), future)
-        if not payloads:
-            self._deliver()
-        return future
+                self._pending.push(payload, size, now)
+            # Without rows: answered behind what was appended before.
+            self._wake_lanes()
+            return Promise(self._promises, self._pending.last)
 
     def push_payload(self, payload: bytes, expected: int | None) -> Future[int]:
         """The same for one entry of bytes, which is what must be quick."""
-        future, size = Promise(self._promised), len(payload)
+        size = len(payload)
         with self._changed:
             self._admit(size, expected)
-            self._length += size
-            self._pending.push(
-                PendingEntry(
-                    EntryId(self.machine.last_add_pushed + 1),
-                    size,
-                    self._length,
-                    self._runtime.now(),
-                    payload,
-                    None,
-                    future,
-                )
-            )
-            self._pushed(1, future)
-        return future
+            entry_id = self._pending.push(payload, size, self._runtime.now())
+            if self._idle:
+                self._wake_lanes()
+        return Promise(self._promises, entry_id)
 
     def begin_bulk(self, expected: int | None) -> BulkPlan:
         """Hold the next entry id for a bulk append; other appends wait until ``end_bulk``."""
@@ -172,7 +145,7 @@ class Adds:
                 key=self.ledger.key,
                 encoding=self.ledger.encoding,
                 quorum=self._quorum,
-                first_entry_id=EntryId(self.machine.last_add_pushed + 1),
+                first_entry_id=EntryId(self._pending.last + 1),
                 targets=tuple(
                     (p, lane.bookie, lane.incarnation, self._context.bookies.root_uri(lane.bookie))
                     for p, lane in sorted(self._lanes.items())
@@ -184,27 +157,20 @@ class Adds:
 
     def end_bulk(self, plan: BulkPlan, results: Sequence[TaskResult]) -> Future[int]:
         """Number the entries that tasks wrote, and hand them to the lanes."""
-        future = Promise(self._promised)
         with self._changed:
             self._is_bulk_running = False
             self._changed.notify_all()
             if self._error is not None:
                 raise self._error
-            block, sizes = place(plan, results, self._length)
-            now = self._runtime.now()
-            for index, size in enumerate(sizes):
-                self._length += size
-                entry_id = EntryId(block.first + index)
-                # Nothing of it is held in memory, so it counts as empty here.
-                entry = PendingEntry(entry_id, 0, self._length, now, None, block)
-                entry.future = future if entry_id == block.last else None
-                self._pending.push(entry)
-            self._pushed(len(sizes), future)
+            block, sizes = place(plan, results, self._pending.length)
+            self._pending.push_block(block, sizes, self._runtime.now())
+            self._wake_lanes()
             for position, bookie, cause in _failed_targets(results):
                 lane = self._lanes.get(position)
                 if lane is not None and lane.bookie == bookie:
                     self._lose(lane, cause)
-        self._deliver()
+            future = Promise(self._promises, self._pending.last)
+        self._delivery.deliver()
         return future
 
     def cancel_bulk(self) -> None:
@@ -219,7 +185,7 @@ class Adds:
         while self._is_bulk_running or ((held := self._pending.size_bytes) > limit and held):
             if self._error is not None:
                 break
-            if not self._is_bulk_running and self._is_delivering_here():
+            if not self._is_bulk_running and self._delivery.is_here():
                 break  # what is held may be held up by this very thread
             self._changed.wait()
         if self._error is not None:
@@ -231,7 +197,7 @@ class Adds:
                 ledger_id=self.ledger.ledger_id,
                 last_entry_id=self.machine.last_add_confirmed,
             )
-        following = self.machine.last_add_pushed + 1
+        following = self._pending.last + 1
         if expected is not None and expected != following:
             raise InvalidArgumentError(
                 f"expected_entry_id={expected}, but the next entry of ledger "
@@ -243,33 +209,28 @@ class Adds:
 
     def check_may_wait(self, what: str) -> None:
         """Raises ``InvalidArgumentError`` in a callback, where waiting would never end."""
-        if self._is_delivering_here():
+        if self._delivery.is_here():
             raise InvalidArgumentError(
                 f"{what} in the callback of an append would wait for itself; nothing was done. "
                 "Use append_async() there, and wait in another thread"
             )
 
-    def _is_delivering_here(self) -> bool:
-        return _DELIVERED.get() == (self, threading.get_ident())
+    def _wake_lanes(self) -> None:
+        for lane in self._idle:
+            lane.bell.ring()
+        self._idle.clear()
 
-    def _pushed(self, count: int, future: Promise) -> None:
-        if count:
-            self.machine.step(_ONE_REQUESTED if count == 1 else AddRequested(count))
-        elif self.machine.has_pending:
-            self._behind.append((self.machine.last_add_pushed, future))
-        else:
-            self._to_deliver.append(Resolved(future, None, self.machine.last_add_pushed))
-        if self._idle:
-            for lane in self._idle:
-                lane.bell.ring()
-            self._idle.clear()
+    @property
+    def last_add_pushed(self) -> EntryId:
+        """The last entry taken; the machine hears of it when a lane does."""
+        return self._pending.last
 
     # Waiting and ending
 
     def flush(self) -> EntryId:
         """Wait until everything pushed so far is acknowledged; returns the LAC."""
         with self._changed:
-            target = self.machine.last_add_pushed
+            target = self._pending.last
             while self.machine.last_add_confirmed < target and self._error is None:
                 self._changed.wait()
             if self.machine.last_add_confirmed < target:
@@ -280,7 +241,7 @@ class Adds:
     def acks(self) -> tuple[list[SlotAck], EntryId, EntryId]:
         """Who stored the last slots; the LAC and the LAP."""
         with self._changed:
-            return list(self._acks), self.machine.last_add_confirmed, self.machine.last_add_pushed
+            return list(self._acks), self.machine.last_add_confirmed, self._pending.last
 
     def drain(self) -> BookKeeperError | None:
         """Take no more entries; wait until what is pending is on its whole write set.
@@ -291,7 +252,7 @@ class Adds:
         with self._changed:
             self._is_closing = True
             while self._error is None and (
-                self.machine.has_pending or self._is_bulk_running or self._is_any_lane_behind()
+                self._has_pending() or self._is_bulk_running or self._is_any_lane_behind()
             ):
                 self._changed.wait()
             self._end()
@@ -322,18 +283,21 @@ class Adds:
                 )
             )
             self._end()
-        self._deliver()
+        self._delivery.deliver()
 
     def _end(self) -> None:
         self._is_ended = True
+        self._over.ring()
         for lane in self._lanes.values():
             lane.retire()
         self._lanes.clear()
         self._changed.notify_all()
 
+    def _has_pending(self) -> bool:
+        return self.machine.last_add_confirmed < self._pending.last
+
     def _is_any_lane_behind(self) -> bool:
-        pushed = self.machine.last_add_pushed
-        return any(lane.next_entry <= pushed for lane in self._lanes.values())
+        return any(lane.next_entry <= self._pending.last for lane in self._lanes.values())
 
     # Lanes
 
@@ -376,25 +340,29 @@ class Adds:
                 else:
                     self._lose(lane, error.message)
                 self._changed.notify_all()
-            self._deliver()
+            try:
+                self._delivery.deliver()
+            except BaseException:  # a callback ends this thread, and the lane needs another
+                if error is None:
+                    self._spawn_lane(lane)
+                raise
             if error is not None:
                 return
 
     def _take(self, lane: Lane) -> Group | None:
         """What a lane sends next; a group that another lane took first is shared."""
-        if lane.next_entry > self.machine.last_add_pushed:
+        if lane.next_entry > self._pending.last:
             return None
         group = self._groups.get(lane.next_entry)
         if group is not None:
             return group
-        entries = self._pending.group(
-            lane.next_entry,
-            self.machine.last_add_pushed,
-            self._config.max_group_entries,
-            self._config.max_group_bytes,
-        )
+        added = self._pending.last - self.machine.last_add_pushed
+        if added:
+            self.machine.step(AddRequested(added))
+        config = self._config
+        run = self._pending.run(lane.next_entry, config.max_group_entries, config.max_group_bytes)
         confirmed = self.machine.last_add_confirmed
-        group = Group(self.ledger, self._token, entries, confirmed, self._runtime)
+        group = Group(self.ledger, self._token, run, confirmed, self._runtime)
         self._groups[group.first] = group
         return group
 
@@ -414,7 +382,7 @@ class Adds:
         self._left[lane.bookie] = f"lost to this writer: {cause}"
         if self._lanes.get(lane.position) is lane:
             del self._lanes[lane.position]
-        if self._is_closing and not self.machine.has_pending:
+        if self._is_closing and not self._has_pending():
             return  # everything is acknowledged; re-replication will fill what is missing
         self._carry_out(self.machine.step(BookieFailed(lane.position, lane.bookie)))
 
@@ -422,7 +390,7 @@ class Adds:
         """Drop entries that nobody needs any more: acknowledged, and stored by every lane."""
         needed = min(
             (lane.next_entry for lane in self._lanes.values()),
-            default=self.machine.last_add_pushed + 1,
+            default=self._pending.last + 1,
         )
         needed = min(needed, self.machine.last_add_confirmed + 1)
         self._pending.forget_below(needed)
@@ -439,6 +407,7 @@ class Adds:
         limit = self._config.add_timeout_ms / 1000
         looked_at = self._runtime.now()
         while True:
+            is_lost = False
             with self._changed:
                 if self._is_ended or self._error is not None:
                     return
@@ -451,12 +420,12 @@ class Adds:
                     if stood_still:
                         lane.sending_since = now
                     elif now - lane.sending_since > limit:
+                        is_lost = True
                         self._lose(lane, f"no answer for {limit:.0f} seconds")
                         self._changed.notify_all()
-            self._deliver()
-            with self._changed:
-                if not self._is_ended and self._error is None:
-                    self._changed.wait(limit / 4)
+            if is_lost:  # beside this task, which no callback may end
+                self._runtime.spawn("delivery", self._delivery.deliver)
+            self._over.wait(limit / 4)
 
     # Carrying out commands; the lock is held
 
@@ -484,50 +453,25 @@ class Adds:
             self._runtime,
         )
         self._lanes[position] = lane
-        name = f"lane-{self.ledger.ledger_id}-{position}"
+        self._spawn_lane(lane)
+
+    def _spawn_lane(self, lane: Lane) -> None:
+        name = f"lane-{self.ledger.ledger_id}-{lane.position}"
         self._runtime.spawn(name, lambda: self._run_lane(lane))
 
     def _acknowledge(self, through: EntryId) -> None:
-        acknowledged = self._pending.unanswered(through)
-        for entry in acknowledged:
-            if entry.future is not None:
-                self._to_deliver.append(Resolved(entry.future, None, entry.entry_id))
-        self.confirmed_length = acknowledged[-1].length_after
-        while self._behind and self._behind[0][0] <= through:
-            entry_id, promise = self._behind.popleft()
-            self._to_deliver.append(Resolved(promise, None, entry_id))
+        self.confirmed_length = self._pending.length_after(through)
+        self._delivery.acknowledge(through)
         self._changed.notify_all()
 
     def _fail(self, error: BookKeeperError) -> None:
         self._error = self._error or error
-        for entry in self._pending.unanswered(self.machine.last_add_pushed):
-            if entry.future is not None:
-                self._to_deliver.append(Resolved(entry.future, self._error, NO_ENTRY))
-        while self._behind:
-            self._to_deliver.append(Resolved(self._behind.popleft()[1], self._error, NO_ENTRY))
+        self._delivery.fail(self._error)
+        self._over.ring()
         for lane in self._lanes.values():
             lane.retire()
         self._lanes.clear()
         self._changed.notify_all()
-
-    def _deliver(self) -> None:
-        """Resolve futures in entry order, outside the lock: callbacks may append."""
-        with self._changed:
-            if self._is_delivering:
-                return
-            self._is_delivering = True
-        while True:
-            with self._changed:
-                if not self._to_deliver:
-                    self._is_delivering = False
-                    return
-                ready = list(self._to_deliver)
-                self._to_deliver.clear()
-            here = _DELIVERED.set((self, threading.get_ident()))
-            try:
-                resolve(self._promised, ready)
-            finally:
-                _DELIVERED.reset(here)
 
     # Ensemble change
 
@@ -560,7 +504,7 @@ class Adds:
                 self._carry_out(self.machine.step(EnsembleChanged(ensemble)))
                 self._forget()
                 self._changed.notify_all()
-        self._deliver()
+        self._delivery.deliver()
 
     def _adopt(self, versioned: Versioned[LedgerMetadata]) -> None:
         self._versioned = versioned

@@ -18,9 +18,9 @@ class Bell:
             self._is_rung = True
             self._changed.notify_all()
 
-    def wait(self) -> None:
-        """Return once the bell was rung; it is silent again then."""
+    def wait(self, timeout: float | None = None) -> None:
+        """Return once the bell was rung, or after so many seconds; it is silent again then."""
         with self._changed:
-            while not self._is_rung:
-                self._changed.wait()
+            if not self._is_rung:
+                self._changed.wait(timeout)
             self._is_rung = False

@@ -7,13 +7,15 @@ else is sent before it is known (SLOT-LOG rules R2, R3).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import compress, cycle
 from typing import TYPE_CHECKING
 
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
-from spark_bookkeeper.bookie.entry import NewEntry, PlacedPart
+from spark_bookkeeper.bookie.entry import PlacedPart
 from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.messages import NOTHING, EncodedEntries, encode_columns
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.client.bell import Bell
 from spark_bookkeeper.errors import (
@@ -26,7 +28,7 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId
 
 if TYPE_CHECKING:
     from spark_bookkeeper.client.ledger import Ledger
-    from spark_bookkeeper.client.pending import BulkBlock, PendingEntry
+    from spark_bookkeeper.client.pending import BulkBlock, Run
     from spark_bookkeeper.client.runtime import Runtime
 
 REPEATS = 5
@@ -34,26 +36,21 @@ REPEATS = 5
 
 
 class Group:
-    """What one slot will hold: the entries ``first .. last``, of which a lane sends its own.
+    """What one slot will hold: the entries of a run, of which a lane sends its own.
 
     Lanes share a group, and with it the encoding of its entries where nothing is striped.
     """
 
     def __init__(
-        self,
-        ledger: Ledger,
-        token: str,
-        entries: list[PendingEntry],
-        last_add_confirmed: EntryId,
-        runtime: Runtime,
+        self, ledger: Ledger, token: str, run: Run, last_add_confirmed: EntryId, runtime: Runtime
     ) -> None:
-        self.first = entries[0].entry_id
-        self.last = entries[-1].entry_id
-        self.bulk = entries[0].bulk
-        self.pushed_at = entries[0].pushed_at
+        self.first = run.first
+        self.last = run.last
+        self.bulk = run.bulk
+        self.pushed_at = run.pushed_at
         self._ledger = ledger
         self._token = token
-        self._entries = entries
+        self._run = run
         self._last_add_confirmed = last_add_confirmed
         """Confirmed when the group was made: the records' bytes are fixed from then on (R10)."""
         self._encoding = runtime.condition()
@@ -80,27 +77,40 @@ class Group:
         ]
 
     def _encode(self, position: int, slot: int) -> bytes:
-        quorum = self._ledger.metadata.quorum
-        is_whole = not quorum.is_striped
         return encode_add(
             self._ledger.key,
             self._ledger.encoding,
             self._token,
             slot,
             self._last_add_confirmed,
-            entries=[
-                NewEntry(e.entry_id, e.length_after, e.payload)
-                for e in self._entries
-                if e.payload is not None and (is_whole or quorum.holds(position, e.entry_id))
-            ],
+            entries=self._entries(position),
             parts=self.parts(position),
             spans=self.bulk.spans if self.bulk else (),
         )
 
+    def _entries(self, position: int) -> EncodedEntries:
+        """Those that are within the record of the bookie at a position."""
+        if self.bulk is not None:
+            return NOTHING
+        ids: Iterable[int] = range(self.first, self.last + 1)
+        payloads, lengths = self._run.payloads, self._run.lengths_after
+        if self._ledger.metadata.quorum.is_striped:
+            held = self._held(position)
+            ids = compress(ids, cycle(held))
+            payloads = list(compress(payloads, cycle(held)))
+            lengths = list(compress(lengths, cycle(held)))
+        return encode_columns(self._ledger.encoding, list(ids), lengths, payloads)
+
     def is_striped_to(self, position: int) -> bool:
         """Whether the bookie at a position holds anything of it."""
+        return any(self._held(position)[: self.last + 1 - self.first])
+
+    def _held(self, position: int) -> list[bool]:
+        """Whether the bookie at a position holds the first entry, the second, ... and so on."""
         quorum = self._ledger.metadata.quorum
-        return any(quorum.holds(position, e.entry_id) for e in self._entries)
+        return [
+            quorum.holds(position, EntryId(self.first + n)) for n in range(quorum.ensemble_size)
+        ]
 
 
 class Lane:

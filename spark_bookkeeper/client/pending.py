@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from spark_bookkeeper.bookie.entry import PlacedPart
-from spark_bookkeeper.client.promise import Promise
-from spark_bookkeeper.protocol.ids import BookieId, EntryId
-
-
-@dataclass(slots=True, eq=False)
-class PendingEntry:
-    """One entry between append and the last bookie's answer."""
-
-    entry_id: EntryId
-    size_bytes: int
-    length_after: int
-    """Length of the ledger up to and including this entry."""
-    pushed_at: float
-    payload: bytes | pa.RecordBatch | None
-    """``None`` for an entry of a bulk append: its bytes are in part files."""
-    bulk: BulkBlock | None = None
-    future: Promise | None = None
-    """Where the caller waits; only the last entry of an append has one."""
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
 
 
 @dataclass(slots=True, eq=False)
@@ -43,50 +28,104 @@ class BulkBlock:
     """For each part's name: the bookies that were seen to store it, with their incarnation."""
 
 
+class Run(NamedTuple):
+    """Entries that follow each other and share a slot: payloads, or those of a bulk append."""
+
+    first: EntryId
+    last: EntryId
+    pushed_at: float
+    """When the first of them was appended."""
+    payloads: Sequence[bytes | pa.RecordBatch | None]
+    """``None`` for an entry of a bulk append: its bytes are in part files."""
+    lengths_after: Sequence[int]
+    """Length of the ledger up to and including each of them."""
+    bulk: BulkBlock | None
+
+
 class PendingEntries:
-    """The entries from the first that a lane may still need up to the last one taken."""
+    """The entries from the first that a lane may still need up to the last one taken.
+
+    Kept as columns: one object for each entry would be most of what an append costs.
+    """
 
     def __init__(self) -> None:
-        self._entries: list[PendingEntry] = []
-        self._first = 0
-        self._answered = 0
+        self.last = EntryId(NO_ENTRY)
+        """The last entry taken."""
+        self.length = 0
+        """Length of the ledger up to and including it."""
         self.size_bytes = 0
         """Bytes held, for back-pressure."""
+        self._first = 0
+        self._length_before = 0
+        self._payloads: list[bytes | pa.RecordBatch | None] = []
+        self._lengths_after: list[int] = []
+        self._pushed_at: list[float] = []
+        self._blocks: list[BulkBlock] = []
 
-    def push(self, entry: PendingEntry) -> None:
-        """Take the next entry."""
-        self._entries.append(entry)
-        self.size_bytes += entry.size_bytes
+    def push(self, payload: bytes | pa.RecordBatch, size_bytes: int, now: float) -> EntryId:
+        """Take the next entry; returns its id."""
+        self.length += size_bytes
+        self.size_bytes += size_bytes
+        self._payloads.append(payload)
+        self._lengths_after.append(self.length)
+        self._pushed_at.append(now)
+        self.last = entry_id = EntryId(self.last + 1)
+        return entry_id
 
-    def get(self, entry_id: int) -> PendingEntry:
-        """One entry that is still held."""
-        return self._entries[entry_id - self._first]
+    def push_block(self, block: BulkBlock, sizes: Sequence[int], now: float) -> None:
+        """Take the entries of a bulk append. Nothing of them is held in memory."""
+        assert block.first == self.last + 1, "entry ids are dense"
+        for size in sizes:
+            self.length += size
+            self._lengths_after.append(self.length)
+        self._payloads += [None] * len(sizes)
+        self._pushed_at += [now] * len(sizes)
+        self._blocks.append(block)
+        self.last = block.last
 
-    def group(self, first: int, last: int, max_entries: int, max_bytes: int) -> list[PendingEntry]:
-        """The entries from ``first`` that share a slot: a run of inline ones, or a bulk block."""
-        start = first - self._first
-        head = self._entries[start]
-        if head.bulk is not None:
-            stop = head.bulk.last + 1 - self._first
-            return self._entries[start:stop]
-        size = 0
-        group = self._entries[start : min(last + 1 - self._first, start + max_entries)]
-        for count, entry in enumerate(group):
-            size += entry.size_bytes
-            if count and (size > max_bytes or entry.bulk is not None):
-                return group[:count]
-        return group
+    def length_after(self, entry_id: int) -> int:
+        """Length of the ledger up to and including an entry that is held, or was the last not."""
+        index = entry_id - self._first
+        return self._lengths_after[index] if index >= 0 else self._length_before
 
-    def unanswered(self, through: int) -> list[PendingEntry]:
-        """Entries up to ``through`` that were not asked for here before; each is given once."""
-        start, self._answered = self._answered, through + 1
-        return self._entries[start - self._first : through + 1 - self._first]
+    def run(self, first: int, max_entries: int, max_bytes: int) -> Run:
+        """The entries from ``first`` that share a slot."""
+        end = min(self.last + 1, first + max_entries)
+        bulk: BulkBlock | None = None
+        for block in self._blocks:
+            if block.first <= first <= block.last:
+                bulk, end = block, block.last + 1
+                break
+            if first < block.first:
+                end = min(end, block.first)
+                break
+        start, stop = first - self._first, end - self._first
+        if bulk is None:
+            most = self.length_after(first - 1) + max_bytes
+            stop = max(start + 1, bisect_right(self._lengths_after, most, start, stop))
+        return Run(
+            first=EntryId(first),
+            last=EntryId(self._first + stop - 1),
+            pushed_at=self._pushed_at[start],
+            payloads=self._payloads[start:stop],
+            lengths_after=self._lengths_after[start:stop],
+            bulk=bulk,
+        )
 
     def forget_below(self, entry_id: int) -> None:
         """No lane needs the entries below this one any more."""
         count = entry_id - self._first
         if count <= 0:
             return
-        self.size_bytes -= sum(entry.size_bytes for entry in self._entries[:count])
-        del self._entries[:count]
+        before = self.length_after(entry_id - 1)
+        self.size_bytes -= before - self._length_before
+        for block in self._blocks:  # they were not counted
+            low, high = max(block.first, self._first), min(block.last + 1, entry_id)
+            if low < high:
+                self.size_bytes += self.length_after(high - 1) - self.length_after(low - 1)
+        self._blocks = [block for block in self._blocks if block.last >= entry_id]
+        del self._payloads[:count]
+        del self._lengths_after[:count]
+        del self._pushed_at[:count]
         self._first = entry_id
+        self._length_before = before

@@ -64,8 +64,8 @@ class LedgerWriter:
 
     @property
     def last_add_pushed(self) -> EntryId:
-        """The last entry that was handed to the bookies; -1 before the first."""
-        return self._adds.machine.last_add_pushed
+        """The last entry that was appended, acknowledged or not; -1 before the first."""
+        return self._adds.last_add_pushed
 
     @property
     def length_bytes(self) -> int:

@@ -11,14 +11,8 @@ from hypothesis import strategies as st
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding, plain_schema
 from spark_bookkeeper.bookie.entry import NewEntry
-from spark_bookkeeper.bookie.record import (
-    RecordKind,
-    decode,
-    encode_add,
-    encode_batches,
-    encode_entries,
-    encode_fence,
-)
+from spark_bookkeeper.bookie.messages import encode_batches, encode_entries
+from spark_bookkeeper.bookie.record import RecordKind, decode, encode_add, encode_fence
 from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA, LedgerKey
 from spark_bookkeeper.errors import CorruptEntryError, InvalidArgumentError
 from spark_bookkeeper.protocol.metadata import DigestType

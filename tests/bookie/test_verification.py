@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.bookie.entry import PlacedPart
+from spark_bookkeeper.bookie.messages import encode_batches
 from spark_bookkeeper.bookie.part import PartEncoder
-from spark_bookkeeper.bookie.record import encode_add, encode_batches
+from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.testing.slotlog import Bookie
 
 

@@ -2,42 +2,61 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
 
 import pytest
 
-from spark_bookkeeper.client.promise import Promise, Resolved, resolve, shared_condition
+from spark_bookkeeper.client.promise import Promise, Promises
 from spark_bookkeeper.errors import LedgerFencedError
 
 
-def test_promises_of_a_group_are_resolved_in_order_and_then_their_callers_are_called() -> None:
-    shared = shared_condition()
-    promises = [Promise(shared) for _ in range(3)]
+def test_promises_of_a_group_are_resolved_together_and_then_callbacks_are_due_in_entry_order() -> (
+    None
+):
+    promises = Promises()
+    group = [Promise(promises, entry_id) for entry_id in range(3)]
     called: list[tuple[int, bool]] = []
-    for promise in promises:
-        promise.add_done_callback(lambda p: called.append((p.result(), promises[2].done())))
+    for promise in reversed(group):
+        promise.add_done_callback(lambda p: called.append((p.result(), group[2].done())))
 
-    resolve(shared, [Resolved(p, None, n) for n, p in enumerate(promises)])
+    due = promises.keep(2, None)
 
+    assert called == [], "calling them is for whoever keeps them"
+    for promise in due:
+        promise.call()
     assert called == [(0, True), (1, True), (2, True)]
+    assert promises.keep(3, None) == []
+
+
+def test_a_callback_that_comes_late_is_called_at_once() -> None:
+    promises = Promises()
+    promise = Promise(promises, 0)
+    promises.keep(0, None)
+    called: list[int] = []
+
+    promise.add_done_callback(lambda p: called.append(p.result()))
+
+    assert called == [0]
+    assert promises.keep(1, None) == []
 
 
 def test_who_waits_for_a_later_promise_is_not_woken_by_an_earlier_one() -> None:
-    shared = shared_condition()
-    earlier, later = Promise(shared), Promise(shared)
+    promises = Promises()
+    later = Promise(promises, 2)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(later.result, 30)
 
-        resolve(shared, [Resolved(earlier, None, 1)])
+        promises.keep(1, None)
         with pytest.raises(TimeoutError):
             waiting.result(timeout=0.05)
-        resolve(shared, [Resolved(later, None, 2)])
+        promises.keep(2, None)
 
         assert waiting.result(timeout=30) == 2
 
 
 def test_a_promise_that_is_not_kept_in_time_says_so() -> None:
-    promise = Promise(shared_condition())
+    promise = Promise(Promises(), 0)
 
     with pytest.raises(Exception) as refused:  # noqa: PT011  (two names for it before 3.11)
         promise.result(timeout=0.01)
@@ -46,35 +65,74 @@ def test_a_promise_that_is_not_kept_in_time_says_so() -> None:
     assert not promise.done()
 
 
-def test_an_error_is_raised_and_can_be_asked_for() -> None:
-    shared = shared_condition()
-    promise = Promise(shared)
+def test_an_error_is_raised_and_can_be_asked_for_and_what_was_kept_stays_kept() -> None:
+    promises = Promises()
+    kept, broken = Promise(promises, 4), Promise(promises, 5)
     error = LedgerFencedError("fenced", ledger_id=1)
 
-    resolve(shared, [Resolved(promise, error, -1)])
+    promises.keep(4, error)
 
-    assert promise.exception() is error
+    assert broken.exception() is error
     with pytest.raises(LedgerFencedError):
-        promise.result()
+        broken.result()
+    assert broken.done()
+    assert (kept.result(), kept.exception()) == (4, None)
 
 
 def test_an_append_cannot_be_cancelled() -> None:
-    promise = Promise(shared_condition())
+    promise = Promise(Promises(), 0)
 
     assert not promise.cancel()
     assert promise.running()
 
 
 def test_the_waiting_functions_of_concurrent_futures_take_promises_among_other_futures() -> None:
-    shared = shared_condition()
-    first, second = Promise(shared), Promise(shared)
+    promises = Promises()
+    first, second = Promise(promises, 7), Promise(promises, 8)
     other: Future[int] = Future()
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(wait, [second, first, other], 30, FIRST_COMPLETED)
 
-        resolve(shared, [Resolved(first, None, 7)])
+        promises.keep(7, None)
 
         assert waiting.result(timeout=30).done == {first}
+        waiting = threads.submit(wait, [second, first], 30)  # one of them is done already
+        promises.keep(8, None)
+        assert waiting.result(timeout=30).not_done == set()
     other.set_result(9)
-    resolve(shared, [Resolved(second, None, 8)])
     assert sorted(f.result() for f in as_completed([first, second, other], timeout=30)) == [7, 8, 9]
+
+
+def test_a_promise_can_be_awaited() -> None:
+    promises = Promises()
+    good, bad = Promise(promises, 0), Promise(promises, 1)
+
+    async def both() -> tuple[int, BaseException | None]:
+        waiting = [asyncio.wrap_future(good), asyncio.wrap_future(bad)]
+        for promise in promises.keep(0, LedgerFencedError("fenced", ledger_id=1)):
+            promise.call()
+        await asyncio.wait(waiting)
+        return waiting[0].result(), waiting[1].exception()
+
+    value, error = asyncio.run(both())
+    assert value == 0
+    assert isinstance(error, LedgerFencedError)
+
+
+def test_an_error_of_a_callback_is_logged_and_the_next_is_called(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    promises = Promises()
+    promise = Promise(promises, 0)
+    called: list[int] = []
+
+    def fail(_: Future[int]) -> None:
+        raise ValueError("of the callback")
+
+    promise.add_done_callback(fail)
+    promise.add_done_callback(lambda p: called.append(p.result()))
+    for due in promises.keep(0, None):
+        due.call()
+
+    assert called == [0]
+    assert "of the callback" in caplog.text

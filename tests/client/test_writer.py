@@ -252,6 +252,26 @@ def test_a_callback_is_refused_what_would_wait_for_itself(ground: Ground) -> Non
     writer.close()
 
 
+def test_a_callback_that_ends_its_thread_ends_nothing_else(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: ended.append(args.thread.name))
+    with ledgers.create_ledger(ground.context, Quorum(3, 3, 3)) as writer:
+        told: list[int] = []
+
+        def end(_: Future[int]) -> None:
+            raise SystemExit(1)
+
+        for i in range(5):
+            future = writer.append_async(b"%d" % i)
+            future.add_done_callback(end)
+            future.add_done_callback(lambda f: told.append(f.result()))
+            assert future.result(30) == i
+        ground.until(lambda: (told, len(ended)) == ([0, 1, 2, 3, 4], 5))
+    assert len(writer.metadata.fragments) == 1
+
+
 def test_an_error_that_nobody_foresaw_fails_the_append_and_not_silently(ground: Ground) -> None:
     writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 2))
 
@@ -488,7 +508,7 @@ def test_a_full_bookie_is_replaced_without_retrying(ground: Ground) -> None:
         ground.forget()
         writer.append(b"b")
         writer.append(b"c")
-    assert victim not in writer.metadata.last_fragment.ensemble
+        ground.until(lambda: victim not in writer.metadata.last_fragment.ensemble)
     assert len([s for s in ground.steps if s[:2] == (victim, "put_if_absent")]) == 1
     ground.before.clear()
     assert payloads(ground, writer) == [b"a", b"b", b"c"]

@@ -106,8 +106,8 @@ def content_fixed(patch: Patch) -> None:
             store_group(self, group)
             return
         log = self._prepared_log()
-        few = _part_of(group, group._entries[:1])
-        rest = _part_of(group, group._entries[1:]) if len(group._entries) > 1 else None
+        few = _part_of(group, slice(0, 1))
+        rest = _part_of(group, slice(1, None)) if group.last > group.first else None
         try:
             if few.is_striped_to(self.position):
                 log.add(self._slot, few.record(self.position, self._slot))
@@ -126,10 +126,13 @@ def content_fixed(patch: Patch) -> None:
     patch.setattr(Lane, "store", store)
 
 
-def _part_of(group: Group, entries: list[Any]) -> Group:
+def _part_of(group: Group, some: slice) -> Group:
     copy = object.__new__(Group)
     copy.__dict__.update(group.__dict__)
-    copy._entries = entries
+    ids = range(group.first, group.last + 1)[some]
+    copy.first, copy.last = EntryId(ids[0]), EntryId(ids[-1])
+    run = group._run
+    copy._run = run._replace(payloads=run.payloads[some], lengths_after=run.lengths_after[some])
     copy._records = {}
     return copy
 

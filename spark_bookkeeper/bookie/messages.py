@@ -1,0 +1,130 @@
+"""Entries as the record batch messages that a record holds, and the columns that describe them.
+
+Encoded once, they serve the records of several bookies. What is many (entry ids, lengths, sizes,
+digests) is worked out column by column, since a record may hold thousands of small entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from typing_extensions import Buffer
+
+from spark_bookkeeper.bookie import framing
+from spark_bookkeeper.bookie.digest import crc
+from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.entry import NewEntry
+from spark_bookkeeper.errors import InvalidArgumentError
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
+
+
+def int64s(values: Iterable[int]) -> Int64Array:
+    """A column of them, little-endian as in the files."""
+    return np.fromiter(values, dtype="<i8")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EncodedEntries:
+    """Entries that are bytes already. Columns are in storage order: payloads, then batches."""
+
+    messages: tuple[Buffer, ...]
+    row_count: int
+    row_crc32c: int
+    ids: Int64Array
+    lengths: Int64Array
+    sizes: Int64Array
+    digests: bytes
+    """Of the entries, one after the other."""
+
+    @property
+    def row_extent(self) -> int:
+        """Bytes of the message that the payload entries share."""
+        return memoryview(self.messages[0]).nbytes if self.row_count else 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all messages."""
+        return sum(memoryview(message).nbytes for message in self.messages)
+
+
+NOTHING: Final = EncodedEntries((), 0, 0, int64s(()), int64s(()), int64s(()), b"")
+"""No entries: of a fence, and of a record that only lists parts."""
+
+
+def encode_entries(encoding: LedgerEncoding, entries: Sequence[NewEntry]) -> EncodedEntries:
+    """Encode entries, computing every digest once; see ``encode_columns``."""
+    return encode_columns(
+        encoding,
+        [entry.entry_id for entry in entries],
+        [entry.length_after for entry in entries],
+        [entry.payload for entry in entries],
+    )
+
+
+def encode_columns(
+    encoding: LedgerEncoding,
+    ids: Sequence[int],
+    lengths_after: Sequence[int],
+    payloads: Sequence[bytes | pa.RecordBatch],
+) -> EncodedEntries:
+    """Encode entries that are given as columns.
+
+    Raises:
+        InvalidArgumentError: bytes given to a ledger with a schema of its own, or rows that do
+            not have the ledger's schema.
+    """
+    rows = [payload for payload in payloads if type(payload) is bytes]
+    batches: list[pa.Buffer] = []
+    if len(rows) < len(payloads):
+        in_order = sorted(range(len(payloads)), key=lambda n: type(payloads[n]) is not bytes)
+        ids = [ids[n] for n in in_order]
+        lengths_after = [lengths_after[n] for n in in_order]
+        rest = [encoding.conform(payloads[n]) for n in in_order[len(rows) :]]
+        batches = encode_batches(encoding, rest)
+    shared = [payload_message(encoding, rows)] if rows else []
+    digester = encoding.digester()
+    sizes = [*map(len, rows), *(message.size for message in batches)]
+    return EncodedEntries(
+        messages=(*shared, *batches),
+        row_count=len(rows),
+        row_crc32c=crc(shared[0]) if shared else 0,
+        ids=int64s(ids),
+        lengths=int64s(lengths_after),
+        sizes=int64s(sizes),
+        digests=digester.digests(rows) + digester.digests(batches),
+    )
+
+
+def payload_message(encoding: LedgerEncoding, payloads: Sequence[bytes]) -> pa.Buffer:
+    """The record batch message that payload entries share, a row each."""
+    if not encoding.has_payload:
+        raise InvalidArgumentError(
+            "bytes can be appended only to a ledger with the default schema (one binary column "
+            f"'payload'); this one has\n{encoding.schema.to_string()}"
+        )
+    column = pa.array(payloads, type=pa.binary())
+    if isinstance(column, pa.ChunkedArray):
+        raise InvalidArgumentError("one record holds less than 2 GiB of payloads")
+    batch = pa.RecordBatch.from_arrays([column], schema=encoding.schema)
+    return encode_batches(encoding, [batch])[0]
+
+
+def encode_batches(encoding: LedgerEncoding, batches: Sequence[pa.RecordBatch]) -> list[pa.Buffer]:
+    """The encapsulated message of each batch, compressed as the ledger says."""
+    if encoding.compression is None:
+        return [batch.serialize() for batch in batches]
+    sink = pa.BufferOutputStream()
+    ends = [len(framing.schema_message(encoding.schema))]
+    with pa.ipc.new_stream(sink, encoding.schema, options=encoding.write_options) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            ends.append(sink.tell())
+    data = sink.getvalue()
+    return [data.slice(start, end - start) for start, end in pairwise(ends)]
