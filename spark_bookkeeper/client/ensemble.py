@@ -46,7 +46,9 @@ def change_ensemble(
             return None
         alive = context.bookies.registrations()
         excluded = dict.fromkeys(ensemble, "already in the ensemble") | dict(left)
-        reasons = context.bookies.ineligible(alive, len(positions), ledger, excluded)
+        # Others may have changed earlier fragments, and with them which incarnations are meant.
+        current = ledger.with_metadata(old)
+        reasons = context.bookies.ineligible(alive, len(positions), current, excluded)
         chosen = replace_bookies(ensemble, positions, context.bookies.candidates(alive), reasons)
         added = {b: alive[b].incarnation for b in chosen if b not in ensemble}
         return with_incarnations(old.with_new_ensemble(first, chosen), added)

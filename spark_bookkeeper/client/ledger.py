@@ -16,7 +16,11 @@ import pyarrow as pa
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.schema import LedgerKey
-from spark_bookkeeper.errors import MetadataFormatError, UnauthorizedError
+from spark_bookkeeper.errors import (
+    CookieMismatchError,
+    MetadataFormatError,
+    UnauthorizedError,
+)
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import DigestType, LedgerMetadata
 
@@ -114,8 +118,22 @@ def custom_metadata(
 
 
 def with_incarnations(metadata: LedgerMetadata, added: Mapping[BookieId, str]) -> LedgerMetadata:
-    """Metadata whose incarnations are those of the bookies it names, ``added`` included."""
-    known = json.loads(metadata.custom_metadata[INCARNATIONS]) | dict(added)
+    """Metadata whose incarnations are those of the bookies it names, ``added`` included.
+
+    Raises:
+        CookieMismatchError: a bookie of ``added`` is in the ledger already, as it was before it
+            was formatted again. Which of both were meant would not be known: the empty one
+            would be believed when it says that it has no such entry (SLOT-LOG rule R11).
+    """
+    known = json.loads(metadata.custom_metadata[INCARNATIONS])
+    for bookie, incarnation in added.items():
+        if known.setdefault(bookie, incarnation) != incarnation:
+            raise CookieMismatchError(
+                f"bookie {bookie} cannot join the ledger again: it was formatted again since it "
+                "joined, and another client chose it before that. Nothing was written; repeat, "
+                "and another bookie is chosen",
+                bookie_id=bookie,
+            )
     named = metadata.bookies()
     kept = {bookie: known[bookie] for bookie in sorted(named) if bookie in known}
     return metadata.with_custom(**{INCARNATIONS: _dump(kept)})

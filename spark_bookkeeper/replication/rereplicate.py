@@ -17,6 +17,7 @@ from spark_bookkeeper.client.ledger import Ledger, with_incarnations
 from spark_bookkeeper.client.throttle import Throttle
 from spark_bookkeeper.errors import (
     BookieError,
+    CookieMismatchError,
     EntryUnreadableError,
     MetadataFormatError,
     NoSuchLedgerError,
@@ -255,7 +256,11 @@ class _FragmentCopy:
                     return None
                 new = new.with_replaced_bookie(first, position, target)
                 added[target] = incarnation
-            return with_incarnations(new, added) if added else None
+            try:
+                return with_incarnations(new, added) if added else None
+            except CookieMismatchError as error:
+                refusal.append(error.message)
+                return None
 
         update_ledger(self._context.store, self._work.ledger_id, replaced)
         return refusal[0] if refusal else None

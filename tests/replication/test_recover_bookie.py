@@ -468,6 +468,36 @@ def test_a_share_that_somebody_else_gave_to_another_bookie_is_not_claimed(tmp_pa
     assert named[0] == other
 
 
+def test_r11_a_target_formatted_again_since_somebody_else_chose_it_is_refused(
+    tmp_path: Path,
+) -> None:
+    ground = Ground(tmp_path, bookies=6)
+    writer = with_fragments(ground)
+    fragments = writer.metadata.fragments
+    lost = fragments[0].ensemble[2]
+    assert lost == fragments[1].ensemble[2]
+    target = next(b for b in ground.bookie_ids if b not in writer.metadata.bookies())
+    chosen = ground.context.bookies.registrations()[target].incarnation
+    ground.stop(lost, destroy=True)
+    work = FragmentWork(writer.ledger_id, EntryId(0), (lost,), target, False, None)
+    met: list[str] = []
+
+    def meet(place: str, operation: str, path: str) -> None:
+        if (place, operation) == (METADATA, "registrations") and not met:
+            met.append(path)
+            second = replace(work, first_entry_id=fragments[1].first_entry_id)
+            rows = rereplicate_fragment(ground.client(), second)
+            assert [r.status for r in rows] == ["replicated"]
+            ground.format(target)
+
+    (row,) = rereplicate_fragment(ground.client(None, meet), work)
+
+    assert row.status == "left"
+    assert "formatted again" in str(row.reason)
+    ledger, _ = ground.client().ledger(writer.ledger_id)
+    assert ledger.incarnations[target] == chosen, "nobody believes the empty one to hold entries"
+
+
 def test_two_who_copy_a_part_to_one_bookie_at_once_both_succeed(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=4)
     whole = pa.table({"id": pa.array(range(20_000), pa.int64())})
