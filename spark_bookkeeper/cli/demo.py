@@ -19,7 +19,7 @@ import click
 import pyarrow as pa
 
 from spark_bookkeeper.cli.output import Output
-from spark_bookkeeper.cli.picture import draw_fragments, legend
+from spark_bookkeeper.cli.picture import draw_acks, draw_fragments, legend
 from spark_bookkeeper.cli.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.story import proof
 from spark_bookkeeper.cli.story.flights import flights
@@ -343,25 +343,14 @@ class _Story:
         self._say(f"   {legend(metadata.quorum)}")
 
     def _show_acks(self, event: Event) -> None:
-        """Who acknowledged what: one line for each entry, one column for each bookie."""
         rows = event["acks"]
-        entries: dict[int, dict[str, str]] = {}
-        for row in rows:
-            stored = row["status"] == "stored"
-            text = f"{row['waited_ms']:,.0f} ms" if stored else "pending"
-            entries.setdefault(row["entry_id"], {})[row["bookie_id"]] = text
-        bookies = sorted({row["bookie_id"] for row in rows})
         self._say("who acknowledged what, and how long it took:")
-        margin = max([len("entry"), *(len(str(entry)) for entry in entries)])
-        self._say("   " + "  ".join(["entry".rjust(margin), *(b.rjust(14) for b in bookies)]))
-        for entry in list(entries)[:SHOWN_ENTRIES]:
-            cells = [entries[entry].get(bookie, "·").rjust(14) for bookie in bookies]
-            self._say("   " + "  ".join([str(entry).rjust(margin), *cells]))
-        stored = sum(row["status"] == "stored" for row in rows)
-        confirmed = sum(row["acknowledged"] for row in rows if row["status"] == "stored")
+        for line in draw_acks(rows, SHOWN_ENTRIES):
+            self._say(f"   {line}")
+        stored = [row for row in rows if row["status"] == "stored"]
         self._say(
-            f"   {len(entries)} entries, {stored} copies stored, {confirmed} of them of "
-            "acknowledged entries"
+            f"   {len({row['entry_id'] for row in rows})} entries, {len(stored)} copies stored, "
+            f"{sum(row['acknowledged'] for row in stored)} of them of acknowledged entries"
         )
 
 

@@ -1,7 +1,7 @@
-"""Fragments by bookies, drawn in characters: who holds which entries of a ledger.
+"""A ledger in characters: its fragments by bookies, and who acknowledged its entries.
 
-One row for each bookie, one block of columns for each fragment, and in it one cell for each
-stripe class (``entry id mod E``), or a single wide one where nothing is striped::
+Of the fragments one row for each bookie, one block of columns for each fragment, and in it one cell
+for each stripe class (``entry id mod E``), or a single wide one where nothing is striped::
 
     entries          0..11         12..23
     127.0.0.1:3181   ██ ·· ██ ██   ██ ·· ██ ██
@@ -12,7 +12,7 @@ stripe class (``entry id mod E``), or a single wide one where nothing is striped
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import FragmentRange
@@ -51,6 +51,28 @@ def draw_fragments(
             state = "   lost" if bookie in lost else ""
             lines.append(("   ".join([bookie.ljust(margin), *cells]) + state).rstrip())
     return lines
+
+
+def draw_acks(acks: Sequence[Mapping[str, Any]], most: int) -> list[str]:
+    """A line for each of the first ``most`` entries, a column for each bookie: how long it took.
+
+    Args:
+        acks: rows of ``LedgerWriter.acks``.
+        most: entries that are drawn.
+    """
+    entries: dict[int, dict[str, str]] = {}
+    for row in acks:
+        text = f"{row['waited_ms']:,.0f} ms" if row["status"] == "stored" else "pending"
+        entries.setdefault(row["entry_id"], {})[row["bookie_id"]] = text
+    bookies = sorted({row["bookie_id"] for row in acks})
+    shown = dict(list(entries.items())[:most])
+    table = [["entry", *bookies]]
+    table += [[str(entry), *(shown[entry].get(b, "·") for b in bookies)] for entry in shown]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True))
+        for line in table
+    ]
 
 
 def legend(quorum: Quorum) -> str:

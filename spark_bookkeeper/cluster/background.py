@@ -24,7 +24,8 @@ from typing import Any
 
 import spark_bookkeeper
 from spark_bookkeeper.client.runtime import ThreadRuntime
-from spark_bookkeeper.cluster.local import LocalCluster, write_json
+from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.cluster.local_state import write_json
 from spark_bookkeeper.cluster.processes import birth_of
 from spark_bookkeeper.errors import (
     BookKeeperError,

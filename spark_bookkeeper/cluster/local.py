@@ -4,7 +4,7 @@ Everything is in one directory, so that a cluster can be stopped, killed, moved 
 again with all its ledgers::
 
     <directory>/
-      cluster.json        the bookies there are, and the port ZooKeeper had
+      cluster.json        see ``local_state.py``
       zookeeper/          see ``zookeeper.py``
       bookies/1/ ...      one storage partition each
 
@@ -14,22 +14,28 @@ metadata URI.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from spark_bookkeeper.bookie.format import wipe_partition
 from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.client.runtime import Runtime, Task, ThreadRuntime
 from spark_bookkeeper.cluster.agent import BookieAgent
+from spark_bookkeeper.cluster.local_state import (
+    LocalBookie,
+    LocalState,
+    new_bookie,
+    new_state,
+    read_state,
+    write_state,
+)
 from spark_bookkeeper.cluster.ownership import format_bookie
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.config import MIB, BookieConfig
@@ -53,36 +59,12 @@ LOCAL_CONFIG = BookieConfig(
 )
 """A playground shares its disk with everything else: it stops late and notices soon."""
 
-_FIRST_PORT = 3181
-"""BookKeeper's own. Nobody listens there: a bookie id has a port, and no data goes through it."""
-
 _SESSION_TIMEOUT_MS = 4_000
 """After a process was killed, its bookies can be registered again when its session has ended:
 short, so that starting again is quick, and long enough for a machine that is busy."""
 
 _SUPERVISION_SECONDS = 1.0
 """Between two looks whether ZooKeeper still runs."""
-
-_FORMAT_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class LocalBookie:
-    """One bookie of a local cluster, as ``cluster.json`` keeps it."""
-
-    bookie_id: BookieId
-    directory: str
-    """Relative to the cluster's directory."""
-    is_destroyed: bool = False
-    """Its storage was removed on purpose."""
-
-
-@dataclass(frozen=True, slots=True)
-class LocalState:
-    """What ``cluster.json`` holds."""
-
-    bookies: tuple[LocalBookie, ...]
-    zookeeper_port: int | None = None
 
 
 class LocalCluster:
@@ -250,7 +232,7 @@ class _Running:
         self.agents: dict[BookieId, BookieAgent] = {}
         self._storages: dict[BookieId, LocalStorage] = {}
         self._store: MetadataStore | None = None
-        self.state = _read_state(self.directory) or _new_state(wanted)
+        self.state = read_state(self.directory) or new_state(wanted)
         self.zookeeper = EmbeddedZooKeeper(self.directory / "zookeeper", self.state.zookeeper_port)
 
     @property
@@ -363,7 +345,7 @@ class _Running:
 
     def add_bookie(self) -> BookieId:
         with self._changing:
-            bookie = _bookie(len(self.state.bookies))
+            bookie = new_bookie(len(self.state.bookies))
             self._save(replace(self.state, bookies=(*self.state.bookies, bookie)))
             self._start_agent(bookie)
             return bookie.bookie_id
@@ -400,68 +382,5 @@ class _Running:
         self._save(replace(self.state, bookies=tuple(bookies)))
 
     def _save(self, state: LocalState) -> None:
-        write_json(
-            self.directory / "cluster.json",
-            {"format_version": _FORMAT_VERSION, **asdict(state)},
-        )
+        write_state(self.directory, state)
         self.state = state
-
-
-def _new_state(bookies: int) -> LocalState:
-    return LocalState(tuple(_bookie(n) for n in range(bookies)))
-
-
-def _bookie(index: int) -> LocalBookie:
-    return LocalBookie(BookieId(f"127.0.0.1:{_FIRST_PORT + index}"), f"bookies/{index + 1}")
-
-
-def _read_state(directory: Path) -> LocalState | None:
-    """The cluster in a directory, ``None`` where there is none.
-
-    Raises:
-        InvalidArgumentError: the directory holds something else.
-    """
-    path = directory / "cluster.json"
-    try:
-        values = json.loads(path.read_text())
-    except FileNotFoundError:
-        if directory.is_dir() and any(directory.iterdir()):
-            _refuse_foreign(directory)
-        return None
-    except (OSError, ValueError) as cause:
-        raise InvalidArgumentError(f"{path} cannot be read: {cause}") from cause
-    version = values.get("format_version") if isinstance(values, dict) else None
-    if version != _FORMAT_VERSION:
-        raise InvalidArgumentError(
-            f"{path} has format version {version}, and this version of spark-bookkeeper knows "
-            f"{_FORMAT_VERSION}; use the version that made it, or another directory"
-        )
-    return LocalState(
-        bookies=tuple(LocalBookie(**bookie) for bookie in values["bookies"]),
-        zookeeper_port=values["zookeeper_port"],
-    )
-
-
-_OWN_NAMES = frozenset({"zookeeper", "cluster.log", "background.json", "bookies"})
-
-
-def _refuse_foreign(directory: Path) -> None:
-    """A directory without ``cluster.json`` may hold only what a first start leaves behind."""
-    foreign: Sequence[str] = sorted({p.name for p in directory.iterdir()} - _OWN_NAMES)
-    if foreign:
-        raise InvalidArgumentError(
-            f"{directory} holds no local cluster and is not empty ({', '.join(foreign[:3])}); "
-            "name a new or empty directory. Nothing was changed"
-        )
-
-
-def write_json(path: Path, values: object) -> None:
-    """Replace a small file as a whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(values, file, indent=2)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from spark_bookkeeper.bookie.format import (
+    AGENT_PROBE_PREFIX,
     PROBE_DIRECTORY,
     OnCheck,
     format_partition,
@@ -36,9 +37,6 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
-
-PROBE_PREFIX = "probe-"
-"""Names of the small files by which an agent tries its storage, directly under the root."""
 
 _OWN_NAMES = frozenset({MARKER_PATH, PROBE_DIRECTORY, "ledgers", "retired", "lost+found"})
 """What may be in a partition, and goes when it is formatted again."""
@@ -276,7 +274,7 @@ def format_bookie(
     foreign = [
         name
         for name in storage.list("")
-        if name not in _OWN_NAMES and not name.startswith(PROBE_PREFIX)
+        if name not in _OWN_NAMES and not name.startswith(AGENT_PROBE_PREFIX)
     ]
     if foreign:
         raise InvalidArgumentError(
@@ -284,9 +282,6 @@ def format_bookie(
             "elsewhere, or use an empty root. Nothing was changed"
         )
     wipe_partition(storage)
-    for name in storage.list(""):
-        if name.startswith(PROBE_PREFIX):
-            storage.delete(name)
     marker = format_partition(
         storage, bookie_id, claims.instance_id, token=token, on_check=on_check
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_bookkeeper.cli.picture import draw_fragments, legend
+from spark_bookkeeper.cli.picture import draw_acks, draw_fragments, legend
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import FragmentRange
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -51,3 +51,18 @@ def test_many_fragments_go_below_each_other() -> None:
     assert max(map(len, lines)) <= 60
     assert sum(line.startswith("entries") for line in lines) > 1
     assert "190..199" in lines[-3]
+
+
+def test_who_acknowledged_an_entry_has_a_time_and_who_has_yet_to_is_pending() -> None:
+    acks = [
+        {"entry_id": 9, "bookie_id": "b:1", "status": "stored", "waited_ms": 12.3},
+        {"entry_id": 9, "bookie_id": "a:1", "status": "stored", "waited_ms": 1234.0},
+        {"entry_id": 10, "bookie_id": "b:1", "status": "pending", "waited_ms": None},
+        {"entry_id": 11, "bookie_id": "b:1", "status": "stored", "waited_ms": 1.0},
+    ]
+
+    assert draw_acks(acks, 2) == [
+        "entry       a:1      b:1",
+        "    9  1,234 ms    12 ms",
+        "   10         ·  pending",
+    ]

@@ -1,4 +1,4 @@
-"""What an agent tells the cluster, from what it sees of its storage."""
+"""What becomes of a bookie's registration while its storage and the cluster come and go."""
 
 from __future__ import annotations
 
@@ -8,19 +8,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from typing_extensions import override
 
+from spark_bookkeeper.bookie.format import AGENT_PROBE_PREFIX
 from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.client.runtime import Task, ThreadRuntime
-from spark_bookkeeper.cluster.agent import (
-    BookieAgent,
-    Observation,
-    Published,
-    Register,
-    Stay,
-    Unregister,
-    decide,
-)
-from spark_bookkeeper.cluster.ownership import PROBE_PREFIX
+from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import (
     BookieFullError,
@@ -33,54 +25,10 @@ from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import BookieId
 
 BOOKIE = BookieId("10.0.0.3:3181")
+TOTAL = 1_000
 CONFIG = BookieConfig(
     probe_interval_ms=20, readonly_below_free_bytes=100, writable_above_free_bytes=200
 )
-TOTAL = 1_000
-
-WELL = Observation(None, False, 500, TOTAL)
-WRITABLE = Published(False, 500, TOTAL)
-READONLY = Published(True, 50, TOTAL)
-
-
-def seen(free_bytes: int) -> Observation:
-    return Observation(None, False, free_bytes, TOTAL)
-
-
-@pytest.mark.parametrize(
-    ("published", "observation", "action"),
-    [
-        (None, WELL, Register(WRITABLE)),
-        (WRITABLE, WELL, Stay()),
-        (WRITABLE, Observation("no answer"), Unregister("no answer")),
-        (READONLY, Observation("no answer"), Unregister("no answer")),
-        (None, Observation("no answer"), Stay()),
-        # Space: two marks, and between them a bookie stays what it is.
-        (WRITABLE, seen(100), Register(Published(False, 100, TOTAL))),
-        (WRITABLE, seen(99), Register(Published(True, 99, TOTAL))),
-        (READONLY, seen(199), Register(Published(True, 199, TOTAL))),
-        (READONLY, seen(200), Register(Published(False, 200, TOTAL))),
-        (None, seen(150), Register(Published(False, 150, TOTAL))),
-        (None, seen(50), Register(Published(True, 50, TOTAL))),
-        # A write that was refused says more than a number.
-        (
-            WRITABLE,
-            Observation(None, True, 500, TOTAL),
-            Register(Published(True, 500, TOTAL)),
-        ),
-        (READONLY, Observation(None, True, 50, TOTAL), Stay()),
-        # Small changes of free space are no news, large ones are.
-        (WRITABLE, seen(460), Stay()),
-        (WRITABLE, seen(440), Register(Published(False, 440, TOTAL))),
-        # Buckets have no end.
-        (None, Observation(), Register(Published(False, None, None))),
-        (Published(False, None, None), Observation(), Stay()),
-    ],
-)
-def test_the_decision_follows_from_what_is_seen_now(
-    published: Published | None, observation: Observation, action: Stay | Register | Unregister
-) -> None:
-    assert decide(published, observation, CONFIG) == action
 
 
 class Disturbance:
@@ -173,7 +121,7 @@ def test_a_started_bookie_is_registered_with_its_root_incarnation_and_space(worl
     assert world.registration == Registration(
         BOOKIE, "memory://disk", marker.incarnation, free_bytes=500, total_bytes=TOTAL
     )
-    assert not [name for name in world.disk.files if name.startswith(PROBE_PREFIX)]
+    assert not [name for name in world.disk.files if name.startswith(AGENT_PROBE_PREFIX)]
 
 
 def test_a_stopped_bookie_is_unregistered(world: World) -> None:
@@ -352,11 +300,11 @@ def test_storage_that_does_not_answer_at_the_start_is_refused(world: World) -> N
 def test_what_a_killed_agent_left_is_removed(world: World) -> None:
     world.agent.start()
     world.agent.stop()
-    world.disk.files[f"{PROBE_PREFIX}0123"] = b"left behind"
+    world.disk.files[f"{AGENT_PROBE_PREFIX}0123"] = b"left behind"
 
     world.agent.start()
 
-    assert f"{PROBE_PREFIX}0123" not in world.disk.files
+    assert f"{AGENT_PROBE_PREFIX}0123" not in world.disk.files
 
 
 def wait_for(world: World, state: str) -> None:

@@ -1,0 +1,103 @@
+"""What a local cluster remembers of itself: ``cluster.json``, the bookies and ZooKeeper's port."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.protocol.ids import BookieId
+
+_FORMAT_VERSION = 1
+
+_FIRST_PORT = 3181
+"""BookKeeper's own. Nobody listens there: a bookie id has a port, and no data goes through it."""
+
+_OWN_NAMES = frozenset({"zookeeper", "cluster.log", "background.json", "bookies"})
+"""What a first start leaves behind before ``cluster.json`` is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalBookie:
+    """One bookie of a local cluster, as ``cluster.json`` keeps it."""
+
+    bookie_id: BookieId
+    directory: str
+    """Relative to the cluster's directory."""
+    is_destroyed: bool = False
+    """Its storage was removed on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalState:
+    """What ``cluster.json`` holds."""
+
+    bookies: tuple[LocalBookie, ...]
+    zookeeper_port: int | None = None
+
+
+def new_state(bookies: int) -> LocalState:
+    """A cluster that is to be made."""
+    return LocalState(tuple(new_bookie(n) for n in range(bookies)))
+
+
+def new_bookie(index: int) -> LocalBookie:
+    """The bookie that was or will be made as number ``index``, counted from 0."""
+    return LocalBookie(BookieId(f"127.0.0.1:{_FIRST_PORT + index}"), f"bookies/{index + 1}")
+
+
+def read_state(directory: Path) -> LocalState | None:
+    """The cluster in a directory, ``None`` where there is none.
+
+    Raises:
+        InvalidArgumentError: the directory holds something else.
+    """
+    path = directory / "cluster.json"
+    try:
+        values = json.loads(path.read_text())
+    except FileNotFoundError:
+        if directory.is_dir() and any(directory.iterdir()):
+            _refuse_foreign(directory)
+        return None
+    except (OSError, ValueError) as cause:
+        raise InvalidArgumentError(f"{path} cannot be read: {cause}") from cause
+    version = values.get("format_version") if isinstance(values, dict) else None
+    if version != _FORMAT_VERSION:
+        raise InvalidArgumentError(
+            f"{path} has format version {version}, and this version of spark-bookkeeper knows "
+            f"{_FORMAT_VERSION}; use the version that made it, or another directory"
+        )
+    return LocalState(
+        bookies=tuple(LocalBookie(**bookie) for bookie in values["bookies"]),
+        zookeeper_port=values["zookeeper_port"],
+    )
+
+
+def _refuse_foreign(directory: Path) -> None:
+    """A directory without ``cluster.json`` may hold only what a first start leaves behind."""
+    foreign: Sequence[str] = sorted({p.name for p in directory.iterdir()} - _OWN_NAMES)
+    if foreign:
+        raise InvalidArgumentError(
+            f"{directory} holds no local cluster and is not empty ({', '.join(foreign[:3])}); "
+            "name a new or empty directory. Nothing was changed"
+        )
+
+
+def write_state(directory: Path, state: LocalState) -> None:
+    """Replace what ``cluster.json`` holds."""
+    write_json(directory / "cluster.json", {"format_version": _FORMAT_VERSION, **asdict(state)})
+
+
+def write_json(path: Path, values: object) -> None:
+    """Replace a small file as a whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(values, file, indent=2)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
