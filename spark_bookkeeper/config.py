@@ -2,7 +2,7 @@
 
 They can be printed, compared and sent to a Spark executor. ``load_client_config`` and
 ``load_bookie_config`` read them from TOML; the files in ``conf/`` show every key with its unit
-and default. Clients, stores and clocks are built from them elsewhere (``session.py``).
+and default. Clients, stores and clocks are built from them elsewhere (``connection.py``).
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig, load_client_config
+from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MetadataUnavailableError,
@@ -26,7 +27,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.replication.runner import LocalRunner, Runner
-from spark_bookkeeper.session import BookKeeper, Connection
+from spark_bookkeeper.session import BookKeeper
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -18,10 +18,11 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.cutting import cut
 from spark_bookkeeper.client.fetch import Fetcher
 from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.replication.runner import Runner
-from spark_bookkeeper.session import Connection, SparkDoor
+from spark_bookkeeper.session import SparkDoor
 from spark_bookkeeper.spark.job import collect, parallelism, task_bar
 from spark_bookkeeper.spark.runner import SparkRunner
 from spark_bookkeeper.spark.schemas import (

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.config import ClientConfig
-from spark_bookkeeper.session import BookKeeper, Connection
-from spark_bookkeeper.session import metadata_uri as given_or_environment
+from spark_bookkeeper.connection import Connection
+from spark_bookkeeper.connection import metadata_uri as given_or_environment
+from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.spark.frames import SparkFrames
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.session import Connection
 
 CLUSTERS_KEPT: Final = 4
 """A worker that served more clusters than this forgets the oldest."""

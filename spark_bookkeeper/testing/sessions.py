@@ -12,10 +12,11 @@ from spark_bookkeeper.client.bulk import BulkPlan, TaskResult
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import MissingRequirementError
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.replication.runner import LocalRunner, Runner
-from spark_bookkeeper.session import BookKeeper, Connection, SparkDoor
+from spark_bookkeeper.session import BookKeeper, SparkDoor
 
 
 class ArrowDoor(SparkDoor):

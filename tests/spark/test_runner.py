@@ -12,8 +12,8 @@ import pytest
 
 import spark_bookkeeper as sbk
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.replication.report import Row
-from spark_bookkeeper.session import Connection
 from spark_bookkeeper.spark.job import collect, first_line
 from spark_bookkeeper.spark.runner import SparkRunner
 from spark_bookkeeper.spark.workers import task_context

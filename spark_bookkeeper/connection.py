@@ -1,0 +1,100 @@
+"""How a cluster is reached: the only place that picks back ends.
+
+``Connection`` is what travels: a frozen value from which every process builds its own context.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from spark_bookkeeper.bookie.roots import open_storage
+from spark_bookkeeper.client.bookies import Bookies
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.runtime import Condition, ThreadRuntime
+from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.metadata.store import MetadataStore
+from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+
+METADATA_URI_VARIABLE: Final = "SPARK_BOOKKEEPER_METADATA_URI"
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach a cluster. Frozen and picklable; tasks build their own context from it."""
+
+    metadata_uri: str
+    config: ClientConfig = field(default_factory=ClientConfig)
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    """Passed to fsspec for every root that is not on local disk (endpoint, credentials)."""
+    zk_options: Mapping[str, Any] = field(default_factory=dict)
+    """Passed to kazoo."""
+
+    def open(self) -> ClientContext:
+        """Connect. Raises ``MetadataUnavailableError``, ``InvalidArgumentError``."""
+        runtime = ThreadRuntime()
+        return self._context(runtime, self._open_store(runtime))
+
+    def open_lazily(self) -> ClientContext:
+        """The same, but the session with ZooKeeper begins when metadata is asked for first.
+
+        For tasks that are told where the bookies are, and need no metadata while all goes well.
+        """
+        runtime = ThreadRuntime()
+        lazy = _LazyStore(lambda: self._open_store(runtime), runtime.condition())
+        return self._context(runtime, cast(MetadataStore, lazy))
+
+    def _open_store(self, runtime: ThreadRuntime) -> ZooKeeperStore:
+        return ZooKeeperStore(
+            self.metadata_uri,
+            token=runtime.token,
+            session_timeout_ms=self.config.metadata_timeout_ms,
+            patience_ms=self.config.metadata_timeout_ms,
+            options=self.zk_options,
+        )
+
+    def _context(self, runtime: ThreadRuntime, store: MetadataStore) -> ClientContext:
+        options = dict(self.storage_options)
+        bookies = Bookies(store, lambda uri: open_storage(uri, options), runtime)
+        return ClientContext(store, bookies, runtime, self.config)
+
+
+class _LazyStore:
+    """A metadata store that is opened by the first call of any of its methods."""
+
+    def __init__(self, open_store: Callable[[], MetadataStore], lock: Condition) -> None:
+        self._open_store = open_store
+        self._lock = lock
+        self._store: MetadataStore | None = None
+
+    def close(self) -> None:
+        with self._lock:
+            store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        with self._lock:
+            if self._store is None:
+                self._store = self._open_store()
+        return getattr(self._store, name)
+
+
+def metadata_uri(given: str | None) -> str:
+    """The URI given, or the one in the environment.
+
+    Raises:
+        InvalidArgumentError: neither.
+    """
+    uri = given or os.environ.get(METADATA_URI_VARIABLE)
+    if not uri:
+        raise InvalidArgumentError(
+            "no metadata URI: pass one, for example zk+hierarchical://zk1:2181/ledgers, or set "
+            f"{METADATA_URI_VARIABLE}; `spark-bookkeeper local start` makes a cluster to play with"
+        )
+    return uri
