@@ -31,6 +31,11 @@ _IN_RECOVERY: Final = -102
 def encode_ledger(metadata: LedgerMetadata) -> bytes:
     """The bytes of a ledger's metadata, in its own format version.
 
+    Custom metadata are written in the order of their mapping: as they were read, or as they
+    were first given. BookKeeper has no order of its own to follow: it writes what its caller's
+    map iterates at a create, and that of a Java ``HashMap`` after it has read them once. So two
+    or more keys may stand in another order than there; every reader finds them by name.
+
     Raises:
         InvalidArgumentError: the format cannot hold it, for example custom metadata in
             format 1; or there is no such format.
