@@ -1,14 +1,14 @@
 """One Spark job while it runs: its name on Spark's pages, and how far it has come.
 
-Spark Connect has no job groups and tells of no jobs; there the name is a tag, and progress is
-that the job still runs.
+Spark Connect has no job groups and no status tracker; there the name is a tag, and its server
+sends how far an operation has come.
 """
 
 from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,12 +60,13 @@ def collect(frame: DataFrame, description: str, on_tasks: Tasks | None = None) -
     """Run a DataFrame as a job of that description and return its rows.
 
     Args:
-        on_tasks: called every few seconds, from another thread, until the job ends.
+        on_tasks: called every few seconds, perhaps from another thread, until the job ends.
     """
-    with _described(frame.sparkSession, description) as group:
+    spark = frame.sparkSession
+    with _described(spark, description) as group:
         if on_tasks is None:
             return frame.collect()
-        with _watched(frame.sparkSession, group, on_tasks):
+        with _told(spark, on_tasks) if is_connect(spark) else _watched(spark, group, on_tasks):
             return frame.collect()
 
 
@@ -94,6 +95,24 @@ def _described(spark: SparkSession, description: str) -> Iterator[str]:
 
 
 @contextmanager
+def _told(spark: Any, on_tasks: Tasks) -> Iterator[None]:
+    """Spark Connect tells every handler of the session, in the thread that waits for the job."""
+    waiting = threading.get_ident()
+
+    def handle(stages: Iterable[Any] | None, **_: Any) -> None:
+        known = list(stages or ())
+        if known and threading.get_ident() == waiting:
+            last = max(known, key=lambda stage: stage.stage_id)
+            on_tasks(last.num_completed_tasks, last.num_tasks)
+
+    spark.registerProgressHandler(handle)
+    try:
+        yield
+    finally:
+        spark.removeProgressHandler(handle)
+
+
+@contextmanager
 def _watched(spark: SparkSession, group: str, on_tasks: Tasks) -> Iterator[None]:
     ended = threading.Event()
     earlier = set(_jobs(spark, group))
@@ -112,8 +131,6 @@ def _watched(spark: SparkSession, group: str, on_tasks: Tasks) -> Iterator[None]
 
 
 def _jobs(spark: SparkSession, group: str) -> list[int]:
-    if is_connect(spark):
-        return []
     return list(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
 
 

@@ -63,7 +63,7 @@ class SparkRunner(Runner):
     ) -> Iterator[Row]:
         """The rows of all items.
 
-        ``progress`` is called from another thread while a job runs, every few seconds.
+        ``progress`` is called while a job runs, every few seconds, perhaps from another thread.
         """
         done = size = 0
         progress(phase, 0, len(items), 0)

@@ -32,6 +32,22 @@ with sbk.local(bookies=5, spark=spark) as bk:
     assert set(bk.check_ledgers(percentage=100).counts) == {"healthy"}
     assert read.count() == 5000
     assert bk.ledgers().count() == 1
+
+from spark_bookkeeper.spark.job import collect
+
+def slowly(batches):
+    import time
+    for batch in batches:
+        time.sleep(1)
+        yield batch
+
+told = []
+slow = spark.range(0, 8, 1, 8).mapInArrow(slowly, "id long")
+assert len(collect(slow, "slow", lambda done, of: told.append((done, of)))) == 8
+assert told == sorted(told), told
+assert any(0 < done < of == 8 for done, of in told), told
+spark.range(3).count()
+assert told[-1][1] == 8, "nobody listens any more"
 print("all of it")
 spark.stop()
 """
