@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent import futures
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
 
 import pytest
@@ -48,7 +49,7 @@ def test_who_waits_for_a_later_promise_is_not_woken_by_an_earlier_one() -> None:
         waiting = threads.submit(later.result, 30)
 
         promises.keep(1, None)
-        with pytest.raises(TimeoutError):
+        with pytest.raises(futures.TimeoutError):
             waiting.result(timeout=0.05)
         promises.keep(2, None)
 
@@ -58,10 +59,9 @@ def test_who_waits_for_a_later_promise_is_not_woken_by_an_earlier_one() -> None:
 def test_a_promise_that_is_not_kept_in_time_says_so() -> None:
     promise = Promise(Promises(), 0)
 
-    with pytest.raises(Exception) as refused:  # noqa: PT011  (two names for it before 3.11)
+    with pytest.raises(futures.TimeoutError):  # before Python 3.11 not the one without a module
         promise.result(timeout=0.01)
 
-    assert type(refused.value).__name__ == "TimeoutError"
     assert not promise.done()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent import futures
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -562,7 +563,7 @@ def test_r7_nothing_is_told_before_the_new_ensemble_is_in_the_metadata(ground: G
     assert gate.reached.wait(10)
     slow.open()  # a and b store it: an ack quorum of the old ensemble
 
-    with pytest.raises(TimeoutError):
+    with pytest.raises(futures.TimeoutError):
         future.result(0.3)
     gate.open()
     assert future.result(10) == 1
