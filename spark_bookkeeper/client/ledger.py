@@ -86,8 +86,10 @@ class Ledger:
 
     def with_metadata(self, metadata: LedgerMetadata) -> Ledger:
         """The same ledger as a newer metadata value tells it."""
-        incarnations = json.loads(metadata.custom_metadata[INCARNATIONS])
-        return replace(self, metadata=metadata, incarnations=incarnations)
+        stored = metadata.custom_metadata[INCARNATIONS]
+        if stored == self.metadata.custom_metadata[INCARNATIONS]:
+            return replace(self, metadata=metadata)
+        return replace(self, metadata=metadata, incarnations=json.loads(stored))
 
     def check_password(self, password: bytes) -> None:
         """Raises ``UnauthorizedError`` for another password than the ledger's."""

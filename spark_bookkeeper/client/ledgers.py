@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
-from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
+from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA, LedgerKey
 from spark_bookkeeper.client.bulk import Frames
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import (
@@ -69,9 +69,8 @@ def create_ledger(
     reasons = context.bookies.ineligible(alive, size)
     ensemble = choose(size, context.bookies.candidates(alive), reasons, "for the ensemble")
     incarnations = {bookie: alive[bookie].incarnation for bookie in ensemble}
-    ours = custom_metadata(
-        context.runtime.token(), encoding.schema, compression, entry_target_bytes, incarnations
-    )
+    nonce = context.runtime.token()
+    ours = custom_metadata(nonce, encoding.schema, compression, entry_target_bytes, incarnations)
     metadata = LedgerMetadata(
         quorum=quorum,
         state=LedgerState.OPEN,
@@ -90,7 +89,11 @@ def create_ledger(
                 raise
             chosen = context.store.generate_ledger_id()
         else:
-            return LedgerWriter(context, Ledger.of(chosen, created.value), created, frames)
+            # What ``Ledger.of`` would read out of it again.
+            ledger = Ledger(
+                LedgerKey(chosen, nonce), encoding, created.value, incarnations, entry_target_bytes
+            )
+            return LedgerWriter(context, ledger, created, frames)
 
 
 def open_ledger(

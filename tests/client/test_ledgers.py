@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.client import ledgers
@@ -40,6 +41,22 @@ def test_a_generated_id_that_is_taken_is_passed_over(ground: Ground) -> None:
 
     with ledgers.create_ledger(ground.context, USUAL) as writer:
         assert writer.ledger_id == 1
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_a_creator_knows_what_others_read(ground: Ground, compression: str | None) -> None:
+    schema = pa.schema([("n", pa.dictionary(pa.int8(), pa.string()))])
+    writer = ledgers.create_ledger(
+        ground.context,
+        USUAL,
+        schema=schema,
+        password=b"secret",
+        digest_type=DigestType.MAC,
+        compression=compression,
+        entry_target_bytes=1_000,
+    )
+
+    assert writer._adds.ledger == ground.client().ledger(writer.ledger_id)[0]
 
 
 def test_labels_are_kept_and_our_own_keys_are_reserved(ground: Ground) -> None:
