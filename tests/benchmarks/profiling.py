@@ -21,7 +21,15 @@ from rich.table import Table
 LOOK_SECONDS = 0.002
 SHOWN = 25
 
-_IDLE = ("bell.py:wait", "agent.py:", "watchdog.py", "connection.py:_read", "profiling.py")
+_IDLE = (
+    "agent.py:",
+    "bell.py:wait",
+    "connection.py:_read",
+    "link.py:select",
+    "local.py:_supervise",
+    "profiling.py",
+    "watchdog.py",
+)
 _NUMBERS = re.compile(r"[0-9]+")
 
 
