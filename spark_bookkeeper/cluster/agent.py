@@ -92,6 +92,8 @@ class BookieAgent:
         self._changed = runtime.condition()
         self._loop: Task | None = None
         self._look: Task | None = None
+        self._looks = 0
+        """Number of the look whose answer counts."""
         self._seen: Observation | None = None
 
     def __repr__(self) -> str:
@@ -125,6 +127,8 @@ class BookieAgent:
         if self._loop is not None:
             return
         self._is_stopping = False
+        self._look = None
+        self._looks += 1  # what a look from before says is old
         self._marker = claim_partition(
             self._store,
             self._storage,
@@ -170,6 +174,8 @@ class BookieAgent:
     def step(self) -> None:
         """Look once, decide, and carry it out. Never raises what the world may do."""
         seen = self._look_with_patience()
+        if seen is None:
+            return
         try:
             if seen.problem is None and self._published is None:
                 # Time has passed since the claim was checked: the cluster may have been
@@ -206,15 +212,22 @@ class BookieAgent:
                 log.exception("bookie %s: the agent made a mistake", self.bookie_id)
                 self._take_back("the agent made a mistake")
 
-    def _look_with_patience(self) -> Observation:
+    def _look_with_patience(self) -> Observation | None:
         """What ``observe`` says, or that it has not come back: storage that hangs is not well.
 
         A look that hangs is left alone, and no other is begun before it ended.
+
+        Returns:
+            ``None`` when the agent stops meanwhile: nothing was seen, so nothing follows from it.
         """
         patience = _PATIENCE_INTERVALS * self._config.probe_interval_ms / 1000
         if self._look is None:
             self._seen = None
-            self._look = self._runtime.spawn(f"probe-{self.bookie_id}", self._observe)
+            self._looks += 1
+            number = self._looks
+            self._look = self._runtime.spawn(
+                f"probe-{self.bookie_id}", lambda: self._observe(number)
+            )
         deadline = self._runtime.now() + patience
         with self._changed:
             while self._seen is None and not self._is_stopping:
@@ -223,12 +236,11 @@ class BookieAgent:
                     return Observation(f"the storage has not answered for {patience:.0f} s")
                 self._changed.wait(left)
             seen = self._seen
-        if seen is None:
-            return Observation("the agent stops")
-        self._look = None
+        if seen is not None:
+            self._look = None
         return seen
 
-    def _observe(self) -> None:
+    def _observe(self, number: int) -> None:
         assert self._marker is not None
         try:
             seen = observe(self._storage, self._marker, self._runtime.token)
@@ -236,8 +248,9 @@ class BookieAgent:
             log.exception("bookie %s: looking at its storage failed", self.bookie_id)
             seen = Observation(f"{type(error).__name__}: {error}")
         with self._changed:
-            self._seen = seen
-            self._changed.notify_all()
+            if number == self._looks:
+                self._seen = seen
+                self._changed.notify_all()
 
     def _carry_out(self, action: Stay | Register | Unregister) -> None:
         if isinstance(action, Register):

@@ -40,10 +40,13 @@ class Disturbance:
         self.lost_answers: set[str] = set()
         self.lost_requests: set[str] = set()
         self.hangs = threading.Event()
+        self.hung = threading.Event()
+        """Somebody met it."""
         self.goes_on = threading.Event()
 
     def of_storage(self, operation: str, path: str, moment: str) -> None:
         if self.hangs.is_set():
+            self.hung.set()
             self.goes_on.wait(30)
         if self.storage_fails:
             raise BookieUnavailableError("input/output error")
@@ -347,3 +350,43 @@ def test_storage_that_hangs_is_not_well(world: World) -> None:
     world.disturb.goes_on.set()
 
     wait_for(world, "writable")
+
+
+def pause_while_it_looks(world: World) -> None:
+    """The storage hangs, and goes on hanging when the agent is paused."""
+    world.start_loop(interval_ms=60_000)
+    world.disturb.hangs.set()
+    looking = threading.Thread(target=world.agent.step)
+    looking.start()
+    assert world.disturb.hung.wait(20)
+    world.agent.pause()
+    looking.join(20)
+
+
+def let_the_look_end(world: World) -> None:
+    world.disturb.hangs.clear()
+    world.disturb.goes_on.set()
+    for thread in threading.enumerate():
+        if thread.name == f"probe-{BOOKIE}":
+            thread.join(20)
+
+
+def test_an_agent_that_is_paused_while_it_looks_changes_nothing(world: World) -> None:
+    pause_while_it_looks(world)
+
+    assert world.state == "writable"
+    let_the_look_end(world)
+
+
+def test_what_an_agent_saw_before_it_was_paused_is_forgotten_when_it_starts_again(
+    world: World,
+) -> None:
+    pause_while_it_looks(world)
+    world.disturb.storage_fails = True
+    let_the_look_end(world)
+
+    world.disturb.storage_fails = False
+    world.agent.start()
+    world.agent.step()
+
+    assert (world.state, world.agent.status.problem) == ("writable", None)
