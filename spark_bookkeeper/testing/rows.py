@@ -6,10 +6,12 @@ lost, repeated or out of order, whoever wrote it and however its writer ended.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 
 import pyarrow as pa
 
+from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.session import BookKeeper
 
 
@@ -22,6 +24,16 @@ def numbered_table(first: int, count: int, size_bytes: int = 24) -> pa.Table:
     """Rows as a table of the default schema."""
     payloads = [numbered(number, size_bytes) for number in range(first, first + count)]
     return pa.table({"payload": pa.array(payloads, pa.binary())})
+
+
+def wait_for_every_copy(writer: LedgerWriter, seconds: float = 60.0) -> None:
+    """Return when the bookies have all that was appended: an acknowledgement does not wait for
+    the slowest of a write set.
+    """
+    deadline = time.monotonic() + seconds
+    while any(row["status"] == "pending" for row in writer.acks_arrow().to_pylist()):
+        assert time.monotonic() < deadline, f"after {seconds} s copies are still on their way"
+        time.sleep(0.005)
 
 
 def check_numbered_ledger(

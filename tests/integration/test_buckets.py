@@ -12,14 +12,24 @@ from spark_bookkeeper.bookie.roots import open_storage
 from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
+from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.rows import check_numbered_ledger, numbered, numbered_table
+from spark_bookkeeper.testing.rows import (
+    check_numbered_ledger,
+    numbered,
+    numbered_table,
+    wait_for_every_copy,
+)
 from spark_bookkeeper.testing.s3 import S3Server
 from spark_bookkeeper.testing.sessions import connect_without_spark
 
 pytestmark = [pytest.mark.integration, pytest.mark.s3]
+
+
+ON_DEMAND = BookieConfig(probe_interval_ms=3_600_000)
+"""An agent looks at its storage when a test makes it ``step``."""
 
 
 class MixedCluster:
@@ -47,7 +57,7 @@ class MixedCluster:
         else:
             self.roots[bookie] = f"s3://{self.server.make_bucket()}/bookies/{bookie}"
         storage = open_storage(self.roots[bookie], self.server.storage_options)
-        agent = BookieAgent(self.store, storage, BookieId(bookie), self.runtime)
+        agent = BookieAgent(self.store, storage, BookieId(bookie), self.runtime, ON_DEMAND)
         agent.start()
         self.agents[bookie] = agent
         return bookie
@@ -179,8 +189,7 @@ def test_a_bucket_that_is_full_is_replaced_and_goes_on_serving_what_it_has(
     spare = mixed.start("disk")
     writer = bk.create_ledger(entry_target_bytes=512)
     writer.append(numbered(0))
-    while any(row["status"] != "stored" for row in writer.acks_arrow().to_pylist()):
-        pass  # the third copy is on its way
+    wait_for_every_copy(writer)
     full = next(
         bookie
         for bookie in writer.metadata.last_fragment.ensemble

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,13 @@ from spark_bookkeeper.metadata.store import Cookie
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.actors import Actor
-from spark_bookkeeper.testing.rows import check_numbered_ledger, numbered, numbered_table
+from spark_bookkeeper.testing.outages import paused
+from spark_bookkeeper.testing.rows import (
+    check_numbered_ledger,
+    numbered,
+    numbered_table,
+    wait_for_every_copy,
+)
 from spark_bookkeeper.testing.sessions import connect_without_spark
 
 pytestmark = pytest.mark.integration
@@ -271,28 +277,38 @@ def test_two_of_three_bookies_formatted_again_leave_the_end_undecided_and_nothin
             assert len(list(reader.entries())) == reader.last_add_confirmed + 1
 
 
+def point(link: Path, target: Path) -> None:
+    """A symbolic link leads elsewhere from one moment to the next."""
+    new = link.with_name("new")
+    new.symlink_to(target)
+    os.replace(new, link)
+
+
 def test_a_wiped_bookie_is_never_counted_as_one_that_lacks_the_last_entries(
-    three: LocalCluster,
+    tmp_path: Path,
 ) -> None:
     """The last entries are on two bookies. One is formatted again and the other is away."""
-    wiped, away, late = three.bookie_ids
+    disk, root = tmp_path / "disk", tmp_path / "c" / "bookies" / "3"
+    for directory in (disk, root.parent):
+        directory.mkdir(parents=True)
+    point(root, disk)
     with (
+        LocalCluster(tmp_path / "c", bookies=3) as three,
         connect_without_spark(three.metadata_uri) as bk,
         Actor("write", three.metadata_uri, "--pause-seconds", 0.005) as writer,
     ):
+        wiped, away, late = three.bookie_ids
+        assert three.root_of(late) == root
         writer.wait_for("rows", at_least=50)
-        root = three.root_of(late)
-        hidden = root.with_name("hidden")
-        root.rename(hidden)
-        root.symlink_to(root)  # its disk does not answer; no disk at all would be a wiped one
+        point(root, root)  # its disk does not answer; no disk at all would be a wiped one
         _, rows = writer.acknowledged
         writer.wait_for("rows", at_least=rows + 50)
         writer.kill()
-        root.unlink()
-        hidden.rename(root)
+        point(root, disk)
         assert writer.acknowledged[1] >= rows + 50
         wipe_and_format_again(three, bk, wiped)
         three.stop_bookie(away)
+        hidden = three.root_of(away).with_name("hidden")
         three.root_of(away).rename(hidden)
 
         with pytest.raises(RecoveryUndecidedError) as caught:
@@ -313,20 +329,21 @@ def test_a_partition_wiped_under_a_writer_stops_counting_at_once(
     writer = bk.create_ledger()
     writer.append(numbered(0))
     wiped = writer.metadata.fragments[0].ensemble[1]
+    wait_for_every_copy(writer)  # so that nothing changes while it is kept
     root = cluster.root_of(wiped)
     kept = root.with_name("kept")
-    shutil.copytree(root, kept)
-    wipe_partition(LocalStorage(root))
-    try:
-        number = 0
-        while wiped in writer.metadata.last_fragment.ensemble:
-            number += 1
-            assert writer.append(numbered(number)) == number
-            time.sleep(0.01)
-        writer.close()
+    with paused(cluster, wiped):
+        shutil.copytree(root, kept)
+        wipe_partition(LocalStorage(root))
+        try:
+            number = 0
+            while wiped in writer.metadata.last_fragment.ensemble:
+                number += 1
+                assert writer.append(numbered(number)) == number
+            writer.close()
 
-        assert wiped in writer.metadata.fragments[0].ensemble
-        assert check_numbered_ledger(bk, writer.ledger_id, number, number + 1) == number + 1
-    finally:
-        shutil.rmtree(root)
-        kept.rename(root)
+            assert wiped in writer.metadata.fragments[0].ensemble
+            assert check_numbered_ledger(bk, writer.ledger_id, number, number + 1) == number + 1
+        finally:
+            shutil.rmtree(root)
+            kept.rename(root)

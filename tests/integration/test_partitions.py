@@ -28,11 +28,13 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.actors import Actor
+from spark_bookkeeper.testing.outages import paused, without_storage
 from spark_bookkeeper.testing.rows import (
     check_numbered_ledger,
     check_replicas,
     numbered,
     numbered_table,
+    wait_for_every_copy,
 )
 from spark_bookkeeper.testing.sessions import connect_without_spark
 
@@ -228,7 +230,9 @@ def test_an_agent_sees_a_full_disk_and_new_ledgers_go_elsewhere(
     tmp_path: Path, small_disks: list[SmallDisk]
 ) -> None:
     config = BookieConfig(
-        probe_interval_ms=50, readonly_below_free_bytes=1 << 20, writable_above_free_bytes=1 << 20
+        probe_interval_ms=60_000,  # it looks when the test says so
+        readonly_below_free_bytes=1 << 20,
+        writable_above_free_bytes=1 << 20,
     )
     with (
         LocalCluster(tmp_path / "c", bookies=4, config=config) as cluster,
@@ -242,7 +246,8 @@ def test_an_agent_sees_a_full_disk_and_new_ledgers_go_elsewhere(
         small_disks[0].shrink()
         filler = cluster.root_of(full) / "ledgers" / "filler"
         filler.write_bytes(bytes(1_500_000))
-        until(lambda: states()[full] == "readonly", "read-only")
+        cluster.agent(full).step()
+        assert states()[full] == "readonly"
         with pytest.raises(NotEnoughBookiesError, match="read-only") as caught:
             bk.create_ledger(ensemble_size=4)
         assert full in caught.value.causes
@@ -251,8 +256,9 @@ def test_an_agent_sees_a_full_disk_and_new_ledgers_go_elsewhere(
         assert full not in writer.metadata.fragments[0].ensemble
 
         filler.unlink()
+        cluster.agent(full).step()
 
-        until(lambda: states()[full] == "writable", "writable again")
+        assert states()[full] == "writable"
 
 
 def test_a_disk_that_became_read_only_is_replaced(
@@ -264,6 +270,7 @@ def test_a_disk_that_became_read_only_is_replaced(
     ):
         writer = bk.create_ledger()
         writer.append(numbered(0))
+        wait_for_every_copy(writer)  # a disk that is being written to cannot be made read-only
         gone = set(cluster.bookie_ids[:2]) & set(writer.metadata.last_fragment.ensemble)
         bookie = sorted(gone)[0]
         small_disks[cluster.bookie_ids.index(BookieId(bookie))].remount("ro")
@@ -285,18 +292,18 @@ def test_a_directory_that_may_no_longer_be_touched_is_replaced(
     cluster: LocalCluster, bk: BookKeeper, kind: str
 ) -> None:
     prefix = ["setpriv", f"--bounding-set={CAPABLE}"] if os.geteuid() == 0 else []
-    options = ["--rows", 100_000, "--kind", kind]
-    with Actor("write", cluster.metadata_uri, *options, prefix=prefix) as writer:
+    with Actor("write", cluster.metadata_uri, "--kind", kind, prefix=prefix) as writer:
         writer.wait_for("rows", at_least=100)
         bookie = bk.ledger(writer.ledger_id).fragments[0].ensemble[0]
         root = cluster.root_of(bookie)
-        root.chmod(0)
-        try:
-            until(lambda: len(bk.ledger(writer.ledger_id).fragments) > 1, "it was replaced")
-            _, rows = writer.acknowledged
-            writer.wait_for("rows", at_least=min(rows + 100, 100_000))
-        finally:
-            root.chmod(0o755)
+        with paused(cluster, bookie):
+            root.chmod(0)
+            try:
+                until(lambda: len(bk.ledger(writer.ledger_id).fragments) > 1, "it was replaced")
+                _, rows = writer.acknowledged
+                writer.wait_for("rows", at_least=rows + 100)
+            finally:
+                root.chmod(0o755)
         writer.kill()
 
         bk.open_ledger(writer.ledger_id)
@@ -361,17 +368,11 @@ def test_a_reader_without_any_replica_names_what_each_bookie_said(
     with bk.create_ledger() as writer:
         writer.append(numbered(0))
     ensemble = writer.metadata.fragments[0].ensemble
-    hidden = {b: cluster.root_of(b).with_name(f"hidden-{b}") for b in ensemble}
-    for bookie, away in hidden.items():
-        cluster.root_of(bookie).rename(away)
-    try:
+    with without_storage(cluster, *ensemble):
         with pytest.raises(EntryUnreadableError) as caught:
             bk.open_ledger(writer.ledger_id).read_arrow()
         assert set(caught.value.causes) == set(ensemble)
         assert "do not delete the ledger" in caught.value.message
         statuses = [row.status for row in bk.check_ledgers([writer.ledger_id]).rows]
         assert statuses == ["unavailable"] * 3
-    finally:
-        for bookie, away in hidden.items():
-            away.rename(cluster.root_of(bookie))
     assert check_numbered_ledger(bk, writer.ledger_id, 0, 1) == 1

@@ -24,6 +24,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.testing.outages import without_storage
 from spark_bookkeeper.testing.rows import numbered
 from spark_bookkeeper.testing.sessions import connect_without_spark
 
@@ -220,20 +221,14 @@ def test_a_ledger_deleted_under_its_writer_ends_an_ensemble_change_too(
     writer = bk.create_ledger()
     writer.append(b"0")
     bk.delete_ledger(writer.ledger_id)
-    bookie = writer.metadata.last_fragment.ensemble[0]
-    root = cluster.root_of(bookie)
-    hidden = root.with_name("hidden")
-    root.rename(hidden)
 
     def append_on() -> None:
         while True:  # two of three go on acknowledging until the ensemble is to change
             writer.append(b"1")
 
-    try:
+    with without_storage(cluster, writer.metadata.last_fragment.ensemble[0]):
         with pytest.raises(NoSuchLedgerError, match=f"no ledger {writer.ledger_id}"):
             append_on()
-    finally:
-        hidden.rename(root)
         writer.abandon()
 
 
