@@ -85,6 +85,7 @@ class Adds:
         self._context = context
         self._runtime = context.runtime
         self._config = context.config
+        self._max_pending_bytes = context.config.max_pending_bytes
         self._versioned = versioned
         self._token = self._runtime.token()
         self._quorum = ledger.metadata.quorum
@@ -127,9 +128,18 @@ class Adds:
     def push_payload(self, payload: bytes, expected: int | None) -> Future[int]:
         """The same for one entry of bytes, which is what must be quick."""
         size = len(payload)
+        pending = self._pending
         with self._changed:
-            self._admit(size, expected)
-            entry_id = self._pending.push(payload, size, self._runtime.now())
+            if (  # what ``_admit`` looks at, without the call
+                pending.size_bytes + size > self._max_pending_bytes
+                or expected is not None
+                or self._error is not None
+                or self._is_closing
+                or self._is_bulk_running
+                or not self._is_started
+            ):
+                self._admit(size, expected)
+            entry_id = pending.push(payload, size, self._runtime.now())
             if self._idle:
                 self._wake_lanes()
         return Promise(self._promises, entry_id)
@@ -181,7 +191,7 @@ class Adds:
 
     def _admit(self, size_bytes: int, expected: int | None) -> None:
         """Back-pressure, the turn behind a bulk append, and what is refused."""
-        limit = self._config.max_pending_bytes - size_bytes
+        limit = self._max_pending_bytes - size_bytes
         while self._is_bulk_running or ((held := self._pending.size_bytes) > limit and held):
             if self._error is not None:
                 break

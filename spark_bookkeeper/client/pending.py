@@ -49,12 +49,11 @@ class PendingEntries:
     """
 
     def __init__(self) -> None:
-        self.last = EntryId(NO_ENTRY)
-        """The last entry taken."""
         self.length = 0
-        """Length of the ledger up to and including it."""
+        """Length of the ledger up to and including the last entry taken."""
         self.size_bytes = 0
         """Bytes held, for back-pressure."""
+        self._last: int = NO_ENTRY
         self._first = 0
         self._length_before = 0
         self._payloads: list[bytes | pa.RecordBatch | None] = []
@@ -62,26 +61,31 @@ class PendingEntries:
         self._pushed_at: list[float] = []
         self._blocks: list[BulkBlock] = []
 
-    def push(self, payload: bytes | pa.RecordBatch, size_bytes: int, now: float) -> EntryId:
+    @property
+    def last(self) -> EntryId:
+        """The last entry taken."""
+        return EntryId(self._last)
+
+    def push(self, payload: bytes | pa.RecordBatch, size_bytes: int, now: float) -> int:
         """Take the next entry; returns its id."""
         self.length += size_bytes
         self.size_bytes += size_bytes
         self._payloads.append(payload)
         self._lengths_after.append(self.length)
         self._pushed_at.append(now)
-        self.last = entry_id = EntryId(self.last + 1)
-        return entry_id
+        self._last += 1
+        return self._last
 
     def push_block(self, block: BulkBlock, sizes: Sequence[int], now: float) -> None:
         """Take the entries of a bulk append. Nothing of them is held in memory."""
-        assert block.first == self.last + 1, "entry ids are dense"
+        assert block.first == self._last + 1, "entry ids are dense"
         for size in sizes:
             self.length += size
             self._lengths_after.append(self.length)
         self._payloads += [None] * len(sizes)
         self._pushed_at += [now] * len(sizes)
         self._blocks.append(block)
-        self.last = block.last
+        self._last = block.last
 
     def length_after(self, entry_id: int) -> int:
         """Length of the ledger up to and including an entry that is held, or was the last not."""
@@ -90,7 +94,7 @@ class PendingEntries:
 
     def run(self, first: int, max_entries: int, max_bytes: int) -> Run:
         """The entries from ``first`` that share a slot."""
-        end = min(self.last + 1, first + max_entries)
+        end = min(self._last + 1, first + max_entries)
         bulk: BulkBlock | None = None
         for block in self._blocks:
             if block.first <= first <= block.last:

@@ -113,6 +113,8 @@ class LedgerWriter:
         Takes what ``append`` takes but Spark DataFrames. Waits only while more than
         ``max_pending_bytes`` are on their way, and not even then in the callback of an append.
         """
+        if type(data) is bytes and self._takes_bytes:
+            return self._adds.push_payload(data, expected_entry_id)
         if not isinstance(data, _BYTES):
             if self._frames is not None and self._frames.is_frame(data):
                 raise InvalidArgumentError(
