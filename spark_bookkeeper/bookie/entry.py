@@ -103,6 +103,12 @@ class StoredEntry:
     schema: pa.Schema
     """The ledger's."""
 
+    message: Buffer | None = None
+    """Of a payload, the message that it was read from, as other entries have it too."""
+
+    row: int = NO_ROW
+    """Its row there."""
+
     @property
     def size_bytes(self) -> int:
         """Bytes of the entry itself."""

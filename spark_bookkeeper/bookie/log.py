@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+import pyarrow as pa
+
 from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import Location, PartRef, PlacedPart, StoredEntry
@@ -166,10 +168,18 @@ class LedgerLog:
             sink.abandon()
         return replace(part, name=name)
 
+    def holds_part(self, part: PartRef) -> bool:
+        """Whether the bytes of a part are here, all of them read.
+
+        Raises:
+            BookieUnavailableError: no answer, or the file is gone.
+        """
+        return self._part_checksum(part.name, part.size_bytes) == part.crc32c
+
     def write_copy(
         self, entries: Sequence[StoredEntry] = (), parts: Sequence[PlacedPart] = ()
     ) -> str:
-        """Store copies of entries, durably; repeating it changes nothing.
+        """Store copies of entries, durably, and read them back; repeating it changes nothing.
 
         Args:
             entries: verified ones, of any form, read from anywhere.
@@ -180,16 +190,25 @@ class LedgerLog:
 
         Raises:
             CookieMismatchError: the partition was wiped or replaced.
-            BookieUnavailableError: unknown whether it is there; repeat it.
+            BookieUnavailableError: unknown whether it is there, or it is not read back as it was
+                written; repeat it.
         """
         name, data = encode_copy(self.key, self.encoding, entries, parts)
         self.storage.make_directory(self.key.copies)
         attempt = 0
         path = self.key.copy(name)
-        while not self.storage.put_if_absent(path, data):
-            if self.storage.read(path) == data:
-                self.storage.sync(path)  # merely found (R9b)
+        while True:
+            is_new = self.storage.put_if_absent(path, data)
+            if self._holds(path, data):
+                if not is_new:
+                    self.storage.sync(path)  # merely found (R9b)
                 break
+            if is_new:
+                raise BookieUnavailableError(
+                    f"bookie {self.bookie_id}: {path} is not read back as it was written",
+                    bookie_id=self.bookie_id,
+                    path=path,
+                )
             # The name is taken by other bytes: damaged ones, or the same entries written by
             # another version. They are left alone, since another client may count on them.
             attempt += 1
@@ -373,6 +392,11 @@ class LedgerLog:
             if self.storage.put_if_absent(self.key.slot(number), fence):
                 return number
             occupied.add(number)  # lost the race: a fence, or the writer's; look again
+
+    def _holds(self, path: str, data: bytes) -> bool:
+        """Whether a file has these bytes, and none besides."""
+        found = self.storage.read_range(path, 0, len(data) + 1)
+        return found is not None and pa.py_buffer(found).equals(pa.py_buffer(data))
 
     def _has_part(self, name: str, size: int, part: PartRef) -> bool:
         """Whether a file of that size is the part; if so, it is durable from now on (R9b)."""

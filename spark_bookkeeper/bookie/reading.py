@@ -76,12 +76,12 @@ class EntryReader:
         """
         for group, data in self._messages(locations):
             if group[0].row == NO_ROW:
-                yield self._stored(group[0], data, is_payload=False)
+                yield self._stored(group[0], data)
                 continue
             column = self._payload_batch(group[0], data).column(0)
             for location in group:
                 value = column[location.row].as_buffer() if location.row < len(column) else None
-                yield self._stored(location, value, is_payload=True)
+                yield self._stored(location, value, message=data)
 
     def scan(self, locations: Iterable[Location]) -> Iterator[ScannedRows]:
         """Rows in the order given, a message at a time: the quick way to read a range.
@@ -92,7 +92,7 @@ class EntryReader:
         """
         for group, data in self._messages(locations):
             if group[0].row == NO_ROW:
-                entry = self._stored(group[0], data, is_payload=False)
+                entry = self._stored(group[0], data)
                 batch = entry.batch()
                 yield ScannedRows(
                     batch,
@@ -129,8 +129,9 @@ class EntryReader:
         return pa.ipc.read_record_batch(data, self._schema)
 
     def _stored(
-        self, location: Location, data: pa.Buffer | None, *, is_payload: bool
+        self, location: Location, data: pa.Buffer | None, *, message: pa.Buffer | None = None
     ) -> StoredEntry:
+        """An entry; ``message`` is what it shares with others when it is a payload."""
         if data is None:
             self._corrupt(location, "it has fewer rows than its record says")
         self._verify(location, data)
@@ -139,9 +140,11 @@ class EntryReader:
             length_after=location.length_after,
             last_add_confirmed=location.last_add_confirmed,
             digest=location.digest,
-            is_payload=is_payload,
+            is_payload=message is not None,
             data=data,
             schema=self._schema,
+            message=message,
+            row=location.row,
         )
 
     def _verify(self, location: Location, data: pa.Buffer) -> None:

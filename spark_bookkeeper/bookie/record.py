@@ -236,7 +236,10 @@ def encode_copy(
     ordered = [*rows, *batches]
     messages: list[Buffer] = []
     if rows:
-        messages.append(payload_message(encoding, [bytes(entry.data) for entry in rows]))
+        messages.append(
+            _shared_message(rows)
+            or payload_message(encoding, [bytes(entry.data) for entry in rows])
+        )
     encoded = EncodedEntries(
         messages=(*messages, *(entry.data for entry in batches)),
         row_count=len(rows),
@@ -263,6 +266,17 @@ def encode_copy(
     ids += [entry_id for part in parts for entry_id in part.entry_ids]
     name = f"{min(ids)}-{max(ids)}-{identity.hexdigest()[:32]}.arrow"
     return name, _encode(key, encoding, header, encoded, parts)
+
+
+def _shared_message(rows: Sequence[StoredEntry]) -> Buffer | None:
+    """The message that payloads were read from, if it holds them in this order and no others."""
+    message = rows[0].message
+    if message is None:
+        return None
+    if any(entry.message is not message or entry.row != n for n, entry in enumerate(rows)):
+        return None
+    batch = pa.ipc.read_record_batch(pa.py_buffer(message), rows[0].schema)
+    return message if batch.num_rows == len(rows) else None
 
 
 def _encode(

@@ -7,12 +7,13 @@ slot and never disturbs a writer (SLOT-LOG "Copies").
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from spark_bookkeeper.bookie.entry import PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.client.holdings import crosswise, locate, read_verified, verify
+from spark_bookkeeper.client.runtime import Runtime
 from spark_bookkeeper.errors import (
     BookieError,
     BookieUnavailableError,
@@ -20,6 +21,7 @@ from spark_bookkeeper.errors import (
     EntryUnreadableError,
 )
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.reader import Reader, Unreadable
 
@@ -29,8 +31,11 @@ COPY_BYTES = 8 << 20
 COPY_ENTRIES = 16_384
 """And at most so many."""
 
+FILES_AT_ONCE = 4
+"""Written at once for one share: some are read or read back while others are synced."""
+
 Throttle = Callable[[int], None]
-"""Called with bytes about to be copied; waits while they are too many."""
+"""Called with bytes about to be copied; waits while they are too many. Any thread calls."""
 
 
 class TargetError(Exception):
@@ -46,6 +51,7 @@ def no_throttle(size_bytes: int) -> None:
 
 
 def copy_entries(
+    runtime: Runtime,
     ledger_id: LedgerId,
     quorum: Quorum,
     ensemble: tuple[BookieId, ...],
@@ -57,7 +63,8 @@ def copy_entries(
 ) -> int:
     """Copy entries of one fragment to a bookie, durably, and read them back.
 
-    What the target holds already, verified, is not copied again.
+    What the target holds already, verified, is not copied again. Several files are under way at
+    once: while one is synced, the next is read, and another is read back.
 
     Args:
         entries: ascending, at least one.
@@ -82,7 +89,7 @@ def copy_entries(
     while wanted:
         asks = reader.next()
         if isinstance(asks, Unreadable):
-            run = _CopyRun(next(iter(sources.values()), target), target, throttle)
+            run = _CopyRun(runtime, next(iter(sources.values()), target), target, throttle)
             done = run.copy_crosswise(list(sources.values()), reader.waiting)
             if asks.entry_id not in done:
                 raise _unreadable(ledger_id, asks)
@@ -92,31 +99,47 @@ def copy_entries(
         if not asks:
             break
         for ask in asks:
-            run = _CopyRun(sources[ask.position], target, throttle)
+            run = _CopyRun(runtime, sources[ask.position], target, throttle)
             done, refused = run.copy(ask.entries)
             copied += run.copied_bytes
             reader.delivered(done)
             for entry_id, cause in refused.items():
                 reader.refused(ask.position, [entry_id], cause)
     if wanted:
-        _, refused = verify(target, entries)
-        if refused:
-            entry_id, cause = next(iter(refused.items()))
-            raise TargetError(
-                BookieUnavailableError(
-                    f"bookie {target.bookie_id}: {len(refused)} entries copied there cannot be "
-                    "read "
-                    f"back, entry {entry_id} first: {cause}",
-                    bookie_id=target.bookie_id,
-                )
-            )
+        _check_found(target, wanted)
     return copied
+
+
+def _check_found(target: LedgerLog, entries: Sequence[EntryId]) -> None:
+    """Whoever looks for the copies finds them. Every file was read back when it was written."""
+    refused: Mapping[EntryId, str] = {}
+    try:
+        index = locate(target, entries)
+        if target.encoding.digest_type is DigestType.MAC:
+            # A part is compared by its checksum, which anybody can make; a keyed digest says more.
+            _, refused = verify(target, entries, index)
+        elif any(place is None for place in index.first_places(entries)):
+            refused = {e: "it is not found there" for e in entries if e not in index}
+    except BookKeeperError as error:
+        raise TargetError(error) from error
+    if refused:
+        entry_id, cause = next(iter(refused.items()))
+        raise TargetError(
+            BookieUnavailableError(
+                f"bookie {target.bookie_id}: {len(refused)} entries copied there cannot be read "
+                f"back, entry {entry_id} first: {cause}",
+                bookie_id=target.bookie_id,
+            )
+        )
 
 
 class _CopyRun:
     """Copies from one bookie to another."""
 
-    def __init__(self, source: LedgerLog, target: LedgerLog, throttle: Throttle) -> None:
+    def __init__(
+        self, runtime: Runtime, source: LedgerLog, target: LedgerLog, throttle: Throttle
+    ) -> None:
+        self._runtime = runtime
         self._source = source
         self._target = target
         self._throttle = throttle
@@ -130,38 +153,57 @@ class _CopyRun:
             return [], dict.fromkeys(entries, error.message)
         done = self._copy_parts(index, entries)
         left = [e for e in entries if e not in done]
-        refused = self._copy_inline(index, left)
+        refused = self._copy_inline(self._source, index, left)
         return [e for e in entries if e not in refused], refused
 
     def _copy_parts(self, index: EntryIndex, entries: Sequence[EntryId]) -> set[EntryId]:
         """Whole part files, for all the entries wanted that lie in parts."""
         wanted = set(entries)
-        done: set[EntryId] = set()
-        placed: list[PlacedPart] = []
+        useful: list[PlacedPart] = []
         for part in (part for holding in index.holdings for part in holding.record.parts):
-            inside = wanted.intersection(map(EntryId, part.entry_ids)) - done
-            if not inside:
-                continue
-            self._throttle(part.ref.size_bytes)
-            try:
-                ref = self._target.copy_part(self._source, part.ref)
-            except BookieError as error:
-                if getattr(error, "bookie_id", None) == self._target.bookie_id:
-                    raise TargetError(error) from error
-                continue  # entry by entry then: most of a damaged part may still be good
-            placed.append(PlacedPart(ref, part.entry_ids, part.lengths_after))
-            done |= inside
-            self.copied_bytes += part.ref.size_bytes
+            inside = wanted.intersection(map(EntryId, part.entry_ids))
+            if inside:
+                useful.append(part)
+                wanted -= inside
+        copies = self._runtime.map(self._copy_part, useful, FILES_AT_ONCE)
+        placed = [part for part in copies if part is not None]
         if placed:
             self._write((), placed)
-        return done
+        self.copied_bytes += sum(part.ref.size_bytes for part in placed)
+        return set(entries).intersection(EntryId(e) for part in placed for e in part.entry_ids)
 
-    def _copy_inline(self, index: EntryIndex, entries: Sequence[EntryId]) -> dict[EntryId, str]:
+    def _copy_part(self, part: PlacedPart) -> PlacedPart | None:
+        """A part as it is named at the target, read back; ``None`` if the source's is no good."""
+        self._throttle(part.ref.size_bytes)
+        try:
+            ref = self._target.copy_part(self._source, part.ref)
+            if not self._target.holds_part(ref):
+                raise BookieUnavailableError(
+                    f"bookie {self._target.bookie_id}: {ref.name} is not read back as written",
+                    bookie_id=self._target.bookie_id,
+                )
+        except BookieError as error:
+            if getattr(error, "bookie_id", None) == self._target.bookie_id:
+                raise TargetError(error) from error
+            return None  # entry by entry then: most of a damaged part may still be good
+        return PlacedPart(ref, part.entry_ids, part.lengths_after)
+
+    def _copy_inline(
+        self, source: LedgerLog, index: EntryIndex, entries: Sequence[EntryId]
+    ) -> dict[EntryId, str]:
+        """Entry by entry, in files of ``COPY_BYTES``; why the rest could not be read."""
+
+        def copy(group: Sequence[EntryId]) -> tuple[dict[EntryId, str], int]:
+            found, refused = read_verified(source, group, index)
+            if found:
+                self._write([found[entry_id] for entry_id in sorted(found)], ())
+            return refused, sum(entry.size_bytes for entry in found.values())
+
         refused: dict[EntryId, str] = {}
-        for start in range(0, len(entries), COPY_ENTRIES):
-            found, bad = read_verified(self._source, entries[start : start + COPY_ENTRIES], index)
+        groups = list(_groups(index, entries))
+        for bad, size in self._runtime.map(copy, groups, FILES_AT_ONCE):
             refused |= bad
-            self._write_groups(found)
+            self.copied_bytes += size
         return refused
 
     def copy_crosswise(
@@ -171,33 +213,50 @@ class _CopyRun:
         done: list[EntryId] = []
         for log, index, known in crosswise(logs, entries):
             wanted = [entry_id for entry_id in known if entry_id not in done]
-            for start in range(0, len(wanted), COPY_ENTRIES):
-                found, _ = read_verified(log, wanted[start : start + COPY_ENTRIES], index)
-                self._write_groups(found)
-                done += found
+            refused = self._copy_inline(log, index, wanted)
+            done += [entry_id for entry_id in wanted if entry_id not in refused]
         return done
 
-    def _write_groups(self, found: Mapping[EntryId, StoredEntry]) -> None:
-        group: list[StoredEntry] = []
-        size = 0
-        for entry_id in sorted(found):
-            entry = found[entry_id]
-            if group and size + entry.size_bytes > COPY_BYTES:
-                self._write(group, ())
-                group, size = [], 0
-            group.append(entry)
-            size += entry.size_bytes
-        if group:
-            self._write(group, ())
-
     def _write(self, group: Sequence[StoredEntry], parts: Sequence[PlacedPart]) -> None:
-        size = sum(entry.size_bytes for entry in group)
-        self._throttle(size)
+        self._throttle(sum(entry.size_bytes for entry in group))
         try:
             self._target.write_copy(group, parts)
         except BookKeeperError as error:
             raise TargetError(error) from error
-        self.copied_bytes += size
+
+
+def _groups(index: EntryIndex, entries: Sequence[EntryId]) -> Iterator[list[EntryId]]:
+    """Entries that share a copy file: neighbours, and those that share a message not parted.
+
+    A large message has a file for itself: it is copied as it is, and not encoded again.
+    """
+    group: list[EntryId] = []
+    size = 0
+    for message in _messages(index, entries):
+        more = sum(message.values())
+        is_large = max(size, more) > COPY_BYTES // 2
+        if group and (is_large or len(group) + len(message) > COPY_ENTRIES):
+            yield group
+            group, size = [], 0
+        group += message
+        size += more
+    if group:
+        yield group
+
+
+def _messages(index: EntryIndex, entries: Sequence[EntryId]) -> Iterator[dict[EntryId, int]]:
+    """Runs of entries that lie in one message, each with its size."""
+    run: dict[EntryId, int] = {}
+    before: tuple[str, int] | None = None
+    for entry_id, place in zip(entries, index.first_places(entries), strict=True):
+        at = None if place is None else (place.path, place.offset)
+        if run and (at is None or at != before or len(run) == COPY_ENTRIES):
+            yield run
+            run = {}
+        run[entry_id] = 0 if place is None else place.size
+        before = at
+    if run:
+        yield run
 
 
 def _unreadable(ledger_id: LedgerId, found: Unreadable) -> EntryUnreadableError:

@@ -55,12 +55,12 @@ def recover_ledger(
         MetadataUnavailableError: the close may or may not have happened; repeat.
     """
     found = known or context.store.read_ledger(ledger_id)
-    Ledger.of(ledger_id, found.value)  # another client's ledger is refused before it is flagged
+    ledger = Ledger.of(ledger_id, found.value)  # another client's is refused, and not flagged
     found = update_ledger(context.store, ledger_id, _flag, known=found)
     if found.value.is_closed:
         return found
     try:
-        return _LedgerRecovery(context, Ledger.of(ledger_id, found.value), found).run()
+        return _LedgerRecovery(context, ledger.with_metadata(found.value), found).run()
     except (RecoveryUndecidedError, NotEnoughBookiesError, EntryUnreadableError):
         now = context.store.read_ledger(ledger_id)
         if now.value.is_closed:  # by somebody who met less trouble: all-closes-agree
@@ -121,7 +121,9 @@ class _LedgerRecovery:
 
     def _decide(self) -> Decision:
         verified: set[tuple[int, EntryId]] = set()
-        while True:
+        is_settled = False
+        while not is_settled:  # what is refuted may move the end, and with it what counts
+            is_settled = True
             todo = [
                 (
                     wish.position,
@@ -130,11 +132,10 @@ class _LedgerRecovery:
                 for wish in self._machine.verifications()
             ]
             todo = [(position, entries) for position, entries in todo if entries]
-            if not todo:
-                break
             for position, bad in self._context.runtime.map(self._verify_one, todo):
                 for entry_id, reason in bad.items():
                     self._machine.refute(position, entry_id, reason)
+                    is_settled = False
             verified.update((position, e) for position, entries in todo for e in entries)
         decision = self._machine.decide()
         if isinstance(decision, Undecided):
@@ -192,6 +193,7 @@ class _LedgerRecovery:
         sources = {p: log for p, log in self._logs.items() if log is not target}
         try:
             copy_entries(
+                self._context.runtime,
                 self._ledger.ledger_id,
                 self._ledger.metadata.quorum,
                 self._ensemble,

@@ -116,6 +116,7 @@ class Recovery:
         """What must be read and verified before it counts, as far as it seems to go now."""
         decision = self.decide()
         end = decision.last_entry_id if isinstance(decision, Decision) else decision.entry_id - 1
+        first = self.first_recovered
         return [
             Verify(position, entries)
             for position, answer in sorted(self._fenced().items())
@@ -124,7 +125,7 @@ class Recovery:
                     sorted(
                         entry_id
                         for entry_id in answer.held
-                        if self.first_recovered <= entry_id <= end
+                        if first <= entry_id <= end
                         and self.quorum.holds(position, entry_id)
                         and (position, entry_id) not in self._refuted
                     )

@@ -116,6 +116,7 @@ def _copy(
     target = context.bookies.log(fragment.ensemble[position], ledger)
     target.prepare()
     return copy_entries(
+        context.runtime,
         work.ledger_id,
         quorum,
         fragment.ensemble,

@@ -192,6 +192,7 @@ class _FragmentCopy:
                 continue  # said again, with its reason, if an entry cannot be read without it
         preference = sorted(sources, key=lambda p: (ensemble[p] in self._work.lost, p))
         return copy_entries(
+            self._context.runtime,
             self._work.ledger_id,
             self._ledger.metadata.quorum,
             ensemble,
