@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import pyarrow as pa
+from typing_extensions import Buffer
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart
@@ -217,7 +218,7 @@ class FanOut:
             encoder = PartEncoder(
                 self._plan.key,
                 self._plan.encoding,
-                lambda data: self._send(stripe_class, bytes(data)),
+                lambda data: self._send(stripe_class, data),
             )
             self._encoders[stripe_class] = encoder
         encoder.add(entry)
@@ -247,10 +248,11 @@ class FanOut:
     def _name(self, stripe_class: int) -> str:
         return part_name(self._attempt, self._task, stripe_class)
 
-    def _send(self, stripe_class: int, data: bytes) -> None:
+    def _send(self, stripe_class: int, data: Buffer) -> None:
+        size = memoryview(data).nbytes
         for position in self._plan.quorum.write_set(EntryId(stripe_class)):
             if position in self._channels:
-                self._channels[position].put(_Chunk(stripe_class, data), len(data))
+                self._channels[position].put(_Chunk(stripe_class, data), size)
 
     def _written(self, stripe_class: int, ref: PartRef) -> WrittenPart:
         positions = self._plan.quorum.write_set(EntryId(stripe_class))
@@ -304,7 +306,7 @@ class FanOut:
 @dataclass(frozen=True, slots=True)
 class _Chunk:
     stripe_class: int
-    data: bytes
+    data: Buffer
 
 
 def place(

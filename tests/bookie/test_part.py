@@ -149,19 +149,23 @@ def test_a_part_takes_another_name_where_its_own_is_taken_by_damage(typed: Booki
     assert target.log().copy_part(writer, ref).name == "a-0-0-1.arrow"
 
 
-def test_large_columns_are_passed_on_without_being_gathered() -> None:
+def test_large_entries_are_passed_on_as_they_are_and_small_ones_gathered() -> None:
     pieces: list[int] = []
     encoding = LedgerEncoding(pa.schema([("b", pa.binary())]))
     encoder = PartEncoder(
         LedgerKey(1, "n"), encoding, lambda d: pieces.append(memoryview(d).nbytes)
     )
-    batch = pa.record_batch([pa.array([b"x" * 1000] * 4000)], schema=encoding.schema)
+    large = pa.record_batch([pa.array([b"x" * 1000] * 4000)], schema=encoding.schema)
+    small = pa.record_batch([pa.array([b"x"])], schema=encoding.schema)
 
-    encoder.add(batch)
+    encoder.add(large)
+    for _ in range(100):
+        encoder.add(small)
     ref = encoder.finish("p")
 
     assert sum(pieces) == ref.size_bytes == encoder.size_bytes
-    assert 4_000_000 in pieces
+    assert ref.sizes[0] in pieces
+    assert len(pieces) == 3  # what is before it, the large one, and all the rest
 
 
 def test_rows_of_another_schema_are_refused_with_both_shown() -> None:
