@@ -114,7 +114,8 @@ class Actor:
         """It stops in the middle of whatever it does; returns when it has."""
         self.process.send_signal(signal.SIGSTOP)
         process = psutil.Process(self.process.pid)
-        while process.status() != psutil.STATUS_STOPPED:
+        while (status := process.status()) != psutil.STATUS_STOPPED:
+            assert status != psutil.STATUS_ZOMBIE, f"it ended before: {self.said[-2:]}"
             time.sleep(0.001)
 
     def thaw(self) -> None:
@@ -274,6 +275,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for command in (writing, recovering):
         command.add_argument("--patience-ms", type=int, default=10_000)
     options = parser.parse_args(arguments)
+    # Whoever started the tests in the background may ignore Ctrl-C, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     options.run(options)
 
 

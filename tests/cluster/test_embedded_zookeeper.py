@@ -182,7 +182,8 @@ def test_a_start_that_fails_shows_the_end_of_the_log(tmp_path: Path) -> None:
 
 
 MAKER = """
-import os, sys, time
+import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests may ignore it
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 server = EmbeddedZooKeeper(sys.argv[1])
 server.start()

@@ -205,7 +205,8 @@ def test_its_picture_needs_no_connection(tmp_path: Path) -> None:
 
 
 OWNER = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests may ignore it
 from spark_bookkeeper.cluster.local import LocalCluster
 cluster = LocalCluster(sys.argv[1], bookies=2).start()
 print(cluster.zookeeper.pid, cluster.metadata_uri, flush=True)

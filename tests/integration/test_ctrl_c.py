@@ -19,7 +19,7 @@ from spark_bookkeeper.testing.sessions import connect_without_spark
 
 pytestmark = pytest.mark.integration
 
-QUICK = ("--patience-ms", "2000")
+QUICK = ("--patience-ms", "4000")
 """How long the end of a session with a ZooKeeper that hangs may take."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -29,7 +30,11 @@ from spark_bookkeeper.testing.sessions import connect_without_spark
 
 pytestmark = pytest.mark.integration
 
-IMPATIENT = ClientConfig(metadata_timeout_ms=2_000)
+IMPATIENT = ClientConfig(metadata_timeout_ms=4_000)
+"""Enough to connect, also on a machine that is busy; not enough to wait for one who is away."""
+
+PATIENT = ClientConfig(metadata_timeout_ms=60_000)
+"""More than a server needs to start, however busy the machine is."""
 
 
 @pytest.fixture
@@ -63,7 +68,7 @@ def test_a_writer_goes_on_while_zookeeper_is_stopped_and_closes_when_it_is_back(
 
 
 def test_a_bookie_lost_while_zookeeper_is_away_waits_for_it(own: LocalCluster) -> None:
-    with connect_without_spark(own.metadata_uri) as bk:
+    with connect_without_spark(own.metadata_uri, config=PATIENT) as bk:
         writer = bk.create_ledger()
         writer.append(numbered(0))
         lost = writer.metadata.last_fragment.ensemble[0]
@@ -102,8 +107,9 @@ def test_a_writer_that_cannot_change_its_ensemble_says_what_is_certain(own: Loca
         with pytest.raises(BookKeeperError):
             writer.close()
         hidden.rename(own.root_of(lost))
-        own.zookeeper.start()
+    own.zookeeper.start()
 
+    with connect_without_spark(own.metadata_uri) as bk:
         until(lambda: len(bk.context.store.registrations()) == 4, "the bookies are back")
         bk.open_ledger(writer.ledger_id)
         assert check_numbered_ledger(bk, writer.ledger_id, 0, 1) in (1, 2)
@@ -134,8 +140,8 @@ def test_without_zookeeper_every_call_ends_in_time_and_says_that_nothing_changed
             bk.delete_ledger(writer.ledger_id)
         assert "may or may not have been made: read, then decide" in caught.value.message
 
-        own.zookeeper.start()
-        until(lambda: len(bk.context.store.registrations()) == 4, "the bookies are back")
+    own.zookeeper.start()
+    with connect_without_spark(own.metadata_uri) as bk:
         bk.delete_ledger(writer.ledger_id)  # whether it was deleted then or is now
         with pytest.raises(NoSuchLedgerError):
             bk.ledger(writer.ledger_id)
@@ -149,11 +155,13 @@ def test_a_recovery_interrupted_by_the_loss_of_zookeeper_is_finished_by_the_next
         writer.kill()
         pid = own.zookeeper.pid
         assert pid is not None
-        with Actor("recover", own.metadata_uri, writer.ledger_id, "--patience-ms", 2000) as first:
+        with Actor("recover", own.metadata_uri, writer.ledger_id, "--patience-ms", 4000) as first:
             first.wait_for("connected")
             os.kill(pid, signal.SIGSTOP)  # it hangs: requests are taken and nobody answers
-            _, noise = first.wait()
-            os.kill(pid, signal.SIGCONT)
+            try:
+                _, noise = first.wait()
+            finally:
+                os.kill(pid, signal.SIGCONT)
             assert noise == ""
             told = first.said[-1]
         if "error" in told:
@@ -185,15 +193,27 @@ def test_bookies_whose_session_ended_register_again(tmp_path: Path) -> None:
             assert check_numbered_ledger(bk, writer.ledger_id, 1, 2) == 2
 
 
+def sessions(cluster: LocalCluster) -> int:
+    """How many sessions its ZooKeeper has."""
+    assert cluster.zookeeper.port is not None
+    told = re.search(
+        r"^zk_global_sessions\s+(\d+)", embedded.ask(cluster.zookeeper.port, "mntr"), re.M
+    )
+    assert told is not None
+    return int(told.group(1))
+
+
 def test_a_writer_whose_session_ended_while_it_was_frozen_goes_on(
     own: LocalCluster,
 ) -> None:
-    options = ["--rows", 2000, "--patience-ms", 2000]
+    options = ["--rows", 2000, "--patience-ms", 4000, "--wait"]
     with Actor("write", own.metadata_uri, *options) as writer:
         writer.wait_for("rows", at_least=100)
+        before = sessions(own)
         writer.freeze()
-        time.sleep(4.0)  # longer than its session, which is what the test is about
+        until(lambda: sessions(own) < before, "its session ended")
         writer.thaw()
+        writer.tell("close")
 
         assert writer.wait_for("closed") == 1999  # nobody fenced it
         with connect_without_spark(own.metadata_uri) as bk:
