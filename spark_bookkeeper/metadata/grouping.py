@@ -14,11 +14,11 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from kazoo.exceptions import RolledBackError, RuntimeInconsistency
+from kazoo.exceptions import ConnectionLoss, RolledBackError, RuntimeInconsistency
 
 WRITES_MAX: Final = 64
 BYTES_MAX: Final = 400_000
@@ -30,10 +30,17 @@ Add = Callable[[Any], None]
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    add: Add
+    operations: list[Any]
     size_bytes: int
     answer: Any
     """kazoo's promise, on which the asker waits."""
+
+
+@dataclass(eq=False, slots=True)
+class _Group:
+    """The writes of one transaction."""
+
+    writes: list[_Write] = field(default_factory=list)
 
 
 class GroupedWrites:
@@ -43,8 +50,7 @@ class GroupedWrites:
         self._client = client
         self._lock = threading.Lock()
         self._waiting: deque[_Write] = deque()
-        self._under_way = 0
-        """Transactions without an answer."""
+        self._under_way: set[_Group] = set()
 
     def ask(self, add: Add, size_bytes: int = 0) -> Any:
         """Ask for a write, now or with the next ones; kazoo's promise of its result."""
@@ -57,59 +63,78 @@ class GroupedWrites:
         self._take(add, 0)
 
     def _take(self, add: Add, size_bytes: int) -> _Write:
-        write = _Write(add, size_bytes, self._client.handler.async_result())
+        alone = self._client.transaction()
+        add(alone)
+        write = _Write(alone.operations, size_bytes, self._client.handler.async_result())
         with self._lock:
             self._waiting.append(write)
         return write
 
     def _go_on(self) -> None:
         """Send what has gathered, unless something is under way."""
-        group: list[_Write] = []
-        with self._lock:
-            if self._under_way or not self._waiting:
-                return
-            size = 0
-            while self._waiting and len(group) < WRITES_MAX:
-                size += self._waiting[0].size_bytes
-                if group and size > BYTES_MAX:
-                    break
-                group.append(self._waiting.popleft())
-            self._under_way += 1
-        self._send(group)
+        group = _Group()
+        try:
+            with self._lock:
+                if self._under_way or not self._waiting:
+                    return
+                self._under_way.add(group)
+                size = 0
+                while self._waiting and len(group.writes) < WRITES_MAX:
+                    size += self._waiting[0].size_bytes
+                    if group.writes and size > BYTES_MAX:
+                        break
+                    group.writes.append(self._waiting.popleft())
+            self._send(group)
+        except BaseException:
+            # Ctrl-C in a notebook: it may have been sent or not, and others must go on.
+            self._lose(group, ConnectionLoss())
+            raise
 
-    def _send(self, group: list[_Write]) -> None:
+    def _send(self, group: _Group) -> None:
         transaction = self._client.transaction()
-        for write in group:
-            write.add(transaction)
+        for write in group.writes:
+            transaction.operations.extend(write.operations)
         transaction.commit_async().rawlink(partial(self._answered, group))
 
-    def _answered(self, group: list[_Write], request: Any) -> None:
+    def _answered(self, group: _Group, request: Any) -> None:
         try:
             results = request.get_nowait()
         except Exception as error:  # noqa: BLE001  (handed to those who asked)
-            with self._lock:
-                # What waits is not sent on a later connection: who asked would long believe
-                # that it is over. kazoo does the same with what it has not sent yet.
-                group = [*group, *self._waiting]
-                self._waiting.clear()
-                self._under_way -= 1
-            for write in group:
-                write.answer.set_exception(error)
+            self._lose(group, error)
             return
         is_refused = any(isinstance(result, Exception) for result in results)
-        others: list[_Write] = []
+        again: list[_Group] = []
         with self._lock:
+            if group not in self._under_way:
+                return  # lost to whoever asked, and they were told so
+            self._under_way.remove(group)
             if is_refused:
-                others = [w for w, r in zip(group, results, strict=True) if _is_bystander(r)]
-            self._under_way += len(others) - 1
-        for write in others:
-            self._send([write])
+                both = zip(group.writes, results, strict=True)
+                again = [_Group([write]) for write, result in both if _is_bystander(result)]
+                self._under_way.update(again)
+        for alone in again:
+            self._send(alone)
         self._go_on()
-        for write, result in zip(group, results, strict=True):
+        for write, result in zip(group.writes, results, strict=True):
             if not is_refused:
                 write.answer.set(result)
             elif not _is_bystander(result):
                 write.answer.set_exception(result)
+
+    def _lose(self, group: _Group, error: Exception) -> None:
+        """Whether the writes of a group were made is not known.
+
+        What waits is told the same, and not sent on a later connection: who asked would long
+        believe that it is over. kazoo does so with what it has not sent yet.
+        """
+        with self._lock:
+            if group not in self._under_way:
+                return
+            self._under_way.remove(group)
+            lost = [*group.writes, *self._waiting]
+            self._waiting.clear()
+        for write in lost:
+            write.answer.set_exception(error)
 
 
 def _is_bystander(result: object) -> bool:

@@ -28,6 +28,8 @@ class Client:
         self.handler = self
         self.sent: list[list[str]] = []
         self._unanswered: list[AsyncResult] = []
+        self.interrupt: str | None = None
+        """When the next request is interrupted: "before" it is sent, or "after"."""
 
     def async_result(self) -> AsyncResult:
         return AsyncResult(self)
@@ -36,8 +38,11 @@ class Client:
         return Transaction(self)
 
     def commit(self, names: list[str]) -> AsyncResult:
+        when, self.interrupt = self.interrupt, None
+        if when == "before":
+            raise KeyboardInterrupt
         self.sent.append(names)
-        self._unanswered.append(self.async_result())
+        self._unanswered.append(Interrupting(self) if when == "after" else self.async_result())
         return self._unanswered[-1]
 
     def answer(self, *results: object) -> None:
@@ -49,13 +54,21 @@ class Client:
         self._unanswered.pop(0).set_exception(ConnectionLoss())
 
 
+class Interrupting(AsyncResult):  # type: ignore[misc]  # kazoo has no types
+    """Ctrl-C comes when the request is on its way and its answer is waited for."""
+
+    def rawlink(self, callback: Callable[[AsyncResult], None]) -> None:
+        super().rawlink(callback)
+        raise KeyboardInterrupt
+
+
 class Transaction:
     def __init__(self, client: Client) -> None:
-        self.names: list[str] = []
+        self.operations: list[str] = []
         self._client = client
 
     def commit_async(self) -> AsyncResult:
-        return self._client.commit(self.names)
+        return self._client.commit(self.operations)
 
 
 @pytest.fixture
@@ -69,7 +82,7 @@ def writes(client: Client) -> GroupedWrites:
 
 
 def _named(name: str) -> Callable[[Any], None]:
-    return lambda transaction: transaction.names.append(name)
+    return lambda transaction: transaction.operations.append(name)
 
 
 def test_a_write_alone_is_sent_at_once(client: Client, writes: GroupedWrites) -> None:
@@ -182,3 +195,32 @@ def test_a_transaction_is_bounded(client: Client, writes: GroupedWrites) -> None
     assert client.sent[3] == ["a"], "one that is larger than the rest may be goes alone"
     client.answer()
     assert client.sent[4] == ["b"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_interrupt_while_sending_leaves_doubt_and_holds_up_nobody(
+    client: Client, writes: GroupedWrites, when: str
+) -> None:
+    writes.ask_sometime(_named("a"))
+    client.interrupt = when
+
+    with pytest.raises(KeyboardInterrupt):
+        writes.ask(_named("b"))
+
+    answer = writes.ask(_named("c"))
+    if when == "after":
+        client.answer()  # nobody waits for a and b any more
+    assert client.sent[-1:] == [["c"]]
+    client.answer()
+    assert answer.get_nowait() == "c"
+
+
+def test_what_cannot_be_asked_for_holds_up_nobody(client: Client, writes: GroupedWrites) -> None:
+    def wrong(transaction: object) -> None:
+        raise TypeError
+
+    with pytest.raises(TypeError):
+        writes.ask(wrong)
+
+    writes.ask(_named("a"))
+    assert client.sent == [["a"]]
