@@ -24,6 +24,9 @@ WRITES_MAX: Final = 64
 BYTES_MAX: Final = 400_000
 """Of all nodes' data in a transaction that holds several writes."""
 
+_OF_OTHERS: Final = (RolledBackError, RuntimeInconsistency)
+"""What a write is told that was undone, or not tried, because of another in its transaction."""
+
 Add = Callable[[Any], None]
 """Adds one write to kazoo's transaction."""
 
@@ -97,29 +100,31 @@ class GroupedWrites:
         transaction.commit_async().rawlink(partial(self._answered, group))
 
     def _answered(self, group: _Group, request: Any) -> None:
+        others: list[_Group] = []
+        ended: list[tuple[_Write, Any]] = []
         try:
             results = request.get_nowait()
+            for write, result in zip(group.writes, results, strict=True):
+                if len(results) > 1 and isinstance(result, _OF_OTHERS):
+                    others.append(_Group([write]))
+                else:
+                    ended.append((write, result))
         except Exception as error:  # noqa: BLE001  (handed to those who asked)
             self._lose(group, error)
             return
-        is_refused = any(isinstance(result, Exception) for result in results)
-        again: list[_Group] = []
         with self._lock:
             if group not in self._under_way:
                 return  # lost to whoever asked, and they were told so
             self._under_way.remove(group)
-            if is_refused:
-                both = zip(group.writes, results, strict=True)
-                again = [_Group([write]) for write, result in both if _is_bystander(result)]
-                self._under_way.update(again)
-        for alone in again:
-            self._send(alone)
+            self._under_way.update(others)
+        for other in others:
+            self._send(other)
         self._go_on()
-        for write, result in zip(group.writes, results, strict=True):
-            if not is_refused:
-                write.answer.set(result)
-            elif not _is_bystander(result):
+        for write, result in ended:
+            if isinstance(result, Exception):
                 write.answer.set_exception(result)
+            else:
+                write.answer.set(result)
 
     def _lose(self, group: _Group, error: Exception) -> None:
         """Whether the writes of a group were made is not known.
@@ -135,8 +140,3 @@ class GroupedWrites:
             self._waiting.clear()
         for write in lost:
             write.answer.set_exception(error)
-
-
-def _is_bystander(result: object) -> bool:
-    """Whether a write was undone, or not tried, because of another one in its transaction."""
-    return isinstance(result, (RolledBackError, RuntimeInconsistency))

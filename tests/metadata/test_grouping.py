@@ -135,13 +135,17 @@ def test_one_that_is_refused_takes_no_other_with_it(client: Client, writes: Grou
         answers[3].get_nowait()
 
 
-def test_one_that_is_refused_alone_has_its_error(client: Client, writes: GroupedWrites) -> None:
+@pytest.mark.parametrize("error", [NoNodeError, RuntimeInconsistency])
+def test_one_that_is_refused_alone_has_its_error(
+    client: Client, writes: GroupedWrites, error: type[Exception]
+) -> None:
     answer = writes.ask(_named("a"))
 
-    client.answer(NoNodeError())
+    client.answer(error())
 
-    with pytest.raises(NoNodeError):
+    with pytest.raises(error):
         answer.get_nowait()
+    assert client.sent == [["a"]]
 
 
 def test_what_is_asked_for_waits_for_those_that_are_sent_again(
