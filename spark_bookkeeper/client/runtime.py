@@ -104,7 +104,14 @@ class _ThreadTask:
 
 
 class ThreadRuntime:
-    """The real clock, operating-system randomness, daemon threads."""
+    """The real clock, operating-system randomness, daemon threads.
+
+    Args:
+        map_width: ``map`` does no more at once, whatever it is asked.
+    """
+
+    def __init__(self, map_width: int | None = None) -> None:
+        self._map_width = map_width
 
     def now(self) -> float:
         return time.monotonic()
@@ -133,7 +140,7 @@ class ThreadRuntime:
         return future.result(timeout)
 
     def map(self, function: Callable[[Any], T], items: list[Any], width: int = 16) -> list[T]:
-        return parallel_map(self, function, items, width)
+        return parallel_map(self, function, items, min(width, self._map_width or width))
 
 
 def parallel_map(

@@ -17,9 +17,9 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
-from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.underreplication import entries_at, live_copies, missing_replicas
-from spark_bookkeeper.replication.recover_ledgers import recover_one
+from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_one
 from spark_bookkeeper.replication.report import RecoveryReport, Row
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
@@ -72,7 +72,8 @@ def recover_bookie(
         if wish.skip_open_ledgers:
             skipped = {i for i in opened if affected[i].value.state is LedgerState.OPEN}
             opened = [i for i in opened if i not in skipped]
-        rows += runner.run("recovering open ledgers", opened, recover_one, progress)
+        recoveries = [RecoverWork(i, affected[i]) for i in opened]
+        rows += runner.run("recovering open ledgers", recoveries, recover_one, progress)
         again = context.store.read_ledgers(opened)
         affected |= {i: m for i, m in again if m is not None}
         work = _work(affected, wish, runner.width)
@@ -176,6 +177,7 @@ def _work(
                 wish.target,
                 wish.even_if_alive,
                 wish.bytes_per_second,
+                _size_bytes(found.value, fragment),
             )
             pieces.append((live_copies(found.value.quorum, fragment, wish.bookies), piece))
     pieces.sort(key=lambda pair: pair[0])
@@ -183,6 +185,17 @@ def _work(
         return [piece for _, piece in pieces]
     share = max(1, wish.bytes_per_second // max(1, min(width, len(pieces))))
     return [replace(piece, bytes_per_second=share) for _, piece in pieces]
+
+
+def _size_bytes(metadata: LedgerMetadata, fragment: FragmentRange) -> int:
+    """About how much a bookie has of a fragment: entries are taken to be of one size."""
+    if not metadata.length_bytes or metadata.last_entry_id is None:
+        return 0  # not known while the ledger is not closed
+    assert fragment.last_entry_id is not None
+    entries = fragment.last_entry_id - fragment.first_entry_id + 1
+    quorum = metadata.quorum
+    share = entries * quorum.write_quorum_size / quorum.ensemble_size
+    return round(metadata.length_bytes * share / (metadata.last_entry_id + 1))
 
 
 def _planned(ledger_id: LedgerId, metadata: LedgerMetadata, wish: BookieRecovery) -> Iterable[Row]:

@@ -23,6 +23,7 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
     NotEnoughBookiesError,
 )
+from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
@@ -43,6 +44,8 @@ class FragmentWork:
     target: BookieId | None
     even_if_alive: bool
     bytes_per_second: int | None
+    size_bytes: int = 0
+    """Of one share, about, where it is known; so work can be shared out."""
 
 
 def rereplicate_fragment(context: ClientContext, work: FragmentWork) -> Sequence[Row]:
@@ -66,18 +69,24 @@ def rereplicate_fragment(context: ClientContext, work: FragmentWork) -> Sequence
         return [
             _left(work, fragment, "the ledger is not closed and its writer may be writing here")
         ]
-    return _FragmentCopy(context, work, ledger, fragment).run()
+    return _FragmentCopy(context, work, ledger, fragment, found).run()
 
 
 class _FragmentCopy:
     def __init__(
-        self, context: ClientContext, work: FragmentWork, ledger: Ledger, fragment: FragmentRange
+        self,
+        context: ClientContext,
+        work: FragmentWork,
+        ledger: Ledger,
+        fragment: FragmentRange,
+        known: Versioned[LedgerMetadata] | None = None,
     ) -> None:
         assert fragment.last_entry_id is not None, "R13: only where the writer cannot be writing"
         self._context = context
         self._work = work
         self._ledger = ledger
         self._fragment = fragment
+        self._known = known
         self._last = fragment.last_entry_id
         self._alive = context.bookies.registrations()
         self._replaced_by_others: set[str] = set()
@@ -263,7 +272,8 @@ class _FragmentCopy:
                 refusal.append(error.message)
                 return None
 
-        update_ledger(self._context.store, self._work.ledger_id, replaced)
+        store = self._context.store
+        update_ledger(store, self._work.ledger_id, replaced, known=self._known)
         return refusal[0] if refusal else None
 
 

@@ -2,18 +2,24 @@
 
 Items are pickled values, and what to do with them is a function of this package. Work waits for
 syncs and for ZooKeeper far more than it computes, so every task does several items side by side.
+
+A task costs Spark some 50 ms, whatever it does: as much as a dozen small ledgers. So there are
+few, unless there is much to do.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from typing_extensions import override
 
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.replication.report import Row
 from spark_bookkeeper.replication.runner import Item, Progress, Runner, Work, carry_out, left
@@ -23,14 +29,18 @@ from spark_bookkeeper.spark.workers import task_context
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ITEMS_AT_ONCE: Final = 8
-"""Within one task."""
+ITEMS_AT_ONCE: Final = 16
+"""Within one task. With so many, what an item could do side by side it does in turn: more threads
+would only wait for each other."""
 
 ITEMS_PER_JOB: Final = 4096
 """The items of a job travel in its closure, which must stay small."""
 
-ITEMS_PER_TASK: Final = 32
-"""More tasks than cores, so that progress can be seen and a slow item holds up few others."""
+ITEMS_PER_TASK: Final = 256
+"""With more items there are more tasks than cores, so that progress can be seen."""
+
+BYTES_PER_TASK: Final = 256 << 20
+"""The same for items that say how large they are (``size_bytes``)."""
 
 RESULT_SCHEMA: Final = "item int, rows binary"
 
@@ -91,7 +101,7 @@ class SparkRunner(Runner):
         work: Work[Item],
         on_tasks: Callable[[int, int], None],
     ) -> list[Row]:
-        tasks = min(len(items), max(4 * parallelism(self._spark), len(items) // ITEMS_PER_TASK))
+        tasks = task_count(items, parallelism(self._spark))
         # Dealt out in turn: the first items are the urgent ones, and every task begins with some.
         packs = [
             [(i, pickle.dumps(items[i])) for i in range(n, len(items), tasks)] for n in range(tasks)
@@ -110,6 +120,12 @@ class SparkRunner(Runner):
         return found
 
 
+def task_count(items: Sequence[Any], cores: int) -> int:
+    """How many tasks share these items: one for each core, and more only where it pays."""
+    size = sum(getattr(item, "size_bytes", 0) for item in items)
+    return min(len(items), max(cores, len(items) // ITEMS_PER_TASK, size // BYTES_PER_TASK))
+
+
 def _task(
     connection: Connection, packs: Sequence[Sequence[tuple[int, bytes]]], work: Work[Any]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -120,8 +136,11 @@ def _task(
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 pack = list(packs[number])
+                inside = context
+                if len(pack) >= ITEMS_AT_ONCE:
+                    inside = replace(context, runtime=ThreadRuntime(map_width=1))
                 rows = context.runtime.map(
-                    lambda pair: pickle.dumps(_do(work, context, pickle.loads(pair[1]))),
+                    partial(_pickled, work, inside),
                     pack,
                     ITEMS_AT_ONCE,
                 )
@@ -134,6 +153,10 @@ def _task(
                 )
 
     return run
+
+
+def _pickled(work: Work[Any], context: ClientContext, pair: tuple[int, bytes]) -> bytes:
+    return pickle.dumps(_do(work, context, pickle.loads(pair[1])))
 
 
 def _do(work: Work[Any], context: ClientContext, item: Any) -> Sequence[Row]:

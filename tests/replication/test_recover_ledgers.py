@@ -6,7 +6,11 @@ from spark_bookkeeper.client import ledgers
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.replication.recover_ledgers import recover_ledgers
+from spark_bookkeeper.replication.recover_ledgers import (
+    RecoverWork,
+    recover_ledgers,
+    recover_one,
+)
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground
 
@@ -79,3 +83,21 @@ def test_a_ledger_that_must_wait_is_left_with_its_blockers_and_holds_up_nobody(
     ground.start(a)
     ground.start(b)
     assert recover_ledgers(client, LocalRunner(client), None).is_complete
+
+
+def test_what_changed_since_it_was_planned_is_noticed(ground: Ground) -> None:
+    left, gone = (ledgers.create_ledger(ground.context, USUAL) for _ in range(2))
+    left.append(b"a")
+    client = ground.client()
+    planned = [
+        RecoverWork(writer.ledger_id, client.store.read_ledger(writer.ledger_id))
+        for writer in (left, gone)
+    ]
+    left.append(b"b")
+    left.close()
+    client.store.delete_ledger(gone.ledger_id)
+
+    rows = [row for work in planned for row in recover_one(client, work)]
+
+    assert [(r.status, r.last_entry_id) for r in rows] == [("closed", 1), ("gone", None)]
+    assert client.store.read_ledger(left.ledger_id).value.last_entry_id == 1

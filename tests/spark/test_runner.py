@@ -15,7 +15,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.replication.report import Row
 from spark_bookkeeper.spark.job import collect, first_line
-from spark_bookkeeper.spark.runner import SparkRunner
+from spark_bookkeeper.spark.runner import SparkRunner, task_count
 from spark_bookkeeper.spark.workers import task_context
 
 pytestmark = pytest.mark.spark
@@ -128,3 +128,16 @@ def test_an_error_of_spark_is_told_in_one_line() -> None:
 
     assert first_line(error) == "[NOPE] It is not"
     assert first_line(RuntimeError("")) == "RuntimeError"
+
+
+def test_there_are_few_tasks_unless_there_is_much_to_do() -> None:
+    @dataclass(frozen=True)
+    class Large:
+        size_bytes: int
+
+    small = list(range(100))
+    assert task_count(small[:1], cores=4) == 1
+    assert task_count(small, cores=4) == 4
+    assert task_count(small * 41, cores=4) == 4100 // 256, "many items: progress can be seen"
+    assert task_count([Large(1 << 30)] * 3, cores=2) == 3, "large ones: each its own"
+    assert task_count([Large(1 << 20)] * 100, cores=2) == 2
