@@ -181,6 +181,7 @@ def test_a_lost_answer_leaves_all_of_them_in_doubt_and_sends_nothing_later(
             answer.get_nowait()
     assert client.sent == [["a"], ["b", "c"]], "who asked for d believes that it is over"
     answer = writes.ask(_named("e"))
+    assert client.sent[2:] == [["e"]]
     client.answer()
     assert answer.get_nowait() == "e"
 
