@@ -1,8 +1,7 @@
 """The adds of one open ledger: carries out what ``protocol.writer.Writer`` decides.
 
-Every bookie of the ensemble has a lane with a task of its own. Entries are pushed under one
-lock; the lanes take what has gathered, store it, and report to the machine, whose commands are
-carried out here: acknowledge, change the ensemble, give up.
+Entries are pushed under one lock, and the lanes send them. What lanes report goes to the machine,
+whose commands are carried out here: acknowledge, change the ensemble, give up.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from typing_extensions import assert_never
 
-from spark_bookkeeper.client.bell import Bell
 from spark_bookkeeper.client.bulk import BulkPlan, TaskResult, place
 from spark_bookkeeper.client.delivery import Delivery
 from spark_bookkeeper.client.ensemble import change_ensemble, check_open, fenced_error
-from spark_bookkeeper.client.lane import Group, Lane
+from spark_bookkeeper.client.lanes import Lanes
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.pending import PendingEntries
 from spark_bookkeeper.client.promise import Promise
@@ -53,6 +51,7 @@ from spark_bookkeeper.protocol.writer import (
 
 if TYPE_CHECKING:
     from spark_bookkeeper.client.context import ClientContext
+    from spark_bookkeeper.client.lane import Group, Lane
     from spark_bookkeeper.client.runtime import Condition
 
 ACKS_KEPT = 10_000
@@ -87,22 +86,16 @@ class Adds:
         self._config = context.config
         self._max_pending_bytes = context.config.max_pending_bytes
         self._versioned = versioned
-        self._token = self._runtime.token()
         self._quorum = ledger.metadata.quorum
         self._changed: Condition = self._runtime.condition()
         self._pending = PendingEntries()
-        self._groups: dict[EntryId, Group] = {}
-        self._lanes: dict[int, Lane] = {}
-        self._idle: list[Lane] = []
-        """Lanes that wait to be rung for."""
         self._is_started = False
         self._is_closing = False
         self._is_ended = False
-        self._over = Bell(self._runtime)
-        """Rung at the end, and when the writer failed."""
         self._is_bulk_running = False
         self._delivery = Delivery(self._changed, self._runtime)
         self._promises = self._delivery.promises
+        self._lanes = Lanes(context, self._changed, self._pending, self._delivery, self)
         self._left: dict[BookieId, str] = {}
         self._error: BookKeeperError | None = None
         self._acks: deque[SlotAck] = deque(maxlen=ACKS_KEPT)
@@ -122,7 +115,7 @@ class Adds:
             for payload, size in zip(payloads, sizes, strict=True):
                 self._pending.push(payload, size, now)
             # Without rows: answered behind what was appended before.
-            self._wake_lanes()
+            self._lanes.wake()
             return Promise(self._promises, self._pending.last)
 
     def push_payload(self, payload: bytes, expected: int | None) -> Future[int]:
@@ -140,15 +133,15 @@ class Adds:
             ):
                 self._admit(size, expected)
             entry_id = pending.push(payload, size, self._runtime.now())
-            if self._idle:
-                self._wake_lanes()
+            if self._lanes.idle:
+                self._lanes.wake()
         return Promise(self._promises, entry_id)
 
     def begin_bulk(self, expected: int | None) -> BulkPlan:
         """Hold the next entry id for a bulk append; other appends wait until ``end_bulk``."""
         with self._changed:
             self._admit(0, expected)
-            while len(self._lanes) < self._quorum.ensemble_size:
+            while len(self._lanes.by_position) < self._quorum.ensemble_size:
                 self._changed.wait()  # a bookie is being replaced
                 self._admit(0, expected)
             plan = BulkPlan(
@@ -158,7 +151,7 @@ class Adds:
                 first_entry_id=EntryId(self._pending.last + 1),
                 targets=tuple(
                     (p, lane.bookie, lane.incarnation, self._context.bookies.root_uri(lane.bookie))
-                    for p, lane in sorted(self._lanes.items())
+                    for p, lane in sorted(self._lanes.by_position.items())
                 ),
                 entry_target_bytes=self.ledger.entry_target_bytes,
             )
@@ -174,11 +167,11 @@ class Adds:
                 raise self._error
             block, sizes = place(plan, results, self._pending.length)
             self._pending.push_block(block, sizes, self._runtime.now())
-            self._wake_lanes()
+            self._lanes.wake()
             for position, bookie, cause in _failed_targets(results):
-                lane = self._lanes.get(position)
+                lane = self._lanes.by_position.get(position)
                 if lane is not None and lane.bookie == bookie:
-                    self._lose(lane, cause)
+                    self.lose(lane, cause)
             future = Promise(self._promises, self._pending.last)
         self._delivery.deliver()
         return future
@@ -225,11 +218,6 @@ class Adds:
                 "Use append_async() there, and wait in another thread"
             )
 
-    def _wake_lanes(self) -> None:
-        for lane in self._idle:
-            lane.bell.ring()
-        self._idle.clear()
-
     @property
     def last_add_pushed(self) -> EntryId:
         """The last entry taken; the machine hears of it when a lane does."""
@@ -262,7 +250,7 @@ class Adds:
         with self._changed:
             self._is_closing = True
             while self._error is None and (
-                self._has_pending() or self._is_bulk_running or self._is_any_lane_behind()
+                self._has_pending() or self._is_bulk_running or self._lanes.is_any_behind
             ):
                 self._changed.wait()
             self._end()
@@ -297,145 +285,54 @@ class Adds:
 
     def _end(self) -> None:
         self._is_ended = True
-        self._over.ring()
-        for lane in self._lanes.values():
-            lane.retire()
-        self._lanes.clear()
+        self._lanes.end()
         self._changed.notify_all()
 
     def _has_pending(self) -> bool:
         return self.machine.last_add_confirmed < self._pending.last
 
-    def _is_any_lane_behind(self) -> bool:
-        return any(lane.next_entry <= self._pending.last for lane in self._lanes.values())
-
-    # Lanes
-
     def _start(self) -> None:
         """Start the lanes with the first append."""
         self._is_started = True
         self._carry_out(self.machine.start())
-        self._runtime.spawn("writer-watch", self._watch)
+        self._lanes.watch()
 
-    def _run_lane(self, lane: Lane) -> None:
-        while True:
-            with self._changed:
-                if not lane.is_active():
-                    return
-                group = self._take(lane)
-                if group is None:
-                    self._idle.append(lane)
-                else:
-                    lane.sending_since = self._runtime.now()
-            if group is None:
-                lane.bell.wait()
-                continue
-            error: BookKeeperError | None = None
-            try:
-                lane.store(group)
-            except BookKeeperError as caught:
-                error = caught
-            except Exception as caught:  # noqa: BLE001  (whatever it was, nobody may wait for ever)
-                error = AppendFailedError(f"{type(caught).__name__}: {caught}")
-            with self._changed:
-                lane.sending_since = None
-                if not lane.is_active():
-                    return
-                if error is None:
-                    self._stored(lane, group)
-                elif isinstance(error, LedgerFencedError):
-                    confirmed = self.machine.last_add_confirmed
-                    self._error = fenced_error(self.ledger, confirmed, error.message)
-                    self._carry_out(self.machine.step(BookieFenced(lane.position, lane.bookie)))
-                else:
-                    self._lose(lane, error.message)
-                self._changed.notify_all()
-            try:
-                self._delivery.deliver()
-            except BaseException:  # a callback ends this thread, and the lane needs another
-                if error is None:
-                    self._spawn_lane(lane)
-                raise
-            if error is not None:
-                return
+    # What lanes report; the lock is held
 
-    def _take(self, lane: Lane) -> Group | None:
-        """What a lane sends next; a group that another lane took first is shared."""
-        if lane.next_entry > self._pending.last:
-            return None
-        group = self._groups.get(lane.next_entry)
-        if group is not None:
-            return group
+    def take(self) -> EntryId:
+        """A lane takes what is pending: now the machine hears of it."""
         added = self._pending.last - self.machine.last_add_pushed
         if added:
             self.machine.step(AddRequested(added))
-        config = self._config
-        run = self._pending.run(lane.next_entry, config.max_group_entries, config.max_group_bytes)
-        confirmed = self.machine.last_add_confirmed
-        group = Group(self.ledger, self._token, run, confirmed, self._runtime)
-        self._groups[group.first] = group
-        return group
+        return self.machine.last_add_confirmed
 
-    def _stored(self, lane: Lane, group: Group) -> None:
+    def stored(self, lane: Lane, group: Group) -> None:
+        """A bookie stores its entries of a group."""
         lane.next_entry = EntryId(group.last + 1)
         waited_ms = (self._runtime.now() - group.pushed_at) * 1000
         ack = SlotAck(lane.bookie, lane.position, group.first, group.last, waited_ms)
         self._acks.append(ack)
         self._carry_out(self.machine.step(Stored(lane.position, lane.bookie, group.last)))
-        self._forget()
+        self._lanes.forget(self.machine.last_add_confirmed)
 
-    def _lose(self, lane: Lane, cause: str) -> None:
+    def failed(self, lane: Lane, error: BookKeeperError) -> None:
+        """A bookie met a fence, or is lost."""
+        if isinstance(error, LedgerFencedError):
+            confirmed = self.machine.last_add_confirmed
+            self._error = fenced_error(self.ledger, confirmed, error.message)
+            self._carry_out(self.machine.step(BookieFenced(lane.position, lane.bookie)))
+        else:
+            self.lose(lane, error.message)
+
+    def lose(self, lane: Lane, cause: str) -> None:
         """A bookie is lost to this writer, for good."""
         if not lane.is_active():
             return
-        lane.retire()
         self._left[lane.bookie] = f"lost to this writer: {cause}"
-        if self._lanes.get(lane.position) is lane:
-            del self._lanes[lane.position]
+        self._lanes.drop(lane)
         if self._is_closing and not self._has_pending():
             return  # everything is acknowledged; re-replication will fill what is missing
         self._carry_out(self.machine.step(BookieFailed(lane.position, lane.bookie)))
-
-    def _forget(self) -> None:
-        """Drop entries that nobody needs any more: acknowledged, and stored by every lane."""
-        needed = min(
-            (lane.next_entry for lane in self._lanes.values()),
-            default=self._pending.last + 1,
-        )
-        needed = min(needed, self.machine.last_add_confirmed + 1)
-        self._pending.forget_below(needed)
-        for first in [first for first in self._groups if first < needed]:
-            if self._groups[first].last < needed:
-                del self._groups[first]
-
-    def _watch(self) -> None:
-        """Give up a bookie whose put takes longer than ``add_timeout_ms``.
-
-        A process that was stopped and goes on finds that everything took long, itself first: then
-        every put gets its time again.
-        """
-        limit = self._config.add_timeout_ms / 1000
-        looked_at = self._runtime.now()
-        while True:
-            is_lost = False
-            with self._changed:
-                if self._is_ended or self._error is not None:
-                    return
-                now = self._runtime.now()
-                stood_still = now - looked_at > limit / 2
-                looked_at = now
-                for lane in list(self._lanes.values()):
-                    if lane.sending_since is None:
-                        continue
-                    if stood_still:
-                        lane.sending_since = now
-                    elif now - lane.sending_since > limit:
-                        is_lost = True
-                        self._lose(lane, f"no answer for {limit:.0f} seconds")
-                        self._changed.notify_all()
-            if is_lost:  # beside this task, which no callback may end
-                self._runtime.spawn("delivery", self._delivery.deliver)
-            self._over.wait(limit / 4)
 
     # Carrying out commands; the lock is held
 
@@ -443,7 +340,7 @@ class Adds:
         for command in commands:
             match command:
                 case Send(position, bookie, first):
-                    self._open_lane(position, bookie, first)
+                    self._lanes.open(position, bookie, first)
                 case Acknowledge(through):
                     self._acknowledge(through)
                 case ChangeEnsemble(first, failed):
@@ -453,22 +350,6 @@ class Adds:
                 case _:
                     assert_never(command)
 
-    def _open_lane(self, position: int, bookie: BookieId, first: EntryId) -> None:
-        lane = Lane(
-            position,
-            bookie,
-            self.ledger,
-            first,
-            lambda bookie, incarnation: self._context.bookies.log(bookie, self.ledger, incarnation),
-            self._runtime,
-        )
-        self._lanes[position] = lane
-        self._spawn_lane(lane)
-
-    def _spawn_lane(self, lane: Lane) -> None:
-        name = f"lane-{self.ledger.ledger_id}-{lane.position}"
-        self._runtime.spawn(name, lambda: self._run_lane(lane))
-
     def _acknowledge(self, through: EntryId) -> None:
         self.confirmed_length = self._pending.length_after(through)
         self._delivery.acknowledge(through)
@@ -477,10 +358,7 @@ class Adds:
     def _fail(self, error: BookKeeperError) -> None:
         self._error = self._error or error
         self._delivery.fail(self._error)
-        self._over.ring()
-        for lane in self._lanes.values():
-            lane.retire()
-        self._lanes.clear()
+        self._lanes.end()
         self._changed.notify_all()
 
     # Ensemble change
@@ -512,7 +390,7 @@ class Adds:
                 self._adopt(updated)
                 ensemble = updated.value.last_fragment.ensemble
                 self._carry_out(self.machine.step(EnsembleChanged(ensemble)))
-                self._forget()
+                self._lanes.forget(self.machine.last_add_confirmed)
                 self._changed.notify_all()
         self._delivery.deliver()
 

@@ -183,7 +183,7 @@ def _slots(lab: Lab) -> Iterator[Line]:
 
 def _settle(writer: LedgerWriter) -> None:
     """Wait until the third bookie has answered as well."""
-    lanes = writer._adds._lanes.values()
+    lanes = writer._adds._lanes.by_position.values()
     while any(lane.next_entry <= writer.last_add_pushed for lane in lanes):
         time.sleep(0.001)
 
@@ -191,7 +191,7 @@ def _settle(writer: LedgerWriter) -> None:
 def _fill(lab: Lab, writer: LedgerWriter, slots: int) -> None:
     """Let a writer go on at a high slot: the ones before are there, by name and in size."""
     assert lab.bk.cluster is not None
-    for lane in writer._adds._lanes.values():
+    for lane in writer._adds._lanes.by_position.values():
         root = lab.bk.cluster.root_of(lane.bookie) / writer._adds.ledger.key.slots
         _link(root, lane._slot, slots)
         lane._slot = slots

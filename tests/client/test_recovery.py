@@ -66,7 +66,7 @@ def half_written(ground: Ground, quorum: Quorum, whole: int, reaching: list[int]
             log.prepare()
             entry = NewEntry(entry_id, length, payload)
             data = encode_add(
-                log.key, log.encoding, adds._token, slots[position], whole - 1, [entry]
+                log.key, log.encoding, adds._lanes.token, slots[position], whole - 1, [entry]
             )
             log.add(slots[position], data)
             slots[position] += 1

@@ -433,7 +433,7 @@ def test_a_frozen_writer_that_continues_after_recovery_acknowledged_nothing_beyo
         writer._adds._context.bookies._storages.update(
             {ground._uri(b): frozen.bookies.storage(b) for b in ground.bookie_ids}
         )
-        for lane in writer._adds._lanes.values():
+        for lane in writer._adds._lanes.by_position.values():
             lane._log = frozen.bookies.log(lane.bookie, writer._adds.ledger)
         futures = [writer.append_async(b"%d" % (20 + i)) for i in range(5)]
         assert gate.reached.wait(10)

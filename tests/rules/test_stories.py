@@ -94,7 +94,7 @@ def put(ground: Ground, writer: LedgerWriter, position: int, slot: int, entry_id
     log = ground.context.bookies.log(writer.metadata.last_fragment.ensemble[position], ledger)
     log.prepare()
     entry = NewEntry(entry_id, entry_id + 1, b"x")
-    log.add(slot, encode_add(log.key, log.encoding, writer._adds._token, slot, -1, [entry]))
+    log.add(slot, encode_add(log.key, log.encoding, writer._adds._lanes.token, slot, -1, [entry]))
 
 
 # R7

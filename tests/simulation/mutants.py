@@ -55,7 +55,7 @@ def mutant(apply: Mutant) -> Mutant:
 @mutant
 def prefix_ack(patch: Patch) -> None:
     """After an unknown outcome the lane goes on to the next slot, whose ack counts."""
-    stored, store_group = Adds._stored, Lane.store
+    stored, store_group = Adds.stored, Lane.store
 
     def store(self: Lane, group: Group) -> None:
         if group.bulk is not None or not group.is_striped_to(self.position):
@@ -78,7 +78,7 @@ def prefix_ack(patch: Patch) -> None:
             stored(self, lane, group)
 
     patch.setattr(Lane, "store", store)
-    patch.setattr(Adds, "_stored", count)
+    patch.setattr(Adds, "stored", count)
 
 
 @mutant

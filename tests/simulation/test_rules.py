@@ -57,7 +57,7 @@ CASES: Final[dict[str, tuple[Family, int]]] = {
     "ec_cas_first": (lifetimes.stalling, 23),
     "ec_recount": (lifetimes.changing, 11),
     "lac_confirmed": (Script.drawn, 0),
-    "writer_close_cas": (Script.drawn, 70),
+    "writer_close_cas": (Script.drawn, 480),
     "cookie_ack": (lifetimes.losing, 3),
     "durable_ack": (Script.drawn, 0),
     "fence_first_hole": (Script.drawn, 65),
