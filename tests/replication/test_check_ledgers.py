@@ -17,6 +17,7 @@ from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.report import CheckReport
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 
 USUAL = Quorum(3, 3, 2)
 
@@ -133,6 +134,7 @@ def test_an_open_ledger_is_checked_to_its_lac_and_not_disturbed(ground: Ground) 
     writer = ledgers.create_ledger(ground.context, USUAL)
     for _ in range(5):
         writer.append(b"x")
+    wait_for_every_copy(writer)
 
     assert checked(ground).is_complete
     assert writer.append(b"y") == 5

@@ -13,6 +13,7 @@ from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 
 
 def written(ground: Ground, quorum: Quorum | None = None) -> LedgerWriter:
@@ -114,7 +115,7 @@ def test_the_last_fragment_of_an_open_ledger_belongs_to_its_writer(ground: Groun
     writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 2))
     for i in range(10):
         writer.append(b"%d" % i * 50)
-    writer.flush()
+    wait_for_every_copy(writer)
     damage(ground, writer.metadata.last_fragment.ensemble[0], 2)
 
     report = repaired(ground)

@@ -19,6 +19,7 @@ import spark_bookkeeper as sbk
 from spark_bookkeeper.cli.jobs import JOBS, job_command, run_job
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 
 ROOT = Path(__file__).parents[2]
 REPORT_KEYS = [
@@ -67,7 +68,9 @@ def fill(bk: sbk.BookKeeper, ledgers: int, *, is_open: bool = False) -> list[sbk
             ensemble_size=4, schema=rows.schema, entry_target_bytes=4_096, name="jobs"
         )
         writer.append(rows)
-        if not is_open:
+        if is_open:
+            wait_for_every_copy(writer)  # so that it meets no lost bookie, and changes nothing
+        else:
             writer.close()
         writers.append(writer)
     return writers
