@@ -17,9 +17,9 @@ from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
 from spark_bookkeeper.cli.connection import Access, access_options, connected, create_ledger, pairs
 from spark_bookkeeper.cli.output import Progress
 from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
+from spark_bookkeeper.client.columns import check_schema
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.client.reader import LedgerReader
-from spark_bookkeeper.client.rows import check_schema
 from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA, LedgerKey
 from spark_bookkeeper.client.bulk import Frames
+from spark_bookkeeper.client.columns import check_columns
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import (
     DEFAULT_ENTRY_TARGET_BYTES,
@@ -46,7 +47,8 @@ def create_ledger(
     Raises:
         NotEnoughBookiesError: with every bookie and why it was not chosen.
         LedgerExistsError: ``ledger_id`` is taken.
-        InvalidArgumentError: a label key of ours, or a size that makes no sense.
+        InvalidArgumentError: a label key of ours, a size that makes no sense, or columns that no
+            ledger can have.
     """
     if entry_target_bytes < 1:
         raise InvalidArgumentError(f"entry_target_bytes={entry_target_bytes} is below 1")
@@ -56,6 +58,8 @@ def create_ledger(
                 f"custom metadata key {key!r} begins with {RESERVED_PREFIX!r}, which is reserved"
             )
     wanted = None if ledger_id is None else parse_ledger_id(ledger_id)
+    if schema is not None:
+        check_columns(schema)
     encoding = LedgerEncoding(
         PAYLOAD_SCHEMA if schema is None else schema, digest_type, password, compression
     )

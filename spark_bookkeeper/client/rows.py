@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from spark_bookkeeper.client.columns import check_schema, describe, schema_mismatch
+from spark_bookkeeper.client.pandas_rows import is_pandas, pandas_table
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
@@ -34,42 +36,18 @@ def to_table(data: Any, schema: pa.Schema) -> pa.Table:
     """
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
+    if is_pandas(data):
+        return pandas_table(data, schema)
     if not isinstance(data, pa.Table):
-        if not hasattr(data, "iloc"):  # a pandas frame, without importing pandas for the test
-            raise InvalidArgumentError(
-                "append takes bytes, a Spark DataFrame, a pyarrow Table or RecordBatch or a "
-                f"pandas DataFrame, not {type(data).__module__}.{type(data).__qualname__}"
-            )
-        try:
-            return pa.Table.from_pandas(data, schema=schema, preserve_index=False)
-        except (KeyError, pa.ArrowException) as error:
-            found = pa.Schema.from_pandas(data, preserve_index=False)
-            raise InvalidArgumentError(f"{schema_mismatch(found, schema)}\n{error}") from error
+        raise InvalidArgumentError(
+            "append takes bytes, a Spark DataFrame, a pyarrow Table or RecordBatch or a pandas "
+            f"DataFrame, not {type(data).__module__}.{type(data).__qualname__}"
+        )
     check_schema(data.schema, schema)
     try:
         return data.cast(schema)
     except (pa.ArrowException, ValueError) as error:
-        raise InvalidArgumentError(f"{schema_mismatch(data.schema, schema)}\n{error}") from error
-
-
-def check_schema(found: pa.Schema, schema: pa.Schema) -> None:
-    """Raises ``InvalidArgumentError`` unless names, order and types are the ledger's.
-
-    Nullability is judged by the values: a nullable column without nulls fits.
-    """
-    same = found.names == schema.names and all(
-        _same_type(have.type, want.type) for have, want in zip(found, schema, strict=True)
-    )
-    if not same:
-        raise InvalidArgumentError(schema_mismatch(found, schema))
-
-
-def schema_mismatch(found: pa.Schema | str, schema: pa.Schema) -> str:
-    """Both schemas, one below the other, for a person to compare."""
-    return (
-        "the data's columns are not the ledger's (same names, order and types are needed); nothing "
-        f"was appended.\nledger:\n{_describe(schema)}\ndata:\n{_describe(found)}"
-    )
+        raise InvalidArgumentError(schema_mismatch(describe(data.schema), schema, error)) from error
 
 
 def entry_batches(table: pa.Table, target_bytes: int) -> list[pa.RecordBatch]:
@@ -130,32 +108,3 @@ def acks_table(
                 }
             )
     return pa.Table.from_pylist(found, schema=ACKS_SCHEMA)
-
-
-def _describe(schema: pa.Schema | str) -> str:
-    if isinstance(schema, str):
-        return f"  {schema}"
-    return "\n".join(f"  {f.name}: {f.type}{'' if f.nullable else ' not null'}" for f in schema)
-
-
-def _same_type(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values need no conversion that could change them; layouts may differ."""
-    plain = _plain(found)
-    return bool(plain == wanted or _plain(wanted) == plain)
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type without the choice of layout: large, view and dictionary forms are one type."""
-    if pa.types.is_dictionary(kind):
-        return _plain(kind.value_type)
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
-        return pa.binary()
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(_plain(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _plain(field.type)) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
-    return kind

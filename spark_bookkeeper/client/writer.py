@@ -13,6 +13,7 @@ from typing_extensions import Self
 from spark_bookkeeper.client import rows
 from spark_bookkeeper.client.adds import Adds
 from spark_bookkeeper.client.bulk import BulkPlan, Frames, TaskResult, write_local
+from spark_bookkeeper.client.columns import check_schema, schema_mismatch
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import InvalidArgumentError
@@ -96,7 +97,7 @@ class LedgerWriter:
         self._adds.check_may_wait("append()")
         if self._frames is not None and self._frames.is_frame(data):
             frames = self._frames
-            rows.check_schema(frames.schema(data), self.schema)
+            check_schema(frames.schema(data), self.schema)
             return self._append_bulk(lambda plan: frames.write_parts(data, plan), expected_entry_id)
         if not isinstance(data, _BYTES):
             table = rows.to_table(data, self.schema)
@@ -191,7 +192,7 @@ class LedgerWriter:
     ) -> Future[int]:
         if isinstance(data, _BYTES):
             if not self._takes_bytes:
-                raise InvalidArgumentError(rows.schema_mismatch("bytes", self.schema))
+                raise InvalidArgumentError(schema_mismatch("  bytes", self.schema))
             return self._adds.push_payload(bytes(data), expected)
         batches = rows.entry_batches(data, self._adds.ledger.entry_target_bytes)
         sizes = [pa.ipc.get_record_batch_size(batch) for batch in batches]

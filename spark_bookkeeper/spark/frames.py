@@ -102,7 +102,10 @@ class SparkFrames(SparkDoor):
                 Whatever Spark raises for the frame itself goes through as it is.
         """
         described = f"append to ledger {plan.key.ledger_id}"
-        job = frame.mapInArrow(_write_task(self._connection, plan), RESULT_SCHEMA)
+        # mapInArrow asks for its columns by name, and finds none that has a dot in it or differs
+        # from another only in case. Tasks go by position.
+        numbered = frame.toDF(*(f"c{i}" for i in range(len(frame.columns))))
+        job = numbered.mapInArrow(_write_task(self._connection, plan), RESULT_SCHEMA)
         with task_bar(described) as on_tasks:
             collected = collect(job, described, on_tasks)
         results: list[TaskResult] = []

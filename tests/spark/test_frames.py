@@ -245,6 +245,48 @@ def test_another_schema_is_refused_and_both_are_shown(bk: sbk.BookKeeper, spark:
     assert "int32" in str(refused.value)
 
 
+AWKWARD_NAMES = [
+    ("a.b", "c d"),
+    ("x", "X"),
+    ("`", "a`.`b"),
+    ("", " "),
+    ("c1", "c0"),
+    ("struct.x", "x"),
+]
+
+
+@pytest.mark.parametrize("names", AWKWARD_NAMES, ids=str)
+def test_columns_may_have_any_name_as_long_as_no_two_are_the_same(
+    bk: sbk.BookKeeper, spark: Any, names: tuple[str, str]
+) -> None:
+    frame = spark.range(0, 1_000, 1, 3).selectExpr("id", "id * 2").toDF(*names)
+    writer = create(bk, (3, 3, 2), frame.schema)
+    with writer:
+        writer.append(frame)
+
+    read = bk.open_ledger(writer.ledger_id).read()
+
+    assert read.schema == frame.schema
+    assert [tuple(row) for row in read.collect()] == [(n, 2 * n) for n in range(1_000)]
+
+
+def test_names_inside_of_a_column_may_be_awkward_too(bk: sbk.BookKeeper, spark: Any) -> None:
+    frame = spark.range(10).selectExpr("named_struct('a.b', id, 'x', 1, 'X', 2) as `s.t`")
+    with create(bk, (3, 3, 2), frame.schema) as writer:
+        writer.append(frame)
+    assert bk.open_ledger(writer.ledger_id).read().collect() == frame.collect()
+
+
+def test_a_frame_without_columns_makes_no_ledger(bk: sbk.BookKeeper, spark: Any) -> None:
+    with pytest.raises(sbk.InvalidArgumentError, match="no columns"):
+        bk.create_ledger(schema=spark.range(1_000).select().schema)
+
+
+def test_a_frame_with_a_name_twice_makes_no_ledger(bk: sbk.BookKeeper, spark: Any) -> None:
+    with pytest.raises(sbk.InvalidArgumentError, match="several columns of the name 'a'"):
+        bk.create_ledger(schema=spark.sql("select 1 as a, 2 as a, 3 as b").schema)
+
+
 def test_a_type_that_spark_cannot_hand_over_is_refused_by_name(
     bk: sbk.BookKeeper, spark: Any
 ) -> None:

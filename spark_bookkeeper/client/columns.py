@@ -1,0 +1,84 @@
+"""The columns of a ledger: which there may be, and whether data have the same.
+
+Names, order and types must be the ledger's. Only layouts may differ (large, view and dictionary
+forms), and nullability, which the values decide.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pyarrow as pa
+
+from spark_bookkeeper.errors import InvalidArgumentError
+
+
+def check_columns(schema: pa.Schema) -> None:
+    """Whether a new ledger can have these columns.
+
+    Raises:
+        InvalidArgumentError: there is none, so that rows would leave no trace; or two have the
+            same name, so that neither could be asked for.
+    """
+    if not schema.names:
+        raise InvalidArgumentError(
+            "the schema has no columns, so that an append of rows would store nothing. Give at "
+            "least one column, for example with df.select(...); schema=None is one column 'payload "
+            "binary'. Nothing was created"
+        )
+    again = sorted(name for name, count in Counter(schema.names).items() if count > 1)
+    if again:
+        raise InvalidArgumentError(
+            f"the schema has several columns of the name {', '.join(map(repr, again))}; in a "
+            "ledger every name is there once. Rename them, for example with df.toDF(...). Nothing "
+            f"was created. The schema:\n{describe(schema)}"
+        )
+
+
+def check_schema(found: pa.Schema, schema: pa.Schema) -> None:
+    """Raises ``InvalidArgumentError`` unless names, order and types are the ledger's.
+
+    Nullability is judged by the values: a nullable column without nulls fits.
+    """
+    same = found.names == schema.names and all(
+        is_same_type(have.type, want.type) for have, want in zip(found, schema, strict=True)
+    )
+    if not same:
+        raise InvalidArgumentError(schema_mismatch(describe(found), schema))
+
+
+def schema_mismatch(found: str, schema: pa.Schema, cause: object = None) -> str:
+    """Both schemas, one below the other, for a person to compare; and what is amiss, if known."""
+    return (
+        "the data's columns are not the ledger's (same names, order and types are needed); nothing "
+        f"was appended.\nledger:\n{describe(schema)}\ndata:\n{found}"
+        + (f"\n{cause}" if cause else "")
+    )
+
+
+def describe(schema: pa.Schema) -> str:
+    """One line for each column."""
+    return "\n".join(f"  {f.name}: {f.type}{'' if f.nullable else ' not null'}" for f in schema)
+
+
+def is_same_type(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values need no conversion that could change them; layouts may differ."""
+    plain = _plain(found)
+    return bool(plain == wanted or _plain(wanted) == plain)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type without the choice of layout: large, view and dictionary forms are one type."""
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _plain(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    return kind

@@ -1,0 +1,55 @@
+"""Which columns a ledger may have, and data that have others."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client.columns import check_columns, check_schema
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.testing.ground import Ground
+
+LEDGER = pa.schema([("id", pa.int64()), ("text", pa.string())])
+
+
+def test_a_ledger_without_columns_is_refused_before_rows_vanish_in_it(ground: Ground) -> None:
+    with pytest.raises(InvalidArgumentError, match="no columns"):
+        ledgers.create_ledger(ground.context, Quorum(3, 3, 2), schema=pa.schema([]))
+    assert list(ground.context.store.ledger_ids()) == []
+
+
+def test_a_name_that_is_there_twice_is_refused_by_name() -> None:
+    twice = pa.schema([("id", pa.int64()), ("x", pa.int64()), ("x", pa.string())])
+    with pytest.raises(InvalidArgumentError, match="several columns of the name 'x'"):
+        check_columns(twice)
+
+
+def test_names_may_differ_only_in_case_and_hold_any_character() -> None:
+    check_columns(pa.schema([("x", pa.int64()), ("X", pa.int64()), ("a.b `c`", pa.int64())]))
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        pa.schema([("id", pa.int64())]),
+        pa.schema([*LEDGER, ("more", pa.int64())]),
+        pa.schema(list(reversed(list(LEDGER)))),
+        pa.schema([("id", pa.int32()), ("text", pa.string())]),
+        pa.schema([("ID", pa.int64()), ("text", pa.string())]),
+    ],
+    ids=["missing", "more", "reordered", "narrower", "another case"],
+)
+def test_other_columns_are_refused_and_both_schemas_shown(found: pa.Schema) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        check_schema(found, LEDGER)
+    shown = caught.value.message
+    assert all(f"  {f.name}: {f.type}" in shown for schema in (found, LEDGER) for f in schema)
+
+
+def test_layouts_and_nullability_may_differ() -> None:
+    dictionary = pa.dictionary(pa.int8(), pa.large_string())
+    check_schema(
+        pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", dictionary)]), LEDGER
+    )
