@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spark_bookkeeper.bookie import messages
 from spark_bookkeeper.bookie.encoding import LedgerEncoding, plain_schema
 from spark_bookkeeper.bookie.entry import NewEntry
-from spark_bookkeeper.bookie.messages import encode_batches, encode_entries
+from spark_bookkeeper.bookie.messages import encode_batches, encode_entries, payload_message
 from spark_bookkeeper.bookie.record import RecordKind, decode, encode_add, encode_fence
 from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA, LedgerKey
 from spark_bookkeeper.errors import CorruptEntryError, InvalidArgumentError
@@ -48,6 +51,34 @@ def test_messages_are_those_that_arrow_writes_itself(compression: str | None) ->
     message = encode_batches(encoding, [batch])[0].to_pybytes()
 
     assert message in sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize("payloads", [[b""], [b"x"], [b"hello", b"", b"x" * 1000]])
+def test_the_message_of_payloads_is_the_one_arrow_makes(payloads: list[bytes]) -> None:
+    batch = pa.record_batch([pa.array(payloads, pa.binary())], schema=PAYLOAD_SCHEMA)
+
+    assert payload_message(PLAIN, payloads).equals(batch.serialize())
+
+
+def test_the_first_append_of_a_process_does_not_wait_for_pandas() -> None:
+    program = (
+        "import sys; from spark_bookkeeper.bookie.encoding import LedgerEncoding; "
+        "from spark_bookkeeper.bookie.messages import encode_columns; "
+        "encode_columns(LedgerEncoding(), [0], [1], [b'x']); print('pandas' in sys.modules)"
+    )
+
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert said.stdout == "False\n"
+
+
+def test_more_payloads_than_arrow_can_count_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "_MOST_PAYLOAD_BYTES", 10)
+    assert payload_message(PLAIN, [b"12345", b"67890"]).size > 0
+    with pytest.raises(InvalidArgumentError, match="less than 2 GiB"):
+        payload_message(PLAIN, [b"12345", b"678901"])
 
 
 def test_bytes_and_rows_may_share_a_record(bookie: Bookie) -> None:
