@@ -216,7 +216,7 @@ class Lanes:
                         lane.sending_since = now
                     elif now - lane.sending_since > limit:
                         is_lost = True
-                        self._reports.lose(lane, f"no answer for {limit:.0f} seconds")
+                        self._reports.lose(lane, f"no answer for {limit:g} seconds")
                         self._lock.notify_all()
             if is_lost:  # beside this task, which no callback may end
                 self._runtime.spawn("delivery", self._delivery.deliver)

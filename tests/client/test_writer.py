@@ -537,7 +537,7 @@ def test_a_put_whose_answer_is_lost_is_repeated_in_the_same_slot(ground: Ground)
 
 
 def test_a_bookie_that_never_answers_is_given_up_after_the_time_limit(tmp_path: Path) -> None:
-    ground = Ground(tmp_path, config=ClientConfig(add_timeout_ms=200))
+    ground = Ground(tmp_path, config=ClientConfig(add_timeout_ms=1000))
     with ledgers.create_ledger(ground.context, Quorum(3, 3, 3)) as writer:
         writer.append(b"a")
         victim = writer.metadata.last_fragment.ensemble[2]
@@ -549,6 +549,25 @@ def test_a_bookie_that_never_answers_is_given_up_after_the_time_limit(tmp_path: 
 
     assert victim not in writer.metadata.last_fragment.ensemble
     assert payloads(ground, writer) == [b"a", b"b"]
+
+
+def test_closing_does_not_replace_a_slow_bookie_that_no_entry_waits_for(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, config=ClientConfig(add_timeout_ms=1000))
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"a")
+    slow = writer.metadata.last_fragment.ensemble[2]
+    ground.until(lambda: len(ground.files(slow, "slots")) == 1)
+    gate = Gate("put_if_absent", slow)
+    ground.before.append(gate)
+    assert writer.append(b"b") == 1
+    assert gate.reached.wait(10)
+
+    writer.close()
+
+    assert len(writer.metadata.fragments) == 1
+    assert slow in writer.metadata.last_fragment.ensemble
+    gate.open()  # what it was sent is stored all the same, and is the ledger's
+    ground.until(lambda: len(ground.files(slow, "slots")) == 2)
 
 
 def test_r7_nothing_is_told_before_the_new_ensemble_is_in_the_metadata(ground: Ground) -> None:
