@@ -191,6 +191,8 @@ class _Lines(Progress):
 
     def line(self, seconds: float) -> str:
         """How far it is after ``seconds``: done, total, rate and time left where they are known."""
+        if not self.done and self.total is None:
+            return f"{self.what}: {seconds:.0f} s so far"
         total = "" if self.total is None else f" of {self.total:,.0f}"
         text = f"{self.what}: {self.done:,.0f}{total}{self._unit} after {seconds:.0f} s"
         if self.done and seconds > 0:

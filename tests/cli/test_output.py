@@ -102,7 +102,7 @@ def test_long_work_is_seen_even_when_it_does_not_move(
 
     seen = ""
     with Output().progress("listing ledgers"):
-        while "listing ledgers: 0 after 0 s\n" not in seen:
+        while "listing ledgers: 0 s so far\n" not in seen:
             seen += capsys.readouterr().err
 
 
@@ -117,3 +117,9 @@ def test_a_line_of_progress_has_rate_and_time_left() -> None:
 
 def test_never_more_than_ten_seconds_of_silence() -> None:
     assert module.LINE_INTERVAL_S < 10
+
+
+def test_work_that_nobody_counts_says_how_long_it_has_been_going_on() -> None:
+    lines = module._Lines("comparing", None, "")
+
+    assert lines.line(9.0) == "comparing: 9 s so far"
