@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from spark_bookkeeper.cli import doctor
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.settings import METADATA_URI_VARIABLE
 from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.errors import MetadataUnavailableError
 
 pytestmark = pytest.mark.integration
 
@@ -87,6 +89,21 @@ def test_a_cluster_that_cannot_be_reached_is_exit_code_2(
     done = call("doctor")
 
     assert (done.code, "cluster init" in done.out) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("uri", "remedy"),
+    [
+        ("zk+hierarchical://127.0.0.1:21181/ledgers", "local start --directory DIR"),
+        ("zk://zk1.example.com:2181/ledgers", "is ZooKeeper running"),
+    ],
+)
+def test_where_nobody_answers_the_remedy_fits_the_address(uri: str, remedy: str) -> None:
+    finding = doctor._unreachable(MetadataUnavailableError("ZooKeeper did not answer"), uri)
+
+    assert finding.verdict == "problem"
+    assert finding.remedy is not None
+    assert remedy in finding.remedy
 
 
 def test_without_a_cluster_this_machine_is_looked_at(
