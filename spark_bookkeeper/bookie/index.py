@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from spark_bookkeeper.bookie.entry import Location
 from spark_bookkeeper.bookie.messages import Int64Array
@@ -78,7 +79,10 @@ class EntryIndex:
     @cached_property
     def entry_ids(self) -> Int64Array:
         """Ids of the entries that are here, ascending, each once."""
-        return np.unique(self._table[0])
+        ids = self._table[0]
+        is_first: npt.NDArray[np.bool_] = np.ones(len(ids), dtype=np.bool_)
+        np.not_equal(ids[1:], ids[:-1], out=is_first[1:])  # they ascend
+        return ids if is_first.all() else ids[is_first]
 
     def __len__(self) -> int:
         return len(self.entry_ids)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -86,9 +87,19 @@ class LedgerLog:
             NoSuchLedgerError: the ledger was deleted here.
             BookieUnavailableError: no answer.
         """
+        self.check()
+        self.storage.make_directory(self.key.slots)
+
+    def check(self) -> None:
+        """Whether this bookie can take anything of the ledger, copies for example.
+
+        Raises:
+            CookieMismatchError: another incarnation.
+            NoSuchLedgerError: the ledger was deleted here.
+            BookieUnavailableError: no answer.
+        """
         self._check_life()
         self._check_tombstone()
-        self.storage.make_directory(self.key.slots)
 
     def add(self, slot: int, data: bytes) -> int:
         """Put a record into a slot.
@@ -381,7 +392,7 @@ class LedgerLog:
         Holes are found by the put itself: a listing may be late, and a slot that was seen may
         have vanished in a power cut [fence_no_hole].
         """
-        fence = encode_fence(self.key)
+        fence = _fence(self.key)
         number = 0
         while True:
             while number in occupied:
@@ -426,7 +437,7 @@ class LedgerLog:
     def _check_life(self) -> None:
         data = self.storage.read(MARKER_PATH)
         if data is None or data != self._good_marker:
-            check_marker_data(data, self.storage.uri, self.incarnation, self.bookie_id)
+            check_marker_data(data, self.storage, self.incarnation, self.bookie_id)
             self._good_marker = data
 
     def _check_tombstone(self) -> None:
@@ -435,3 +446,9 @@ class LedgerLog:
                 f"ledger {self.key.ledger_id} was deleted on bookie {self.bookie_id}",
                 ledger_id=self.key.ledger_id,
             )
+
+
+@lru_cache(maxsize=64)
+def _fence(key: LedgerKey) -> bytes:
+    """Every bookie of an ensemble takes the same bytes."""
+    return encode_fence(key)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 
 from spark_bookkeeper.bookie.schema import FORMAT_VERSION, MARKER_PATH
 from spark_bookkeeper.bookie.storage import Storage
@@ -33,30 +34,37 @@ class Marker:
         return (json.dumps(asdict(self), indent=2, sort_keys=True) + "\n").encode()
 
 
-def decode_marker(data: bytes, uri: str = "") -> Marker:
-    """The marker in these bytes.
+def decode_marker(data: bytes, storage: Storage) -> Marker:
+    """The marker in these bytes, which were read from that partition.
 
     Raises:
         CookieMismatchError: they are not a marker, or one of a newer format.
     """
     try:
-        fields = json.loads(data)
-        marker = Marker(
-            bookie_id=str(fields["bookie_id"]),
-            incarnation=str(fields["incarnation"]),
-            instance_id=str(fields["instance_id"]),
-            format_version=int(fields["format_version"]),
-        )
+        marker = _parsed(data)
     except (ValueError, KeyError, TypeError) as error:
         raise CookieMismatchError(
-            f"{uri}/{MARKER_PATH} is not a bookie's marker ({error}); is this the right directory?"
+            f"{storage.uri}/{MARKER_PATH} is not a bookie's marker ({error}); is this the right "
+            "directory?"
         ) from error
     if marker.format_version > FORMAT_VERSION:
         raise CookieMismatchError(
-            f"{uri} has format version {marker.format_version}, this library knows up to "
+            f"{storage.uri} has format version {marker.format_version}, this library knows up to "
             f"{FORMAT_VERSION}; upgrade it"
         )
     return marker
+
+
+@lru_cache(maxsize=256)
+def _parsed(data: bytes) -> Marker:
+    """By its bytes, since every operation reads a marker that seldom changes."""
+    fields = json.loads(data)
+    return Marker(
+        bookie_id=str(fields["bookie_id"]),
+        incarnation=str(fields["incarnation"]),
+        instance_id=str(fields["instance_id"]),
+        format_version=int(fields["format_version"]),
+    )
 
 
 def read_marker(storage: Storage) -> Marker | None:
@@ -67,7 +75,7 @@ def read_marker(storage: Storage) -> Marker | None:
         CookieMismatchError: it cannot be decoded.
     """
     data = storage.read(MARKER_PATH)
-    return None if data is None else decode_marker(data, storage.uri)
+    return None if data is None else decode_marker(data, storage)
 
 
 def check_marker(storage: Storage, incarnation: str, bookie_id: str = "") -> Marker:
@@ -80,16 +88,17 @@ def check_marker(storage: Storage, incarnation: str, bookie_id: str = "") -> Mar
     Source: SLOT-LOG rules R5 and R11.
     """
     data = storage.read(MARKER_PATH)
-    return check_marker_data(data, storage.uri, incarnation, bookie_id)
+    return check_marker_data(data, storage, incarnation, bookie_id)
 
 
 def check_marker_data(
-    data: bytes | None, uri: str, incarnation: str, bookie_id: str = ""
+    data: bytes | None, storage: Storage, incarnation: str, bookie_id: str = ""
 ) -> Marker:
     """The same for a marker that was read already (``None``: it is certainly not there)."""
-    marker = None if data is None else decode_marker(data, uri)
+    marker = None if data is None else decode_marker(data, storage)
     if marker is not None and marker.incarnation == incarnation:
         return marker
+    uri = storage.uri
     found = "no marker" if marker is None else f"{marker.bookie_id} {marker.incarnation}"
     raise CookieMismatchError(
         f"{uri} is not the bookie {bookie_id} that was registered: expected incarnation "

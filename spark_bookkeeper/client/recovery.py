@@ -176,7 +176,7 @@ class _LedgerRecovery:
                 incarnation = registrations[bookie].incarnation
                 try:
                     log = self._context.bookies.log(bookie, self._ledger, incarnation)
-                    log.prepare()
+                    log.check()
                     error = self._copy(entries, log)
                 except BookieError as caught:
                     error = caught

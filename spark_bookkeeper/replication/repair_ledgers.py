@@ -114,7 +114,7 @@ def _copy(
         except BookieError:
             continue  # said again, with its reason, if an entry cannot be read without it
     target = context.bookies.log(fragment.ensemble[position], ledger)
-    target.prepare()
+    target.check()
     return copy_entries(
         context.runtime,
         work.ledger_id,

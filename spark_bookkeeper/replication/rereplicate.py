@@ -152,7 +152,7 @@ class _FragmentCopy:
                 copied = 0
                 if entries:
                     log = self._context.bookies.log(target, self._ledger, incarnation)
-                    log.prepare()
+                    log.check()
                     copied = self._copy_to(log, position, lost, entries)
             except EntryUnreadableError as error:
                 row = Row(

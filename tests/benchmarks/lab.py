@@ -21,6 +21,8 @@ from typing import Any
 
 import spark_bookkeeper as sbk
 from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.spark.runner import ITEMS_AT_ONCE
 from tests.benchmarks.measure import PEER, Against, Contender, Target
 
 _PEER_PROGRAM = Path(__file__).parents[1] / "peer" / "peer.py"
@@ -132,8 +134,12 @@ class Peer:
 class Lab:
     """A context manager; what it made is gone afterwards."""
 
-    def __init__(self, directory: Path, sizes: Sizes, *, has_peer: bool = True) -> None:
+    def __init__(
+        self, directory: Path, sizes: Sizes, *, has_peer: bool = True, has_jobs: bool = True
+    ) -> None:
         self.directory = directory
+        self._has_jobs = has_jobs
+        """Else replication work is done in this process, where a profile sees it."""
         self.sizes = sizes
         self._peer_refusal = None if has_peer else "left out with --no-peer"
         self._stack = ExitStack()
@@ -160,7 +166,10 @@ class Lab:
 
     def new_cluster(self, name: str) -> sbk.BookKeeper:
         """Another cluster; whoever asks closes it."""
-        return sbk.local(self.directory / name, bookies=4, spark=self._spark)
+        bk = sbk.local(self.directory / name, bookies=4, spark=self._spark)
+        if not self._has_jobs:
+            bk._runner = lambda *_: LocalRunner(bk.context, ITEMS_AT_ONCE)  # type: ignore[method-assign]
+        return bk
 
     @property
     def cluster_directory(self) -> Path:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
+from kazoo.client import KazooClient
+from typing_extensions import Self
 
 import spark_bookkeeper as sbk
 from spark_bookkeeper.bookie.entry import NewEntry
@@ -19,28 +22,91 @@ from tests.benchmarks import raw
 from tests.benchmarks.appending import MB, SMALL
 from tests.benchmarks.lab import Lab
 from tests.benchmarks.measure import RAW, Against, Line, at_least, at_most
+from tests.benchmarks.profiling import timed
 
 ENTRIES = 10
 WIDTH = 32
 ENTRY_BYTES = 1 << 20
 ENTRIES_A_SLOT = 8
+ZNODE_BYTES = 700
+"""About what the metadata of a ledger takes."""
+FENCE_BYTES = 1024
 
 
 def ledgers(lab: Lab) -> Iterator[Line]:
     """P6."""
-    yield _empty(lab)
-    yield _tail(lab)
-    yield _job(lab)
+    with _Bare(lab) as bare:
+        yield _empty(lab, bare)
+        yield _tail(lab)
+        yield _job(lab, bare)
 
 
-def _empty(lab: Lab) -> Line:
+class _Bare:
+    """The least that the recovery of a ledger consists of, by plain code and plain kazoo.
+
+    A write to ZooKeeper, a small new file on each of three bookies, its content and name synced,
+    and a write to ZooKeeper: the flag, the fences and the close.
+    """
+
+    def __init__(self, lab: Lab) -> None:
+        hosts = lab.bk.metadata_uri.split("://")[1].split("/")[0]
+        self._client = KazooClient(hosts)
+        self._scratch = lab.scratch("raw-recovery")
+        self._homes = [self._scratch / str(n) for n in range(raw.COPIES)]
+        self._threads = ThreadPoolExecutor(raw.COPIES)
+        self._value = raw.noise(ZNODE_BYTES)
+        self._fence = [memoryview(raw.noise(FENCE_BYTES))]
+
+    def __enter__(self) -> Self:
+        for home in self._homes:
+            home.mkdir()
+        self._client.start()
+        self._client.ensure_path("/raw-recovery")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.shutdown()
+        self._client.stop()
+        self._client.close()
+        shutil.rmtree(self._scratch)
+
+    def one_by_one(self, count: int) -> float:
+        """Milliseconds of each; the fences side by side."""
+        return self._run(count, 1, self._threads.map) / count * 1000
+
+    def at_once(self, count: int) -> float:
+        """How many in a second, ``WIDTH`` at a time; the fences of each one after the other."""
+        return count / self._run(count, WIDTH, map)
+
+    def _run(self, count: int, width: int, spread: Callable[..., Iterator[None]]) -> float:
+        turns = list(range(count))
+        for turn in turns:
+            self._client.ensure_path(f"/raw-recovery/{turn}")
+
+        def recover(turn: int) -> None:
+            self._client.set(f"/raw-recovery/{turn}", self._value)
+            paths = [home / str(turn) for home in self._homes]
+            list(spread(lambda path: raw.write_synced(path, self._fence), paths))
+            self._client.set(f"/raw-recovery/{turn}", self._value)
+
+        started = time.perf_counter()
+        ThreadRuntime().map(recover, turns, width)
+        seconds = time.perf_counter() - started
+        for home in self._homes:
+            shutil.rmtree(home)
+            home.mkdir()
+        return seconds
+
+
+def _empty(lab: Lab, bare: _Bare) -> Line:
     count = lab.sizes.recoveries
 
     def ours() -> float:
         left = _left_behind(lab.bk, count, 0)
         started = time.perf_counter()
-        for ledger_id in left:
-            assert lab.bk.open_ledger(ledger_id).is_closed
+        with timed():
+            for ledger_id in left:
+                assert lab.bk.open_ledger(ledger_id).is_closed
         seconds = time.perf_counter() - started
         for ledger_id in left:
             lab.forget(ledger_id)
@@ -52,7 +118,12 @@ def _empty(lab: Lab) -> Line:
         "ms",
         f"{count} a round, one after the other",
         ours,
-        [lab.against_peer(lambda: lab.peer().ask("recover", count + 1, 0, 1)["ms"], at_most(0.3))],
+        [
+            Against("raw: 2 writes to ZooKeeper, 3 puts", lambda: bare.one_by_one(count)),
+            lab.against_peer(
+                lambda: lab.peer().ask("recover", count + 1, 0, 1)["ms"], at_most(0.3)
+            ),
+        ],
         rounds=lab.sizes.rounds,
     )
 
@@ -66,7 +137,8 @@ def _tail(lab: Lab) -> Line:
     def ours() -> float:
         ledger_id = _with_tail(lab.bk, payload, size // ENTRY_BYTES)
         started = time.perf_counter()
-        reader = lab.bk.open_ledger(ledger_id)
+        with timed():
+            reader = lab.bk.open_ledger(ledger_id)
         seconds = time.perf_counter() - started
         assert reader.last_add_confirmed == size // ENTRY_BYTES - 1
         lab.forget(ledger_id)
@@ -112,14 +184,15 @@ def _with_tail(bk: sbk.BookKeeper, payload: bytes, entries: int) -> LedgerId:
     return writer.ledger_id
 
 
-def _job(lab: Lab) -> Line:
+def _job(lab: Lab, bare: _Bare) -> Line:
     count = lab.sizes.job_ledgers
     assert lab.spark is not None
 
     def ours() -> float:
         left = _left_behind(lab.bk, count, ENTRIES)
         started = time.perf_counter()
-        report = lab.bk.recover_ledgers(left)
+        with timed():
+            report = lab.bk.recover_ledgers(left)
         seconds = time.perf_counter() - started
         assert report.is_complete, report
         for ledger_id in left:
@@ -133,10 +206,11 @@ def _job(lab: Lab) -> Line:
         f"{count:,} ledgers of {ENTRIES} x {SMALL} B a round",
         ours,
         [
+            Against(f"raw: the same, {WIDTH} at a time", lambda: bare.at_once(count)),
             lab.against_peer(
                 lambda: lab.peer().ask("recover", count + 1, ENTRIES, WIDTH)["per_s"],
                 at_least(1.5),
-            )
+            ),
         ],
         rounds=lab.sizes.rounds,
     )
@@ -259,7 +333,8 @@ def _recover(lab: Lab, bk: sbk.BookKeeper, made: list[LedgerId], victim: BookieI
     assert bk.cluster is not None
     bk.cluster.stop_bookie(victim, destroy=True)
     started = time.perf_counter()
-    report = bk.recover_bookie(victim)
+    with timed():
+        report = bk.recover_bookie(victim)
     seconds = time.perf_counter() - started
     assert report.is_complete, report
     for ledger_id in made:

@@ -65,7 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed: list[str] = []
     with (
         tempfile.TemporaryDirectory(prefix="benchmarks-", dir=asked.directory) as directory,
-        Lab(Path(directory), QUICK if asked.quick else FULL, has_peer=not asked.no_peer) as lab,
+        Lab(
+            Path(directory),
+            QUICK if asked.quick else FULL,
+            has_peer=not (asked.no_peer or asked.profile),
+            has_jobs=not asked.profile,
+        ) as lab,
     ):
         chosen = asked.profile or asked.only or list(POINTS)
         if {"P2", "P5", "P6", "P7"} & set(chosen):

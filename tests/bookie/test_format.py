@@ -124,7 +124,9 @@ def test_a_marker_that_is_none_is_told_apart_from_no_answer() -> None:
 
 def test_a_marker_of_a_newer_format_is_refused() -> None:
     with pytest.raises(CookieMismatchError, match="upgrade"):
-        decode_marker(Marker("b:1", "i", "c", format_version=99).encode())
+        decode_marker(
+            Marker("b:1", "i", "c", format_version=99).encode(), MemoryStorage(MemoryDisk())
+        )
 
 
 def test_a_suitable_file_system_passes_the_probe_and_keeps_nothing_of_it(
