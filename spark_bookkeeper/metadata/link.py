@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import select
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -248,6 +249,15 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
 
 class _Answer(AsyncResult):  # type: ignore[misc]  # kazoo has no types
     """Calls who is linked in the thread that read the answer, without a detour over another."""
+
+    def set_exception(self, exception: Exception) -> None:
+        """Kazoo takes Ctrl-C while it asks for a closed connection; it is raised as what it is."""
+        interrupt = sys.exc_info()[1]
+        if isinstance(exception, ConnectionClosedError) and isinstance(
+            interrupt, KeyboardInterrupt
+        ):
+            raise interrupt
+        super().set_exception(exception)
 
     def _do_callbacks(self) -> None:
         for callback in self._callbacks:

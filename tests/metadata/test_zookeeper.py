@@ -379,6 +379,31 @@ def test_a_slow_watcher_holds_up_nobody_who_chooses_bookies(zookeeper: ZooKeeper
     stop()
 
 
+@pytest.mark.parametrize("change", [True, False])
+def test_ctrl_c_while_a_request_is_sent_is_not_taken_for_a_lost_connection(
+    zookeeper: ZooKeeperStores, monkeypatch: pytest.MonkeyPatch, change: bool
+) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    ask = store.generate_ledger_id if change else store.registrations
+    ask()
+    connection = store._zk._link.client._connection
+    waker = connection._write_sock
+
+    class Interrupted:
+        def send(self, data: bytes) -> int:
+            waker.send(data)
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(connection, "_write_sock", Interrupted())
+        with pytest.raises(KeyboardInterrupt):
+            ask()
+
+    assert store.generate_ledger_id() < 4
+    assert store.registrations() == []
+
+
 def test_nodes_made_for_ids_do_not_pile_up(zookeeper: ZooKeeperStores, raw: KazooClient) -> None:
     store = zookeeper.session()
     store.initialize_cluster()
