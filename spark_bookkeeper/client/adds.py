@@ -83,7 +83,6 @@ class Adds:
         """Sum of the lengths of the acknowledged entries."""
         self._context = context
         self._runtime = context.runtime
-        self._config = context.config
         self._max_pending_bytes = context.config.max_pending_bytes
         self._versioned = versioned
         self._quorum = ledger.metadata.quorum
