@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from spark_bookkeeper.bookie.entry import Location
+from spark_bookkeeper.bookie.lazy import lazy
 from spark_bookkeeper.bookie.messages import Int64Array
 from spark_bookkeeper.bookie.record import Record
 from spark_bookkeeper.bookie.schema import LedgerKey
@@ -63,7 +63,7 @@ class EntryIndex:
 
     doubts: tuple[Doubt, ...] = field(default=())
 
-    @cached_property
+    @lazy
     def _table(self) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Ids ascending, and for each its holding and its index in the record's columns."""
         ids = [holding.record.ids for holding in self.holdings]
@@ -76,7 +76,7 @@ class EntryIndex:
         order = inside[np.argsort(all_ids[inside], kind="stable")]
         return all_ids[order], owners[order], positions[order]
 
-    @cached_property
+    @lazy
     def entry_ids(self) -> Int64Array:
         """Ids of the entries that are here, ascending, each once."""
         ids = self._table[0]

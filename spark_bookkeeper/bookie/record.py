@@ -14,7 +14,6 @@ import enum
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from hashlib import sha256
 from itertools import accumulate
 from typing import Any
@@ -35,6 +34,7 @@ from spark_bookkeeper.bookie.entry import (
     PlacedPart,
     StoredEntry,
 )
+from spark_bookkeeper.bookie.lazy import lazy
 from spark_bookkeeper.bookie.messages import (
     NOTHING,
     EncodedEntries,
@@ -108,16 +108,16 @@ class Record:
     digests: bytes
     digest_width: int
 
-    @cached_property
+    @lazy
     def _order(self) -> npt.NDArray[np.intp]:
         return np.argsort(self.ids, kind="stable")
 
-    @cached_property
+    @lazy
     def entry_ids(self) -> Int64Array:
         """Entry ids, ascending."""
         return self.ids[self._order]
 
-    @cached_property
+    @lazy
     def _offsets(self) -> Int64Array:
         offsets: Int64Array = np.zeros(len(self.ids), dtype=np.int64)
         offsets[: self.row_count] = self.header_bytes
