@@ -539,11 +539,7 @@ def test_a_put_whose_answer_is_lost_is_repeated_in_the_same_slot(ground: Ground)
 
 
 def test_a_bookie_that_never_answers_is_given_up_after_the_time_limit(tmp_path: Path) -> None:
-<<<<<<< Updated upstream
-    ground = Ground(tmp_path, config=ClientConfig(add_timeout_ms=1000))
-=======
     ground = Ground(tmp_path, config=ClientConfig(add_timeout_ms=2_000))
->>>>>>> Stashed changes
     with ledgers.create_ledger(ground.context, Quorum(3, 3, 3)) as writer:
         writer.append(b"a")
         victim = writer.metadata.last_fragment.ensemble[2]
