@@ -28,10 +28,10 @@ class Connection:
 
     metadata_uri: str
     config: ClientConfig = field(default_factory=ClientConfig)
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Passed to fsspec for every root that is not on local disk (endpoint, credentials)."""
-    zk_options: Mapping[str, Any] = field(default_factory=dict)
-    """Passed to kazoo."""
+    zk_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Passed to kazoo. Both may hold secrets, so neither is in the ``repr``."""
 
     def open(self) -> ClientContext:
         """Connect. Raises ``MetadataUnavailableError``, ``InvalidArgumentError``."""

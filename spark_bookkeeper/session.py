@@ -20,6 +20,7 @@ from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.protocol.arguments import check_text, whole_number
 from spark_bookkeeper.protocol.ids import parse_bookie_id, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -142,8 +143,8 @@ class BookKeeper:
         Raises:
             InvalidArgumentError, NotEnoughBookiesError, LedgerExistsError. Nothing was created.
         """
-        labels = dict(custom_metadata or {})
-        labels |= {k: v.encode() for k, v in (("name", name), ("owner", owner)) if v is not None}
+        labels = ledgers.labels_of(custom_metadata, name=name, owner=owner)
+        check_text("digest_type", digest_type)
         try:
             digest = DigestType[digest_type.upper()]
         except KeyError:
@@ -254,14 +255,16 @@ class BookKeeper:
         Raises:
             InvalidArgumentError: a bookie is alive or unknown, or the target does not fit.
         """
-        names = [bookie_ids] if isinstance(bookie_ids, str) else list(bookie_ids)
+        names = [bookie_ids] if isinstance(bookie_ids, str) else _several("bookie_ids", bookie_ids)
+        if not names:
+            raise InvalidArgumentError("no bookie was named; bookies() shows which are lost")
         wish = BookieRecovery(
             bookies=tuple(parse_bookie_id(name) for name in names),
             target=None if target is None else parse_bookie_id(target),
             ledger_ids=None if ledger_ids is None else tuple(_ids(ledger_ids) or ()),
             skip_open_ledgers=skip_open_ledgers,
             even_if_alive=even_if_alive,
-            bytes_per_second=bytes_per_second,
+            bytes_per_second=_rate(bytes_per_second),
         )
         runner = self._runner("recover_bookie", dry_run)
         report = recover_bookie(self.context, runner, wish, dry_run=dry_run, progress=progress)
@@ -280,7 +283,7 @@ class BookKeeper:
             percentage: of the entries that are read and verified, besides the first and the last
                 of every share; 100 verifies every digest.
         """
-        if not 0 <= percentage <= 100:
+        if not 0 <= whole_number("percentage", percentage) <= 100:
             raise InvalidArgumentError(f"percentage={percentage} is not between 0 and 100")
         report = check_ledgers(
             self.context,
@@ -309,7 +312,7 @@ class BookKeeper:
             self._runner("repair_ledgers"),
             _ids(ledger_ids),
             dry_run=dry_run,
-            bytes_per_second=bytes_per_second,
+            bytes_per_second=_rate(bytes_per_second),
             progress=progress,
         )
         return replace(report, frame=self._door.from_arrow)
@@ -320,4 +323,19 @@ class BookKeeper:
 
 
 def _ids(ledger_ids: Iterable[int] | None) -> list[Any] | None:
-    return None if ledger_ids is None else [parse_ledger_id(i) for i in ledger_ids]
+    """Each once, in order."""
+    if ledger_ids is None:
+        return None
+    return list(dict.fromkeys(parse_ledger_id(i) for i in _several("ledger_ids", ledger_ids)))
+
+
+def _rate(bytes_per_second: int | None) -> int | None:
+    return (
+        None if bytes_per_second is None else whole_number("bytes_per_second", bytes_per_second, 1)
+    )
+
+
+def _several(name: str, values: Any) -> list[Any]:
+    if not isinstance(values, Iterable):
+        raise InvalidArgumentError(f"{name}={values!r} is not a list of ids; give [{values!r}]")
+    return list(values)

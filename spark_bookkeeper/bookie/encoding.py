@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +10,7 @@ import pyarrow as pa
 from spark_bookkeeper.bookie.digest import Digester
 from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.protocol.arguments import check_password
 from spark_bookkeeper.protocol.metadata import DigestType
 
 
@@ -18,18 +19,20 @@ class LedgerEncoding:
     """Schema, digests and compression of one ledger. Frozen, picklable, the same everywhere.
 
     Raises:
-        InvalidArgumentError: a compression other than ``None``, ``"lz4"``, ``"zstd"``.
+        InvalidArgumentError: a compression other than ``None``, ``"lz4"``, ``"zstd"``, or a
+            password that is not ``bytes``.
     """
 
     schema: pa.Schema = PAYLOAD_SCHEMA
     """Columns of the rows; dictionary-encoded ones are turned into plain ones."""
 
     digest_type: DigestType = DigestType.CRC32C
-    password: bytes = b""
+    password: bytes = field(default=b"", repr=False)
     compression: str | None = None
     """``None``, ``"lz4"`` or ``"zstd"``."""
 
     def __post_init__(self) -> None:
+        check_password(self.password)
         if self.compression not in (None, "lz4", "zstd"):
             raise InvalidArgumentError(
                 f"compression {self.compression!r} is unknown; use None, 'lz4' or 'zstd'"

@@ -360,10 +360,8 @@ class LedgerLog:
         else:
             if record.kind is RecordKind.FENCE:
                 raise LedgerFencedError(
-                    f"ledger {self.key.ledger_id} was fenced on bookie {self.bookie_id}: another "
-                    "client recovers it. Pending appends may or may not be written, treat it "
-                    "like a time-out: open the ledger and read to know; do not append the same "
-                    "rows elsewhere before",
+                    f"bookie {self.bookie_id} has a fence of ledger {self.key.ledger_id} in slot "
+                    f"{slot}: another client recovers it",
                     ledger_id=self.key.ledger_id,
                     bookie_id=self.bookie_id,
                 )

@@ -19,6 +19,7 @@ from spark_bookkeeper.client.holdings import crosswise, locate, read_verified, s
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.rows import one_batch
 from spark_bookkeeper.errors import BookKeeperError, EntryUnreadableError, NoSuchEntryError
+from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.reader import Ask, Reader, Unreadable
@@ -252,8 +253,10 @@ def checked_range(
 
     Raises:
         NoSuchEntryError: outside of what can be read.
+        InvalidArgumentError: not a number.
     """
-    end = readable if last is None else last
+    first = whole_number("first", first)
+    end = readable if last is None else whole_number("last", last)
     is_empty = last is None and first == readable + 1
     if first < 0 or end > readable or (first > end and not is_empty):
         what = "last entry" if metadata.is_closed else "last add confirmed"

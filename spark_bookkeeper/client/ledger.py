@@ -21,6 +21,7 @@ from spark_bookkeeper.errors import (
     MetadataFormatError,
     UnauthorizedError,
 )
+from spark_bookkeeper.protocol.arguments import check_password
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import DigestType, LedgerMetadata
 
@@ -92,7 +93,11 @@ class Ledger:
         return replace(self, metadata=metadata, incarnations=json.loads(stored))
 
     def check_password(self, password: bytes) -> None:
-        """Raises ``UnauthorizedError`` for another password than the ledger's."""
+        """Raises ``UnauthorizedError`` for another password than the ledger's.
+
+        And ``InvalidArgumentError`` for one that is no password at all.
+        """
+        check_password(password)
         if password != self.encoding.password:
             raise UnauthorizedError(
                 f"the password given for ledger {self.ledger_id} is not the one it was created "

@@ -20,13 +20,36 @@ from spark_bookkeeper.client.reader import LedgerReader
 from spark_bookkeeper.client.recovery import recover_ledger
 from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError, LedgerExistsError
+from spark_bookkeeper.protocol.arguments import check_labels, check_text, whole_number
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.placement import choose
 from spark_bookkeeper.protocol.quorum import Quorum
 
 RESERVED_PREFIX = "spark-bookkeeper."
-LABELS = ("name", "owner", "application", "log")
+
+
+def labels_of(
+    custom_metadata: Mapping[str, bytes] | None, **named: str | None
+) -> Mapping[str, bytes]:
+    """Custom metadata together with the labels that have arguments of their own.
+
+    Raises:
+        InvalidArgumentError: a label is given both ways, or is not of the right type.
+    """
+    labels = {} if custom_metadata is None else custom_metadata
+    check_labels(labels)
+    for key, value in named.items():
+        if value is None:
+            continue
+        check_text(key, value)
+        if key in labels:
+            raise InvalidArgumentError(
+                f"{key}={value!r} and custom_metadata[{key!r}]={labels[key]!r} are one label; give "
+                "one of them"
+            )
+        labels = {**labels, key: value.encode()}
+    return labels
 
 
 def create_ledger(
@@ -50,12 +73,13 @@ def create_ledger(
         InvalidArgumentError: a label key of ours, a size that makes no sense, or columns that no
             ledger can have.
     """
-    if entry_target_bytes < 1:
-        raise InvalidArgumentError(f"entry_target_bytes={entry_target_bytes} is below 1")
+    entry_target_bytes = whole_number("entry_target_bytes", entry_target_bytes, 1)
+    check_labels(labels or {})
     for key in labels or {}:
         if key.startswith(RESERVED_PREFIX):
             raise InvalidArgumentError(
-                f"custom metadata key {key!r} begins with {RESERVED_PREFIX!r}, which is reserved"
+                f"custom metadata key {key!r} begins with {RESERVED_PREFIX!r}, which is reserved "
+                "for what this library keeps there; choose another key"
             )
     wanted = None if ledger_id is None else parse_ledger_id(ledger_id)
     if schema is not None:

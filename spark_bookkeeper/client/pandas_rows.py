@@ -85,13 +85,14 @@ def _is_exact(found: pa.DataType, wanted: pa.DataType, is_inside: bool = False) 
     if types.is_dictionary(found):
         return _is_exact(found.value_type, wanted, is_inside)
     if types.is_integer(found):
-        return types.is_integer(wanted) or types.is_floating(wanted) or types.is_decimal(wanted)
+        numbers = (types.is_integer, types.is_floating, types.is_decimal)
+        return any(of(wanted) for of in numbers)
     if types.is_floating(found):  # integers with nulls are floats in pandas
         is_wider = types.is_floating(wanted) and found.bit_width <= wanted.bit_width
-        return is_wider or (types.is_integer(wanted) and not is_inside)
+        return bool(is_wider or (types.is_integer(wanted) and not is_inside))
     if types.is_timestamp(found):
         is_wall_clock = found.tz is None
-        return types.is_timestamp(wanted) and is_wall_clock == (wanted.tz is None)
+        return bool(types.is_timestamp(wanted) and is_wall_clock == (wanted.tz is None))
     if types.is_struct(found) and types.is_struct(wanted):
         names = {field.name for field in wanted}
         return all(

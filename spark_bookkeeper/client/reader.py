@@ -95,6 +95,7 @@ class LedgerReader:
         self._ledger = ledger
         self._frames = frames
         self._confirmed = self._readable()
+        self._is_done = False
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -137,6 +138,7 @@ class LedgerReader:
 
     def refresh(self) -> EntryId:
         """Look again at a ledger that was not closed; returns the new last add confirmed."""
+        self._check_in_use()
         if not self.is_closed:
             self._ledger, _ = self._context.ledger(self.ledger_id)
             self._confirmed = max(self._confirmed, self._readable())
@@ -145,23 +147,28 @@ class LedgerReader:
     def entries(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
         """The entries ``first .. last`` in order; ``last=None`` is the last that can be read.
 
+        Without ``last``, the entry after the last one is a beginning too, of nothing: an empty
+        ledger is read from 0, and whoever follows a ledger goes on where he stopped.
+
         Raises:
             NoSuchEntryError: outside of what can be read.
             EntryUnreadableError: no replica of an entry is left.
+            InvalidArgumentError: not numbers, or the reader was closed.
         """
         start, end = self.check_range(first, last)
         for stored in Fetcher(self._context, self._ledger).fetch(start, end):
             yield self._entry(stored)
 
     def read_arrow(self, first: int = 0, last: int | None = None) -> pa.Table:
-        """The rows of the entries ``first .. last`` as one table, in order."""
+        """The rows of the entries ``first .. last`` as one table, in order; see ``entries``."""
         batches = [entry.batch for entry in self.entries(first, last)]
         return pa.Table.from_batches(batches, schema=self.schema)
 
     def read(self, first: int = 0, last: int | None = None) -> Any:
         """The rows of the entries ``first .. last`` as a Spark DataFrame, in order.
 
-        Its tasks read whole files, in parallel, each from the replica it likes best.
+        The range is that of ``entries``. Its tasks read whole files, in parallel, each from the
+        replica it likes best; they need neither this reader nor its session.
         """
         if self._frames is None:
             raise InvalidArgumentError("read() needs a Spark session; read_arrow() does not")
@@ -177,6 +184,7 @@ class LedgerReader:
         following = EntryId(0)
         waiting_since = self._context.runtime.now()
         while True:
+            self._check_in_use()
             if following <= self._confirmed:
                 yield from self.entries(following, self._confirmed)
                 following = EntryId(self._confirmed + 1)
@@ -190,7 +198,8 @@ class LedgerReader:
                 self._context.runtime.sleep(TAIL_POLL_SECONDS)
 
     def close(self) -> None:
-        """Nothing is held; here so that a reader can stand in a ``with``."""
+        """Read no more. DataFrames that ``read`` gave go on; idempotent."""
+        self._is_done = True
 
     def __enter__(self) -> Self:
         return self
@@ -204,8 +213,16 @@ class LedgerReader:
         self.close()
 
     def check_range(self, first: int, last: int | None) -> tuple[EntryId, EntryId]:
-        """Both ends of a read. Raises ``NoSuchEntryError``."""
+        """Both ends of a read. Raises ``NoSuchEntryError``, ``InvalidArgumentError``."""
+        self._check_in_use()
         return checked_range(self.metadata, self.ledger_id, first, last, self._confirmed)
+
+    def _check_in_use(self) -> None:
+        if self._is_done:
+            raise InvalidArgumentError(
+                f"this reader of ledger {self.ledger_id} was closed; open the ledger again to read "
+                "on"
+            )
 
     def _readable(self) -> EntryId:
         last = self._ledger.metadata.last_entry_id

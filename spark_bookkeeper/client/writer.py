@@ -16,7 +16,7 @@ from spark_bookkeeper.client.bulk import BulkPlan, Frames, TaskResult, write_loc
 from spark_bookkeeper.client.columns import check_schema, schema_mismatch
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
@@ -158,12 +158,22 @@ class LedgerWriter:
             InvalidArgumentError: called in the callback of an append, where it cannot wait.
             LedgerError: pending entries could not be acknowledged. The ledger was closed at the
                 last acknowledged one.
+            MetadataUnavailableError: whether it is closed is not known. Repeat, or recover it.
         """
         if self._is_closed:
             return
         self._adds.check_may_wait("close()")
         failure = self._adds.drain()
-        self._adds.close()
+        try:
+            self._adds.close()
+        except MetadataUnavailableError as error:
+            raise MetadataUnavailableError(
+                f"whether ledger {self.ledger_id} was closed is not known: {error.message}. What "
+                f"was acknowledged, up to entry {self.last_add_confirmed}, is in it. Call close() "
+                "again when ZooKeeper answers; without this writer, open_ledger or recover_ledgers "
+                "closes it",
+                **error.facts,
+            ) from error
         self._is_closed = True
         if failure is not None:
             raise failure

@@ -31,7 +31,11 @@ def parse_bookie_id(text: str) -> BookieId:
     Source: BookKeeper ``net/BookieId`` (character set, and ``readonly`` is reserved); its
     ``cookie_*`` commands accept only ``host:port``.
     """
-    if not _BOOKIE_ID.fullmatch(text) or not 0 < int(text.rsplit(":", 1)[1]) < 65536:
+    if (
+        not isinstance(text, str)
+        or not _BOOKIE_ID.fullmatch(text)
+        or not 0 < int(text.rsplit(":", 1)[1]) < 65536
+    ):
         raise InvalidArgumentError(
             f"bookie id {text!r} is not of the form host:port, for example 10.0.0.3:3181"
         )

@@ -74,7 +74,7 @@ class LedgerMetadata:
     fragments: tuple[Fragment, ...]
     digest_type: DigestType | None = None
     """``None`` in metadata of formats that do not say (version 1)."""
-    password: bytes | None = None
+    password: bytes | None = field(default=None, repr=False)
     """Stored in clear, as BookKeeper does; ``None`` where the format does not say."""
     last_entry_id: EntryId | None = None
     """Set when CLOSED; -1 for an empty ledger."""

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.client import ledgers
-from spark_bookkeeper.errors import InvalidArgumentError, LedgerExistsError, NotEnoughBookiesError
+from spark_bookkeeper.errors import (
+    InvalidArgumentError,
+    LedgerExistsError,
+    LedgerFencedError,
+    MetadataUnavailableError,
+    NotEnoughBookiesError,
+)
 from spark_bookkeeper.protocol.metadata import DigestType, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground
@@ -66,6 +74,40 @@ def test_labels_are_kept_and_our_own_keys_are_reserved(ground: Ground) -> None:
         ledgers.create_ledger(ground.context, USUAL, labels={"spark-bookkeeper.nonce": b"x"})
 
 
+@pytest.mark.parametrize(
+    ("custom_metadata", "name", "rule"),
+    [
+        ({"a": "text"}, None, r"custom_metadata\['a'\]='text' is a str; its values are bytes"),
+        ({1: b""}, None, "a key of custom_metadata=1 is a int"),
+        ([1], None, "is no mapping"),
+        (None, 3, "name=3 is a int"),
+        ({"name": b"x"}, "y", "are one label"),
+    ],
+)
+def test_a_label_of_another_type_or_given_twice_is_refused_by_name(
+    custom_metadata: Any, name: Any, rule: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=rule):
+        ledgers.labels_of(custom_metadata, name=name)
+
+
+def test_a_password_that_is_text_is_refused_and_not_shown(ground: Ground) -> None:
+    text: Any = "geheim"
+    with pytest.raises(InvalidArgumentError, match="bytes") as caught:
+        ledgers.create_ledger(ground.context, USUAL, password=text)
+    assert "geheim" not in caught.value.message
+    writer = ledgers.create_ledger(ground.context, USUAL, password=b"geheim")
+    with pytest.raises(InvalidArgumentError, match="bytes"):
+        ledgers.open_ledger(ground.context, writer.ledger_id, text)
+
+
+def test_no_repr_shows_a_password(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL, password=b"geheim")
+    reader = ledgers.open_ledger(ground.context, writer.ledger_id, b"geheim")
+    for shown in (writer, writer.metadata, reader, reader.metadata, reader.ledger):
+        assert "geheim" not in repr(shown)
+
+
 @pytest.mark.parametrize("size", [0, -1])
 def test_an_entry_size_that_makes_no_sense_is_refused(ground: Ground, size: int) -> None:
     with pytest.raises(InvalidArgumentError, match="entry_target_bytes"):
@@ -95,12 +137,43 @@ def test_a_ledger_that_was_never_written_to_is_open_until_somebody_opens_it(
     assert store.read_ledger(writer.ledger_id).value.state is LedgerState.CLOSED
 
 
+def test_a_fenced_writer_is_told_once_what_to_do_and_by_which_bookie(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"a")
+    ledgers.open_ledger(ground.client(), writer.ledger_id)
+
+    with pytest.raises(LedgerFencedError) as caught:
+        writer.append(b"b")
+
+    shown = caught.value.message
+    assert shown.count("may or may not be written") == shown.count("like a time-out") == 1
+    assert any(bookie in shown for bookie in ground.bookie_ids)
+
+
+def test_a_writer_that_cannot_reach_the_metadata_says_what_is_certain(ground: Ground) -> None:
+    away = False
+
+    def hook(place: str, operation: str, path: str) -> None:
+        if away and operation in ("read_ledger", "write_ledger"):
+            raise MetadataUnavailableError("the connection to ZooKeeper was closed")
+
+    writer = ledgers.create_ledger(ground.client(None, hook), USUAL)
+    last = writer.append(b"a")
+    away = True
+    with pytest.raises(MetadataUnavailableError, match=f"up to entry {last}, is in it") as caught:
+        writer.close()
+    assert "recover_ledgers" in caught.value.message
+    away = False
+    writer.close()
+    assert ground.context.store.read_ledger(writer.ledger_id).value.is_closed
+
+
 def test_r11_a_bookie_formatted_again_does_not_join_a_ledger_that_knew_it(ground: Ground) -> None:
     writer = ledgers.create_ledger(ground.context, USUAL)
     writer.append(b"a")
     known = writer.metadata.last_fragment.ensemble[0]
-    ground.format(known)
     (spare,) = set(ground.bookie_ids) - set(writer.metadata.last_fragment.ensemble)
+    ground.format(known)
 
     ground.until(
         lambda: writer.append(b"b") > 0 and known not in writer.metadata.last_fragment.ensemble

@@ -6,6 +6,7 @@ import random
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -56,6 +57,36 @@ def test_an_entry_out_of_range_is_refused_with_the_range(
 
     with pytest.raises(NoSuchEntryError, match="last <= 9"):
         payloads(reader, first, last)
+
+
+@pytest.mark.parametrize(("first", "last"), [("a", None), (0, 1.5), (True, None), (None, None)])
+def test_a_range_that_is_no_numbers_is_refused(ground: Ground, first: Any, last: Any) -> None:
+    writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 2))
+    reader = ledgers.open_ledger(ground.context, writer.ledger_id)
+    with pytest.raises(InvalidArgumentError, match="is not a whole number"):
+        list(reader.entries(first, last))
+
+
+def test_whoever_has_read_to_the_end_goes_on_with_nothing(ground: Ground) -> None:
+    with ledgers.create_ledger(ground.context, Quorum(3, 3, 2)) as writer:
+        last = writer.append(b"a")
+    reader = ledgers.open_ledger(ground.context, writer.ledger_id)
+
+    assert list(reader.entries(last + 1)) == []
+    with pytest.raises(NoSuchEntryError):
+        list(reader.entries(last + 1, last + 1))
+    with pytest.raises(NoSuchEntryError):
+        list(reader.entries(last + 2))
+
+
+def test_a_reader_that_was_closed_says_so(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 2))
+    writer.append(b"a")
+    with ledgers.open_ledger_no_recovery(ground.context, writer.ledger_id) as reader:
+        pass
+    for use in (reader.read_arrow, reader.refresh, lambda: list(reader.tail(timeout_ms=0))):
+        with pytest.raises(InvalidArgumentError, match=r"this reader .* was closed"):
+            use()
 
 
 def test_the_entries_of_an_empty_ledger_are_none(ground: Ground) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -98,6 +99,38 @@ def test_more_bookies_than_there_are_is_refused_with_a_table_of_all(
         assert bookie in error.message
     assert "6" in error.message
     assert bk.ledgers_arrow().num_rows == before
+
+
+def test_arguments_of_another_type_are_refused_by_name_and_rule(bk: BookKeeper) -> None:
+    anything: Any = 3
+    with pytest.raises(
+        InvalidArgumentError, match=r"ledger_ids=3 is not a list of ids; give \[3\]"
+    ):
+        bk.recover_ledgers(anything)
+    with pytest.raises(InvalidArgumentError, match="ledger_ids=3"):
+        bk.check_ledgers(anything)
+    with pytest.raises(InvalidArgumentError, match="bookie_ids=3"):
+        bk.recover_bookie(anything)
+    with pytest.raises(InvalidArgumentError, match="bookie id 3"):
+        bk.recover_bookie([anything])
+    with pytest.raises(InvalidArgumentError, match="no bookie was named"):
+        bk.recover_bookie([])
+    with pytest.raises(InvalidArgumentError, match="bytes_per_second=-1 is below 1"):
+        bk.recover_bookie("10.0.0.1:1", bytes_per_second=-1, dry_run=True)
+    for wrong in ("a", 101, True):
+        percentage: Any = wrong
+        with pytest.raises(InvalidArgumentError, match=f"percentage={wrong!r}"):
+            bk.check_ledgers(percentage=percentage)
+    with pytest.raises(InvalidArgumentError, match="bytes_per_second=0 is below 1"):
+        bk.repair_ledgers(bytes_per_second=0)
+    with pytest.raises(InvalidArgumentError, match="digest_type=3"):
+        bk.create_ledger(digest_type=anything)
+
+
+def test_a_ledger_that_is_asked_for_twice_is_checked_once(bk: BookKeeper, ledger_id: int) -> None:
+    once = bk.check_ledgers([ledger_id])
+    twice = bk.check_ledgers([ledger_id, ledger_id])
+    assert len(twice.rows) == len(once.rows) > 0
 
 
 # What is appended

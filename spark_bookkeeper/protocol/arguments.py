@@ -1,0 +1,53 @@
+"""What callers hand in, looked at once: values of another type are refused by name and rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from numbers import Integral
+from typing import Any
+
+from spark_bookkeeper.errors import InvalidArgumentError
+
+
+def whole_number(name: str, value: Any, least: int | None = None) -> int:
+    """``value`` as an ``int``; numpy's whole numbers are some, booleans are not.
+
+    Raises:
+        InvalidArgumentError: it is none, or below ``least``.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InvalidArgumentError(f"{name}={value!r} is not a whole number")
+    if least is not None and value < least:
+        raise InvalidArgumentError(f"{name}={value!r} is below {least}, the least there can be")
+    return int(value)
+
+
+def check_password(value: Any) -> None:
+    """Raises ``InvalidArgumentError``, which does not show it, unless a password is ``bytes``."""
+    if not isinstance(value, bytes):
+        raise InvalidArgumentError(
+            f"password is a {type(value).__name__}; passwords are bytes: write b'...', or "
+            "text.encode()"
+        )
+
+
+def check_text(name: str, value: Any) -> None:
+    """Raises ``InvalidArgumentError`` unless ``value`` is a ``str``."""
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{name}={value!r} is a {type(value).__name__}; it is text")
+
+
+def check_labels(labels: Any) -> None:
+    """Raises ``InvalidArgumentError`` unless these are custom metadata: text -> bytes."""
+    if not isinstance(labels, Mapping):
+        raise InvalidArgumentError(
+            f"custom_metadata={labels!r} is no mapping; give one of text to bytes, for example "
+            "{'purpose': b'tests'}"
+        )
+    for key, value in labels.items():
+        check_text("a key of custom_metadata", key)
+        if not isinstance(value, bytes):
+            raise InvalidArgumentError(
+                f"custom_metadata[{key!r}]={value!r} is a {type(value).__name__}; its values are "
+                "bytes: write b'...', or text.encode()"
+            )
