@@ -101,12 +101,18 @@ class LedgerLog:
         self._check_life()
         self._check_tombstone()
 
-    def add(self, slot: int, data: bytes) -> int:
+    def add(self, slot: int, data: bytes, held: tuple[int, int] | None = None) -> int:
         """Put a record into a slot.
 
         Call it again with the same bytes and slot after ``BookieUnavailableError``; never with
         others, and never go on to the next slot first (R3). Slots may be added in any order,
         and ascend in entry ids.
+
+        Args:
+            slot: its number.
+            data: the record, as ``encode_add`` made it for this slot.
+            held: a range with all its entries, from who has just encoded them; without it the
+                record is decoded to know, which costs as much as the encoding.
 
         Returns:
             how many slots from 0 on were won without a gap: acks of records count only below
@@ -118,7 +124,7 @@ class LedgerLog:
             CookieMismatchError: the partition was wiped or replaced.
             BookieUnavailableError: unknown; the put may also land later.
         """
-        self._admit(slot, data)
+        self._admit(slot, held or self._range(slot, data))
         path = self.key.slot(slot)
         if not self.storage.put_if_absent(path, data):
             self._check_exists(slot, path, data)
@@ -328,17 +334,20 @@ class LedgerLog:
 
     # Inside
 
-    def _admit(self, slot: int, data: bytes) -> None:
+    def _admit(self, slot: int, held: tuple[int, int]) -> None:
         """What ``locate`` and ``fence`` rely on when they stop early, and R3 when it compares."""
+        known = self._ranges.setdefault(slot, held)
+        assert known == held, "content_fixed"
+        below, above = self._ranges.get(slot - 1), self._ranges.get(slot + 1)
+        assert below is None or below[1] < held[0], "entries-in-write-order"
+        assert above is None or held[1] < above[0], "entries-in-write-order"
+
+    def _range(self, slot: int, data: bytes) -> tuple[int, int]:
         record = decode(data, self.key, self.encoding, bookie_id=self.bookie_id)
         assert record.kind is RecordKind.ADD
         assert record.slot == slot
         assert record.first != NO_ENTRY, "a record holds an entry"
-        known = self._ranges.setdefault(slot, (record.first, record.last))
-        assert known == (record.first, record.last), "content_fixed"
-        below, above = self._ranges.get(slot - 1), self._ranges.get(slot + 1)
-        assert below is None or below[1] < record.first, "entries-in-write-order"
-        assert above is None or record.last < above[0], "entries-in-write-order"
+        return record.first, record.last
 
     def _check_exists(self, slot: int, path: str, data: bytes) -> None:
         """A name that is taken is not success: is it ours? [exists_check]."""

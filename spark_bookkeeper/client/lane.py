@@ -163,7 +163,8 @@ class Lane:
             for part in group.parts(self.position):
                 self._bring(log, group.bulk, part)
         data = group.record(self.position, self._slot)
-        self._repeat(lambda: log.add(self._slot, data))
+        held = (group.first, group.last)
+        self._repeat(lambda: log.add(self._slot, data, held))
         self._slot += 1
 
     def _prepared_log(self) -> LedgerLog:

@@ -128,7 +128,7 @@ def test_r4_the_fence_takes_the_first_absent_slot_and_the_writer_cannot_go_on(
     tail = bookie.log().fence()
 
     assert (tail.slots, tail.is_fenced) == (1, True)
-    with pytest.raises(LedgerFencedError, match="may or may not be written"):
+    with pytest.raises(LedgerFencedError, match="has a fence of ledger 7 in slot 1"):
         writer.add(1, bookie.record(1, 1))
 
 

@@ -217,8 +217,8 @@ def writer_close_cas(patch: Patch) -> None:
 def cookie_ack(patch: Patch) -> None:
     """An add does not look whether the partition is still the same one."""
 
-    def add(self: LedgerLog, slot: int, data: bytes) -> int:
-        self._admit(slot, data)
+    def add(self: LedgerLog, slot: int, data: bytes, held: tuple[int, int]) -> int:
+        self._admit(slot, held)
         path = self.key.slot(slot)
         if not self.storage.put_if_absent(path, data):
             self._check_exists(slot, path, data)
