@@ -273,18 +273,41 @@ class _LedgerRecovery:
     def _undecided(self, found: Undecided) -> RecoveryUndecidedError:
         answers = "\n".join(f"  {bookie}: {said}" for bookie, said in found.answers.items())
         blockers = " or ".join(found.blockers)
+        if found.lacks_fences:
+            why, blockers = self._unfenced(found)
+        else:
+            why = f"whether entry {found.entry_id} exists cannot be decided. Its write set answered"
         return RecoveryUndecidedError(
-            f"recovery of ledger {self._ledger.ledger_id} must wait: whether entry "
-            f"{found.entry_id} exists cannot be decided. Its write set answered:\n"
+            f"recovery of ledger {self._ledger.ledger_id} must wait: {why}:\n"
             f"{answers}\n"
             f"bring back {blockers} with its storage, then repeat. The ledger stays IN_RECOVERY "
-            "and "
-            "nothing is lost; do not delete it, and do not format a bookie to make it answer",
+            "and nothing is lost; do not delete it, and do not format a bookie to make it answer",
             ledger_id=self._ledger.ledger_id,
             entry_id=found.entry_id,
             answers=dict(found.answers),
             blockers=tuple(found.blockers),
         )
+
+    def _unfenced(self, found: Undecided) -> tuple[str, str]:
+        """Why too few fences decide nothing, and who would change that."""
+        quorum = self._ledger.metadata.quorum
+        write_set = {self._ensemble[p] for p in quorum.write_set(found.entry_id)}
+        unfenced = [bookie for bookie in found.blockers if bookie in write_set]
+        fenced = quorum.write_quorum_size - len(unfenced)
+        why = (
+            "too few of its bookies are fenced. Entry "
+            f"{found.entry_id} could still be acknowledged to a writer by {quorum.ack_quorum_size} "
+            f"of {', '.join(unfenced)}, so whatever end were chosen now could be wrong: of the "
+            f"{quorum.write_quorum_size} bookies of each entry {quorum.misses_needed} must be "
+            f"fenced, and of those of entry {found.entry_id} only {fenced} answered its fence. "
+            "The ensemble answered"
+        )
+        if quorum.misses_needed - fenced == len(unfenced):
+            return why, " and ".join(found.blockers)
+        if len(found.blockers) == len(unfenced):  # the same bookies are missing everywhere
+            count = quorum.misses_needed - fenced
+            return why, (f"{count} of " if count > 1 else "") + " or ".join(found.blockers)
+        return why, f"enough of {', '.join(found.blockers)}"
 
 
 def _hold(holders: Mapping[EntryId, set[int]], entries: tuple[EntryId, ...], position: int) -> None:

@@ -51,8 +51,12 @@ class Undecided:
 
     entry_id: EntryId
     answers: Mapping[BookieId, str]
+    """Of its write set; of the whole ensemble when fences are missing."""
     blockers: tuple[BookieId, ...]
     """One usable answer more, from one of these, moves the decision."""
+    lacks_fences: bool = False
+    """Nobody asked yet what exists: enough bookies are not fenced to acknowledge this entry, and
+    all blockers are such bookies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +144,7 @@ class Recovery:
         the ledger before it (R5); anything else is no answer at all.
         """
         if not self.is_fenced:
-            return self._undecided(self._least_covered_entry())
+            return self._unfenced()
         first = entry_id = self.first_recovered
         sources: dict[EntryId, tuple[int, ...]] = {}
         while True:
@@ -183,15 +187,29 @@ class Recovery:
                 misses.append(position)
         return tuple(hits), tuple(misses)
 
-    def _least_covered_entry(self) -> EntryId:
-        """The first entry, from where reading would begin, whose write set lacks coverage."""
+    def _unfenced(self) -> Undecided:
+        """Too few fences: what is found on the fenced bookies says nothing about the end.
+
+        The entry named is the first, from where reading would begin, that could still be written.
+        """
         fenced = self._fenced().keys()
         first = self.first_recovered
-        return next(
+        lacking = [
             EntryId(e)
             for e in range(first, first + self.quorum.ensemble_size)
             if len(fenced & set(self.quorum.write_set(EntryId(e)))) < self.quorum.misses_needed
-        )
+        ]
+        wanted = {p for e in lacking for p in self.quorum.write_set(e)} - fenced
+        answers = {
+            bookie: "fenced" if position in fenced else self._reason(position)
+            for position, bookie in enumerate(self.ensemble)
+        }
+        blockers = tuple(self.ensemble[position] for position in sorted(wanted))
+        return Undecided(lacking[0], answers, blockers, lacks_fences=True)
+
+    def _reason(self, position: int) -> str:
+        answer = self._answers.get(position)
+        return answer.reason if isinstance(answer, UnknownAnswer) else "not asked"
 
     def _undecided(self, entry_id: EntryId) -> Undecided:
         answers: dict[BookieId, str] = {}
@@ -211,6 +229,6 @@ class Recovery:
                 answers[bookie] = "fenced, but the entry may be in a damaged file"
                 blockers.append(bookie)
             else:
-                answers[bookie] = answer.reason if answer else "not asked"
+                answers[bookie] = self._reason(position)
                 blockers.append(bookie)
         return Undecided(entry_id, answers, tuple(blockers))

@@ -247,6 +247,38 @@ def test_a_bookie_that_comes_back_unblocks_the_recovery(ground: Ground) -> None:
     assert_on_ack_quorum(ground, writer.ledger_id)
 
 
+def test_too_few_fences_are_told_apart_from_an_entry_that_nobody_can_vouch_for(
+    tmp_path: Path,
+) -> None:
+    ground = Ground(tmp_path, bookies=2)
+    writer = written(ground, Quorum(2, 2, 1), 3)
+    there, away = writer.metadata.last_fragment.ensemble
+    ground.stop(away)
+
+    with pytest.raises(RecoveryUndecidedError) as caught:
+        recover_ledger(ground.client(), writer.ledger_id)
+
+    message = caught.value.message
+    assert "too few of its bookies are fenced" in message
+    assert f"could still be acknowledged to a writer by 1 of {away}" in message
+    assert f"  {there}: fenced\n" in message
+    assert f"bring back {away} with its storage" in message
+    assert "holds it" not in message
+    assert "exists" not in message
+    assert caught.value.blockers == (away,)
+
+
+def test_all_bookies_whose_fences_are_needed_are_asked_for_at_once(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=4)
+    writer = written(ground, Quorum(4, 2, 1), 3)
+    ensemble = writer.metadata.last_fragment.ensemble
+    for bookie in ensemble[1:3]:
+        ground.stop(bookie)
+
+    with pytest.raises(RecoveryUndecidedError, match=f"bring back {ensemble[1]} and {ensemble[2]}"):
+        recover_ledger(ground.client(), writer.ledger_id)
+
+
 def test_damaged_copies_of_the_tail_are_passed_over_and_made_again(ground: Ground) -> None:
     writer = half_written(ground, USUAL, 2, [3])
     ensemble = writer.metadata.last_fragment.ensemble
