@@ -20,6 +20,7 @@ from spark_bookkeeper.errors import (
     BookieError,
     BookieFullError,
     BookieUnavailableError,
+    InvalidArgumentError,
     MissingRequirementError,
 )
 
@@ -51,6 +52,7 @@ class RemoteStorage(Storage):
 
     Raises:
         MissingRequirementError: the file system's package is not installed.
+        InvalidArgumentError: there is no such file system.
     """
 
     def __init__(self, uri: str, **storage_options: Any) -> None:
@@ -64,6 +66,13 @@ class RemoteStorage(Storage):
             remedy = f"pip install 'spark-bookkeeper[{extra}]'" if extra else str(error)
             raise MissingRequirementError(
                 f"{uri} needs a package that is not installed: {remedy}"
+            ) from error
+        except ValueError as error:
+            if protocol in fsspec.available_protocols():
+                raise
+            raise InvalidArgumentError(
+                f"{uri}: no file system is known by the name {protocol!r}; write file:///path, "
+                "s3://bucket/prefix, gs://..., abfs://..., or another one that fsspec has"
             ) from error
         self._uri = uri.rstrip("/")
         self._root = root.rstrip("/")

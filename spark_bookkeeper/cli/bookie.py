@@ -16,16 +16,21 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from spark_bookkeeper.bookie.format import probe
-from spark_bookkeeper.bookie.marker import read_marker
+from spark_bookkeeper.bookie.marker import Marker, read_marker
 from spark_bookkeeper.bookie.roots import open_storage
 from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.cli.asking import confirm
 from spark_bookkeeper.cli.bookies import list_, recover, show
 from spark_bookkeeper.cli.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.ownership import format_bookie, ledgers_that_name
 from spark_bookkeeper.config import BookieConfig, load_bookie_config
-from spark_bookkeeper.errors import InvalidArgumentError, UnsuitableStorageError
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    InvalidArgumentError,
+    UnsuitableStorageError,
+)
 from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 
@@ -140,7 +145,7 @@ def format_(
     try:
         _show_what_goes(settings, store, storage, name)
         if not yes:
-            click.confirm(f"Remove all of it and format bookie {name}?", abort=True, err=True)
+            confirm(f"Remove all of it and format bookie {name}?")
         marker = format_bookie(
             store,
             storage,
@@ -160,7 +165,7 @@ def format_(
         },
         lambda: settings.output.say(
             f"bookie {name} at {storage.uri} is formatted, incarnation {marker.incarnation}. "
-            f"Start it: spark-bookkeeper bookie start --bookie-id {name} --root {root}"
+            f"Start it: spark-bookkeeper bookie start --bookie-id {name} --root {shlex.quote(root)}"
         ),
     )
     return EXIT_DONE
@@ -169,7 +174,7 @@ def format_(
 def _show_what_goes(
     settings: Settings, store: ZooKeeperStore, storage: Storage, name: BookieId
 ) -> None:
-    found = read_marker(storage)
+    found = _marker(storage)
     directories = len(storage.list("ledgers"))
     settings.output.note(
         f"{storage.uri} holds "
@@ -197,7 +202,7 @@ def verify(settings: Settings, root: str, storage_options: Sequence[str]) -> int
         settings.output.say(f"holds: {check}")
 
     try:
-        marker = read_marker(storage)
+        marker = _marker(storage)
         settings.output.note(f"probing {storage.uri} ...")
         try:
             probe(storage, ThreadRuntime().token, on_check=show_check)
@@ -233,6 +238,25 @@ def verify(settings: Settings, root: str, storage_options: Sequence[str]) -> int
         show,
     )
     return EXIT_DONE if reason is None else EXIT_LEFT_UNDONE
+
+
+def _marker(storage: Storage) -> Marker | None:
+    """What a partition says it is: the first look at a storage, before anything is done.
+
+    Raises:
+        BookieUnavailableError: it does not answer. Nothing was changed.
+    """
+    try:
+        return read_marker(storage)
+    except BookieUnavailableError as error:
+        cause = error.__cause__ or error
+        raise BookieUnavailableError(
+            f"{storage.uri} cannot be read: {type(cause).__name__}: {cause}. Nothing was changed. "
+            "Check the root and who may read it; credentials come from --storage-option or from "
+            "the environment, as the file system's own documents say",
+            **error.facts,
+            nothing_changed=True,
+        ) from error
 
 
 def _open(root: str, options: Sequence[str]) -> Storage:

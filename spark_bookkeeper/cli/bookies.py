@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from spark_bookkeeper.bookie.marker import read_marker
+from spark_bookkeeper.cli.asking import confirm
 from spark_bookkeeper.cli.connection import Access, access_options, connected
 from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
-from spark_bookkeeper.cli.work import no_spark, show_report
+from spark_bookkeeper.cli.work import no_spark, open_table, report_table, show_report
 from spark_bookkeeper.cluster.ownership import ledgers_that_name
 from spark_bookkeeper.errors import BookieError, InvalidArgumentError, VersionConflictError
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
@@ -84,6 +85,7 @@ def show(settings: Settings, access: Access, bookie_id: str) -> int:
 @click.option("--delete-cookie", is_flag=True, help="When all is done, forget the lost bookies.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@report_table
 @no_spark
 @access_options
 @click.pass_obj
@@ -100,6 +102,7 @@ def recover(
     delete_cookie: bool,
     dry_run: bool,
     yes: bool,
+    report_table: str | None,
     no_spark: bool,
 ) -> int:
     """Make the copies of a lost BOOKIE again on TARGET, or on suitable bookies chosen at random.
@@ -110,6 +113,7 @@ def recover(
     names = list(dict.fromkeys([*([bookie_id] if bookie_id else []), *bookies]))
     if not names:
         raise InvalidArgumentError("no bookie was named; `bookie list --state lost` shows them")
+    table = open_table(settings, report_table)
     with connected(settings, access, with_spark=not no_spark and not dry_run) as bk:
 
         def work(is_dry: bool) -> RecoveryReport:
@@ -130,7 +134,7 @@ def recover(
         report = work(dry_run)
         if delete_cookie and not dry_run:
             _delete_cookies(settings, bk, names, report)
-    return show_report(settings, report)
+    return show_report(settings, report, table)
 
 
 def _ask(settings: Settings, plan: RecoveryReport, forgotten: Sequence[str]) -> None:
@@ -149,7 +153,7 @@ def _ask(settings: Settings, plan: RecoveryReport, forgotten: Sequence[str]) -> 
         )
     if forgotten:
         settings.output.note(f"forgotten when all is done: {', '.join(forgotten)}")
-    click.confirm("Go on?", abort=True, err=True)
+    confirm("Go on?")
 
 
 def _delete_cookies(

@@ -77,17 +77,18 @@ def access_options(command: Command) -> Command:
     return with_access  # type: ignore[return-value]  # click sees only that it is callable
 
 
-def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+def pairs(option: str, texts: Sequence[str], *, is_secret: bool = True) -> dict[str, str]:
     """``KEY=VALUE`` texts as a mapping.
 
     Raises:
-        InvalidArgumentError: one has another form. It is not shown, as it may be a secret.
+        InvalidArgumentError: one has another form. It is not shown when it may be a secret.
     """
     values: dict[str, str] = {}
     for text in texts:
         key, separator, value = text.partition("=")
         if not separator or not key:
-            raise InvalidArgumentError(f"every {option} has the form KEY=VALUE; one has not")
+            which = "one" if is_secret else repr(text)
+            raise InvalidArgumentError(f"every {option} has the form KEY=VALUE; {which} has not")
         values[key] = value
     return values
 
@@ -110,11 +111,10 @@ def connected(
     uri = settings.require_metadata_uri()
     connection = Connection(uri, access.config, access.storage_options, access.zk_options)
     try:
-        bk = _with_spark(connection) if with_spark else _in_this_process(connection)
+        bk = _with_spark(connection, settings) if with_spark else _in_this_process(connection)
     except MetadataUnavailableError as error:
         raise MetadataUnavailableError(
-            f"{error.message}. Nothing was changed; is {uri} right, and does ZooKeeper run there? "
-            "`spark-bookkeeper doctor` looks into it",
+            error.message,
             nothing_changed=True,
         ) from error
     with bk:
@@ -136,10 +136,10 @@ def create_ledger(
         raise NotEnoughBookiesError(error.message, **error.facts, nothing_changed=True) from error
 
 
-def _with_spark(connection: Connection) -> BookKeeper:
+def _with_spark(connection: Connection, settings: Settings) -> BookKeeper:
     from spark_bookkeeper.spark.frames import SparkFrames  # pyspark only where it is needed
 
-    return BookKeeper(connection, SparkFrames(None, connection))
+    return BookKeeper(connection, SparkFrames(None, connection, settings.spark_conf))
 
 
 def _in_this_process(connection: Connection) -> BookKeeper:

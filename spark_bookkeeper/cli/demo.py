@@ -6,6 +6,7 @@ Real ZooKeeper, real files, real processes: the rows are appended by one that is
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -315,7 +316,7 @@ class _Story:
             say("  spark-bookkeeper local start              a cluster that stays, to play with")
             say("  spark-bookkeeper demo --keep ./flights    the same again, and the cluster stays")
         else:
-            start = f"spark-bookkeeper local start --directory {self._keep}"
+            start = f"spark-bookkeeper local start --directory {shlex.quote(str(self._keep))}"
             say("The cluster is kept. What to type next:")
             say(f"  {start}")
             say("  export SPARK_BOOKKEEPER_METADATA_URI=...  as the command above says")

@@ -1,7 +1,7 @@
 """The scripts in ``jobs/``: the same verbs as on the command line, for ``spark-submit``.
 
-A script takes the metadata URI first, as the documents write it, never asks, and can append its
-report to a Delta table. Everything else, exit codes included, is the verb's.
+A script takes the metadata URI first, as the documents write it, and never asks. Everything else,
+exit codes included, is the verb's.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import replace
 from typing import Any, Final
 
 import click
@@ -17,9 +16,7 @@ import click
 from spark_bookkeeper.cli import bookies, ledger_work
 from spark_bookkeeper.cli.main import guarded
 from spark_bookkeeper.cli.output import Output
-from spark_bookkeeper.cli.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.errors import BookKeeperError
-from spark_bookkeeper.replication.report import Report
+from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
 from spark_bookkeeper.spark.submitted import separate_stderr
 
 JOBS: Final[dict[str, click.Command]] = {
@@ -69,41 +66,18 @@ def job_command(name: str) -> click.Command:
         if parameter.name == "bookie_id":
             parameter.metavar, parameter.required = "BOOKIE", True
 
-    def callback(
-        metadata_uri: str,
-        is_json: bool,
-        is_verbose: bool,
-        report_table: str | None,
-        **options: Any,
-    ) -> int:
+    def callback(metadata_uri: str, is_json: bool, is_verbose: bool, **options: Any) -> int:
+        conf = {"spark_log_level": "INFO" if is_verbose else "WARN"}
         context = click.get_current_context()
-        settings = Settings(metadata_uri, Output(is_json=is_json), is_verbose)
-        needs_spark = report_table is not None or not options.get("dry_run", False)
-        table = _table(report_table, is_verbose) if needs_spark else None
-        unsaved: list[BookKeeperError] = []
-
-        def keep(report: Report) -> None:
-            assert table is not None
-            try:
-                table.append(report)
-            except BookKeeperError as error:
-                unsaved.append(error)
-
-        context.obj = settings if table is None else replace(settings, on_report=keep)
+        context.obj = Settings(metadata_uri, Output(is_json=is_json), is_verbose, conf)
         assert verb.callback is not None
-        code = verb.callback(**options, **answers)
-        for error in unsaved:
-            settings.output.note(f"Error: {error.message}")
-        return EXIT_LEFT_UNDONE if unsaved and code == EXIT_DONE else int(code or EXIT_DONE)
+        return int(verb.callback(**options, **answers) or EXIT_DONE)
 
     return click.Command(
         name,
         params=[
             click.Argument(["metadata_uri"], metavar="METADATA_URI"),
             *kept,
-            click.Option(
-                ["--report-table"], metavar="PATH", help="Append the report to a Delta table."
-            ),
             click.Option(["--json", "is_json"], is_flag=True, help="One JSON object on stdout."),
             click.Option(
                 ["--verbose", "is_verbose"], is_flag=True, help="Stack traces and Spark's own log."
@@ -114,12 +88,3 @@ def job_command(name: str) -> click.Command:
         epilog=f"Example: spark-submit jobs/{name}.py {_EXAMPLES[name]}",
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
-
-
-def _table(path: str | None, is_verbose: bool) -> Any:
-    """Start Spark, quietly; the table of reports, if one is asked for."""
-    from spark_bookkeeper.spark.report_table import ReportTable
-    from spark_bookkeeper.spark.session import spark_session
-
-    spark = spark_session(spark_log_level="INFO" if is_verbose else "WARN")
-    return None if path is None else ReportTable(spark, path)

@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 import pyarrow as pa
 
+from spark_bookkeeper.cli.asking import confirm
 from spark_bookkeeper.cli.connection import Access, access_options, connected, create_ledger
 from spark_bookkeeper.cli.ledger_data import append, new_ledger_options, read, schema_of_file
 from spark_bookkeeper.cli.ledger_work import check, diff, recover, repair
@@ -179,7 +180,7 @@ def delete(settings: Settings, access: Access, ledger_ids: Sequence[int], yes: b
             settings.output.note(f"ledger {ledger_id} does not exist")
         if found and not yes:
             count = f"{len(found)} ledger{'s' if len(found) > 1 else ''}"
-            click.confirm(f"Delete {count} for ever?", abort=True, err=True)
+            confirm(f"Delete {count} for ever?")
         deleted: list[int] = []
         for info in found:
             bk.delete_ledger(info.ledger_id)
@@ -258,7 +259,7 @@ def _show_ledger(
     if lost:
         settings.output.say(
             f"\n  lost: {', '.join(sorted(lost))}. Make their copies again: "
-            f"spark-bookkeeper bookie recover {min(lost)}"
+            f"spark-bookkeeper bookie recover {' --bookie '.join(sorted(lost))}"
         )
 
 

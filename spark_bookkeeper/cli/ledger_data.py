@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -31,6 +33,8 @@ TABLE_BYTES: Final = 64 << 20
 _PARQUET: Final = frozenset({".parquet", ".pq"})
 _ARROW: Final = frozenset({".arrow", ".feather", ".ipc"})
 
+_SIZE: Final = click.IntRange(min=1)
+
 _password = click.option(
     "--password", envvar="SPARK_BOOKKEEPER_PASSWORD", default="", help="The ledger's password."
 )
@@ -39,9 +43,11 @@ _password = click.option(
 def new_ledger_options(command: Command) -> Command:
     """Options of a ledger to be created; the command gets them as ``wish``, for create_ledger."""
 
-    @click.option("--ensemble-size", "-e", default=3, show_default=True, help="Bookies of it.")
-    @click.option("--write-quorum-size", "-w", type=int, help="Copies of an entry.  [default: 3]")
-    @click.option("--ack-quorum-size", "-a", type=int, help="Acks an append needs.  [default: 2]")
+    @click.option(
+        "--ensemble-size", "-e", type=_SIZE, default=3, show_default=True, help="Bookies of it."
+    )
+    @click.option("--write-quorum-size", "-w", type=_SIZE, help="Copies of an entry.  [default: 3]")
+    @click.option("--ack-quorum-size", "-a", type=_SIZE, help="Acks an append needs.  [default: 2]")
     @click.option("--name", help="A label to find it by.")
     @click.option("--owner", help="A label: whose it is.")
     @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="More; repeatable.")
@@ -86,7 +92,9 @@ def new_ledger_options(command: Command) -> Command:
             "compression": compression,
             "entry_target_bytes": entry_target_bytes,
             "password": password.encode(),
-            "custom_metadata": {k: v.encode() for k, v in pairs("--label", labels).items()},
+            "custom_metadata": {
+                k: v.encode() for k, v in pairs("--label", labels, is_secret=False).items()
+            },
         }
         return command(*arguments, wish=wish, **named)
 
@@ -210,6 +218,8 @@ def read(
     A ledger that is still open is read up to what is known to be acknowledged, and its writer
     is not disturbed, unless --recover is given.
     """
+    if output is not None:
+        _check_output(output)
     with connected(settings, access) as bk:
         is_open = bk.ledger(ledger_id).state != "CLOSED"
         opener = bk.open_ledger if recover else bk.open_ledger_no_recovery
@@ -296,6 +306,22 @@ def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(held)
 
 
+def _check_output(output: Path) -> None:
+    """Raises ``InvalidArgumentError`` unless a file of rows can be made there."""
+    if output.suffix.lower() not in _PARQUET | _ARROW:
+        raise InvalidArgumentError(f"--output {output}: end it in .parquet or .arrow")
+    folder = output.absolute().parent
+    if not folder.is_dir():
+        raise InvalidArgumentError(
+            f"--output {output}: {folder} is not a directory; make it first: "
+            f"mkdir -p {shlex.quote(str(folder))}"
+        )
+    if output.is_dir() or not os.access(folder, os.W_OK):
+        raise InvalidArgumentError(
+            f"--output {output}: no file can be written there; name another place"
+        )
+
+
 def _read_to_file(
     settings: Settings,
     reader: LedgerReader,
@@ -305,8 +331,6 @@ def _read_to_file(
     output: Path,
 ) -> int:
     suffix = output.suffix.lower()
-    if suffix not in _PARQUET | _ARROW:
-        raise InvalidArgumentError(f"--output {output}: end it in .parquet or .arrow")
     entries = rows = 0
     part = output.with_name(f".{output.name}.part")  # the name appears when it is complete
     try:

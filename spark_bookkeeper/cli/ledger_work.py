@@ -7,15 +7,16 @@ from typing import Any
 
 import click
 
+from spark_bookkeeper.cli.asking import confirm
 from spark_bookkeeper.cli.connection import Access, access_options, connected
 from spark_bookkeeper.cli.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.cli.work import no_spark, show_report
+from spark_bookkeeper.cli.work import no_spark, open_table, report_table, show_report
 
 MOST_ENTRIES = 100
 """Entries of a comparison that a person is shown; programs get them all."""
 
 _ledger_ids = click.argument(
-    "ledger_ids", type=click.IntRange(min=0), nargs=-1, metavar="LEDGER..."
+    "ledger_ids", type=click.IntRange(min=0), nargs=-1, metavar="[LEDGER]..."
 )
 
 
@@ -23,6 +24,7 @@ _ledger_ids = click.argument(
 @_ledger_ids
 @click.option("--dry-run", is_flag=True, help="Only say which ledgers it would recover.")
 @click.option("--yes", is_flag=True, help="Do not ask before recovering every open ledger.")
+@report_table
 @no_spark
 @access_options
 @click.pass_obj
@@ -32,6 +34,7 @@ def recover(
     ledger_ids: Sequence[int],
     dry_run: bool,
     yes: bool,
+    report_table: str | None,
     no_spark: bool,
 ) -> int:
     """Fence, recover and close ledgers; without LEDGER, every one that is not closed.
@@ -39,6 +42,7 @@ def recover(
     Their writers, if they live, are stopped: what they acknowledged is kept.
     """
     wanted = list(dict.fromkeys(ledger_ids)) or None
+    table = open_table(settings, report_table)
     with connected(settings, access, with_spark=not no_spark and not dry_run) as bk:
         if wanted is None and not dry_run and not yes:
             open_ones = [
@@ -49,14 +53,12 @@ def recover(
             for row in open_ones:
                 settings.output.note(f"ledger {row['ledger_id']}: {row['state']}")
             if open_ones:
-                click.confirm(
-                    f"Fence, recover and close {len(open_ones)} ledgers, stopping their writers?",
-                    abort=True,
-                    err=True,
+                confirm(
+                    f"Fence, recover and close {len(open_ones)} ledgers, stopping their writers?"
                 )
         with settings.output.progress("reading ledger metadata") as progress:
             report = bk.recover_ledgers(wanted, dry_run=dry_run, progress=progress.phase)
-    return show_report(settings, report)
+    return show_report(settings, report, table)
 
 
 @click.command(epilog="Example: spark-bookkeeper ledger check --percentage 100")
@@ -68,6 +70,7 @@ def recover(
     show_default=True,
     help="Of the entries, besides the first and last of each share; 100 verifies every digest.",
 )
+@report_table
 @no_spark
 @access_options
 @click.pass_obj
@@ -76,22 +79,25 @@ def check(
     access: Access,
     ledger_ids: Sequence[int],
     percentage: int,
+    report_table: str | None,
     no_spark: bool,
 ) -> int:
     """Do the bookies hold what the metadata says? Without LEDGER, all ledgers. Changes nothing."""
     wanted = list(dict.fromkeys(ledger_ids)) or None
+    table = open_table(settings, report_table)
     with connected(settings, access, with_spark=not no_spark) as bk:
         for ledger_id in wanted or ():
             bk.ledger(ledger_id)  # one that does not exist is a wrong call, not a finding
         with settings.output.progress("checking ledgers", unit="ledgers") as progress:
             report = bk.check_ledgers(wanted, percentage=percentage, progress=progress.phase)
-    return show_report(settings, report)
+    return show_report(settings, report, table)
 
 
 @click.command(epilog="Example: spark-bookkeeper ledger repair 7 --dry-run")
 @_ledger_ids
 @click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on copying.")
 @click.option("--dry-run", is_flag=True, help="Read everything, and say what would be copied.")
+@report_table
 @no_spark
 @access_options
 @click.pass_obj
@@ -101,6 +107,7 @@ def repair(
     ledger_ids: Sequence[int],
     bytes_per_second: int | None,
     dry_run: bool,
+    report_table: str | None,
     no_spark: bool,
 ) -> int:
     """Make missing and damaged copies again on the bookies that should have them.
@@ -109,6 +116,7 @@ def repair(
     bookies is left: `bookie recover` replaces those.
     """
     wanted = list(dict.fromkeys(ledger_ids)) or None
+    table = open_table(settings, report_table)
     with connected(settings, access, with_spark=not no_spark) as bk:
         for ledger_id in wanted or ():
             bk.ledger(ledger_id)
@@ -119,7 +127,7 @@ def repair(
                 bytes_per_second=bytes_per_second,
                 progress=progress.phase,
             )
-    return show_report(settings, report)
+    return show_report(settings, report, table)
 
 
 @click.command(epilog="Example: spark-bookkeeper ledger diff 7")
@@ -157,7 +165,7 @@ def diff(settings: Settings, access: Access, ledger_id: int) -> int:
             f"ledger {ledger_id}: {len(entries):,} entries, {len(rows):,} replicas; "
             + (
                 f"{len(different):,} entries lack a good replica somewhere: "
-                f"{', '.join(map(str, different[:20]))}"
+                f"{', '.join(map(str, different[:20]))}{', ...' if len(different) > 20 else ''}"
                 if different
                 else "every replica of every entry is verified and the same"
             )

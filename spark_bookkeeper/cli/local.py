@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from spark_bookkeeper.cli.settings import EXIT_DONE, METADATA_URI_VARIABLE, Settings
 from spark_bookkeeper.cluster.background import (
@@ -48,13 +50,20 @@ def local() -> None:
     show_default=True,
     help="How many bookies a new cluster gets.",
 )
-@click.pass_obj
-def start(settings: Settings, directory: Path, bookies: int) -> int:
+@click.pass_context
+def start(context: click.Context, directory: Path, bookies: int) -> int:
     """Start a cluster in the background, or the one that the directory holds."""
+    settings: Settings = context.obj
     before = status(directory)
     if not before.is_running:
         settings.output.note(f"starting ZooKeeper and the bookies in {before.directory} ...")
     after = start_detached(directory, bookies)
+    is_asked_for = context.get_parameter_source("bookies") is ParameterSource.COMMANDLINE
+    if is_asked_for and len(after.bookie_ids) != bookies:
+        settings.output.note(
+            f"--bookies {bookies} is for new clusters, and was ignored: this one has "
+            f"{len(after.bookie_ids)} bookies already"
+        )
 
     def show() -> None:
         settings.output.say(
@@ -65,7 +74,7 @@ def start(settings: Settings, directory: Path, bookies: int) -> int:
             f"\nUse it from anywhere on this machine:\n"
             f"  export {METADATA_URI_VARIABLE}={after.metadata_uri}\n"
             "Stop it, keeping everything in it:\n"
-            f"  spark-bookkeeper local stop --directory {after.directory}"
+            f"  spark-bookkeeper local stop --directory {_quoted(after.directory)}"
         )
 
     settings.output.result(_as_dict(after), show)
@@ -82,7 +91,7 @@ def stop(settings: Settings, directory: Path) -> int:
         {"directory": str(directory), "was_running": was_running, "is_running": False},
         lambda: settings.output.say(
             f"the cluster in {directory} is stopped; `spark-bookkeeper local start --directory "
-            f"{directory}` starts it again with everything in it"
+            f"{_quoted(directory)}` starts it again with everything in it"
             if was_running
             else f"no cluster was running in {directory}"
         ),
@@ -101,7 +110,7 @@ def show_status(settings: Settings, directory: Path, wants_uri: bool) -> int:
         if not found.is_running:
             raise InvalidArgumentError(
                 f"no cluster runs in {found.directory}; `spark-bookkeeper local start --directory "
-                f"{found.directory}` starts one"
+                f"{_quoted(found.directory)}` starts one"
             )
         click.echo(found.metadata_uri)
         return EXIT_DONE
@@ -115,7 +124,7 @@ def _show(settings: Settings, found: LocalStatus) -> None:
     if not found.is_running:
         settings.output.say(
             f"no cluster runs in {found.directory}; `spark-bookkeeper local start --directory "
-            f"{found.directory}` starts one"
+            f"{_quoted(found.directory)}` starts one"
         )
         return
     settings.output.table(
@@ -167,6 +176,11 @@ def _bookies(found: LocalStatus) -> list[dict[str, object]]:
             }
         )
     return rows
+
+
+def _quoted(directory: Path) -> str:
+    """As a shell takes it."""
+    return shlex.quote(str(directory))
 
 
 def _gib(count: object) -> str | None:

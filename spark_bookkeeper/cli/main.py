@@ -21,6 +21,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
+from spark_bookkeeper.cli.asking import NotConfirmedError
 from spark_bookkeeper.cli.output import Output
 from spark_bookkeeper.cli.settings import (
     EXIT_DONE,
@@ -181,6 +182,9 @@ def guarded(command: Callable[[], object], *, is_verbose: bool) -> int:
     """Run a click command that was told not to exit itself; return the exit code."""
     try:
         code = command()
+    except NotConfirmedError as error:
+        error.show()
+        return error.exit_code
     except click.ClickException as error:
         error.show()
         return EXIT_NOTHING_CHANGED

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 from spark_bookkeeper.cli.output import Output
 from spark_bookkeeper.errors import (
@@ -18,9 +18,6 @@ from spark_bookkeeper.errors import (
     UnauthorizedError,
     UnsuitableStorageError,
 )
-
-if TYPE_CHECKING:
-    from spark_bookkeeper.replication.report import Report
 
 METADATA_URI_VARIABLE: Final = "SPARK_BOOKKEEPER_METADATA_URI"
 
@@ -50,8 +47,8 @@ class Settings:
     metadata_uri: str | None
     output: Output
     is_verbose: bool = False
-    on_report: Callable[[Report], None] | None = None
-    """Called with the report of replication work before it is shown; jobs keep it in a table."""
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+    """Settings of a Spark session, if one has to be started."""
 
     def require_metadata_uri(self) -> str:
         """The metadata URI.

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from spark_bookkeeper.cli.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
+from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.replication.report import CheckReport, Report
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.spark.report_table import ReportTable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -20,17 +24,36 @@ no_spark = click.option(
 )
 
 
-def show_report(settings: Settings, report: Report) -> int:
-    """Print a report; return the exit code: 0 when nothing is left undone."""
+report_table = click.option(
+    "--report-table", metavar="PATH", help="Append the report to a Delta table; this needs Spark."
+)
+
+
+def open_table(settings: Settings, path: str | None) -> ReportTable | None:
+    """Where the report is to be kept, before there is one: what is missing shows at once."""
+    if path is None:
+        return None
+    from spark_bookkeeper.spark.report_table import open_report_table  # pyspark only where needed
+
+    return open_report_table(path, **settings.spark_conf)
+
+
+def show_report(settings: Settings, report: Report, table: ReportTable | None = None) -> int:
+    """Keep and print a report; return the exit code: 0 when nothing is left undone."""
 
     def show() -> None:
         _show_rows(settings, report)
         _show_summary(settings, report)
 
-    if settings.on_report is not None:
-        settings.on_report(report)
+    is_kept = True
+    if table is not None:
+        try:
+            table.append(report)
+        except BookKeeperError as error:
+            is_kept = False
+            settings.output.note(f"Error: {error.message}")
     settings.output.result(report.to_dict(), show)
-    return EXIT_DONE if report.is_complete else EXIT_LEFT_UNDONE
+    return EXIT_DONE if report.is_complete and is_kept else EXIT_LEFT_UNDONE
 
 
 def _show_rows(settings: Settings, report: Report) -> None:

@@ -13,6 +13,7 @@ incarnation as one more thing that must agree (SLOT-LOG rule R11).
 from __future__ import annotations
 
 import enum
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -80,7 +81,8 @@ def judge(claims: Claims) -> Verdict:
             expected and found, what that means, and the safe next command.
     """
     cookie, marker, bookie_id = claims.cookie, claims.marker, claims.bookie_id
-    start = f"spark-bookkeeper bookie start --bookie-id {bookie_id} --root {claims.root_uri}"
+    root = shlex.quote(claims.root_uri)
+    start = f"spark-bookkeeper bookie start --bookie-id {bookie_id} --root {root}"
     if marker is not None and marker.instance_id != claims.instance_id:
         raise _mismatch(
             claims,
@@ -93,7 +95,7 @@ def judge(claims: Claims) -> Verdict:
             claims,
             f"the storage is that of bookie {marker.bookie_id}",
             f"start it under its own id: spark-bookkeeper bookie start --bookie-id "
-            f"{marker.bookie_id} --root {claims.root_uri}",
+            f"{marker.bookie_id} --root {root}",
         )
     if cookie is None:
         if marker is not None and not claims.has_content:
@@ -105,7 +107,7 @@ def judge(claims: Claims) -> Verdict:
             "the cluster knows no such bookie (any more), but the storage holds data",
             "use an empty directory or prefix as the root. What is here stays as it is; if no "
             f"ledger needs it, `spark-bookkeeper bookie format --bookie-id {bookie_id} --root "
-            f"{claims.root_uri}` makes a new bookie of it",
+            f"{root}` makes a new bookie of it",
         )
     if marker is None:
         raise _mismatch(
@@ -115,14 +117,14 @@ def judge(claims: Claims) -> Verdict:
             f"bring back the storage and repeat `{start}`. If it is lost for good: "
             f"`spark-bookkeeper bookie recover {bookie_id}` first, which copies what it held, "
             f"then `spark-bookkeeper bookie format --bookie-id {bookie_id} --root "
-            f"{claims.root_uri}`",
+            f"{root}`",
         )
     if cookie.instance_id not in (None, claims.instance_id):
         raise _mismatch(
             claims,
             "the cookie is from before this cluster was formatted",
             "format the bookie as well if nothing of the old cluster is needed: spark-bookkeeper "
-            f"bookie format --bookie-id {bookie_id} --root {claims.root_uri}",
+            f"bookie format --bookie-id {bookie_id} --root {root}",
         )
     if cookie.incarnation != marker.incarnation:
         raise _mismatch(
@@ -132,7 +134,7 @@ def judge(claims: Claims) -> Verdict:
             f"bring back the right storage and repeat `{start}`. If it is lost for good: "
             f"`spark-bookkeeper bookie recover {bookie_id}` first, which copies what it held, "
             f"then `spark-bookkeeper bookie format --bookie-id {bookie_id} --root "
-            f"{claims.root_uri}`",
+            f"{root}`",
         )
     if cookie.root_uri.rstrip("/") != claims.root_uri.rstrip("/"):
         return Verdict.MOVE

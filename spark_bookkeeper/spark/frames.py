@@ -6,7 +6,7 @@ Only DataFrames are used, no RDDs and nothing of the JVM, so that Spark Connect 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -55,16 +55,23 @@ class SparkFrames(SparkDoor):
         spark: the session to use; ``None`` takes the active one, or starts one, when a DataFrame
             or a job is asked for and not before.
         connection: how tasks reach the cluster.
+        conf: settings of a session that has to be started.
     """
 
-    def __init__(self, spark: SparkSession | None, connection: Connection) -> None:
+    def __init__(
+        self,
+        spark: SparkSession | None,
+        connection: Connection,
+        conf: Mapping[str, str] | None = None,
+    ) -> None:
+        self._conf: dict[str, Any] = dict(conf or {})
         self._spark = spark
         self._connection = connection
 
     @property
     @override
     def session(self) -> SparkSession:
-        return spark_session() if self._spark is None else self._spark
+        return spark_session(**self._conf) if self._spark is None else self._spark
 
     @override
     def runner(self, job: str) -> Runner:

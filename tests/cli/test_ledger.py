@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from collections.abc import Callable
@@ -184,7 +185,10 @@ def test_recovering_every_open_ledger_asks_first(call_own: Call, numbers: Path) 
     assert (done.code, done.json["ledgers"]) == (0, 1)
 
 
-def test_deleting_asks_first_and_may_be_repeated(call: Call, numbers: Path) -> None:
+def test_deleting_asks_first_and_may_be_repeated(
+    call: Call, numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
     ledger_id = call("ledger", "append", numbers, "--json").json["ledger_id"]
 
     asked = call("ledger", "delete", ledger_id)
@@ -193,8 +197,24 @@ def test_deleting_asks_first_and_may_be_repeated(call: Call, numbers: Path) -> N
     again = call("ledger", "delete", ledger_id, "--yes", "--json")
 
     assert (asked.code, "last entry 99" in asked.err, shown.code) == (1, True, 0)
+    assert "Nothing was changed; --yes does it without asking" in asked.err
     assert (done.code, done.json) == (0, {"deleted": [ledger_id], "not_found": []})
     assert (again.code, again.json) == (0, {"deleted": [], "not_found": [ledger_id]})
+
+
+def test_whoever_answers_no_is_told_that_nothing_was_changed(
+    call: Call, numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger_id = call("ledger", "append", numbers, "--json").json["ledger_id"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+
+    asked = call("ledger", "delete", ledger_id)
+
+    assert (asked.code, asked.err.strip().endswith("not confirmed. Nothing was changed")) == (
+        1,
+        True,
+    )
+    assert call("ledger", "show", ledger_id).code == 0
 
 
 def test_damage_is_named_repaired_and_gone(
@@ -249,7 +269,14 @@ def test_wrong_calls_say_what_is_wrong_and_change_nothing(
         ],
         "ensemble_size >= write_quorum_size": ["ledger", "create", "-e", "2", "-w", "3"],
         "127.0.0.1:3181": ["ledger", "create", "-e", "9"],
-        "KEY=VALUE": ["ledger", "create", "--label", "nameless"],
+        "KEY=VALUE; 'nameless' has not": ["ledger", "create", "--label", "nameless"],
+        "choose another key": ["ledger", "create", "--label", "spark-bookkeeper.nonce=x"],
+        "are one label": ["ledger", "create", "--name", "a", "--label", "name=b"],
+        "'--ensemble-size' / '-e': 0": ["ledger", "create", "-e", "0"],
+        f"mkdir -p '{tmp_path}/no such'": [
+            "ledger", "read", secret, "--password", "s3cret", "--output",
+            tmp_path / "no such" / "rows.parquet",
+        ],
         "end it in .parquet or .arrow": [
             "ledger", "read", secret, "--password", "s3cret", "--output", "rows.csv"
         ],
@@ -292,4 +319,4 @@ def test_a_zookeeper_that_is_not_there_is_said_to_be_so(
 ) -> None:
     done = call_at("zk://127.0.0.1:1/ledgers")("ledger", "list")
 
-    assert (done.code, "Nothing was changed" in done.err) == (2, True)
+    assert (done.code, done.err.lower().count("nothing was changed")) == (2, 1)

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path / "cluster"
-    stop_detached(tmp_path / "cluster")
+    yield tmp_path / "a cluster"
+    stop_detached(tmp_path / "a cluster")
 
 
 def processes_of(directory: Path) -> list[psutil.Process]:
@@ -154,6 +154,11 @@ def test_people_see_what_to_type_next(directory: Path, capsys: pytest.CaptureFix
 
     assert "export SPARK_BOOKKEEPER_METADATA_URI=zk+hierarchical://127.0.0.1:" in shown
     assert "127.0.0.1:3181" in shown
+    assert f"local stop --directory '{directory}'\n" in shown
+    run(["local", "start", "--directory", str(directory), "--bookies", "3"])
+    assert "--bookies 3 is for new clusters, and was ignored" in capsys.readouterr().err
+    run(["local", "start", "--directory", str(directory)])
+    assert "ignored" not in capsys.readouterr().err
     run(["local", "stop", "--directory", str(directory)])
     run(["local", "status", "--directory", str(directory)])
-    assert "no cluster runs in" in capsys.readouterr().out
+    assert f"local start --directory '{directory}'` starts" in capsys.readouterr().out

@@ -17,6 +17,7 @@ from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
+from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
@@ -202,3 +203,27 @@ def test_verify_refuses_a_file_system_that_overwrites(
     assert not found["is_suitable"]
     assert "writers of one name were told that they won" in found["reason"]
     assert found["checks"] == []
+
+
+def test_verify_of_no_file_system_at_all_is_a_wrong_call(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["bookie", "verify", "foo://bucket/1"]) == 2
+    said = capsys.readouterr().err
+    assert "no file system is known by the name 'foo'" in said
+    assert "s3://bucket/prefix" in said
+
+
+def test_verify_of_a_storage_that_does_not_answer_changed_nothing(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(self: LocalStorage, path: str) -> bytes | None:
+        raise BookieUnavailableError("it may or may not have taken effect") from OSError("no key")
+
+    monkeypatch.setattr(LocalStorage, "read", read)
+
+    assert run(["bookie", "verify", str(root)]) == 2
+    said = capsys.readouterr().err
+    assert "OSError: no key. Nothing was changed" in said
+    assert "--storage-option" in said
+    assert "may or may not" not in said
