@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -120,18 +120,16 @@ def append_and_wait(directory: Path, payload: bytes, count: int) -> list[float]:
 
 
 def put_and_wait(directory: Path, payload: bytes, count: int) -> list[float]:
-    """The same with a new file for each append, whose content and name are synced."""
-    homes = [directory / f"puts-{n}" for n in range(COPIES)]
+    """The same with a new file for each append, content and name synced. The files stay."""
+    home = Path(tempfile.mkdtemp(dir=directory))
+    homes = [home / str(n) for n in range(COPIES)]
     for home in homes:
         home.mkdir()
 
     def put(number: int, turn: int) -> None:
         write_synced(homes[number] / str(turn), [memoryview(payload)])
 
-    took = _await_two_of_three(put, count)
-    for home in homes:
-        shutil.rmtree(home)
-    return took
+    return _await_two_of_three(put, count)
 
 
 def _await_two_of_three(store: Callable[[int, int], None], count: int) -> list[float]:
