@@ -27,7 +27,11 @@ from spark_bookkeeper.cluster.health import (
 )
 from spark_bookkeeper.cluster.ownership import check_claim, claim_partition
 from spark_bookkeeper.config import BookieConfig
-from spark_bookkeeper.errors import BookieUnavailableError, BookKeeperError
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    BookKeeperError,
+    CookieMismatchError,
+)
 from spark_bookkeeper.metadata.store import MetadataStore, Registration
 from spark_bookkeeper.protocol.ids import BookieId
 
@@ -148,6 +152,9 @@ class BookieAgent:
             )
         try:
             self._carry_out(decide(None, seen, self._config))
+        except CookieMismatchError:
+            self._is_unsure = False  # another agent holds the registration: none of ours is there
+            raise
         except BaseException:
             self._take_back("the agent could not start")
             raise

@@ -64,6 +64,7 @@ def held_elsewhere(bookie_id: BookieId) -> CookieMismatchError:
         f"bookie {bookie_id} is registered by another session, which is alive; nothing was "
         "changed. Stop the other agent of this bookie, or start this one under its own id",
         bookie_id=bookie_id,
+        nothing_changed=True,
     )
 
 

@@ -5,6 +5,7 @@ Source: BookKeeper 4.17 ``discover/ZKRegistrationManager``, ``discover/ZKRegistr
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from spark_bookkeeper.errors import MetadataUnavailableError
@@ -15,6 +16,8 @@ from spark_bookkeeper.metadata.service_info import decode_registration, encode_r
 from spark_bookkeeper.metadata.shared import SharedRead
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import BookieId
+
+_log = logging.getLogger(__name__)
 
 
 class Registrations:
@@ -92,7 +95,14 @@ class Registrations:
             except (AbsentError, ChangedError):
                 continue
             # The session of a predecessor that died is still there for a while.
-            if not self._zk.wait_gone(path, self._session_timeout_ms * 3 // 2):
+            patience_ms = self._session_timeout_ms * 3 // 2
+            _log.info(
+                "bookie %s is registered by another session; waiting up to %.0f s for that to "
+                "end, as it does when its agent was killed",
+                bookie_id,
+                patience_ms / 1000,
+            )
+            if not self._zk.wait_gone(path, patience_ms):
                 raise refusals.held_elsewhere(bookie_id)
         raise MetadataUnavailableError(
             f"{path} keeps changing, so bookie {bookie_id} is not registered. Check that no "

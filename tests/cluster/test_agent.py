@@ -11,6 +11,7 @@ from typing_extensions import override
 from spark_bookkeeper.bookie.format import AGENT_PROBE_PREFIX
 from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.cli.settings import EXIT_NOTHING_CHANGED, exit_code_of
 from spark_bookkeeper.client.runtime import Task, ThreadRuntime
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.config import BookieConfig
@@ -279,14 +280,19 @@ def test_a_bookie_given_up_while_its_storage_was_away_does_not_come_back(world: 
     assert "given up" in str(world.agent.status.problem)
 
 
-def test_a_second_agent_for_the_same_bookie_is_refused(world: World) -> None:
+def test_a_second_agent_for_the_same_bookie_is_refused(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     world.agent.start()
     second = BookieAgent(world.metadata.session(), world.storage, BOOKIE, ThreadRuntime(), CONFIG)
 
-    with pytest.raises(CookieMismatchError):
+    with caplog.at_level("INFO"), pytest.raises(CookieMismatchError) as caught:
         second.start()
+    second.stop()
 
     assert world.state == "writable"
+    assert exit_code_of(caught.value) == EXIT_NOTHING_CHANGED
+    assert "unregistered" not in caplog.text, "the other agent's registration stays"
 
 
 def test_storage_that_does_not_answer_at_the_start_is_refused(world: World) -> None:

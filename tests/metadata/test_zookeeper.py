@@ -557,9 +557,10 @@ def test_a_registration_survives_a_lost_answer(zookeeper: ZooKeeperStores) -> No
     assert store.registrations() == [registration(A)]
 
 
-def test_a_bookie_waits_for_the_session_of_its_predecessor_to_end(
-    zookeeper: ZooKeeperStores,
+def test_a_bookie_waits_for_the_session_of_its_predecessor_to_end_and_says_so(
+    zookeeper: ZooKeeperStores, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", logger="spark_bookkeeper")
     before, after = zookeeper.session(), zookeeper.session()
     before.initialize_cluster()
     before.register(registration(A))
@@ -575,6 +576,7 @@ def test_a_bookie_waits_for_the_session_of_its_predecessor_to_end(
 
     assert done.wait(20)
     assert after.registrations() == [registration(A, incarnation="new")]
+    assert f"bookie {A} is registered by another session; waiting up to" in caplog.text
 
 
 def test_a_frozen_zookeeper_is_given_up_in_bounded_time(zookeeper: ZooKeeperStores) -> None:
