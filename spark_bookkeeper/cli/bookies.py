@@ -10,6 +10,7 @@ import click
 from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.cli.asking import confirm
 from spark_bookkeeper.cli.connection import Access, access_options, connected
+from spark_bookkeeper.cli.parameters import LedgerIdType
 from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.work import no_spark, open_table, report_table, show_report
 from spark_bookkeeper.cluster.ownership import ledgers_that_name
@@ -78,7 +79,9 @@ def show(settings: Settings, access: Access, bookie_id: str) -> int:
 @click.argument("bookie_id", metavar="[BOOKIE]", required=False)
 @click.argument("target", metavar="[TARGET]", required=False)
 @click.option("--bookie", "bookies", multiple=True, help="A further lost bookie; repeatable.")
-@click.option("--ledger", "ledger_ids", type=int, multiple=True, help="Only this; repeatable.")
+@click.option(
+    "--ledger", "ledger_ids", type=LedgerIdType(), multiple=True, help="Only this; repeatable."
+)
 @click.option("--skip-open-ledgers", is_flag=True, help="Leave ledgers alone that are not closed.")
 @click.option("--even-if-alive", is_flag=True, help="Also for a bookie that is registered.")
 @click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on copying.")

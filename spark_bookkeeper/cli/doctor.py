@@ -262,6 +262,7 @@ def _ledgers(ledgers: Mapping[LedgerId, LedgerMetadata], lost: set[BookieId]) ->
         i for i, m in ledgers.items() if not m.is_closed and lost & set(m.last_fragment.ensemble)
     ]
     lacking = [i for i, m in ledgers.items() if lost & m.bookies()]
+    named = sorted(lost & {bookie for i in lacking for bookie in ledgers[i].bookies()})
     thin = [i for i, m in ledgers.items() if any(_below_ack_quorum(m, lost))]
     yield _on_ledgers(
         "ledgers in recovery",
@@ -287,7 +288,7 @@ def _ledgers(ledgers: Mapping[LedgerId, LedgerMetadata], lost: set[BookieId]) ->
         total,
         lacking,
         "name a lost bookie: they have fewer copies than they should",
-        lambda _: "; ".join(f"spark-bookkeeper bookie recover {b}" for b in sorted(lost)),
+        lambda _: f"spark-bookkeeper bookie recover {' --bookie '.join(named)}",
         "problem",
     )
     yield _on_ledgers(

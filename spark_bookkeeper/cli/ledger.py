@@ -14,6 +14,7 @@ from spark_bookkeeper.cli.asking import confirm
 from spark_bookkeeper.cli.connection import Access, access_options, connected, create_ledger
 from spark_bookkeeper.cli.ledger_data import append, new_ledger_options, read, schema_of_file
 from spark_bookkeeper.cli.ledger_work import check, diff, recover, repair
+from spark_bookkeeper.cli.parameters import LedgerIdType
 from spark_bookkeeper.cli.picture import draw_fragments, legend
 from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
 from spark_bookkeeper.client.ledger import SCHEMA
@@ -127,7 +128,7 @@ def list_(
 
 
 @ledger.command(epilog="Example: spark-bookkeeper ledger show 7 --slots")
-@click.argument("ledger_id", type=click.IntRange(min=0))
+@click.argument("ledger_id", type=LedgerIdType())
 @click.option("--slots", is_flag=True, help="Also every slot on every bookie.")
 @access_options
 @click.pass_obj
@@ -155,7 +156,7 @@ def show(settings: Settings, access: Access, ledger_id: int, slots: bool) -> int
 
 
 @ledger.command(epilog="Example: spark-bookkeeper ledger delete 7 9 --yes")
-@click.argument("ledger_ids", type=click.IntRange(min=0), nargs=-1, required=True)
+@click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @access_options
 @click.pass_obj

@@ -18,6 +18,7 @@ import pyarrow.parquet
 from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
 from spark_bookkeeper.cli.connection import Access, access_options, connected, create_ledger, pairs
 from spark_bookkeeper.cli.output import Progress
+from spark_bookkeeper.cli.parameters import LedgerIdType
 from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
 from spark_bookkeeper.client.columns import check_schema
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
@@ -193,7 +194,7 @@ def append(
 @click.command(
     epilog="Example: spark-bookkeeper ledger read 7 --first 0 --last 99 --output rows.parquet"
 )
-@click.argument("ledger_id", type=click.IntRange(min=0))
+@click.argument("ledger_id", type=LedgerIdType())
 @click.option("--first", type=int, default=0, show_default=True, help="First entry.")
 @click.option("--last", type=int, help="Last entry, included.  [default: the last there is]")
 @click.option("--limit", type=click.IntRange(min=0), help="So many rows.  [default: 20 on screen]")

@@ -9,15 +9,14 @@ import click
 
 from spark_bookkeeper.cli.asking import confirm
 from spark_bookkeeper.cli.connection import Access, access_options, connected
+from spark_bookkeeper.cli.parameters import LedgerIdType
 from spark_bookkeeper.cli.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.work import no_spark, open_table, report_table, show_report
 
 MOST_ENTRIES = 100
 """Entries of a comparison that a person is shown; programs get them all."""
 
-_ledger_ids = click.argument(
-    "ledger_ids", type=click.IntRange(min=0), nargs=-1, metavar="[LEDGER]..."
-)
+_ledger_ids = click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, metavar="[LEDGER]...")
 
 
 @click.command(epilog="Example: spark-bookkeeper ledger recover 7 8 --no-spark")
@@ -131,7 +130,7 @@ def repair(
 
 
 @click.command(epilog="Example: spark-bookkeeper ledger diff 7")
-@click.argument("ledger_id", type=click.IntRange(min=0))
+@click.argument("ledger_id", type=LedgerIdType())
 @access_options
 @click.pass_obj
 def diff(settings: Settings, access: Access, ledger_id: int) -> int:

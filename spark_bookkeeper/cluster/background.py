@@ -25,7 +25,7 @@ from typing import Any
 import spark_bookkeeper
 from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.cluster.local import LocalCluster
-from spark_bookkeeper.cluster.local_state import write_json
+from spark_bookkeeper.cluster.local_state import make_directory, write_json
 from spark_bookkeeper.cluster.processes import birth_of
 from spark_bookkeeper.errors import (
     BookKeeperError,
@@ -71,7 +71,7 @@ def start_detached(directory: str | os.PathLike[str], bookies: int = 4) -> Local
     running = status(place)
     if running.is_running:
         return running
-    place.mkdir(parents=True, exist_ok=True)
+    make_directory(place)
     ready, told = os.pipe()
     package_parent = str(Path(spark_bookkeeper.__file__).parent.parent)
     search_path = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))

@@ -31,6 +31,7 @@ from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.local_state import (
     LocalBookie,
     LocalState,
+    make_directory,
     new_bookie,
     new_state,
     read_state,
@@ -91,6 +92,10 @@ class LocalCluster:
     ) -> None:
         if isinstance(bookies, bool) or not isinstance(bookies, int) or bookies < 1:
             raise InvalidArgumentError(f"bookies={bookies!r} is not a number of at least 1")
+        if not isinstance(directory, (str, os.PathLike, type(None))):
+            raise InvalidArgumentError(
+                f"directory={directory!r} is no path; give one, or None for a temporary directory"
+            )
         self._given = None if directory is None else Path(directory).expanduser().absolute()
         self._wanted = bookies
         self._config = config
@@ -229,6 +234,7 @@ class _Running:
         self._supervisor: Task | None = None
         self._is_temporary = given is None
         self.directory = given or Path(tempfile.mkdtemp(prefix="spark-bookkeeper-"))
+        make_directory(self.directory)
         self.agents: dict[BookieId, BookieAgent] = {}
         self._storages: dict[BookieId, LocalStorage] = {}
         self._store: MetadataStore | None = None

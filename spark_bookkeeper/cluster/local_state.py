@@ -91,6 +91,21 @@ def write_state(directory: Path, state: LocalState) -> None:
     write_json(directory / "cluster.json", {"format_version": _FORMAT_VERSION, **asdict(state)})
 
 
+def make_directory(directory: Path) -> None:
+    """Make a cluster's directory, unless it is there.
+
+    Raises:
+        InvalidArgumentError: it cannot be made.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"{directory} cannot be the directory of a cluster: {error.strerror}. Name a directory "
+            "that you may write to. Nothing was started"
+        ) from error
+
+
 def write_json(path: Path, values: object) -> None:
     """Replace a small file as a whole."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -41,11 +41,14 @@ def test_a_lost_bookie_is_a_problem_for_the_ledgers_on_it(
     opened = call_own("ledger", "append", numbers, "-e", 5, "--leave-open", "--json").json
     lost = own_cluster.bookie_ids[0]
     own_cluster.stop_bookie(lost, destroy=True)
+    own_cluster.stop_bookie(own_cluster.add_bookie(), destroy=True)  # nothing was on this one
 
     done = call_own("doctor")
     found = findings(call_own)
 
     assert done.code == 1
+    remedy = found["fragments on lost bookies"]["remedy"]
+    assert remedy == f"spark-bookkeeper bookie recover {lost}"
     assert f"spark-bookkeeper bookie recover {lost}" in done.out
     assert found[f"bookie {lost}"]["verdict"] == "problem"
     assert found["fragments on lost bookies"]["detail"].startswith("2 of 2 ledgers")

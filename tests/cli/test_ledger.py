@@ -260,6 +260,7 @@ def test_wrong_calls_say_what_is_wrong_and_change_nothing(
     before = call("ledger", "list", "--json").json
     wrong: dict[str, list[object]] = {
         "there is no ledger 987654": ["ledger", "show", "987654"],
+        "'abc' is not a valid ledger id": ["ledger", "check", "abc"],
         "987654": ["ledger", "check", "987654", "--no-spark"],
         "is not a file": ["ledger", "append", tmp_path / "nothing.txt"],
         "takes any file": ["ledger", "append", numbers, "--as", "rows"],

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.cluster.background import start_detached
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.store import Registration
@@ -192,6 +194,18 @@ def test_a_directory_with_something_else_in_it_is_refused(tmp_path: Path) -> Non
         LocalCluster(tmp_path).start()
 
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_directory_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below", "/proc/cluster"):
+        with pytest.raises(InvalidArgumentError, match="Name a directory"):
+            LocalCluster(place).start()
+        with pytest.raises(InvalidArgumentError, match="Name a directory"):
+            start_detached(place)
+    number: Any = 3
+    with pytest.raises(InvalidArgumentError, match="directory=3 is no path"):
+        LocalCluster(number)
 
 
 def test_its_picture_needs_no_connection(tmp_path: Path) -> None:
