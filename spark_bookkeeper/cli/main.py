@@ -22,7 +22,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from spark_bookkeeper.cli.asking import NotConfirmedError
-from spark_bookkeeper.cli.output import Output
+from spark_bookkeeper.cli.output import Output, print_what_can_be_printed
 from spark_bookkeeper.cli.settings import (
     EXIT_DONE,
     EXIT_LEFT_UNDONE,
@@ -164,6 +164,7 @@ def root(ctx: click.Context, metadata_uri: str | None, is_json: bool, is_verbose
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code; never a stack trace unless ``--verbose``."""
+    print_what_can_be_printed()
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 

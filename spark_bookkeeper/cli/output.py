@@ -6,6 +6,7 @@ terminal progress is a bar, elsewhere a line at least every ten seconds.
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
@@ -30,6 +31,12 @@ LINE_INTERVAL_S: Final = 9.0
 """Between two lines of progress where there is no terminal: never more than ten seconds."""
 
 
+def print_what_can_be_printed() -> None:
+    """From here on, stdout shows a question mark for what its encoding has no character for."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
 @dataclass(frozen=True)
 class Output:
     """Where a command says things, and for whom."""
@@ -45,7 +52,12 @@ class Output:
 
     def json(self, value: Any) -> None:
         """Print one JSON value on stdout."""
-        sys.stdout.write(json.dumps(value, default=_plain, ensure_ascii=False) + "\n")
+        text = json.dumps(value, default=_plain, ensure_ascii=False) + "\n"
+        try:
+            text.encode(sys.stdout.encoding or "utf-8")
+        except UnicodeEncodeError:  # JSON has a form for every character in plain ASCII
+            text = json.dumps(value, default=_plain) + "\n"
+        sys.stdout.write(text)
         sys.stdout.flush()
 
     def table(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import io
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -13,7 +15,7 @@ from types import MappingProxyType
 import pytest
 
 from spark_bookkeeper.cli import output as module
-from spark_bookkeeper.cli.output import Output
+from spark_bookkeeper.cli.output import Output, print_what_can_be_printed
 
 
 class State(enum.Enum):
@@ -123,3 +125,20 @@ def test_work_that_nobody_counts_says_how_long_it_has_been_going_on() -> None:
     lines = module._Lines("comparing", None, "")
 
     assert lines.line(9.0) == "comparing: 9 s so far"
+
+
+def test_a_terminal_without_the_characters_shows_what_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stdout)
+    print_what_can_be_printed()
+
+    Output().say("caf\u00e9 \u2588")
+    Output().table(["name"], [["caf\u00e9"]])
+    Output(is_json=True).json({"name": "caf\u00e9"})
+    stdout.flush()
+
+    lines = stdout.buffer.getvalue().decode("ascii").splitlines()
+    assert lines[0] == "caf? ?"
+    assert json.loads(lines[-1]) == {"name": "caf\u00e9"}
