@@ -12,7 +12,11 @@ and why; 2 the call was wrong or the cluster cannot be reached, and nothing was 
 
 import sys
 
-from spark_bookkeeper.cli.jobs import run_job
-
 if __name__ == "__main__":
-    sys.exit(run_job("recover_ledgers"))
+    try:
+        from spark_bookkeeper.cli.jobs import run_job
+
+        code = run_job("recover_ledgers")
+    except KeyboardInterrupt:  # before the job itself began, which says more
+        code = 1
+    sys.exit(code)

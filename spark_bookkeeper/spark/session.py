@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import subprocess
 import sys
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -93,6 +95,22 @@ def spark_session(
         if delta and type(error).__name__ == "PySparkRuntimeError":
             raise MissingRequirementError(_DELTA_HELP) from error
         raise
+    except KeyboardInterrupt as interrupt:
+        _end_starting_jvm(interrupt)
+        raise
+
+
+def _end_starting_jvm(interrupt: KeyboardInterrupt) -> None:
+    """End the JVM that pyspark was waiting for, which ignores Ctrl-C.
+
+    Left alone it would go on starting, find that nobody waits any more, and print a stack trace
+    long after our own process has ended. Only pyspark's waiting function knows it.
+    """
+    for frame, _ in traceback.walk_tb(interrupt.__traceback__):
+        process = frame.f_locals.get("proc")
+        if frame.f_code.co_name == "launch_gateway" and isinstance(process, subprocess.Popen):
+            process.kill()
+            process.wait()
 
 
 def session_settings(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 
 from spark_bookkeeper.errors import InvalidArgumentError
@@ -40,6 +44,41 @@ def test_a_defaults_file_decides_where_spark_runs() -> None:
 def test_a_name_that_is_no_setting_of_spark_is_refused_before_anything_starts() -> None:
     with pytest.raises(InvalidArgumentError, match="'executor_memory' is not a Spark setting"):
         spark_session(executor_memory="1g")
+
+
+@pytest.mark.spark
+def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind() -> None:
+    script = "import spark_bookkeeper as sbk; sbk.spark_session('local[1]')"
+    caller = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # a group of its own, which Ctrl-C reaches as a whole
+    )
+    jvms: list[psutil.Process] = []
+    while not jvms and caller.poll() is None:
+        time.sleep(0.05)
+        children = psutil.Process(caller.pid).children()
+        jvms = [child for child in children if is_spark(child)]
+    assert jvms, "pyspark starts a JVM"
+
+    os.killpg(caller.pid, signal.SIGINT)
+    _, said = caller.communicate(timeout=60)
+
+    assert "KeyboardInterrupt" in said
+    assert "Exception in thread" not in said
+    assert psutil.wait_procs(jvms, timeout=1)[1] == []
+
+
+def is_spark(process: psutil.Process) -> bool:
+    """Whether it is the JVM itself, and not the shell or the launcher before it."""
+    try:
+        words = process.cmdline()
+    except psutil.Error:
+        return False
+    has_submit = "org.apache.spark.deploy.SparkSubmit" in words
+    return has_submit and "org.apache.spark.launcher.Main" not in words and "bash" not in words[0]
 
 
 @pytest.mark.spark
