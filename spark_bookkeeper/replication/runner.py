@@ -72,6 +72,7 @@ class LocalRunner:
         self, phase: str, items: Sequence[Item], work: Work[Item], progress: Progress
     ) -> Iterator[Row]:
         done = size = 0
+        progress(phase, 0, len(items), 0)  # the first items may take long, and the total is known
         for start in range(0, len(items), self._width):
             batch = list(items[start : start + self._width])
             for rows in self._context.runtime.map(
