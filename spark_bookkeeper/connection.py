@@ -18,6 +18,7 @@ from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.protocol.arguments import check_text
 
 METADATA_URI_VARIABLE: Final = "SPARK_BOOKKEEPER_METADATA_URI"
 
@@ -89,8 +90,10 @@ def metadata_uri(given: str | None) -> str:
     """The URI given, or the one in the environment.
 
     Raises:
-        InvalidArgumentError: neither.
+        InvalidArgumentError: neither, or one that is no text.
     """
+    if given is not None:
+        check_text("metadata_uri", given)
     uri = given or os.environ.get(METADATA_URI_VARIABLE)
     if not uri:
         raise InvalidArgumentError(

@@ -16,6 +16,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.fetch import Fetcher, checked_range
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import BookieError, EntryUnreadableError, InvalidArgumentError
+from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
@@ -181,6 +182,8 @@ class LedgerReader:
         Args:
             timeout_ms: ends after this time without a new entry; ``None`` waits for ever.
         """
+        if timeout_ms is not None:
+            timeout_ms = whole_number("timeout_ms", timeout_ms, 0)
         following = EntryId(0)
         waiting_since = self._context.runtime.now()
         while True:

@@ -75,7 +75,7 @@ class SparkFrames(SparkDoor):
 
     @override
     def runner(self, job: str) -> Runner:
-        return SparkRunner(self.session, self._connection, job)
+        return SparkRunner(lambda: self.session, self._connection, job)
 
     @override
     def is_frame(self, data: Any) -> bool:

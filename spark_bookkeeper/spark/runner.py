@@ -12,7 +12,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -53,13 +53,21 @@ class SparkRunner(Runner):
     the same again does the rest.
 
     Args:
+        session: gives the Spark session, when there is something to run and not before; a wrong
+            call is refused in less time than Spark needs to start.
         job: named in Spark's pages together with the phase, ``recover_bookie: copying fragments``.
     """
 
-    def __init__(self, spark: SparkSession, connection: Connection, job: str) -> None:
-        self._spark = spark
+    def __init__(
+        self, session: Callable[[], SparkSession], connection: Connection, job: str
+    ) -> None:
+        self._session = session
         self._connection = connection
         self._job = job
+
+    @cached_property
+    def _spark(self) -> SparkSession:
+        return self._session()
 
     @property
     @override

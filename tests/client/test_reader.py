@@ -67,6 +67,13 @@ def test_a_range_that_is_no_numbers_is_refused(ground: Ground, first: Any, last:
         list(reader.entries(first, last))
 
 
+def test_a_waiting_time_that_is_no_number_is_refused(ground: Ground) -> None:
+    reader = ledgers.open_ledger(ground.context, closed(ground).ledger_id)
+    wrong: Any = "1"
+    with pytest.raises(InvalidArgumentError, match="timeout_ms='1'"):
+        next(reader.tail(wrong))
+
+
 def test_whoever_has_read_to_the_end_goes_on_with_nothing(ground: Ground) -> None:
     with ledgers.create_ledger(ground.context, Quorum(3, 3, 2)) as writer:
         last = writer.append(b"a")

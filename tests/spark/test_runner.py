@@ -29,7 +29,7 @@ class Piece:
 
 
 def runner(bk: sbk.BookKeeper) -> SparkRunner:
-    return SparkRunner(bk.spark, bk.connection, "a_job")
+    return SparkRunner(lambda: bk.spark, bk.connection, "a_job")
 
 
 def test_every_item_is_done_and_the_rows_come_back_in_the_order_of_the_items(
@@ -49,11 +49,15 @@ def test_every_item_is_done_and_the_rows_come_back_in_the_order_of_the_items(
     assert heard[-1] == ("copying", 300, 300, 600)
 
 
-def test_nothing_to_do_starts_no_job(bk: sbk.BookKeeper) -> None:
+def test_nothing_to_do_starts_no_job_and_no_spark(bk: sbk.BookKeeper) -> None:
     def work(context: ClientContext, item: Piece) -> Sequence[Row]:
         raise AssertionError
 
-    assert list(runner(bk).run("copying", [], work, lambda *_: None)) == []
+    def no_session() -> Any:
+        raise AssertionError
+
+    idle = SparkRunner(no_session, bk.connection, "a_job")
+    assert list(idle.run("copying", [], work, lambda *_: None)) == []
 
 
 def test_errors_of_single_items_are_rows_and_the_others_go_on(bk: sbk.BookKeeper) -> None:
