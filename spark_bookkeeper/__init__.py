@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from spark_bookkeeper.spark.opening import connect, local
     from spark_bookkeeper.spark.session import spark_session
 
+    __version__: str
+
 __all__ = [
     "AppendFailedError",
     "BookKeeper",
@@ -113,12 +115,24 @@ _HOMES = {
 """Where a public name lives, when it is not an error."""
 
 
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("spark-bookkeeper")
+    except metadata.PackageNotFoundError:  # run from a source tree that was never installed
+        return "0+unknown"
+
+
 if not TYPE_CHECKING:  # a type checker would take every misspelt name for a public one
 
     def __getattr__(name: str) -> object:
-        if name not in __all__:
+        if name == "__version__":
+            value = _version()
+        elif name in __all__:
+            value = getattr(import_module(_HOMES.get(name, "spark_bookkeeper.errors")), name)
+        else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(_HOMES.get(name, "spark_bookkeeper.errors")), name)
         globals()[name] = value
         return value
 

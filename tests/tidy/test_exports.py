@@ -6,6 +6,7 @@ import ast
 import inspect
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,20 @@ def test_every_error_is_public() -> None:
 def test_another_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'open_segment'"):
         _ = spark_bookkeeper.open_segment  # type: ignore[attr-defined]  # that it is not is the point
+
+
+def test_the_version_is_that_of_the_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(spark_bookkeeper, "__version__", raising=False)
+    monkeypatch.setattr(metadata, "version", {"spark-bookkeeper": "1.2.3"}.__getitem__)
+    assert spark_bookkeeper.__version__ == "1.2.3"
+
+    def none(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.delattr(spark_bookkeeper, "__version__")
+    monkeypatch.setattr(metadata, "version", none)
+    assert spark_bookkeeper.__version__ == "0+unknown"
+    vars(spark_bookkeeper).pop("__version__")
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
