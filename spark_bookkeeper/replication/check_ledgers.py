@@ -1,24 +1,30 @@
 """Do the bookies hold what the metadata says they hold?
 
+A closed ledger is checked up to its last entry, one that is not closed up to the LAC that its
+bookies know. What is beyond the LAC is not owed by any bookie yet, and is not looked at. But
+every bookie that the metadata names is asked, also one whose share is empty so far.
+
 Source: BookKeeper ``client/LedgerChecker``: the first and the last entry of every share are
-always looked at, and a sample of the others. Unlike it, whatever is looked at is read and its
-digest verified.
+always looked at, and a sample of the others; a bookie with nothing to hold must be alive. Unlike
+it, whatever is looked at is read and its digest verified.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from spark_bookkeeper.bookie.entry import Location
+from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.holdings import locate, verify
+from spark_bookkeeper.client.holdings import Refusals, locate, verify
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.reader import read_last_add_confirmed
 from spark_bookkeeper.errors import BookieError, BookKeeperError, NoSuchLedgerError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
-from spark_bookkeeper.protocol.metadata import FragmentRange
+from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerState
 from spark_bookkeeper.protocol.underreplication import entries_at
 from spark_bookkeeper.replication.report import CheckReport, Row
 from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
@@ -44,8 +50,17 @@ def check_ledgers(
     """Check every share of every fragment; one row for each, ``healthy`` or what is wrong and
     what to do about it.
 
-    ``missing``: the bookie answers and lacks entries. ``damaged``: it has them, and they do not
-    match their digests. ``unavailable``: it cannot be read now.
+    * ``healthy``: the bookie answers, and has all that was looked at.
+    * ``missing``: it answers, lacks entries, and nobody is going to send them.
+    * ``damaged``: it has them and they do not match their digests, or a file is spoilt or gone in
+      which they were.
+    * ``pending``: the ledger is open, and the bookie lacks the last of its acknowledged entries: a
+      writer that lives is still sending them (an append waits for Qa of the Qw copies). Whether
+      it lives is not known here, and the replica is not there, so the report is not complete.
+    * ``unavailable``: the bookie cannot be asked: it does not answer, its storage is gone, or it
+      was formatted again. What it holds is not known, and nothing of it is called healthy.
+    * ``left``: the ledger cannot be checked, for example because no bookie knows its LAC.
+    * ``gone``: it was deleted.
     """
     started = context.runtime.now()
     wanted = list(context.store.ledger_ids()) if ledger_ids is None else list(ledger_ids)
@@ -87,47 +102,85 @@ def _check_share(
     last = end if fragment.last_entry_id is None else fragment.last_entry_id
     runs = entries_at(ledger.metadata.quorum, position, first, last)
     entries = _sample([EntryId(e) for run in runs for e in run], work.percentage)
-    status, reason, size = "healthy", None, 0
-    if entries:
-        status, reason, size = _look(context, ledger, bookie, entries)
+    status, reason, size = _look(context, ledger, bookie, entries, first)
     if reason is not None:
-        reason = f"{reason}. {_advice(status, bookie, work.ledger_id)}"
+        is_open = fragment.last_entry_id is None
+        reason = f"{reason}. {_advice(status, bookie, work.ledger_id, is_open)}"
     return Row(
         work.ledger_id, "check", status, reason, first, last, bookie, None, len(entries), size
     )
 
 
 def _look(
-    context: ClientContext, ledger: Ledger, bookie: BookieId, entries: Sequence[EntryId]
+    context: ClientContext,
+    ledger: Ledger,
+    bookie: BookieId,
+    entries: Sequence[EntryId],
+    first: EntryId,
 ) -> tuple[str, str | None, int]:
+    """Status, reason and bytes; ``first`` is where the bookie is asked when it owes nothing."""
+    good: dict[EntryId, Location] = {}
+    refused: Refusals = {}
     try:
         log = context.bookies.log(bookie, ledger)
-        index = locate(log, entries)
+        index = locate(log, entries or [first])
+        if entries:
+            good, refused = verify(log, entries, index)
+        if refused:  # once more: a writer may have sent them meanwhile
+            left = sorted(refused)
+            index = locate(log, left)
+            found, refused = verify(log, left, index)
+            good |= found
+        if not refused:
+            return "healthy", None, _bytes(good)
+        left = sorted(refused)
+        # It may have gone away meanwhile, and that says nothing of its entries.
+        later = log.locate(left[0])
     except BookieError as error:
-        return "unavailable", error.message, 0
-    good, refused = verify(log, entries, index)
-    size = sum(place.size for place in good.values())
-    lacking = [e for e in refused if e not in index and not index.doubts]
-    damaged = {e: why for e, why in refused.items() if e not in lacking}
+        return "unavailable", error.message, _bytes(good)
+    lacking = [e for e in left if e not in index and not _is_doubtful(index, e)]
+    damaged = [e for e in left if e not in lacking]
+    lacks = (
+        f"{len(lacking)} of {len(entries)} entries, the first is {lacking[0]}" if lacking else ""
+    )
     if damaged:
-        try:
-            locate(log, entries)
-        except BookieError as error:  # it went away meanwhile: that says nothing of its entries
-            return "unavailable", error.message, size
-        shown = "; ".join(f"entry {e}: {why}" for e, why in list(damaged.items())[:3])
-        return "damaged", f"{len(damaged)} of {len(entries)} entries are damaged: {shown}", size
-    if lacking:
-        text = f"lacks {len(lacking)} of {len(entries)} entries, the first is {lacking[0]}"
-        return "missing", text, size
-    return "healthy", None, size
+        shown = "; ".join(f"entry {e}: {refused[e]}" for e in damaged[:3])
+        reason = f"{len(damaged)} of {len(entries)} entries are damaged: {shown}"
+        return "damaged", f"{reason}. It lacks {lacks}" if lacking else reason, _bytes(good)
+    if _may_be_on_its_way(ledger, bookie, lacking[0], later):
+        return "pending", f"lacks {lacks}: they may still be on their way", _bytes(good)
+    return "missing", f"lacks {lacks}", _bytes(good)
 
 
-def _advice(status: str, bookie: BookieId, ledger_id: LedgerId) -> str:
+def _bytes(good: Mapping[EntryId, Location]) -> int:
+    return sum(place.size for place in good.values())
+
+
+def _is_doubtful(index: EntryIndex, entry_id: EntryId) -> bool:
+    """Whether an entry may be in a file that is no use: it is not certain that it is absent."""
+    return any(doubt.first <= entry_id <= doubt.last for doubt in index.doubts)
+
+
+def _may_be_on_its_way(
+    ledger: Ledger, bookie: BookieId, lacking: EntryId, later: EntryIndex
+) -> bool:
+    """Whether a writer may be about to send an entry: it sends a bookie its entries in order."""
+    metadata = ledger.metadata
+    if metadata.state is not LedgerState.OPEN or bookie not in metadata.last_fragment.ensemble:
+        return False
+    return len(later) == 0 or lacking in later
+
+
+def _advice(status: str, bookie: BookieId, ledger_id: LedgerId, is_open: bool) -> str:
     """What to do about a finding; reads take the other replicas meanwhile."""
     if status == "unavailable":
         lost = f"`spark-bookkeeper bookie recover {bookie}`"
         return f"Bring the bookie back with its storage; if that is lost, {lost}"
-    return f"`spark-bookkeeper ledger repair {ledger_id}` makes the copies again from good ones"
+    repair = f"`spark-bookkeeper ledger repair {ledger_id}` makes the copies again from good ones"
+    if status == "pending":
+        recover = f"`spark-bookkeeper ledger recover {ledger_id}` closes the ledger"
+        return f"Check again; if its writer is gone, {recover}, and then {repair}"
+    return f"{repair}, when it is closed" if is_open else repair
 
 
 def _sample(entries: Sequence[EntryId], percentage: int) -> Sequence[EntryId]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.bookie.schema import MARKER_PATH
+from spark_bookkeeper.bookie.schema import MARKER_PATH, slot_number
 from spark_bookkeeper.client import ledgers
 from spark_bookkeeper.client.writer import LedgerWriter
-from spark_bookkeeper.errors import BookieUnavailableError
-from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.errors import BookieUnavailableError, RecoveryUndecidedError
+from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.report import CheckReport
@@ -138,6 +140,177 @@ def test_an_open_ledger_is_checked_to_its_lac_and_not_disturbed(ground: Ground) 
 
     assert checked(ground).is_complete
     assert writer.append(b"y") == 5
+
+
+@pytest.mark.parametrize("entries", [1, 5])
+@pytest.mark.parametrize("is_recovered", [False, True])
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_bookie_of_an_open_ledger_that_cannot_be_asked_is_unavailable(
+    ground: Ground, entries: int, is_recovered: bool, is_lost: bool
+) -> None:
+    writer = ledgers.create_ledger(ground.context, Quorum(2, 2, 1))
+    for _ in range(entries):
+        writer.append(b"x")
+    wait_for_every_copy(writer)
+    writer.abandon()
+    gone, there = writer.metadata.last_fragment.ensemble
+    ground.stop(gone, destroy=is_lost)
+    if is_recovered:
+        with pytest.raises(RecoveryUndecidedError):
+            ledgers.open_ledger(ground.client(), writer.ledger_id)
+
+    report = checked(ground, percentage=0)
+
+    assert statuses(report) == {gone: "unavailable", there: "healthy"}
+    assert not report.is_complete
+    assert f"bookie recover {gone}" in str(report.unfinished[0].reason)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_bookie_with_no_share_must_be_there_all_the_same(ground: Ground, again: bool) -> None:
+    with ledgers.create_ledger(ground.context, USUAL) as writer:
+        pass
+    gone = writer.metadata.last_fragment.ensemble[0]
+    assert checked(ground).is_complete
+    ground.stop(gone)
+    if again:
+        ground.format(gone)
+
+    assert checked(ground).counts == {"healthy": 2, "unavailable": 1}
+
+
+class SlowLane:
+    """Puts in slots of one bookie wait, from a slot on, until they may go on."""
+
+    def __init__(self, ground: Ground, bookie: BookieId, slot: int) -> None:
+        self._bookie = bookie
+        self._slot = slot
+        self.may_go_on = threading.Event()
+        ground.before.append(self._wait)
+
+    def _wait(self, place: str, operation: str, path: str) -> None:
+        if place == self._bookie and operation == "put_if_absent" and "/slots/" in path:
+            number = slot_number(path.rpartition("/")[2])
+            if number is not None and number >= self._slot:
+                assert self.may_go_on.wait(60)
+
+
+def test_what_a_slow_lane_of_an_open_ledger_has_not_stored_yet_is_pending(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    slow = writer.metadata.last_fragment.ensemble[2]
+    lane = SlowLane(ground, slow, 1)
+    for _ in range(5):
+        writer.append(b"x")
+
+    report = checked(ground)
+
+    assert report.counts == {"healthy": 2, "pending": 1}
+    (row,) = report.unfinished
+    assert (row.source, row.entries) == (slow, 4)
+    assert "lacks 3 of 4 entries, the first is 1: they may still be on their way" in str(row.reason)
+    assert not report.is_complete  # the replica is not there
+    lane.may_go_on.set()
+    wait_for_every_copy(writer)
+    assert checked(ground).is_complete
+    writer.close()
+
+
+def test_entries_that_arrive_while_they_are_looked_for_are_healthy(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    slow = writer.metadata.last_fragment.ensemble[2]
+    lane = SlowLane(ground, slow, 1)
+    for _ in range(5):
+        writer.append(b"x")
+    seen: list[str] = []
+
+    def let_go(place: str, operation: str, path: str) -> None:
+        if place == slow and path == MARKER_PATH and operation == "read":
+            seen.append(path)
+            if len(seen) == 2:  # after the tail was read, and the first look is over
+                lane.may_go_on.set()
+                wait_for_every_copy(writer)
+
+    reader = ground.client(None, let_go)
+    report = check_ledgers(reader, LocalRunner(reader), None, 100)
+
+    assert report.is_complete
+    assert len(seen) > 2
+    writer.close()
+
+
+def test_an_entry_between_others_that_a_bookie_of_an_open_ledger_lost_is_damaged(
+    ground: Ground,
+) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    for _ in range(5):
+        writer.append(b"x")
+    wait_for_every_copy(writer)
+    holed, cut, _ = writer.metadata.last_fragment.ensemble
+    ground.files(holed, "slots")[1].unlink()
+    writer.abandon()
+    for path in ground.files(cut, "slots")[-2:]:
+        path.unlink()
+
+    report = checked(ground)
+
+    assert report.counts == {"damaged": 1, "healthy": 1, "pending": 1}
+    assert statuses(report)[holed] == "damaged"
+    row = next(row for row in report.rows if row.source == holed)
+    assert "1 of 4 entries are damaged: entry 1" in str(row.reason)
+    assert "when it is closed" in str(row.reason)
+
+
+def test_entries_that_a_recovery_found_missing_are_missing(ground: Ground) -> None:
+    """Nobody sends them any more: the writer is fenced, and recovery begins behind the LAC."""
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    for _ in range(5):
+        writer.append(b"x")
+    wait_for_every_copy(writer)
+    writer.abandon()
+    short = writer.metadata.last_fragment.ensemble[0]
+    for path in ground.files(short, "slots")[-3:]:
+        path.unlink()
+    update_ledger(ground.context.store, writer.ledger_id, lambda old: old.in_recovery())
+
+    assert statuses(checked(ground))[short] == "missing"
+
+
+def test_a_bookie_that_a_writer_gave_up_lacks_what_it_never_got(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    for _ in range(5):
+        writer.append(b"x")
+    wait_for_every_copy(writer)
+    given_up = writer.metadata.last_fragment.ensemble[0]
+    ground.stop(given_up)
+    for _ in range(3):
+        writer.append(b"x")
+    ground.until(lambda: given_up not in writer.metadata.last_fragment.ensemble)
+    ground.start(given_up)
+    ground.files(given_up, "slots")[-1].unlink()
+    ground.until(lambda: "pending" not in checked(ground).counts)
+
+    report = checked(ground)
+
+    assert {row.source: row.status for row in report.unfinished} == {given_up: "missing"}
+    assert "ledger repair" in str(report.unfinished[0].reason)
+    assert "when it is closed" not in str(report.unfinished[0].reason)
+    writer.close()
+
+
+def test_a_doubt_about_one_entry_says_nothing_of_the_others(ground: Ground) -> None:
+    writer = written(ground)
+    short = writer.metadata.last_fragment.ensemble[1]
+    files = ground.files(short, "slots")
+    files[2].unlink()
+    for path in files[-3:]:
+        path.unlink()
+
+    report = checked(ground)
+
+    (row,) = report.unfinished
+    assert row.status == "damaged"
+    assert "1 of 10 entries are damaged: entry 2" in str(row.reason)
+    assert "lacks" in str(row.reason)
 
 
 def test_a_ledger_that_does_not_exist_is_gone(ground: Ground) -> None:
