@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -52,14 +53,11 @@ class _Bare:
         hosts = lab.bk.metadata_uri.split("://")[1].split("/")[0]
         self._client = KazooClient(hosts)
         self._scratch = lab.scratch("raw-recovery")
-        self._homes = [self._scratch / str(n) for n in range(raw.COPIES)]
         self._threads = ThreadPoolExecutor(raw.COPIES)
         self._value = raw.noise(ZNODE_BYTES)
         self._fence = [memoryview(raw.noise(FENCE_BYTES))]
 
     def __enter__(self) -> Self:
-        for home in self._homes:
-            home.mkdir()
         self._client.start()
         self._client.ensure_path("/raw-recovery")
         return self
@@ -80,22 +78,22 @@ class _Bare:
 
     def _run(self, count: int, width: int, spread: Callable[..., Iterator[None]]) -> float:
         turns = list(range(count))
+        run = Path(tempfile.mkdtemp(dir=self._scratch))
+        homes = [run / str(n) for n in range(raw.COPIES)]
+        for home in homes:
+            home.mkdir()
         for turn in turns:
             self._client.ensure_path(f"/raw-recovery/{turn}")
 
         def recover(turn: int) -> None:
             self._client.set(f"/raw-recovery/{turn}", self._value)
-            paths = [home / str(turn) for home in self._homes]
+            paths = [home / str(turn) for home in homes]
             list(spread(lambda path: raw.write_synced(path, self._fence), paths))
             self._client.set(f"/raw-recovery/{turn}", self._value)
 
         started = time.perf_counter()
         ThreadRuntime().map(recover, turns, width)
-        seconds = time.perf_counter() - started
-        for home in self._homes:
-            shutil.rmtree(home)
-            home.mkdir()
-        return seconds
+        return time.perf_counter() - started
 
 
 def _empty(lab: Lab, bare: _Bare) -> Line:
@@ -109,7 +107,7 @@ def _empty(lab: Lab, bare: _Bare) -> Line:
                 assert lab.bk.open_ledger(ledger_id).is_closed
         seconds = time.perf_counter() - started
         for ledger_id in left:
-            lab.forget(ledger_id)
+            lab.bk.delete_ledger(ledger_id)
         return seconds / count * 1000
 
     return Line(
@@ -196,7 +194,7 @@ def _job(lab: Lab, bare: _Bare) -> Line:
         seconds = time.perf_counter() - started
         assert report.is_complete, report
         for ledger_id in left:
-            lab.forget(ledger_id)
+            lab.bk.delete_ledger(ledger_id)
         return count / seconds
 
     return Line(
