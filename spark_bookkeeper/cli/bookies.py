@@ -116,8 +116,8 @@ def recover(
     names = list(dict.fromkeys([*([bookie_id] if bookie_id else []), *bookies]))
     if not names:
         raise InvalidArgumentError("no bookie was named; `bookie list --state lost` shows them")
-    table = open_table(settings, report_table)
     with connected(settings, access, with_spark=not no_spark and not dry_run) as bk:
+        table = open_table(settings, report_table)
 
         def work(is_dry: bool) -> RecoveryReport:
             with settings.output.progress("reading ledger metadata", unit="fragments") as progress:

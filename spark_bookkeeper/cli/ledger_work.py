@@ -41,8 +41,8 @@ def recover(
     Their writers, if they live, are stopped: what they acknowledged is kept.
     """
     wanted = list(dict.fromkeys(ledger_ids)) or None
-    table = open_table(settings, report_table)
     with connected(settings, access, with_spark=not no_spark and not dry_run) as bk:
+        table = open_table(settings, report_table)
         if wanted is None and not dry_run and not yes:
             open_ones = [
                 row
@@ -83,8 +83,8 @@ def check(
 ) -> int:
     """Do the bookies hold what the metadata says? Without LEDGER, all ledgers. Changes nothing."""
     wanted = list(dict.fromkeys(ledger_ids)) or None
-    table = open_table(settings, report_table)
     with connected(settings, access, with_spark=not no_spark) as bk:
+        table = open_table(settings, report_table)
         for ledger_id in wanted or ():
             bk.ledger(ledger_id)  # one that does not exist is a wrong call, not a finding
         with settings.output.progress("checking ledgers", unit="ledgers") as progress:
@@ -115,8 +115,8 @@ def repair(
     bookies is left: `bookie recover` replaces those.
     """
     wanted = list(dict.fromkeys(ledger_ids)) or None
-    table = open_table(settings, report_table)
     with connected(settings, access, with_spark=not no_spark) as bk:
+        table = open_table(settings, report_table)
         for ledger_id in wanted or ():
             bk.ledger(ledger_id)
         with settings.output.progress("repairing ledgers", unit="ledgers") as progress:
