@@ -17,7 +17,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import tempfile
 import threading
 import weakref
 from contextlib import suppress
@@ -28,6 +27,7 @@ from spark_bookkeeper.bookie.format import wipe_partition
 from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.client.runtime import Runtime, Task, ThreadRuntime
 from spark_bookkeeper.cluster.agent import BookieAgent
+from spark_bookkeeper.cluster.leftovers import mark, temporary_directory
 from spark_bookkeeper.cluster.local_state import (
     LocalBookie,
     LocalState,
@@ -233,7 +233,7 @@ class _Running:
         self._closing = threading.Event()
         self._supervisor: Task | None = None
         self._is_temporary = given is None
-        self.directory = given or Path(tempfile.mkdtemp(prefix="spark-bookkeeper-"))
+        self.directory = given or temporary_directory()
         make_directory(self.directory)
         self.agents: dict[BookieId, BookieAgent] = {}
         self._storages: dict[BookieId, LocalStorage] = {}
@@ -253,6 +253,7 @@ class _Running:
     def start(self) -> None:
         self.zookeeper.start()
         self._save(replace(self.state, zookeeper_port=self.zookeeper.port))
+        mark(self.directory, is_temporary=self._is_temporary)
         self._store = ZooKeeperStore(
             self.metadata_uri, token=self._runtime.token, session_timeout_ms=_SESSION_TIMEOUT_MS
         )

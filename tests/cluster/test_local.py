@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +263,35 @@ def test_ctrl_c_in_a_terminal_ends_everything(tmp_path: Path) -> None:
     assert "KeyboardInterrupt" in errors
     with pytest.raises(ProcessLookupError):
         os.kill(server, 0)
+
+
+def test_the_directory_of_a_temporary_cluster_whose_owner_was_killed_goes_with_the_next(
+    tmp_path: Path,
+) -> None:
+    script = OWNER.replace("sys.argv[1]", "None").replace(
+        "from spark", f"import tempfile; tempfile.tempdir = {str(tmp_path)!r}\nfrom spark", 1
+    )
+    owner = subprocess.Popen(
+        [sys.executable, "-c", script, "", "wait"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert owner.stdout is not None
+    server = int(owner.stdout.readline().split()[0])
+    (left,) = tmp_path.glob("spark-bookkeeper-*/temporary")
+    owner.kill()
+    owner.communicate()
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(server).wait(20)
+
+    second = subprocess.run(
+        [sys.executable, "-c", script, "", "end"], capture_output=True, text=True, check=True
+    )
+
+    assert second.stdout
+    assert not left.parent.exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_cluster_whose_owner_was_killed_starts_again(tmp_path: Path) -> None:
