@@ -18,6 +18,7 @@ from typing import Any
 
 from typing_extensions import override
 
+from spark_bookkeeper.client.runtime import ThreadCondition
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import NO_ENTRY
 
@@ -28,7 +29,7 @@ class Promises:
     """What became of one writer's appends, as their callers are told."""
 
     def __init__(self) -> None:
-        self.condition = threading.Condition()
+        self.condition = ThreadCondition(is_reentrant=True)
         """Guards the attributes; notified when they change. Re-entrant, as a future's own is."""
         self.kept_through: int = NO_ENTRY
         """Every promise up to this entry is kept."""

@@ -75,17 +75,18 @@ class Runtime(Protocol):
         """
 
 
-class _ThreadCondition(threading.Condition):
+class ThreadCondition(threading.Condition):
     """``threading.Condition`` whose ``with`` enters and leaves the lock itself.
 
-    The inherited one does so in two calls of Python, a quarter of what an append costs. ``with``
-    looks both names up in the class; there these slots lead it to the lock's own methods.
+    The inherited one does so in two calls of Python, a quarter of what an append costs; and
+    Ctrl-C at the end of the first leaves the lock taken for ever. ``with`` looks both names up in
+    the class; there these slots lead it to the lock's own methods.
     """
 
     __slots__ = ("__enter__", "__exit__")
 
-    def __init__(self) -> None:
-        lock = threading.Lock()
+    def __init__(self, *, is_reentrant: bool = False) -> None:
+        lock = threading.RLock() if is_reentrant else threading.Lock()
         super().__init__(lock)
         self.__enter__ = lock.__enter__  # type: ignore[method-assign]  # a slot of that name
         self.__exit__ = lock.__exit__  # type: ignore[method-assign]  # a slot of that name
@@ -123,7 +124,7 @@ class ThreadRuntime:
         time.sleep(seconds)
 
     def condition(self) -> Condition:
-        return _ThreadCondition()
+        return ThreadCondition()
 
     def spawn(self, name: str, run: Callable[[], None]) -> Task:
         thread = threading.Thread(target=run, name=name, daemon=True)
