@@ -72,13 +72,19 @@ class LocalRunner:
         self, phase: str, items: Sequence[Item], work: Work[Item], progress: Progress
     ) -> Iterator[Row]:
         done = size = 0
+        counting = self._context.runtime.condition()
         progress(phase, 0, len(items), 0)  # the first items may take long, and the total is known
-        for start in range(0, len(items), self._width):
-            batch = list(items[start : start + self._width])
-            for rows in self._context.runtime.map(
-                lambda item: carry_out(work, self._context, item), batch, self._width
-            ):
+
+        def carry_out_one(item: Item) -> Sequence[Row]:
+            nonlocal done, size
+            rows = carry_out(work, self._context, item)
+            with counting:
                 done += 1
                 size += sum(row.bytes for row in rows)
+                progress(phase, done, len(items), size)
+            return rows
+
+        for start in range(0, len(items), self._width):
+            batch = list(items[start : start + self._width])
+            for rows in self._context.runtime.map(carry_out_one, batch, self._width):
                 yield from rows
-            progress(phase, done, len(items), size)
