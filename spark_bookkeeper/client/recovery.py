@@ -165,7 +165,8 @@ class _LedgerRecovery:
                     continue
                 failures[ensemble[position]] = error.message
             if registrations is None:
-                registrations = self._context.bookies.registrations()
+                # One that is stale costs another choice: whoever takes copies is asked first.
+                registrations = self._context.bookies.last_registrations()
             # A successor has nothing yet: it needs what its predecessor held as well.
             quorum = self._ledger.metadata.quorum
             entries = tuple(e for e in decision.sources if quorum.holds(position, e))

@@ -88,7 +88,8 @@ class _FragmentCopy:
         self._fragment = fragment
         self._known = known
         self._last = fragment.last_entry_id
-        self._alive = context.bookies.registrations()
+        # The answer to the read of the metadata, just now, came with every change before it.
+        self._alive = context.bookies.last_registrations()
         self._replaced_by_others: set[str] = set()
         self._throttle = Throttle(context.runtime, work.bytes_per_second)
 

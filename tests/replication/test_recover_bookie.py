@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client.bookies import Bookies
 from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.errors import BookieFullError, InvalidArgumentError
+from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -561,3 +564,27 @@ def test_killed_at_any_operation_and_run_again_it_finishes_and_repeats_no_finish
         assert copies <= {p for b in ground.bookie_ids for p in ground.files(b, "copies")}
         shutil.rmtree(directory)
     assert kills > 5
+
+
+def test_fragments_and_recoveries_do_not_each_ask_who_is_alive(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go by what the metadata store told, which is as new as its last answer."""
+    lost = written(ground).metadata.last_fragment.ensemble[0]
+    for close in (True, True, False, False):
+        written(ground, close=close)
+    ground.stop(lost, destroy=True)
+    asked: list[Bookies] = []
+    real = Bookies.registrations
+
+    def registrations(bookies: Bookies) -> Mapping[BookieId, Registration]:
+        asked.append(bookies)
+        return real(bookies)
+
+    monkeypatch.setattr(Bookies, "registrations", registrations)
+
+    report = recovered(ground, lost)
+
+    assert report.counts["replicated"] >= 1
+    assert report.is_complete
+    assert len(asked) <= 2, "the job once, and once whoever looks for the lost storage"
