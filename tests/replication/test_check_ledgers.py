@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import threading
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.bookie.schema import MARKER_PATH, slot_number
-from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client import ledgers, views
 from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.errors import BookieUnavailableError, RecoveryUndecidedError
 from spark_bookkeeper.metadata.update import update_ledger
@@ -29,6 +30,12 @@ def written(ground: Ground, quorum: Quorum = USUAL) -> LedgerWriter:
         for i in range(10):
             writer.append(b"%d" % i * 50)
     return writer
+
+
+def spoil(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(bytes(data))
 
 
 def checked(ground: Ground, percentage: int = 100) -> CheckReport:
@@ -311,6 +318,31 @@ def test_a_doubt_about_one_entry_says_nothing_of_the_others(ground: Ground) -> N
     assert row.status == "damaged"
     assert "1 of 10 entries are damaged: entry 2" in str(row.reason)
     assert "lacks" in str(row.reason)
+
+
+def test_what_can_only_be_read_crosswise_is_damaged_on_either_bookie(ground: Ground) -> None:
+    """Of one bookie the record, of the other a part: reads go through, and each replica is bad."""
+    table = pa.table({"n": range(4000), "s": [f"row {i}" * 9 for i in range(4000)]})
+    with ledgers.create_ledger(
+        ground.context, Quorum(2, 2, 2), schema=table.schema, entry_target_bytes=20_000
+    ) as writer:
+        writer.append(table)
+    one, other = writer.metadata.last_fragment.ensemble
+    (record,) = (path for path in ground.files(one, "slots") if path.stat().st_size > 1000)
+    spoil(record, record.stat().st_size // 4)
+    part = ground.files(other, "parts")[0]
+    spoil(part, part.stat().st_size // 2)
+
+    report = checked(ground)
+    replicas = views.replicas_table(ground.client(), writer.ledger_id).to_pylist()
+
+    assert statuses(report) == {one: "damaged", other: "damaged"}
+    bad = [(r["bookie_id"], r["entry_id"]) for r in replicas if r["status"] == "unreadable"]
+    last = writer.last_add_confirmed
+    assert {entry for bookie, entry in bad if bookie == one} == set(range(last + 1))
+    assert len([entry for bookie, entry in bad if bookie == other]) == 1
+    reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+    assert reader.read_arrow().equals(table)
 
 
 def test_a_ledger_that_does_not_exist_is_gone(ground: Ground) -> None:
