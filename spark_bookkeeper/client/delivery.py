@@ -70,13 +70,14 @@ class Delivery:
                     self._is_telling = is_telling = True
                     self._is_news = False
                     through, error = self._through, self._error
-                self._due += self.promises.keep(through, error)
+                self.promises.keep(through, error, self._due)
                 if self._due:
                     self._call()
         except BaseException:
             if is_telling:
                 with self._lock:
                     self._is_telling = False
+                    self._is_news = True  # perhaps not all of it was told
                 self._runtime.spawn("delivery", self.deliver)
             raise
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -68,24 +69,40 @@ class PendingEntries:
 
     def push(self, payload: bytes | pa.RecordBatch, size_bytes: int, now: float) -> int:
         """Take the next entry; returns its id."""
-        self.length += size_bytes
+        length = self.length + size_bytes
+        try:
+            self._payloads.append(payload)
+            self._lengths_after.append(length)
+            self._pushed_at.append(now)
+        except BaseException:  # Ctrl-C in between: the columns would be out of step for ever
+            self._take_back()
+            raise
+        self.length = length
         self.size_bytes += size_bytes
-        self._payloads.append(payload)
-        self._lengths_after.append(self.length)
-        self._pushed_at.append(now)
         self._last += 1
         return self._last
 
     def push_block(self, block: BulkBlock, sizes: Sequence[int], now: float) -> None:
         """Take the entries of a bulk append. Nothing of them is held in memory."""
         assert block.first == self._last + 1, "entry ids are dense"
-        for size in sizes:
-            self.length += size
-            self._lengths_after.append(self.length)
-        self._payloads += [None] * len(sizes)
-        self._pushed_at += [now] * len(sizes)
-        self._blocks.append(block)
+        assert block.last == self._last + len(sizes), "every entry has a size"
+        lengths = list(accumulate(sizes, initial=self.length))
+        try:
+            self._lengths_after += lengths[1:]
+            self._payloads += [None] * len(sizes)
+            self._pushed_at += [now] * len(sizes)
+            self._blocks.append(block)
+        except BaseException:  # as above
+            self._take_back()
+            raise
+        self.length = lengths[-1]
         self._last = block.last
+
+    def _take_back(self) -> None:
+        """Drop what was begun to be taken behind the last entry."""
+        count = self._last + 1 - self._first
+        del self._payloads[count:], self._lengths_after[count:], self._pushed_at[count:]
+        self._blocks = [block for block in self._blocks if block.first <= self._last]
 
     def length_after(self, entry_id: int) -> int:
         """Length of the ledger up to and including an entry that is held, or was the last not."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, RUNNING
@@ -39,21 +40,27 @@ class Promises:
         """A heap by entry id; the number behind it says who was watched first."""
         self._watches = 0
 
-    def keep(self, through: int, error: BookKeeperError | None) -> list[Promise]:
+    def keep(
+        self, through: int, error: BookKeeperError | None, due: deque[Promise] | None = None
+    ) -> deque[Promise]:
         """Keep the promises up to an entry and, if there is an error, break all others.
 
+        Args:
+            due: those whose callbacks are due already. After Ctrl-C in between, it has what was
+                done so far, and a second call does the rest.
+
         Returns:
-            the promises whose callbacks are due, in entry order.
+            ``due`` and, behind it, the promises whose callbacks are due now, in entry order.
         """
-        due: list[Promise] = []
+        due = deque() if due is None else due
         with self.condition:
             # In this order: ``Promise`` looks at both without the lock.
             self.kept_through = through
             self.error = error
             while self._watched and (error is not None or self._watched[0][0] <= through):
-                due.append(heappop(self._watched)[2])
-            for promise in due:
-                promise.tell_waiters()
+                due.append(self._watched[0][2])  # first: rather called twice than never
+                heappop(self._watched)
+                due[-1].tell_waiters()
             self.condition.notify_all()
         return due
 

@@ -76,6 +76,30 @@ def test_a_callback_that_ends_its_thread_keeps_nobody_from_being_told(
     assert third.result(30) == 2
 
 
+def test_ctrl_c_while_promises_are_kept_loses_none_of_them(
+    delivery: Delivery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    is_told = threading.Event()
+    first, second, third = (Promise(delivery.promises, entry_id) for entry_id in range(3))
+    for promise in (first, second):
+        promise.add_done_callback(lambda p: told.append(p.result()))
+    third.add_done_callback(lambda _: is_told.set())
+    tell_waiters = Promise.tell_waiters
+
+    def interrupted(promise: Promise) -> None:
+        monkeypatch.setattr(Promise, "tell_waiters", tell_waiters)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Promise, "tell_waiters", interrupted)
+    delivery.acknowledge(2)
+    with pytest.raises(KeyboardInterrupt):
+        delivery.deliver()
+
+    assert is_told.wait(30), "another thread tells what this one did not come to"
+    assert told == [0, 1]
+
+
 def test_what_is_noted_while_callbacks_run_is_told_by_who_calls_them(delivery: Delivery) -> None:
     entered, leave = threading.Event(), threading.Event()
     first, second = (Promise(delivery.promises, entry_id) for entry_id in range(2))

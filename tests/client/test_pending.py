@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
 from spark_bookkeeper.client.pending import BulkBlock, PendingEntries
 from spark_bookkeeper.protocol.ids import EntryId
 
@@ -65,3 +70,46 @@ def test_bytes_are_held_until_nobody_needs_them_and_those_of_tasks_are_not() -> 
     assert entries.length_after(5) == 335, "of the last one that is not held"
     assert entries.push(b"y", 1, 4.0) == 6
     assert entries.length_after(6) == 336
+
+
+class Interrupted(list[Any]):
+    """Ctrl-C comes when the next thing is taken in."""
+
+    def append(self, value: object) -> None:
+        super().append(value)
+        raise KeyboardInterrupt
+
+    def __iadd__(self, values: Any) -> Any:  # type: ignore[misc]  # it returns nothing
+        super().__iadd__(values)
+        raise KeyboardInterrupt
+
+
+COLUMNS = ["_payloads", "_lengths_after", "_pushed_at"]
+
+
+@pytest.mark.parametrize(
+    ("column", "take"),
+    [(column, lambda entries: entries.push(b"lost", 4, 3.0)) for column in COLUMNS]
+    + [
+        (column, lambda entries: entries.push_block(block(4, 5), [7, 7], 3.0))
+        for column in [*COLUMNS, "_blocks"]
+    ],
+)
+def test_an_entry_that_ctrl_c_kept_from_being_taken_has_no_part_in_the_next(
+    column: str, take: Callable[[PendingEntries], None]
+) -> None:
+    entries = pending(10, 20)
+    entries.push_block(block(2, 3), [100, 100], 2.0)
+    entries.forget_below(1)
+    setattr(entries, column, Interrupted(getattr(entries, column)))
+
+    with pytest.raises(KeyboardInterrupt):
+        take(entries)
+    setattr(entries, column, list(getattr(entries, column)))
+
+    assert (entries.last, entries.length, entries.size_bytes) == (3, 230, 20)
+    assert entries.push(b"next", 4, 4.0) == 4
+    run = entries.run(4, MANY, MANY)
+    assert (run.payloads, run.lengths_after, run.pushed_at) == ([b"next"], [234], 4.0)
+    assert run.bulk is None
+    assert entries.run(2, MANY, MANY).last == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import Future
 from pathlib import Path
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client.bell import Bell
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recovery import recover_ledger
 from spark_bookkeeper.client.writer import LedgerWriter
@@ -704,3 +706,28 @@ def test_a_writer_that_runs_out_of_bookies_is_told_that_another_client_has_its_l
 
     with pytest.raises(LedgerFencedError, match="may or may not be written"):
         pending.result(30)
+
+
+@pytest.mark.parametrize("wait", [LedgerWriter.flush, LedgerWriter.close])
+def test_an_append_that_ctrl_c_kept_from_waking_its_lanes_is_sent_by_who_waits(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, wait: Callable[[LedgerWriter], object]
+) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"0")
+    ground.until(lambda: len(writer._adds._lanes.idle) == 3)
+    ring = Bell.ring
+
+    def interrupted(bell: Bell) -> None:
+        monkeypatch.setattr(Bell, "ring", ring)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bell, "ring", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        writer.append_async(b"1")
+
+    waiting = threading.Thread(target=wait, args=(writer,), daemon=True)
+    waiting.start()
+    waiting.join(30)
+
+    assert not waiting.is_alive()
+    assert writer.last_add_confirmed == 1
