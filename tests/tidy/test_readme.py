@@ -68,6 +68,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(
