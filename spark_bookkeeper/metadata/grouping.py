@@ -117,14 +117,21 @@ class GroupedWrites:
                 return  # lost to whoever asked, and they were told so
             self._under_way.remove(group)
             self._under_way.update(others)
-        for other in others:
-            self._send(other)
-        self._go_on()
-        for write, result in ended:
-            if isinstance(result, Exception):
-                write.answer.set_exception(result)
-            else:
-                write.answer.set(result)
+        try:
+            for other in others:
+                self._send(other)
+            self._go_on()
+            for write, result in ended:
+                if isinstance(result, Exception):
+                    write.answer.set_exception(result)
+                else:
+                    write.answer.set(result)
+        except BaseException:
+            # As in ``_go_on``, when the answer came before its thread had gone on. Who is not
+            # told here asks again; but what stayed under way would hold up everybody for ever.
+            for other in others:
+                self._lose(other, ConnectionLoss())
+            raise
 
     def _lose(self, group: _Group, error: Exception) -> None:
         """Whether the writes of a group were made is not known.

@@ -220,6 +220,25 @@ def test_an_interrupt_while_sending_leaves_doubt_and_holds_up_nobody(
     assert answer.get_nowait() == "c"
 
 
+def test_an_interrupt_while_others_are_sent_again_holds_up_nobody(
+    client: Client, writes: GroupedWrites
+) -> None:
+    answers = [writes.ask(_named(name)) for name in "abcd"]
+    client.answer()
+    client.interrupt = "before"
+
+    with pytest.raises(KeyboardInterrupt):
+        client.answer(RolledBackError(), NodeExistsError(), RuntimeInconsistency())
+
+    for answer in (answers[1], answers[3]):
+        with pytest.raises(ConnectionLoss):
+            answer.get_nowait()
+    answer = writes.ask(_named("e"))
+    assert client.sent[2:] == [["e"]]
+    client.answer()
+    assert answer.get_nowait() == "e"
+
+
 def test_what_cannot_be_asked_for_holds_up_nobody(client: Client, writes: GroupedWrites) -> None:
     def wrong(transaction: object) -> None:
         raise TypeError
