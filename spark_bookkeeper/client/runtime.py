@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -166,11 +166,15 @@ def parallel_map(
                 results[index] = function(items[index])
             except BaseException as error:  # noqa: BLE001  (handed to the caller below)
                 errors[index] = error
+                if not isinstance(error, Exception):  # Ctrl-C: nothing more is begun
+                    with suppress(queue.Empty):
+                        while True:
+                            todo.get_nowait()
 
     helpers = [runtime.spawn(f"map-{n}", work) for n in range(min(width, len(items)) - 1)]
     work()
     for helper in helpers:
         helper.join()
     if errors:
-        raise errors[min(errors)]
+        raise errors[min(errors, key=lambda index: (isinstance(errors[index], Exception), index))]
     return results  # type: ignore[return-value]  # every slot was filled, or we raised
