@@ -228,7 +228,7 @@ class Adds:
         """Wait until everything pushed so far is acknowledged; returns the LAC."""
         with self._changed:
             target = self._pending.last
-            self._lanes.wake()  # in case that Ctrl-C came before whoever appended did
+            self._lanes.wake_missed()
             while self.machine.last_add_confirmed < target and self._error is None:
                 self._changed.wait()
             if self.machine.last_add_confirmed < target:
@@ -249,7 +249,7 @@ class Adds:
         """
         with self._changed:
             self._is_closing = True
-            self._lanes.wake()  # as in ``flush``
+            self._lanes.wake_missed()
             while self._error is None and (
                 self._has_pending() or self._is_bulk_running or self._lanes.is_any_behind
             ):

@@ -98,6 +98,12 @@ class Lanes:
             lane.bell.ring()
         self.idle.clear()
 
+    def wake_missed(self) -> None:
+        """Wake those that whoever appended did not come to, because of Ctrl-C."""
+        last = self._pending.last
+        if any(lane.next_entry <= last and lane.is_active() for lane in self.idle):
+            self.wake()
+
     def drop(self, lane: Lane) -> None:
         """Send nothing more there."""
         lane.retire()
