@@ -295,8 +295,12 @@ class Adds:
     def _start(self) -> None:
         """Start the lanes with the first append."""
         self._is_started = True
-        self._carry_out(self.machine.start())
-        self._lanes.watch()
+        try:
+            self._carry_out(self.machine.start())
+            self._lanes.watch()
+        except BaseException as error:  # Ctrl-C, or no more threads: too few lanes would hang
+            self._fail(self._gave_up(f"it could not start ({type(error).__name__})"))
+            raise
 
     # What lanes report; the lock is held
 

@@ -15,6 +15,7 @@ from spark_bookkeeper.client import ledgers
 from spark_bookkeeper.client.bell import Bell
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recovery import recover_ledger
+from spark_bookkeeper.client.runtime import Task
 from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
@@ -731,3 +732,29 @@ def test_an_append_that_ctrl_c_kept_from_waking_its_lanes_is_sent_by_who_waits(
 
     assert not waiting.is_alive()
     assert writer.last_add_confirmed == 1
+
+
+@pytest.mark.parametrize("lanes", [0, 1, 3])
+def test_a_writer_that_could_not_start_says_so_and_nobody_waits_for_it(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, lanes: int
+) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    spawn, left = ground.runtime.spawn, lanes
+
+    def interrupted(name: str, run: Callable[[], None]) -> Task:
+        nonlocal left
+        if not left:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        left -= 1
+        return spawn(name, run)
+
+    monkeypatch.setattr(ground.runtime, "spawn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        writer.append(b"lost")
+
+    with pytest.raises(AppendFailedError, match="could not start"):
+        writer.append(b"0")
+    with pytest.raises(AppendFailedError, match="could not start"):
+        writer.close()
+    assert writer.metadata.last_entry_id == -1
