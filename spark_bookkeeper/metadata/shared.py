@@ -20,7 +20,9 @@ class SharedRead(Generic[T]):
 
     def __init__(self, read: Callable[[], T]) -> None:
         self._read = read
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        """Taken by itself: Ctrl-C within the calls of a condition's ``with`` leaves it taken."""
+        self._changed = threading.Condition(self._lock)
         self._begun = 0
         """How many reads began; one at a time is under way."""
         self._ended = 0
@@ -30,30 +32,33 @@ class SharedRead(Generic[T]):
 
     def get(self) -> T:
         """What a read finds that begins after this call. Raises what it raises."""
-        with self._changed:
-            enough = self._begun + 1
-            while self._ended < enough and self._begun > self._ended:
-                self._changed.wait()
-            if self._ended >= enough:
-                if self._error is not None:
-                    raise self._error
-                return self._value  # type: ignore[return-value]  # what the read returned
-            self._begun += 1
+        mine: int | None = None
         try:
+            with self._lock:
+                enough = self._begun + 1
+                while self._ended < enough and self._begun > self._ended:
+                    self._changed.wait()
+                if self._ended >= enough:
+                    if self._error is not None:
+                        raise self._error
+                    return self._value  # type: ignore[return-value]  # what the read returned
+                mine = self._begun = self._begun + 1
             value = self._read()
+            self._end(value, None)
         except BookKeeperError as error:
-            self._end(None, error)
+            if mine is not None:
+                self._end(None, error)
             raise
         except BaseException:  # interrupted: whoever waits reads for itself
-            with self._changed:
-                self._begun -= 1
-                self._changed.notify_all()
+            with self._lock:
+                if mine is not None and self._ended < mine:
+                    self._begun -= 1
+                    self._changed.notify_all()
             raise
-        self._end(value, None)
         return value
 
     def _end(self, value: T | None, error: BookKeeperError | None) -> None:
-        with self._changed:
+        with self._lock:
             self._value, self._error = value, error
             self._ended = self._begun
             self._changed.notify_all()

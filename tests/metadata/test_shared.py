@@ -80,3 +80,20 @@ def test_a_read_that_is_interrupted_holds_up_nobody() -> None:
         shared.get()
 
     assert shared.get() == 2
+
+
+def test_ctrl_c_behind_a_read_leaves_nobody_waiting_for_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shared = SharedRead(lambda: 1)
+
+    def interrupted(*_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shared, "_end", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        shared.get()
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(shared.get).result(SECONDS_MAX) == 1
