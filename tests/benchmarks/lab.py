@@ -63,7 +63,7 @@ class Sizes:
 
 
 FULL = Sizes(
-    rounds=5,
+    rounds=7,
     bulk_bytes=512 << 20,
     spark_bytes=512 << 20,
     delta_bytes=512 << 20,

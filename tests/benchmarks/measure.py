@@ -1,13 +1,14 @@
 """Contenders that alternate in one run, and ratios between them.
 
 A disk that swings by a factor of eight within an hour makes a single time worthless. So all
-contenders of a line run in every round, each round begins with another one, and what is
-reported is the median over the rounds of the ratio within a round, with the lowest and highest.
+contenders of a line run in every round, in an order of its own, and what is reported is the median
+over the rounds of the ratio within a round, with the lowest and highest.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -168,9 +169,11 @@ def measure(line: Line, on_round: Callable[[int, str], None]) -> Measured:
     contenders = [(OURS, line.ours)]
     contenders += [(other.name, other.run) for other in line.against if other.run is not None]
     measured = Measured(line, {name: [] for name, _ in contenders})
+    order = random.Random(line.what)
     for number in range(-line.warm_up, line.rounds):
-        turn = number % len(contenders)
-        for name, run in contenders[turn:] + contenders[:turn]:
+        # Shuffled, not turned: in a turning order everyone would run behind the same other one,
+        # and pay in every round for what that one leaves to the disk, to memory or to a JVM.
+        for name, run in order.sample(contenders, len(contenders)):
             on_round(number, name)
             os.sync()  # what the one before left unwritten is not this one's to pay for
             figure = run()
