@@ -9,24 +9,23 @@ Source: SLOT-LOG, "Steps", rules R1 to R6, R9, R11, R15. Rule names stand where 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Final
 
 import pyarrow as pa
 
-from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
-from spark_bookkeeper.bookie.entry import Location, PartRef, PlacedPart, StoredEntry
+from spark_bookkeeper.bookie.entry import Location, PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.index import UNBOUNDED, EntryIndex, Tail
 from spark_bookkeeper.bookie.marker import check_marker_data
 from spark_bookkeeper.bookie.named import NamedStorage
+from spark_bookkeeper.bookie.part_files import PartFiles
 from spark_bookkeeper.bookie.reading import EntryReader, ScannedRows
 from spark_bookkeeper.bookie.record import Record, RecordKind, decode, encode_copy, encode_fence
 from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerKey
 from spark_bookkeeper.bookie.slots import SlotReader
-from spark_bookkeeper.bookie.storage import FileSink, Storage
+from spark_bookkeeper.bookie.storage import Storage
 from spark_bookkeeper.bookie.verification import Verification, verify
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
@@ -36,8 +35,6 @@ from spark_bookkeeper.errors import (
     SlotTakenError,
 )
 from spark_bookkeeper.protocol.ids import NO_ENTRY
-
-_COPY_CHUNK_BYTES: Final = 8 << 20
 
 
 class LedgerLog:
@@ -64,6 +61,7 @@ class LedgerLog:
         self.incarnation = incarnation
         self.key = key
         self.encoding = encoding
+        self.parts = PartFiles(self.storage, bookie_id, key)
         self._reader = EntryReader(self.storage, bookie_id, encoding)
         self._slots = SlotReader(self.storage, bookie_id, key, encoding)
         self._ranges: dict[int, tuple[int, int]] = {}
@@ -133,66 +131,6 @@ class LedgerLog:
             self._check_tombstone()
         return self._count_win(slot)
 
-    def create_part(self, name: str) -> FileSink:
-        """Begin a part under a name that nobody else uses; ``finish`` makes it durable (R15)."""
-        self.storage.make_directory(self.key.parts)
-        return self.storage.create(self.key.part(name))
-
-    def copy_part(
-        self, source: LedgerLog, part: PartRef, progress: Callable[[], None] = lambda: None
-    ) -> PartRef:
-        """Copy a part from another bookie, file to file.
-
-        Args:
-            progress: called after every piece of it.
-
-        Returns:
-            the part as it is named here: under its own name, unless something else has that.
-
-        Raises:
-            CorruptEntryError: the source's bytes do not match the checksum; nothing is left here.
-            BookieUnavailableError: no answer from either.
-        """
-        name = part.name
-        attempt = 0
-        while (size := self.storage.size(self.key.part(name))) is not None:
-            if self._has_part(name, size, part):
-                return replace(part, name=name)
-            attempt += 1
-            name = f"{part.name.removesuffix('.arrow')}-{attempt}.arrow"
-        sink = self.create_part(name)
-
-        def write(data: bytes) -> None:
-            sink.write(data)
-            progress()
-
-        try:
-            if source._part_checksum(part.name, part.size_bytes, write) != part.crc32c:
-                raise CorruptEntryError(
-                    f"bookie {source.bookie_id}: {self.key.part(part.name)} does not match its "
-                    "checksum; copy it from another replica",
-                    bookie_id=source.bookie_id,
-                    path=self.key.part(part.name),
-                )
-            try:
-                sink.finish()
-            except BookieUnavailableError:
-                # Somebody else copied the same meanwhile, or an answer was lost: is it there?
-                found = self.storage.size(self.key.part(name))
-                if found is None or not self._has_part(name, found, part):
-                    raise
-        finally:
-            sink.abandon()
-        return replace(part, name=name)
-
-    def holds_part(self, part: PartRef) -> bool:
-        """Whether the bytes of a part are here, all of them read.
-
-        Raises:
-            BookieUnavailableError: no answer, or the file is gone.
-        """
-        return self._part_checksum(part.name, part.size_bytes) == part.crc32c
-
     def write_copy(
         self, entries: Sequence[StoredEntry] = (), parts: Sequence[PlacedPart] = ()
     ) -> str:
@@ -200,7 +138,7 @@ class LedgerLog:
 
         Args:
             entries: verified ones, of any form, read from anywhere.
-            parts: parts that ``copy_part`` put here.
+            parts: parts that ``self.parts`` has here.
 
         Returns:
             the path of the copy.
@@ -415,31 +353,6 @@ class LedgerLog:
         """Whether a file has these bytes, and none besides."""
         found = self.storage.read_range(path, 0, len(data) + 1)
         return found is not None and pa.py_buffer(found).equals(pa.py_buffer(data))
-
-    def _has_part(self, name: str, size: int, part: PartRef) -> bool:
-        """Whether a file of that size is the part; if so, it is durable from now on (R9b)."""
-        if size != part.size_bytes or self._part_checksum(name, size) != part.crc32c:
-            return False
-        self.storage.sync(self.key.part(name))
-        return True
-
-    def _part_checksum(
-        self, name: str, size: int, write: Callable[[bytes], None] | None = None
-    ) -> int:
-        """CRC32C of a part, read in pieces that are handed on."""
-        value = 0
-        for offset in range(0, max(size, 1), _COPY_CHUNK_BYTES):
-            data = self.storage.read_range(self.key.part(name), offset, _COPY_CHUNK_BYTES)
-            if data is None:
-                raise BookieUnavailableError(
-                    f"bookie {self.bookie_id}: {self.key.part(name)} is gone",
-                    bookie_id=self.bookie_id,
-                    path=self.key.part(name),
-                )
-            value = crc(data, value)
-            if write is not None:
-                write(data)
-        return value
 
     def _check_life(self) -> None:
         data = self.storage.read(MARKER_PATH)

@@ -283,7 +283,7 @@ class FanOut:
             for chunk in channel:
                 sink = sinks.get(chunk.stripe_class)
                 if sink is None:
-                    sink = log.create_part(self._name(chunk.stripe_class))
+                    sink = log.parts.create(self._name(chunk.stripe_class))
                     sinks[chunk.stripe_class] = sink
                 sink.write(chunk.data)
             if not channel.is_abandoned:

@@ -176,8 +176,8 @@ class _CopyRun:
         """A part as it is named at the target, read back; ``None`` if the source's is no good."""
         self._throttle(part.ref.size_bytes)
         try:
-            ref = self._target.copy_part(self._source, part.ref)
-            if not self._target.holds_part(ref):
+            ref = self._target.parts.copy_from(self._source.parts, part.ref)
+            if not self._target.parts.holds(ref):
                 raise BookieUnavailableError(
                     f"bookie {self._target.bookie_id}: {ref.name} is not read back as written",
                     bookie_id=self._target.bookie_id,

@@ -182,8 +182,8 @@ class Lane:
         causes = []
         for bookie, incarnation in list(holders.items()):
             try:
-                copied = log.copy_part(
-                    self._open_log(bookie, incarnation), part.ref, self._note_progress
+                copied = log.parts.copy_from(
+                    self._open_log(bookie, incarnation).parts, part.ref, self._note_progress
                 )
             except BookieError as error:
                 causes.append(f"{bookie}: {error.message}")

@@ -52,7 +52,7 @@ def test_a_ledger_is_written_fenced_read_copied_and_gone_after_a_wipe(
     first = encode_add(KEY, ENCODING, "w1", 0, -1, [NewEntry(n, n + 1, b"x") for n in range(5)])
     assert writer.add(0, first) == 1
     assert writer.add(0, first) == 1
-    sink = writer.create_part("a-0-0.arrow")
+    sink = writer.parts.create("a-0-0.arrow")
     encoder = PartEncoder(KEY, ENCODING, sink.write)
     encoder.add(pa.record_batch([pa.array([b"y"] * 1000)], schema=ENCODING.schema))
     ref = encoder.finish("a-0-0.arrow")

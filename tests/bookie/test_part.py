@@ -32,7 +32,7 @@ def rows(entry: int, count: int) -> pa.RecordBatch:
 
 
 def write_part(bookie: Bookie, name: str, batches: list[pa.RecordBatch]) -> PartRef:
-    sink = bookie.log().create_part(name)
+    sink = bookie.log().parts.create(name)
     encoder = PartEncoder(bookie.key, bookie.encoding, sink.write)
     for batch in batches:
         encoder.add(batch)
@@ -114,11 +114,11 @@ def test_a_part_is_copied_as_a_file_and_its_entries_are_found_through_a_copy(
     target = Bookie(type(typed.disk)("b2"), typed.marker, typed.key, typed.encoding)
     target.disk.files["BOOKIE"] = typed.marker.encode()
 
-    copied = target.log().copy_part(writer, ref)
+    copied = target.log().parts.copy_from(writer.parts, ref)
     target.log().write_copy(parts=[place(copied, 0)])
 
     assert copied == ref
-    assert target.log().copy_part(writer, ref) == ref, "repeating it changes nothing"
+    assert target.log().parts.copy_from(writer.parts, ref) == ref, "repeating it changes nothing"
     log = target.log()
     assert [e.batch() for e in log.read_many(log.locate(0).locations())] == [
         rows(0, 50),
@@ -135,7 +135,7 @@ def test_a_damaged_part_is_not_copied(typed: Bookie) -> None:
     target = Bookie(type(typed.disk)("b2"), typed.marker, typed.key, typed.encoding)
 
     with pytest.raises(CorruptEntryError, match="checksum"):
-        target.log().copy_part(writer, ref)
+        target.log().parts.copy_from(writer.parts, ref)
 
     assert typed.key.part(ref.name) not in target.disk.files
 
@@ -144,9 +144,9 @@ def test_a_part_takes_another_name_where_its_own_is_taken_by_damage(typed: Booki
     writer = typed.writer()
     ref = write_part(typed, "a-0-0.arrow", [rows(0, 50)])
     target = Bookie(type(typed.disk)("b2"), typed.marker, typed.key, typed.encoding)
-    target.log().create_part(ref.name).finish()
+    target.log().parts.create(ref.name).finish()
 
-    assert target.log().copy_part(writer, ref).name == "a-0-0-1.arrow"
+    assert target.log().parts.copy_from(writer.parts, ref).name == "a-0-0-1.arrow"
 
 
 def test_large_entries_are_passed_on_as_they_are_and_small_ones_gathered() -> None:

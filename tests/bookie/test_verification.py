@@ -18,7 +18,7 @@ def holding_everything(bookie: Bookie) -> None:
     """Slot 0 with payloads, slot 1 with a part, and a copy of the entry 0."""
     log = bookie.writer()
     log.add(0, bookie.record(0, 0, 3))
-    sink = log.create_part("a-0-0.arrow")
+    sink = log.parts.create("a-0-0.arrow")
     encoder = PartEncoder(bookie.key, bookie.encoding, sink.write)
     encoder.add(pa.record_batch([pa.array([b"x"] * 100)], schema=bookie.encoding.schema))
     ref = encoder.finish("a-0-0.arrow")

@@ -144,7 +144,7 @@ def test_a_keyed_digest_decides_about_a_part_whose_checksum_was_made_to_fit() ->
 
 def write_part(source: Bookie, payload: bytes, forged_digest: bytes | None = None) -> str:
     log = source.writer()
-    sink = log.create_part("a-0-0.arrow")
+    sink = log.parts.create("a-0-0.arrow")
     encoder = PartEncoder(source.key, source.encoding, sink.write)
     encoder.add(pa.record_batch([pa.array([payload], pa.binary())], names=["payload"]))
     ref = encoder.finish("a-0-0.arrow")

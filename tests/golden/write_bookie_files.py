@@ -68,7 +68,7 @@ def write(root: Path) -> None:
     batch = [NewEntry(0, 500, rows(0, 4))]
     log.add(0, encode_add(ROWS, ROWS_ENCODING, "writer-2", 0, -1, batch))
     name = part_name("attempt-1", 0, 0)
-    sink = log.create_part(name)
+    sink = log.parts.create(name)
     encoder = PartEncoder(ROWS, ROWS_ENCODING, sink.write)
     encoder.add(rows(4, 10))
     encoder.add(rows(14, 0))

@@ -38,7 +38,7 @@ def test_a_record_found_not_durable_is_synced_with_the_part_that_it_lists() -> N
     storage.put_if_absent(MARKER_PATH, Marker("b:1", "i", "cluster").encode())
     log = LedgerLog(storage, "b:1", "i", KEY, ENCODING)
     log.prepare()
-    sink = log.create_part("t-0-0.arrow")
+    sink = log.parts.create("t-0-0.arrow")
     encoder = PartEncoder(KEY, ENCODING, sink.write)
     encoder.add(pa.record_batch({"payload": [b"a", b"b"]}))
     ref = encoder.finish("t-0-0.arrow")
