@@ -58,16 +58,7 @@ class Connection:
     Every method raises ``MetadataUnavailableError`` when no answer came in time, and
     ``MetadataError`` when ZooKeeper refused for another reason, for example its access rules.
 
-    Args:
-        hosts: ``host:port`` of each server, separated by commas.
-        session_timeout_ms: the servers end the session after hearing nothing for so long.
-        patience_ms: how long an operation goes on when there is no answer; also how long the
-            constructor waits for a first connection.
-        options: see ``options.py``.
-
-    Raises:
-        InvalidArgumentError: an option is wrong.
-        MetadataUnavailableError: no server answered.
+    What it is made from, and what that raises, is said at ``Link``.
     """
 
     def __init__(
