@@ -6,6 +6,7 @@ whose commands are carried out here: acknowledge, change the ensemble, give up.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
@@ -91,7 +92,8 @@ class Adds:
         self._is_started = False
         self._is_closing = False
         self._is_ended = False
-        self._is_bulk_running = False
+        self._bulk_thread: int | None = None
+        """Which thread's bulk append runs; the others wait for it."""
         self._delivery = Delivery(self._changed, self._runtime)
         self._promises = self._delivery.promises
         self._lanes = Lanes(context, self._changed, self._pending, self._delivery, self)
@@ -127,7 +129,7 @@ class Adds:
                 or expected is not None
                 or self._error is not None
                 or self._is_closing
-                or self._is_bulk_running
+                or self._bulk_thread is not None
                 or not self._is_started
             ):
                 self._admit(size, expected)
@@ -154,13 +156,13 @@ class Adds:
                 ),
                 entry_target_bytes=self.ledger.entry_target_bytes,
             )
-            self._is_bulk_running = True
+            self._bulk_thread = threading.get_ident()
             return plan
 
     def end_bulk(self, plan: BulkPlan, results: Sequence[TaskResult]) -> Future[int]:
         """Number the entries that tasks wrote, and hand them to the lanes."""
         with self._changed:
-            self._is_bulk_running = False
+            self._bulk_thread = None
             self._changed.notify_all()
             if self._error is not None:
                 raise self._error
@@ -176,18 +178,25 @@ class Adds:
         return future
 
     def cancel_bulk(self) -> None:
-        """The tasks failed: what they wrote is listed nowhere, and the next append may go on."""
+        """What the tasks wrote is listed nowhere, and the next append may go on.
+
+        Nothing if no bulk append of this thread runs: Ctrl-C may come before one began to, and
+        after it ended.
+        """
         with self._changed:
-            self._is_bulk_running = False
-            self._changed.notify_all()
+            if self._bulk_thread == threading.get_ident():
+                self._bulk_thread = None
+                self._changed.notify_all()
 
     def _admit(self, size_bytes: int, expected: int | None) -> None:
         """Back-pressure, the turn behind a bulk append, and what is refused."""
         limit = self._max_pending_bytes - size_bytes
-        while self._is_bulk_running or ((held := self._pending.size_bytes) > limit and held):
+        while self._bulk_thread is not None or (
+            (held := self._pending.size_bytes) > limit and held
+        ):
             if self._error is not None:
                 break
-            if not self._is_bulk_running and self._delivery.is_here():
+            if self._bulk_thread is None and self._delivery.is_here():
                 break  # what is held may be held up by this very thread
             self._changed.wait()
         if self._error is not None:
@@ -251,7 +260,7 @@ class Adds:
             self._is_closing = True
             self._lanes.wake_missed()
             while self._error is None and (
-                self._has_pending() or self._is_bulk_running or self._lanes.is_any_behind
+                self._has_pending() or self._bulk_thread is not None or self._lanes.is_any_behind
             ):
                 self._changed.wait()
             self._end()

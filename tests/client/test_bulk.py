@@ -292,3 +292,65 @@ def test_a_recovery_that_meets_the_copies_of_another_takes_them_for_its_own(
     assert met
     assert found.value.is_closed
     assert ledgers.open_ledger(ground.client(), writer.ledger_id).read_arrow().equals(whole)
+
+
+@pytest.mark.parametrize("moment", ["before", "begun", "ending", "ended"])
+def test_a_bulk_append_that_ctrl_c_ended_keeps_nobody_waiting(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    whole = table(5_000)
+    writer = ledgers.create_ledger(
+        ground.context, Quorum(3, 3, 2), schema=whole.schema, entry_target_bytes=10_000
+    )
+    name = "begin_bulk" if moment in {"before", "begun"} else "end_bulk"
+    step = getattr(writer._adds, name)
+
+    def interrupted(*arguments: object) -> None:
+        monkeypatch.undo()
+        if moment in {"begun", "ended"}:
+            step(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(writer._adds, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        writer.append(whole)
+
+    def go_on() -> None:
+        writer.append(whole.slice(0, 1))
+        writer.append(whole.slice(1))
+        writer.close()
+
+    others = threading.Thread(target=go_on, daemon=True)
+    others.start()
+    others.join(30)
+    assert not others.is_alive()
+    kept = [whole, whole] if moment == "ended" else [whole]
+    read = ledgers.open_ledger(ground.client(), writer.ledger_id).read_arrow()
+    assert read.equals(pa.concat_tables(kept))
+
+
+def test_ctrl_c_in_a_bulk_append_that_waits_for_its_turn_does_not_end_the_one_that_runs(
+    ground: Ground,
+) -> None:
+    whole = table(5_000)
+    writer = ledgers.create_ledger(
+        ground.context, Quorum(3, 3, 2), schema=whole.schema, entry_target_bytes=10_000
+    )
+    plan = writer._adds.begin_bulk(None)
+
+    results = write_local(plan, whole, ground.context)
+    ids: list[int] = []
+
+    def interrupted_and_again() -> None:
+        writer._adds.cancel_bulk()
+        ids.append(writer.append(whole.slice(0, 1)))
+
+    other = threading.Thread(target=interrupted_and_again, daemon=True)
+    other.start()
+    other.join(0.2)
+    assert other.is_alive(), "it waits for its turn"
+    last = writer._adds.end_bulk(plan, results).result(30)
+    other.join(30)
+
+    assert ids == [last + 1]
+    writer.close()
