@@ -16,14 +16,12 @@ from spark_bookkeeper.cli.settings import Settings
 from spark_bookkeeper.client.bulk import BulkPlan, TaskResult
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig, load_client_config
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MetadataUnavailableError,
     MissingRequirementError,
-    NotEnoughBookiesError,
 )
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.replication.runner import LocalRunner, Runner
@@ -120,20 +118,6 @@ def connected(
     with bk:
         bk.context.store.instance_id()  # no cluster there: say so before anything else
         yield bk
-
-
-def create_ledger(
-    bk: BookKeeper, wish: Mapping[str, Any], schema: pa.Schema | None
-) -> LedgerWriter:
-    """A new ledger, as its options ask for.
-
-    Raises:
-        NotEnoughBookiesError: with the fact that nothing was changed; and the others.
-    """
-    try:
-        return bk.create_ledger(schema=schema, **wish)
-    except NotEnoughBookiesError as error:
-        raise NotEnoughBookiesError(error.message, **error.facts, nothing_changed=True) from error
 
 
 def _with_spark(connection: Connection, settings: Settings) -> BookKeeper:

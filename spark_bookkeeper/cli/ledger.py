@@ -11,9 +11,10 @@ import click
 import pyarrow as pa
 
 from spark_bookkeeper.cli.asking import confirm
-from spark_bookkeeper.cli.connection import Access, access_options, connected, create_ledger
-from spark_bookkeeper.cli.ledger_data import append, new_ledger_options, read, schema_of_file
+from spark_bookkeeper.cli.connection import Access, access_options, connected
+from spark_bookkeeper.cli.ledger_data import append, read, schema_of_file
 from spark_bookkeeper.cli.ledger_work import check, diff, recover, repair
+from spark_bookkeeper.cli.new_ledger import create_ledger, new_ledger_options
 from spark_bookkeeper.cli.parameters import LedgerIdType
 from spark_bookkeeper.cli.picture import draw_fragments, legend
 from spark_bookkeeper.cli.settings import EXIT_DONE, Settings

@@ -2,104 +2,34 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import Any, BinaryIO, Final
 
 import click
 import pyarrow as pa
 import pyarrow.parquet
 
 from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
-from spark_bookkeeper.cli.connection import Access, access_options, connected, create_ledger, pairs
+from spark_bookkeeper.cli.connection import Access, access_options, connected
+from spark_bookkeeper.cli.new_ledger import create_ledger, new_ledger_options, password_option
 from spark_bookkeeper.cli.output import Progress
 from spark_bookkeeper.cli.parameters import LedgerIdType
 from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
 from spark_bookkeeper.client.columns import check_schema
-from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.client.reader import LedgerReader
 from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 TABLE_BYTES: Final = 64 << 20
 """About how many bytes of a file's rows are appended at once."""
 
 _PARQUET: Final = frozenset({".parquet", ".pq"})
 _ARROW: Final = frozenset({".arrow", ".feather", ".ipc"})
-
-_SIZE: Final = click.IntRange(min=1)
-
-_password = click.option(
-    "--password", envvar="SPARK_BOOKKEEPER_PASSWORD", default="", help="The ledger's password."
-)
-
-
-def new_ledger_options(command: Command) -> Command:
-    """Options of a ledger to be created; the command gets them as ``wish``, for create_ledger."""
-
-    @click.option(
-        "--ensemble-size", "-e", type=_SIZE, default=3, show_default=True, help="Bookies of it."
-    )
-    @click.option("--write-quorum-size", "-w", type=_SIZE, help="Copies of an entry.  [default: 3]")
-    @click.option("--ack-quorum-size", "-a", type=_SIZE, help="Acks an append needs.  [default: 2]")
-    @click.option("--name", help="A label to find it by.")
-    @click.option("--owner", help="A label: whose it is.")
-    @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="More; repeatable.")
-    @click.option(
-        "--digest-type",
-        type=click.Choice(["CRC32C", "CRC32", "MAC", "DUMMY"], case_sensitive=False),
-        default="CRC32C",
-        show_default=True,
-        help="How entries are verified.",
-    )
-    @click.option("--compression", type=click.Choice(["lz4", "zstd"]), help="Of the entries.")
-    @click.option(
-        "--entry-target-bytes",
-        default=DEFAULT_ENTRY_TARGET_BYTES,
-        show_default=True,
-        help="About how large entries of rows get.",
-    )
-    @_password
-    @functools.wraps(command)
-    def with_wish(
-        *arguments: Any,
-        ensemble_size: int,
-        write_quorum_size: int | None,
-        ack_quorum_size: int | None,
-        labels: Sequence[str],
-        password: str,
-        name: str | None,
-        owner: str | None,
-        digest_type: str,
-        compression: str | None,
-        entry_target_bytes: int,
-        **named: Any,
-    ) -> Any:
-        copies = min(3, ensemble_size) if write_quorum_size is None else write_quorum_size
-        wish = {
-            "ensemble_size": ensemble_size,
-            "write_quorum_size": copies,
-            "ack_quorum_size": min(2, copies) if ack_quorum_size is None else ack_quorum_size,
-            "name": name,
-            "owner": owner,
-            "digest_type": digest_type,
-            "compression": compression,
-            "entry_target_bytes": entry_target_bytes,
-            "password": password.encode(),
-            "custom_metadata": {
-                k: v.encode() for k, v in pairs("--label", labels, is_secret=False).items()
-            },
-        }
-        return command(*arguments, wish=wish, **named)
-
-    return with_wish  # type: ignore[return-value]  # click sees only that it is callable
 
 
 @click.command(
@@ -200,7 +130,7 @@ def append(
 @click.option("--limit", type=click.IntRange(min=0), help="So many rows.  [default: 20 on screen]")
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="A .parquet or .arrow file.")
 @click.option("--recover", is_flag=True, help="Fence, recover and close it first, if it is open.")
-@_password
+@password_option
 @access_options
 @click.pass_obj
 def read(
