@@ -10,8 +10,10 @@ program's process id to standard output, then waits for the first of
 * its parent is another process than before: the maker is gone, but a child that it forked
   still holds the pipe.
 
-In the last two cases it asks the program to stop and kills it when that takes too long. If
-the watchdog is killed itself, Linux kills the program (``PR_SET_PDEATHSIG``). The signal is
+In the last two cases it kills the program, which must have synced what it answered for. To be
+asked first would win ZooKeeper nothing, as it does nothing at its end, and cost everybody who
+stops it a third of a second: so long a Java machine waits for its threads. If the watchdog is
+killed itself, Linux kills the program (``PR_SET_PDEATHSIG``). The signal is
 tied to the *thread* that started the program, which is why it is asked for here, where the only
 thread lives to the end, and not by the maker.
 
@@ -26,9 +28,6 @@ import select
 import signal
 import subprocess
 import sys
-
-PATIENCE_SECONDS = 5.0
-"""From asking the program to stop until it is killed."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -58,18 +57,10 @@ def main(command: list[str]) -> int:
         if wakeup_read in ready:
             os.read(wakeup_read, 4096)
         if (0 in ready and not os.read(0, 4096)) or asked_to_stop or os.getppid() != parent:
-            _stop(program)
+            program.kill()
+            program.wait()
     code = program.returncode
     return code if code >= 0 else 128 - code
-
-
-def _stop(program: subprocess.Popen[bytes]) -> None:
-    program.terminate()
-    try:
-        program.wait(PATIENCE_SECONDS)
-    except subprocess.TimeoutExpired:
-        program.kill()
-        program.wait()
 
 
 def _die_with_parent() -> None:

@@ -74,6 +74,7 @@ _JVM_OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Xshare:auto",
+    "-XX:-UsePerfData",  # a file in the temporary directory that a killed Java leaves there
     "-Dlog4j2.disableJmx=true",
     "-Dzookeeper.jmx.log4j.disable=true",
     "-Dzookeeper.extendedTypesEnabled=true",
@@ -86,6 +87,13 @@ _PORTS = range(21_000, 32_000)
 _ATTEMPTS = 5
 _SERVING_SECONDS = 60.0
 """Far more than the usual half second: a loaded machine is slow, a broken server ends at once."""
+
+_ANSWER_SECONDS = (0.05, 2.0)
+"""How long the first question to a server that starts may wait for its answer, and how long the
+last: who asks in the moment between its port and the server behind it is never answered."""
+
+_STOPPING_SECONDS = 10.0
+"""Far more than the end of a process that was killed takes."""
 
 _LOCK_SECONDS = 10.0
 """The server of a maker that was just killed needs a moment to end."""
@@ -197,7 +205,7 @@ class EmbeddedZooKeeper:
             assert process.stdout is not None
             process.stdin.close()
             try:
-                process.wait(2 * watchdog.PATIENCE_SECONDS)
+                process.wait(_STOPPING_SECONDS)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, 9)
                 process.wait()
@@ -231,10 +239,14 @@ class EmbeddedZooKeeper:
         assert process.stdout is not None
         started = process.stdout.readline()
         deadline = time.monotonic() + _SERVING_SECONDS
+        patience, most = _ANSWER_SECONDS
         while started and process.poll() is None and time.monotonic() < deadline:
-            if _is_serving(port, data):
+            asked = time.monotonic()
+            if _is_serving(port, data, patience):
                 self._port, self._pid = port, int(started)
                 return True
+            if time.monotonic() - asked >= patience:
+                patience = min(2 * patience, most)  # or the machine is busy
             time.sleep(0.01)
         self.stop()
         return False
@@ -260,15 +272,17 @@ def ask(port: int, word: str, timeout_seconds: float = 2.0) -> str:
     return b"".join(pieces).decode(errors="replace")
 
 
-def _is_serving(port: int, data: Path) -> bool:
+def _is_serving(port: int, data: Path, timeout_seconds: float = 2.0) -> bool:
     """Whether a server serves on ``port`` and is ours.
 
     "imok" comes before it serves, hence ``srvr``. A server of somebody else on a port that was
     just taken would answer as well, hence ``conf``.
     """
-    if "Mode:" not in ask(port, "srvr"):
+    if "Mode:" not in ask(port, "srvr", timeout_seconds):
         return False
-    found = re.search(r"^dataDir=(.*?)/version-2\s*$", ask(port, "conf"), re.MULTILINE)
+    found = re.search(
+        r"^dataDir=(.*?)/version-2\s*$", ask(port, "conf", timeout_seconds), re.MULTILINE
+    )
     return found is not None and _shape(found.group(1)) == _shape(str(data))
 
 
