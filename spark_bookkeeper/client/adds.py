@@ -6,7 +6,6 @@ whose commands are carried out here: acknowledge, change the ensemble, give up.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
@@ -92,8 +91,8 @@ class Adds:
         self._is_started = False
         self._is_closing = False
         self._is_ended = False
-        self._bulk_thread: int | None = None
-        """Which thread's bulk append runs; the others wait for it."""
+        self._bulk: object | None = None
+        """The bulk append that runs; the others wait for it."""
         self._delivery = Delivery(self._changed, self._runtime)
         self._promises = self._delivery.promises
         self._lanes = Lanes(context, self._changed, self._pending, self._delivery, self)
@@ -129,7 +128,7 @@ class Adds:
                 or expected is not None
                 or self._error is not None
                 or self._is_closing
-                or self._bulk_thread is not None
+                or self._bulk is not None
                 or not self._is_started
             ):
                 self._admit(size, expected)
@@ -138,8 +137,12 @@ class Adds:
                 self._lanes.wake()
         return Promise(self._promises, entry_id)
 
-    def begin_bulk(self, expected: int | None) -> BulkPlan:
-        """Hold the next entry id for a bulk append; other appends wait until ``end_bulk``."""
+    def begin_bulk(self, bulk: object, expected: int | None) -> BulkPlan:
+        """Hold the next entry id for a bulk append; other appends wait until ``end_bulk``.
+
+        Args:
+            bulk: stands for the append, so that ``cancel_bulk`` ends no other.
+        """
         with self._changed:
             self._admit(0, expected)
             while len(self._lanes.by_position) < self._quorum.ensemble_size:
@@ -156,13 +159,13 @@ class Adds:
                 ),
                 entry_target_bytes=self.ledger.entry_target_bytes,
             )
-            self._bulk_thread = threading.get_ident()
+            self._bulk = bulk
             return plan
 
     def end_bulk(self, plan: BulkPlan, results: Sequence[TaskResult]) -> Future[int]:
         """Number the entries that tasks wrote, and hand them to the lanes."""
         with self._changed:
-            self._bulk_thread = None
+            self._bulk = None
             self._changed.notify_all()
             if self._error is not None:
                 raise self._error
@@ -177,26 +180,23 @@ class Adds:
         self._delivery.deliver()
         return future
 
-    def cancel_bulk(self) -> None:
+    def cancel_bulk(self, bulk: object) -> None:
         """What the tasks wrote is listed nowhere, and the next append may go on.
 
-        Nothing if no bulk append of this thread runs: Ctrl-C may come before one began to, and
-        after it ended.
+        Nothing if it has not begun yet, or has ended: Ctrl-C comes at any moment.
         """
         with self._changed:
-            if self._bulk_thread == threading.get_ident():
-                self._bulk_thread = None
+            if self._bulk is bulk:
+                self._bulk = None
                 self._changed.notify_all()
 
     def _admit(self, size_bytes: int, expected: int | None) -> None:
         """Back-pressure, the turn behind a bulk append, and what is refused."""
         limit = self._max_pending_bytes - size_bytes
-        while self._bulk_thread is not None or (
-            (held := self._pending.size_bytes) > limit and held
-        ):
+        while self._bulk is not None or ((held := self._pending.size_bytes) > limit and held):
             if self._error is not None:
                 break
-            if self._bulk_thread is None and self._delivery.is_here():
+            if self._bulk is None and self._delivery.is_here():
                 break  # what is held may be held up by this very thread
             self._changed.wait()
         if self._error is not None:
@@ -260,7 +260,7 @@ class Adds:
             self._is_closing = True
             self._lanes.wake_missed()
             while self._error is None and (
-                self._has_pending() or self._bulk_thread is not None or self._lanes.is_any_behind
+                self._has_pending() or self._bulk is not None or self._lanes.is_any_behind
             ):
                 self._changed.wait()
             self._end()

@@ -216,10 +216,11 @@ class LedgerWriter:
         Entry ids are given when the tasks have ended; until then no other append gets one, so
         that the ids, and with them the stripe classes, follow on from here.
         """
+        bulk = object()
         try:
-            plan = self._adds.begin_bulk(expected)
+            plan = self._adds.begin_bulk(bulk, expected)
             future = self._adds.end_bulk(plan, run(plan))
         except BaseException:  # Ctrl-C, wherever it came: the others would wait for ever
-            self._adds.cancel_bulk()
+            self._adds.cancel_bulk(bulk)
             raise
         return EntryId(self._context.runtime.wait(future))

@@ -144,7 +144,7 @@ def test_r15_parts_that_no_slot_lists_are_not_in_the_ledger(ground: Ground) -> N
         ground.context, Quorum(3, 3, 2), schema=whole.schema, entry_target_bytes=20_000
     )
     writer.append(whole.slice(0, 1))
-    plan = writer._adds.begin_bulk(None)
+    plan = writer._adds.begin_bulk("this one", None)
     loser = write_local(plan, whole, ground.context)
     winner = write_local(plan, whole, ground.context)
     writer._adds.end_bulk(plan, winner).result(10)
@@ -336,13 +336,13 @@ def test_ctrl_c_in_a_bulk_append_that_waits_for_its_turn_does_not_end_the_one_th
     writer = ledgers.create_ledger(
         ground.context, Quorum(3, 3, 2), schema=whole.schema, entry_target_bytes=10_000
     )
-    plan = writer._adds.begin_bulk(None)
+    plan = writer._adds.begin_bulk("this one", None)
 
     results = write_local(plan, whole, ground.context)
     ids: list[int] = []
 
     def interrupted_and_again() -> None:
-        writer._adds.cancel_bulk()
+        writer._adds.cancel_bulk("another")
         ids.append(writer.append(whole.slice(0, 1)))
 
     other = threading.Thread(target=interrupted_and_again, daemon=True)

@@ -422,7 +422,7 @@ def two_attempts_of_a_task_do_not_meet(directory: Path) -> None:
     writer = ledgers.create_ledger(
         ground.context, USUAL, schema=table.schema, entry_target_bytes=2000
     )
-    plan = writer._adds.begin_bulk(None)
+    plan = writer._adds.begin_bulk("this one", None)
     loser = write_local(plan, table.slice(0, 100), ground.context)
     winner = write_local(plan, table, ground.context)
     assert not any(result.failures for result in (*loser, *winner)), "names are unique"

@@ -411,8 +411,8 @@ def test_a_loser_of_a_speculation_that_writes_on_changes_nothing(
     with create(bk, (4, 3, 2), frame.schema) as writer:
         begin: Callable[..., BulkPlan] = writer._adds.begin_bulk
 
-        def remembered(expected: int | None) -> BulkPlan:
-            seen.append(begin(expected))
+        def remembered(bulk: object, expected: int | None) -> BulkPlan:
+            seen.append(begin(bulk, expected))
             return seen[-1]
 
         writer._adds.begin_bulk = remembered  # type: ignore[method-assign]
