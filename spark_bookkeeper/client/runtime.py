@@ -156,6 +156,11 @@ def parallel_map(
     for index in range(len(items)):
         todo.put(index)
 
+    def begin_no_more() -> None:
+        with suppress(queue.Empty):
+            while True:
+                todo.get_nowait()
+
     def work() -> None:
         while True:
             try:
@@ -166,15 +171,21 @@ def parallel_map(
                 results[index] = function(items[index])
             except BaseException as error:  # noqa: BLE001  (handed to the caller below)
                 errors[index] = error
-                if not isinstance(error, Exception):  # Ctrl-C: nothing more is begun
-                    with suppress(queue.Empty):
-                        while True:
-                            todo.get_nowait()
+                if not isinstance(error, Exception):  # Ctrl-C
+                    begin_no_more()
 
-    helpers = [runtime.spawn(f"map-{n}", work) for n in range(min(width, len(items)) - 1)]
-    work()
-    for helper in helpers:
-        helper.join()
+    helpers: list[Task] = []
+    try:
+        for n in range(min(width, len(items)) - 1):
+            helpers.append(runtime.spawn(f"map-{n}", work))
+        work()
+        for helper in helpers:
+            helper.join()
+    except BaseException:  # Ctrl-C between two items or in a wait, or no more threads
+        begin_no_more()
+        for helper in helpers:
+            helper.join()
+        raise
     if errors:
         raise errors[min(errors, key=lambda index: (isinstance(errors[index], Exception), index))]
     return results  # type: ignore[return-value]  # every slot was filled, or we raised

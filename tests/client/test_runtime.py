@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import sys
 import threading
 from collections.abc import Callable
@@ -54,6 +55,73 @@ def test_ctrl_c_in_one_item_begins_no_other_and_is_not_lost_behind_an_error() ->
         Runtime().map(work, list(range(8)), 2)
 
     assert sorted(begun) == [0, 1]
+
+
+class Interrupted(ThreadRuntime):
+    """Ctrl-C comes once in the main thread, while others work: as it waits for the others, or
+    begins another."""
+
+    def __init__(self, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.helpers: list[Task] = []
+        self.came = threading.Event()
+        outer, main = self, threading.current_thread()
+
+        class Queue(queue.SimpleQueue[int]):
+            taken = 0
+
+            @override
+            def get_nowait(self) -> int:
+                if moment == "next" and threading.current_thread() is main:
+                    self.taken += 1
+                    if self.taken == 2:
+                        outer.come()
+                return super().get_nowait()
+
+        monkeypatch.setattr(queue, "SimpleQueue", Queue)
+        self.moment = moment
+
+    def come(self) -> None:
+        if not self.came.is_set():
+            self.came.set()
+            raise KeyboardInterrupt
+
+    @override
+    def spawn(self, name: str, run: Callable[[], None]) -> Task:
+        if self.moment == "spawn" and self.helpers:
+            self.come()
+        outer, task = self, super().spawn(name, run)
+
+        class Helper:
+            is_alive = property(lambda _: task.is_alive)
+
+            def join(self, timeout: float | None = None) -> None:
+                if outer.moment == "join":
+                    outer.come()
+                task.join(timeout)
+
+        self.helpers.append(Helper())
+        return self.helpers[-1]
+
+
+@pytest.mark.parametrize(("moment", "most"), [("spawn", 1), ("next", 3), ("join", 8)])
+def test_ctrl_c_between_items_begins_no_other_and_waits_for_those_that_run(
+    monkeypatch: pytest.MonkeyPatch, moment: str, most: int
+) -> None:
+    main = threading.current_thread()
+    runtime = Interrupted(moment, monkeypatch)
+    begun: list[int] = []
+
+    def work(item: int) -> None:
+        begun.append(item)
+        if threading.current_thread() is not main:
+            assert runtime.came.wait(30)
+
+    with pytest.raises(KeyboardInterrupt):
+        runtime.map(work, list(range(8)), 3)
+
+    assert not any(helper.is_alive for helper in runtime.helpers)
+    assert len(begun) <= most
 
 
 @pytest.mark.parametrize("is_reentrant", [False, True])
