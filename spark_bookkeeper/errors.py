@@ -40,6 +40,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from typing_extensions import Self
+
 
 class BookKeeperError(Exception):
     """Root of the tree. ``condition`` is its stable name, as Spark's error conditions are."""
@@ -55,6 +57,17 @@ class BookKeeperError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.message, self.facts))
+
+    def again(self) -> Self:
+        """The same error with the same past, for one more caller to be raised at.
+
+        What is raised takes up a traceback, with all that its frames hold. One error for many
+        callers would grow with each of them, and show each the frames of the others.
+        """
+        same = type(self)(self.message, **self.facts).with_traceback(self.__traceback__)
+        same.__cause__, same.__context__ = self.__cause__, self.__context__
+        same.__suppress_context__ = self.__suppress_context__
+        return same
 
     def for_worker(self) -> str:
         """The text for another process: the condition in brackets first, as Spark does."""

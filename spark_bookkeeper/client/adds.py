@@ -168,7 +168,7 @@ class Adds:
             self._bulk = None
             self._changed.notify_all()
             if self._error is not None:
-                raise self._error
+                raise self._error.again()
             block, sizes = place(plan, results, self._pending.length)
             self._pending.push_block(block, sizes, self._runtime.now())
             self._lanes.wake()
@@ -200,7 +200,7 @@ class Adds:
                 break  # what is held may be held up by this very thread
             self._changed.wait()
         if self._error is not None:
-            raise self._error
+            raise self._error.again()
         if self._is_closing:
             raise LedgerClosedError(
                 f"the writer of ledger {self.ledger.ledger_id} is closed; create another ledger to "
@@ -242,7 +242,7 @@ class Adds:
                 self._changed.wait()
             if self.machine.last_add_confirmed < target:
                 assert self._error is not None
-                raise self._error
+                raise self._error.again()
             return self.machine.last_add_confirmed
 
     def acks(self) -> tuple[list[SlotAck], EntryId, EntryId]:
@@ -264,7 +264,7 @@ class Adds:
             ):
                 self._changed.wait()
             self._end()
-            return self._error
+            return None if self._error is None else self._error.again()
 
     def close(self) -> None:
         """Fix the end of the ledger at the LAC, by CAS while OPEN; see ``LedgerWriter.close``."""

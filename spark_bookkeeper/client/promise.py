@@ -35,7 +35,7 @@ class Promises:
         self.kept_through: int = NO_ENTRY
         """Every promise up to this entry is kept."""
         self.error: BookKeeperError | None = None
-        """Why none of the others will be."""
+        """Why none of the others will be; every caller gets it as one of its own."""
         self._watched: list[tuple[int, int, Promise]] = []
         """A heap by entry id; the number behind it says who was watched first."""
         self._watches = 0
@@ -135,7 +135,9 @@ class Promise(Future[int]):
 
     def _get_exception(self) -> BookKeeperError | None:
         error = self._promises.error
-        return error if self.entry_id > self._promises.kept_through else None
+        if error is None or self.entry_id <= self._promises.kept_through:
+            return None
+        return error.again()  # not kept: its traceback would hold this promise, and so itself
 
     # typeshed and mypy know these as plain attributes of a future.
     _condition: threading.Condition = property(lambda self: self._promises.condition)  # type: ignore[assignment]

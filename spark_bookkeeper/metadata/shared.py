@@ -40,7 +40,7 @@ class SharedRead(Generic[T]):
                     self._changed.wait()
                 if self._ended >= enough:
                     if self._error is not None:
-                        raise self._error
+                        raise self._error.again()
                     return self._value  # type: ignore[return-value]  # what the read returned
                 mine = self._begun = self._begun + 1
             value = self._read()

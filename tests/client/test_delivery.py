@@ -37,16 +37,15 @@ def test_callbacks_are_called_in_entry_order_and_behind_them_nothing_is_left(
 
 def test_what_was_acknowledged_before_a_failure_is_told_as_that(delivery: Delivery) -> None:
     kept, broken = (Promise(delivery.promises, entry_id) for entry_id in (4, 5))
-    error = LedgerFencedError("fenced", ledger_id=1)
 
     delivery.acknowledge(4)
-    delivery.fail(error)
+    delivery.fail(LedgerFencedError("fenced", ledger_id=1))
     delivery.fail(LedgerFencedError("later", ledger_id=1))
     assert not kept.done(), "nobody has come by yet"
     delivery.deliver()
 
     assert kept.result(0) == 4
-    assert broken.exception(0) is error
+    assert str(broken.exception(0)) == "fenced"
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import traceback
+import weakref
 from concurrent import futures
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, as_completed, wait
+from contextlib import suppress
 
 import pytest
 
 from spark_bookkeeper.client.promise import Promise, Promises
-from spark_bookkeeper.errors import LedgerFencedError
+from spark_bookkeeper.errors import BookKeeperError, LedgerFencedError
 
 
 def test_promises_of_a_group_are_resolved_together_and_then_callbacks_are_due_in_entry_order() -> (
@@ -72,11 +76,50 @@ def test_an_error_is_raised_and_can_be_asked_for_and_what_was_kept_stays_kept() 
 
     promises.keep(4, error)
 
-    assert broken.exception() is error
-    with pytest.raises(LedgerFencedError):
+    assert str(broken.exception()) == "fenced"
+    with pytest.raises(LedgerFencedError, match="fenced") as raised:
         broken.result()
+    assert raised.value.ledger_id == 1
     assert broken.done()
     assert (kept.result(), kept.exception()) == (4, None)
+
+
+def frames(error: BaseException) -> int:
+    return len(traceback.extract_tb(error.__traceback__))
+
+
+def test_every_caller_gets_an_error_of_its_own_with_the_same_past() -> None:
+    promises = Promises()
+    cause = ValueError("the cause")
+    error = LedgerFencedError("fenced", ledger_id=1)
+    error.__cause__ = cause
+    promises.keep(-1, error)
+    raised: list[BookKeeperError] = []
+
+    for entry_id in [0, 0, 1, 2]:
+        with pytest.raises(LedgerFencedError) as caught:
+            Promise(promises, entry_id).result()
+        raised.append(caught.value)
+
+    assert len(set(map(id, [error, *raised]))) == 5
+    assert {frames(each) for each in raised} == {frames(raised[0])}, "it does not grow"
+    assert frames(error) == 0
+    assert all(each.__cause__ is cause for each in raised)
+
+
+def test_a_promise_whose_error_was_raised_goes_with_its_last_user() -> None:
+    promises = Promises()
+    promises.keep(-1, LedgerFencedError("fenced", ledger_id=1))
+    promise = Promise(promises, 0)
+    with suppress(LedgerFencedError):
+        promise.result()
+    left = weakref.ref(promise)
+    gc.disable()
+    try:
+        del promise
+        assert left() is None, "without the garbage collector"
+    finally:
+        gc.enable()
 
 
 def test_an_append_cannot_be_cancelled() -> None:

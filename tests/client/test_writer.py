@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import Future
@@ -758,3 +759,18 @@ def test_a_writer_that_could_not_start_says_so_and_nobody_waits_for_it(
     with pytest.raises(AppendFailedError, match="could not start"):
         writer.close()
     assert writer.metadata.last_entry_id == -1
+
+
+def test_a_failed_writer_raises_an_error_of_its_own_at_every_call(ground: Ground) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"0")
+    writer.abandon()
+    raised: list[AppendFailedError] = []
+
+    for _ in range(3):
+        with pytest.raises(AppendFailedError) as caught:
+            writer.append(b"1")
+        raised.append(caught.value)
+
+    assert len(set(map(id, raised))) == 3
+    assert len({len(traceback.extract_tb(error.__traceback__)) for error in raised}) == 1

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_bookkeeper import errors
-from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
+from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError, LedgerFencedError
 
 
 def tree(cls: type[BookKeeperError]) -> Iterator[type[BookKeeperError]]:
@@ -52,6 +52,26 @@ def drawn() -> dict[str, str | None]:
         parents[name] = path[-1][1] if path else None
         path.append((depth, name))
     return parents
+
+
+def test_an_error_that_is_raised_again_has_the_same_past() -> None:
+    try:
+        try:
+            raise ValueError("before")
+        except ValueError as before:
+            raise LedgerFencedError("fenced", ledger_id=7) from before
+    except LedgerFencedError as caught:
+        error = caught
+
+    same = error.again()
+
+    assert type(same) is LedgerFencedError
+    assert (same.message, same.ledger_id) == ("fenced", 7)
+    assert same.__cause__ is error.__cause__ is not None
+    assert same.__traceback__ is error.__traceback__
+    assert same.__suppress_context__
+    plain = BookKeeperError("of itself").again()
+    assert (plain.__cause__, plain.__context__, plain.__suppress_context__) == (None, None, False)
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
