@@ -178,12 +178,15 @@ class MemoryStorage(Storage):
         self.faults("make_directory", path, "after")
 
     @override
-    def sync(self, path: str) -> None:
-        self.faults("sync", path, "before")
-        if path not in self.disk.files:
-            raise BookieUnavailableError(f"{self.uri}/{path}: gone before it was synced", path=path)
-        self.disk.durable.add(path)
-        self.faults("sync", path, "after")
+    def sync(self, *paths: str) -> None:
+        for path in paths:
+            self.faults("sync", path, "before")
+            if path not in self.disk.files:
+                raise BookieUnavailableError(
+                    f"{self.uri}/{path}: gone before it was synced", path=path
+                )
+            self.disk.durable.add(path)
+            self.faults("sync", path, "after")
 
     @override
     def delete(self, path: str) -> None:

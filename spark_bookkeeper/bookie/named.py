@@ -65,8 +65,8 @@ class NamedStorage(Storage):
         self._call(self._storage.make_directory, path)
 
     @override
-    def sync(self, path: str) -> None:
-        self._call(self._storage.sync, path)
+    def sync(self, *paths: str) -> None:
+        self._call(self._storage.sync, *paths)
 
     @override
     def delete(self, path: str) -> None:

@@ -186,10 +186,11 @@ class RemoteStorage(Storage):
                 self._fs.makedirs(self._full(path), exist_ok=True)
 
     @override
-    def sync(self, path: str) -> None:
+    def sync(self, *paths: str) -> None:
         # A visible object is a durable one. That it is still there is part of the answer.
-        if self.size(path) is None:
-            raise BookieUnavailableError(f"{self._uri}/{path} is gone", path=path)
+        for path in paths:
+            if self.size(path) is None:
+                raise BookieUnavailableError(f"{self._uri}/{path} is gone", path=path)
 
     @override
     def delete(self, path: str) -> None:

@@ -86,8 +86,8 @@ class Storage(Protocol):
     def make_directory(self, path: str) -> None:
         """Create a directory durably, with its parents up to the root; no-op in buckets."""
 
-    def sync(self, path: str) -> None:
-        """Make a file that was merely found, and its name, durable (SLOT-LOG rule R9b)."""
+    def sync(self, *paths: str) -> None:
+        """Make files that were merely found, and their names, durable (SLOT-LOG rule R9b)."""
 
     def delete(self, path: str) -> None:
         """Remove a file; one that is not there counts as removed."""

@@ -115,8 +115,7 @@ def verify(
         if any(log.key.part(part.ref.name) in paths for part in holding.record.parts)
     }
     try:
-        for path in sorted(paths):
-            log.storage.sync(path)
+        log.storage.sync(*sorted(paths))
     except BookieError as error:
         return {}, dict.fromkeys(entries, error.message)
     return good, refused

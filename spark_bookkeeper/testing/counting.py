@@ -81,9 +81,10 @@ class CountingStorage(Storage):
         self.inner.make_directory(path)
 
     @override
-    def sync(self, path: str) -> None:
-        self._note("sync", path)
-        self.inner.sync(path)
+    def sync(self, *paths: str) -> None:
+        for path in paths:
+            self._note("sync", path)
+        self.inner.sync(*paths)
 
     @override
     def delete(self, path: str) -> None:

@@ -209,7 +209,7 @@ class CachedListing(MemoryStorage):
 class NoSync(MemoryStorage):
     """Cannot make a file durable."""
 
-    def sync(self, path: str) -> None:
+    def sync(self, *paths: str) -> None:
         raise BookieUnavailableError("sync is not supported")
 
 

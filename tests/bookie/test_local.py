@@ -138,15 +138,17 @@ def _synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return paths
 
 
-def test_r9b_a_file_that_was_found_is_synced_with_its_directory(
+def test_r9b_names_that_were_found_are_synced_once_for_each_directory(
     storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage.put_if_absent("a", b"x")
+    storage.make_directory("d")
+    for path in ("a", "d/a", "d/b"):
+        storage.put_if_absent(path, b"x")
     synced = _synced(monkeypatch)
 
-    storage.sync("a")
+    storage.sync("d/a", "a", "d/b")
 
-    assert synced == [str(tmp_path / "a"), str(tmp_path)]
+    assert synced == [str(tmp_path / "d"), str(tmp_path)]
 
 
 def test_r9_a_directory_is_durable_with_all_its_parents(
