@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from spark_bookkeeper.bookie.entry import PlacedPart, StoredEntry
+from spark_bookkeeper.bookie.entry import NO_ROW, Location, PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.client.holdings import crosswise, locate, read_verified, verify
@@ -18,9 +18,10 @@ from spark_bookkeeper.errors import (
     BookieError,
     BookieUnavailableError,
     BookKeeperError,
+    CorruptEntryError,
     EntryUnreadableError,
 )
-from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.reader import Reader, Unreadable
@@ -112,22 +113,16 @@ def copy_entries(
 
 def _check_found(target: LedgerLog, entries: Sequence[EntryId]) -> None:
     """Whoever looks for the copies finds them. Every file was read back when it was written."""
-    refused: Mapping[EntryId, str] = {}
     try:
-        index = locate(target, entries)
-        if target.encoding.digest_type is DigestType.MAC:
-            # A part is compared by its checksum, which anybody can make; a keyed digest says more.
-            _, refused = verify(target, entries, index)
-        elif any(place is None for place in index.first_places(entries)):
-            refused = {e: "it is not found there" for e in entries if e not in index}
+        places = locate(target, entries).first_places(entries)
     except BookKeeperError as error:
         raise TargetError(error) from error
-    if refused:
-        entry_id, cause = next(iter(refused.items()))
+    missing = [e for e, place in zip(entries, places, strict=True) if place is None]
+    if missing:
         raise TargetError(
             BookieUnavailableError(
-                f"bookie {target.bookie_id}: {len(refused)} entries copied there cannot be read "
-                f"back, entry {entry_id} first: {cause}",
+                f"bookie {target.bookie_id}: {len(missing)} entries copied there are not found, "
+                f"entry {missing[0]} first",
                 bookie_id=target.bookie_id,
             )
         )
@@ -186,7 +181,25 @@ class _CopyRun:
             if getattr(error, "bookie_id", None) == self._target.bookie_id:
                 raise TargetError(error) from error
             return None  # entry by entry then: most of a damaged part may still be good
-        return PlacedPart(ref, part.entry_ids, part.lengths_after)
+        placed = PlacedPart(ref, part.entry_ids, part.lengths_after)
+        return placed if self._matches_digests(placed) else None
+
+    def _matches_digests(self, part: PlacedPart) -> bool:
+        """Whether a part at the target, whose checksum is right, is what was once appended.
+
+        Anybody can make a checksum fit; a keyed digest says more. If it does not match, the bytes
+        are as they were read: the fault is the source's, or of what the target had before.
+        """
+        if self._target.encoding.digest_type is not DigestType.MAC:
+            return True
+        try:
+            for _ in self._target.read_many(_places(self._target.key.part(part.ref.name), part)):
+                pass
+        except CorruptEntryError:
+            return False
+        except BookieError as error:
+            raise TargetError(error) from error
+        return True
 
     def _copy_inline(
         self, source: LedgerLog, index: EntryIndex, entries: Sequence[EntryId]
@@ -223,6 +236,18 @@ class _CopyRun:
             self._target.write_copy(group, parts)
         except BookKeeperError as error:
             raise TargetError(error) from error
+
+
+def _places(path: str, part: PlacedPart) -> Iterator[Location]:
+    """Where the entries of a part are, at that path."""
+    offset = part.ref.first_offset
+    for entry_id, size, length_after, digest in zip(
+        part.entry_ids, part.ref.sizes, part.lengths_after, part.ref.digests, strict=True
+    ):
+        yield Location(
+            entry_id, path, offset, size, 0, NO_ROW, size, length_after, NO_ENTRY, digest
+        )
+        offset += size
 
 
 def _groups(index: EntryIndex, entries: Sequence[EntryId]) -> Iterator[list[EntryId]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.bookie import record
+from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry, PlacedPart
 from spark_bookkeeper.bookie.marker import Marker
@@ -18,13 +19,15 @@ from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.client import copying
 from spark_bookkeeper.client.copying import TargetError, copy_entries
+from spark_bookkeeper.client.holdings import read_verified
 from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.errors import EntryUnreadableError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.slotlog import Bookie
 
-FROM, TO = BookieId("10.0.0.1:3181"), BookieId("10.0.0.2:3181")
+FROM, OTHER, TO = (BookieId(f"10.0.0.{n}:3181") for n in (1, 2, 3))
 
 
 def formatted(name: str, encoding: LedgerEncoding | None = None) -> Bookie:
@@ -41,16 +44,22 @@ def slot(source: Bookie, number: int, payloads: Sequence[bytes], first: int) -> 
 
 
 def copy(source: Bookie, target: Bookie, count: int, faults: Faults | None = None) -> int:
+    return copy_from({0: source}, target, count, faults)
+
+
+def copy_from(
+    sources: Mapping[int, Bookie], target: Bookie, count: int, faults: Faults | None = None
+) -> int:
     log = target.log(faults)
     log.prepare()
     return copy_entries(
         ThreadRuntime(),
         LedgerId(7),
-        Quorum(2, 2, 1),
-        (FROM, TO),
+        Quorum(3, 3, 2),
+        (FROM, OTHER, TO),
         [EntryId(e) for e in range(count)],
-        {0: source.log()},
-        [0],
+        {position: source.log() for position, source in sources.items()},
+        sorted(sources),
         log,
     )
 
@@ -132,25 +141,96 @@ def test_r13_a_part_that_is_not_read_back_as_written_does_not_count() -> None:
         copy(source, target, 1, spoils("/parts/", target))
 
 
-def test_a_keyed_digest_decides_about_a_part_whose_checksum_was_made_to_fit() -> None:
-    keyed = LedgerEncoding(digest_type=DigestType.MAC, password=b"secret")
-    source, target = formatted(FROM, keyed), formatted(TO, keyed)
-    forged = write_part(source, b"rows of the part", forged_digest=bytes(32))
+KEYED = LedgerEncoding(digest_type=DigestType.MAC, password=b"secret")
 
-    with pytest.raises(TargetError, match="cannot be read back, entry 0"):
+
+GENERATOR = (1 | 0x82F63B78 << 1).to_bytes(5, "little")
+"""Of CRC32C. Whoever changes bytes by it, or a multiple of it, leaves the checksum as it was."""
+
+
+def forge(bookie: Bookie, rows: bytes = b"rows of the part") -> None:
+    """Other rows in the bookie's part, with the same checksum."""
+    (path,) = (path for path in bookie.disk.files if "/parts/" in path)
+
+    def change(good: bytes) -> bytes:
+        at = good.index(rows)
+        changed = bytes(a ^ b for a, b in zip(good[at:], GENERATOR, strict=False))
+        return good[:at] + changed + good[at + len(changed) :]
+
+    before = crc(bookie.disk.files[path])
+    bookie.disk.corrupt(path, change)
+    assert crc(bookie.disk.files[path]) == before
+
+
+def payloads(bookie: Bookie, entries: Sequence[int]) -> list[bytes]:
+    """What the bookie delivers of entries, verified, from wherever it has a good copy."""
+    found, refused = read_verified(bookie.log(), [EntryId(e) for e in entries])
+    assert not refused
+    return [found[EntryId(e)].payload for e in entries]
+
+
+def test_a_forged_part_is_refused_as_its_sources_and_the_next_source_is_taken() -> None:
+    forged, good, target = (formatted(b, KEYED) for b in (FROM, OTHER, TO))
+    for source in (forged, good):
+        write_part(source, b"rows of the part")
+    forge(forged)
+
+    copied = copy_from({0: forged, 1: good}, target, 1)
+
+    assert copied > 0
+    assert payloads(target, [0]) == [b"rows of the part"]
+
+
+def test_a_forged_part_alone_is_an_entry_that_cannot_be_read_and_no_fault_of_the_target() -> None:
+    source, target = formatted(FROM, KEYED), formatted(TO, KEYED)
+    write_part(source, b"rows of the part")
+    forge(source)
+
+    with pytest.raises(EntryUnreadableError, match=FROM):
         copy(source, target, 1)
-    assert forged in "".join(target.disk.files), "the whole file was copied, as its checksum fits"
+    assert list(target.log().locate(0)) == []
 
 
-def write_part(source: Bookie, payload: bytes, forged_digest: bytes | None = None) -> str:
+def test_a_forged_part_is_repaired_where_it_is() -> None:
+    source, target = formatted(FROM, KEYED), formatted(TO, KEYED)
+    for bookie in (source, target):
+        write_part(bookie, b"rows of the part")
+    forge(target)
+
+    copy(source, target, 1)
+
+    assert payloads(target, [0]) == [b"rows of the part"]
+
+
+def test_a_good_entry_of_a_forged_part_is_copied_without_the_others() -> None:
+    source, target = formatted(FROM, KEYED), formatted(TO, KEYED)
+    write_part(source, b"rows of the part", b"more rows")
+    forge(source)
+
+    with pytest.raises(EntryUnreadableError, match="entry 0"):
+        copy(source, target, 2)
+    assert payloads(target, [1]) == [b"more rows"]
+
+
+def test_a_part_that_is_copied_whole_is_verified_with_the_keyed_digest_too() -> None:
+    source, target = formatted(FROM, KEYED), formatted(TO, KEYED)
+    write_part(source, b"rows of the part", b"more rows")
+
+    copy(source, target, 2)
+
+    assert payloads(target, [0, 1]) == [b"rows of the part", b"more rows"]
+    assert [len(r.record.parts) for r in target.log().locate(0).holdings] == [1]
+
+
+def write_part(source: Bookie, *rows: bytes) -> None:
+    """Slot 0: a part with an entry for each of the rows."""
     log = source.writer()
     sink = log.parts.create("a-0-0.arrow")
     encoder = PartEncoder(source.key, source.encoding, sink.write)
-    encoder.add(pa.record_batch([pa.array([payload], pa.binary())], names=["payload"]))
+    for row in rows:
+        encoder.add(pa.record_batch([pa.array([row], pa.binary())], names=["payload"]))
     ref = encoder.finish("a-0-0.arrow")
     sink.finish()
-    if forged_digest is not None:
-        ref = replace(ref, digests=(forged_digest,))
-    placed = [PlacedPart(ref, (0,), (len(payload),))]
+    lengths = tuple(accumulate(map(len, rows)))
+    placed = [PlacedPart(ref, tuple(range(len(rows))), lengths)]
     log.add(0, encode_add(source.key, source.encoding, "w1", 0, -1, (), placed))
-    return ref.name
