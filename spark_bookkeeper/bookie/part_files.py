@@ -6,6 +6,7 @@ A part counts only where a record lists it, so nothing here needs a slot (SLOT-L
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -57,8 +58,10 @@ class PartFiles:
         name = part.name
         attempt = 0
         while (size := self._storage.size(self._key.part(name))) is not None:
-            if self._has(name, size, part):
-                return replace(part, name=name)
+            # What has the name and cannot be read is left alone, like anything else there.
+            with suppress(BookieUnavailableError):
+                if self._has(name, size, part):
+                    return replace(part, name=name)
             attempt += 1
             name = f"{part.name.removesuffix('.arrow')}-{attempt}.arrow"
         sink = self.create(name)

@@ -16,7 +16,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.holdings import verify
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.reader import read_last_add_confirmed
-from spark_bookkeeper.errors import BookieError
+from spark_bookkeeper.errors import BookieError, EntryUnreadableError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import entries_at
@@ -226,13 +226,20 @@ def bookies_table(context: ClientContext) -> pa.Table:
 
 
 def replicas_table(context: ClientContext, ledger_id: LedgerId) -> pa.Table:
-    """One row for each entry and bookie of its write set (``REPLICAS``), digests verified."""
+    """One row for each entry and bookie of its write set (``REPLICAS``), digests verified.
+
+    When no bookie of the last fragment says how far an open ledger goes, the first entry there
+    stands for all of them.
+    """
     ledger, found = context.ledger(ledger_id)
-    last = found.value.last_entry_id
-    end = read_last_add_confirmed(context, ledger) if last is None else last
     rows: list[dict[str, Any]] = []
     for fragment in found.value.fragment_ranges():
-        stop = end if fragment.last_entry_id is None else fragment.last_entry_id
+        stop = fragment.last_entry_id
+        if stop is None:
+            try:
+                stop = read_last_add_confirmed(context, ledger)
+            except EntryUnreadableError:
+                stop = fragment.first_entry_id
         for position, bookie in enumerate(fragment.ensemble):
             runs = entries_at(found.value.quorum, position, fragment.first_entry_id, stop)
             entries = [EntryId(e) for run in runs for e in run]

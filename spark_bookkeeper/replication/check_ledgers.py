@@ -18,11 +18,17 @@ from typing import ClassVar
 
 from spark_bookkeeper.bookie.entry import Location
 from spark_bookkeeper.bookie.index import EntryIndex
+from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.holdings import Refusals, locate, verify
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.reader import read_last_add_confirmed
-from spark_bookkeeper.errors import BookieError, BookKeeperError, NoSuchLedgerError
+from spark_bookkeeper.errors import (
+    BookieError,
+    BookKeeperError,
+    CorruptEntryError,
+    NoSuchLedgerError,
+)
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerState
 from spark_bookkeeper.protocol.underreplication import entries_at
@@ -54,12 +60,15 @@ def check_ledgers(
     * ``missing``: it answers, lacks entries, and nobody is going to send them.
     * ``damaged``: it has them and they do not match their digests, or a file is spoilt or gone in
       which they were.
+    * ``unreadable``: it answers, and could not read some of them: a bad sector, a time-out, a file
+      that it may not open. Whether they are damaged is not known.
     * ``pending``: the ledger is open, and the bookie lacks the last of its acknowledged entries: a
       writer that lives is still sending them (an append waits for Qa of the Qw copies). Whether
       it lives is not known here, and the replica is not there, so the report is not complete.
     * ``unavailable``: the bookie cannot be asked: it does not answer, its storage is gone, or it
       was formatted again. What it holds is not known, and nothing of it is called healthy.
-    * ``left``: the ledger cannot be checked, for example because no bookie knows its LAC.
+    * ``left``: the ledger cannot be checked, or not its last fragment: it is open there, and no
+      bookie that could know its LAC answers.
     * ``gone``: it was deleted.
     """
     started = context.runtime.now()
@@ -75,18 +84,23 @@ def check_one(context: ClientContext, work: CheckWork) -> Sequence[Row]:
     """Check one ledger up to its last entry, or up to the LAC while it is open."""
     try:
         ledger, found = context.ledger(work.ledger_id)
-        metadata = found.value
-        last = metadata.last_entry_id
-        end = read_last_add_confirmed(context, ledger) if last is None else last
     except NoSuchLedgerError:
         return [Row(work.ledger_id, "check", "gone", "the ledger does not exist")]
     except BookKeeperError as error:
         return [Row(work.ledger_id, "check", "left", error.message)]
-    return [
-        _check_share(context, ledger, work, fragment, position, bookie, end)
-        for fragment in metadata.fragment_ranges()
-        for position, bookie in enumerate(fragment.ensemble)
-    ]
+    rows: list[Row] = []
+    for fragment in found.value.fragment_ranges():
+        first, last = fragment.first_entry_id, fragment.last_entry_id
+        try:
+            end = read_last_add_confirmed(context, ledger) if last is None else last
+        except BookKeeperError as error:
+            rows.append(Row(work.ledger_id, "check", "left", error.message, first))
+            continue
+        rows += [
+            _check_share(context, ledger, work, fragment, position, bookie, end)
+            for position, bookie in enumerate(fragment.ensemble)
+        ]
+    return rows
 
 
 def _check_share(
@@ -96,10 +110,9 @@ def _check_share(
     fragment: FragmentRange,
     position: int,
     bookie: BookieId,
-    end: EntryId,
+    last: EntryId,
 ) -> Row:
     first = fragment.first_entry_id
-    last = end if fragment.last_entry_id is None else fragment.last_entry_id
     runs = entries_at(ledger.metadata.quorum, position, first, last)
     entries = _sample([EntryId(e) for run in runs for e in run], work.percentage)
     status, reason, size = _look(context, ledger, bookie, entries, first)
@@ -139,14 +152,17 @@ def _look(
     except BookieError as error:
         return "unavailable", error.message, _bytes(good)
     lacking = [e for e in left if e not in index and not _is_doubtful(index, e)]
-    damaged = [e for e in left if e not in lacking]
+    bad = [e for e in left if e not in lacking]
     lacks = (
         f"{len(lacking)} of {len(entries)} entries, the first is {lacking[0]}" if lacking else ""
     )
-    if damaged:
-        shown = "; ".join(f"entry {e}: {refused[e]}" for e in damaged[:3])
-        reason = f"{len(damaged)} of {len(entries)} entries are damaged: {shown}"
-        return "damaged", f"{reason}. It lacks {lacks}" if lacking else reason, _bytes(good)
+    if bad:
+        is_damaged = any(_is_spoilt(log, index, e) for e in bad)
+        shown = "; ".join(f"entry {e}: {refused[e]}" for e in bad[:3])
+        how = "are damaged" if is_damaged else "could not be read"
+        reason = f"{len(bad)} of {len(entries)} entries {how}: {shown}"
+        reason = f"{reason}. It lacks {lacks}" if lacking else reason
+        return "damaged" if is_damaged else "unreadable", reason, _bytes(good)
     if _may_be_on_its_way(ledger, bookie, lacking[0], later):
         return "pending", f"lacks {lacks}: they may still be on their way", _bytes(good)
     return "missing", f"lacks {lacks}", _bytes(good)
@@ -159,6 +175,23 @@ def _bytes(good: Mapping[EntryId, Location]) -> int:
 def _is_doubtful(index: EntryIndex, entry_id: EntryId) -> bool:
     """Whether an entry may be in a file that is no use: it is not certain that it is absent."""
     return any(doubt.first <= entry_id <= doubt.last for doubt in index.doubts)
+
+
+def _is_spoilt(log: LedgerLog, index: EntryIndex, entry_id: EntryId) -> bool:
+    """Whether an entry that could not be read is certainly not as it was written."""
+    for place in index.places(entry_id):
+        try:
+            log.read(place)
+            return False
+        except CorruptEntryError:
+            continue
+        except BookieError:
+            try:
+                if log.storage.size(place.path) is not None:
+                    return False  # it is there, and not known to be damaged
+            except BookieError:
+                return False
+    return True
 
 
 def _may_be_on_its_way(
@@ -180,7 +213,8 @@ def _advice(status: str, bookie: BookieId, ledger_id: LedgerId, is_open: bool) -
     if status == "pending":
         recover = f"`spark-bookkeeper ledger recover {ledger_id}` closes the ledger"
         return f"Check again; if its writer is gone, {recover}, and then {repair}"
-    return f"{repair}, when it is closed" if is_open else repair
+    repair = f"{repair}, when it is closed" if is_open else repair
+    return f"Check again; if it stays so, {repair}" if status == "unreadable" else repair
 
 
 def _sample(entries: Sequence[EntryId], percentage: int) -> Sequence[EntryId]:

@@ -27,8 +27,8 @@ from spark_bookkeeper.replication.check_ledgers import CheckWork, check_one
 from spark_bookkeeper.replication.report import RecoveryReport, Row
 from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
 
-FOUND_WRONG = frozenset({"missing", "damaged"})
-"""Findings of a check that can be put right in place."""
+FOUND_WRONG = frozenset({"missing", "damaged", "unreadable"})
+"""Findings of a check that can be put right in place: a copy more does no harm."""
 
 
 @dataclass(frozen=True, slots=True)

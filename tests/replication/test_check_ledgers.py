@@ -76,6 +76,66 @@ def test_a_bookie_that_goes_while_it_is_read_is_unavailable_and_not_damaged(
     assert statuses(checked(ground))[going] == "unavailable"
 
 
+def bulk(ground: Ground, quorum: Quorum = USUAL) -> LedgerWriter:
+    table = pa.table({"n": range(4000), "s": [f"row {i}" * 9 for i in range(4000)]})
+    with ledgers.create_ledger(
+        ground.context, quorum, schema=table.schema, entry_target_bytes=20_000
+    ) as writer:
+        writer.append(table)
+    return writer
+
+
+def bad_sector(ground: Ground, bookie: BookieId, kind: str) -> None:
+    """Files of that kind cannot be read on a bookie that answers otherwise."""
+
+    def strike(place: str, operation: str, path: str) -> None:
+        if place == bookie and operation.startswith("read") and f"/{kind}/" in path:
+            raise BookieUnavailableError("Input/output error", bookie_id=bookie, path=path)
+
+    ground.before.append(strike)
+
+
+def test_a_file_that_cannot_be_read_is_not_known_to_be_damaged(ground: Ground) -> None:
+    writer = bulk(ground)
+    bad = writer.metadata.last_fragment.ensemble[1]
+    bad_sector(ground, bad, "parts")
+
+    report = checked(ground)
+
+    assert report.counts == {"healthy": 2, "unreadable": 1}
+    (row,) = report.unfinished
+    assert row.source == bad
+    assert "could not be read: entry 0: " in str(row.reason)
+    assert "Input/output error" in str(row.reason)
+    assert f"if it stays so, `spark-bookkeeper ledger repair {writer.ledger_id}`" in str(row.reason)
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_file_that_is_gone_is_damage_also_beside_one_that_cannot_be_read(
+    ground: Ground, is_gone: bool
+) -> None:
+    writer = written(ground)
+    bad = writer.metadata.last_fragment.ensemble[1]
+    path = ground.files(bad, "slots")[3]
+    if is_gone:
+        path.unlink()
+    else:
+        spoil(path, path.stat().st_size // 2)
+    slow = ground.files(bad, "slots")[5].name
+
+    def strike(place: str, operation: str, path: str) -> None:
+        is_body = operation == "read_range" and ("read", slow) in seen
+        if place == bad and is_body and path.endswith(slow):
+            raise BookieUnavailableError("Input/output error", bookie_id=bad, path=path)
+        if place == bad and path.endswith(slow):
+            seen.add(("read", slow))
+
+    seen: set[tuple[str, str]] = set()
+    ground.before.append(strike)
+
+    assert statuses(checked(ground))[bad] == "damaged"
+
+
 def test_missing_damaged_and_unavailable_are_told_apart(ground: Ground) -> None:
     writer = written(ground)
     down, wiped, damaged = writer.metadata.last_fragment.ensemble
@@ -110,11 +170,7 @@ def test_entries_that_a_bookie_never_got_are_missing(ground: Ground) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_random_damage_anywhere_is_named(ground: Ground, seed: int) -> None:
     dice = random.Random(seed)
-    table = pa.table({"n": range(4000), "s": [f"row {i}" * 9 for i in range(4000)]})
-    with ledgers.create_ledger(
-        ground.context, Quorum(4, 3, 2), schema=table.schema, entry_target_bytes=20_000
-    ) as writer:
-        writer.append(table)
+    writer = bulk(ground, Quorum(4, 3, 2))
     victim = dice.choice(writer.metadata.last_fragment.ensemble)
     path = dice.choice(ground.files(victim, "parts"))
     data = bytearray(path.read_bytes())
@@ -343,6 +399,44 @@ def test_what_can_only_be_read_crosswise_is_damaged_on_either_bookie(ground: Gro
     assert len([entry for bookie, entry in bad if bookie == other]) == 1
     reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
     assert reader.read_arrow().equals(table)
+
+
+def two_fragments(ground: Ground) -> tuple[LedgerWriter, BookieId]:
+    """An open ledger, and a bookie that has its place in the first fragment alone."""
+    writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 3))
+    for _ in range(5):
+        writer.append(b"x")
+    given_up = writer.metadata.last_fragment.ensemble[0]
+    ground.stop(given_up)
+    writer.append(b"y")
+    ground.start(given_up)
+    writer.abandon()
+    return writer, given_up
+
+
+def test_earlier_fragments_are_checked_also_when_nobody_knows_how_far_the_last_goes(
+    ground: Ground,
+) -> None:
+    writer, there = two_fragments(ground)
+    last = writer.metadata.last_fragment
+    for bookie in last.ensemble:
+        ground.stop(bookie)
+
+    report = checked(ground)
+    replicas = views.replicas_table(ground.client(), writer.ledger_id).to_pylist()
+
+    of_first = {row.source: row.status for row in report.rows if row.first_entry_id == 0}
+    assert of_first.pop(there) == "healthy"
+    assert set(of_first.values()) == {"unavailable"}
+    assert len(of_first) == 2
+    (row,) = [row for row in report.rows if row.first_entry_id == last.first_entry_id]
+    assert (row.status, row.source) == ("left", None)
+    assert "no bookie of its last fragment answered" in str(row.reason)
+    good = [r["entry_id"] for r in replicas if r["status"] == "verified"]
+    assert good == list(range(last.first_entry_id))
+    beyond = {r["bookie_id"]: r for r in replicas if r["entry_id"] == last.first_entry_id}
+    assert set(beyond) == set(last.ensemble)
+    assert all("does not answer" in r["reason"] for r in beyond.values())
 
 
 def test_a_ledger_that_does_not_exist_is_gone(ground: Ground) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.client import ledgers
 from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
@@ -63,6 +65,25 @@ def test_copies_that_never_arrived_and_a_damaged_file_are_made_again(
     }
     assert is_whole(ground)
     assert ground.context.store.read_ledger(writer.ledger_id).value.fragments == before
+
+
+def test_a_file_that_cannot_be_read_is_made_again_beside_it(ground: Ground) -> None:
+    table = pa.table({"n": range(4000), "s": [f"row {i}" * 9 for i in range(4000)]})
+    with ledgers.create_ledger(
+        ground.context, Quorum(3, 3, 2), schema=table.schema, entry_target_bytes=20_000
+    ) as writer:
+        writer.append(table)
+    bad = writer.metadata.last_fragment.ensemble[1]
+    (part,) = ground.files(bad, "parts")
+
+    def bad_sector(place: str, operation: str, path: str) -> None:
+        if place == bad and operation == "read_range" and path.endswith(part.name):
+            raise BookieUnavailableError("Input/output error", bookie_id=bad, path=path)
+
+    ground.before.append(bad_sector)
+
+    assert repaired(ground).counts == {"replicated": 1}
+    assert is_whole(ground)
 
 
 def test_a_whole_ledger_has_nothing_to_repair_and_so_has_a_repaired_one(ground: Ground) -> None:
