@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -16,3 +17,7 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("default")
+
+# Tests that were started in the background may have been told to ignore Ctrl-C, and so would every
+# process that they start and then interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -27,8 +27,9 @@ from typing_extensions import Self
 from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.testing.interrupts import Noise, interrupt_until_it_ends
 from spark_bookkeeper.testing.rows import numbered, numbered_table
-from spark_bookkeeper.testing.sessions import connect_without_spark
+from spark_bookkeeper.testing.sessions import connect_without_spark, give_up_after
 
 _MODULE = "spark_bookkeeper.testing.actors"
 _PATIENCE_SECONDS = 60.0
@@ -45,7 +46,6 @@ class Actor:
     def __init__(self, *arguments: object, prefix: Sequence[str] = ()) -> None:
         self.said: list[dict[str, Any]] = []
         self._heard = threading.Condition()
-        self._errors = ""
         self.process = subprocess.Popen(
             [*prefix, sys.executable, "-m", _MODULE, *map(str, arguments)],
             stdin=subprocess.PIPE,
@@ -55,13 +55,11 @@ class Actor:
             start_new_session=True,
         )
         assert self.process.stdout is not None
-        assert self.process.stderr is not None
-        self._threads = [
-            threading.Thread(target=self._listen, args=[self.process.stdout], daemon=True),
-            threading.Thread(target=self._listen_errors, args=[self.process.stderr], daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        self.noise = Noise(self.process.stderr)
+        self._listener = threading.Thread(
+            target=self._listen, args=[self.process.stdout], daemon=True
+        )
+        self._listener.start()
 
     def __enter__(self) -> Self:
         return self
@@ -82,8 +80,8 @@ class Actor:
                 for message in self.said:
                     if key in message and (at_least is None or message[key] >= at_least):
                         return message[key]
-                alive = self.process.poll() is None or self._threads[0].is_alive()
-                assert alive, f"it ended without saying {key}: {self.said[-2:]} {self._errors}"
+                alive = self.process.poll() is None or self._listener.is_alive()
+                assert alive, f"it ended without saying {key}: {self.said[-2:]} {self.noise.text}"
                 assert time.monotonic() < deadline, f"it did not say {key}: {self.said[-2:]}"
                 self._heard.wait(0.2)
 
@@ -126,12 +124,15 @@ class Actor:
         """Ctrl-C in its terminal: for its whole process group."""
         os.killpg(self.process.pid, signal.SIGINT)
 
+    def interrupt_until_it_ends(self, seconds: float = _PATIENCE_SECONDS) -> int:
+        """Ctrl-C, again after each one that Python dropped; returns how often."""
+        return interrupt_until_it_ends(self.process, self.interrupt, self.noise, seconds)
+
     def wait(self) -> tuple[int, str]:
         """Wait for its end; returns its exit code and what it wrote to standard error."""
         code = self.process.wait(_PATIENCE_SECONDS)
-        for thread in self._threads:
-            thread.join(_PATIENCE_SECONDS)
-        return code, self._errors
+        self._listener.join(_PATIENCE_SECONDS)
+        return code, self.noise.whole()
 
     def kill(self) -> None:
         """SIGKILL; returns when it is gone and everything it said was heard. Idempotent."""
@@ -148,9 +149,6 @@ class Actor:
             with self._heard:
                 self.said.append(json.loads(line))
                 self._heard.notify_all()
-
-    def _listen_errors(self, pipe: IO[str]) -> None:
-        self._errors = pipe.read()
 
 
 def say(**message: Any) -> None:
@@ -186,6 +184,7 @@ def write(options: argparse.Namespace) -> None:
 def _append_small(writer: LedgerWriter, options: argparse.Namespace) -> None:
     """One row an entry, many on their way at once."""
     failures: list[BaseException] = []
+    all_told = threading.Event()
     for number in range(options.rows):
         future = writer.append_async(numbered(number, options.row_bytes))
 
@@ -195,6 +194,8 @@ def _append_small(writer: LedgerWriter, options: argparse.Namespace) -> None:
                 failures.append(error)
             else:
                 say(acknowledged=done.result(), rows=rows)
+            if rows == options.rows:
+                all_told.set()
 
         future.add_done_callback(told)
         if number % 16 == 15:
@@ -202,6 +203,7 @@ def _append_small(writer: LedgerWriter, options: argparse.Namespace) -> None:
         if failures:
             raise failures[0]
     writer.flush()
+    all_told.wait(_PATIENCE_SECONDS)  # that all is acknowledged is certain before it is told
     _await_word(options)
 
 
@@ -233,6 +235,8 @@ def recover(options: argparse.Namespace) -> None:
     """Open a ledger, which recovers it."""
     config = ClientConfig(metadata_timeout_ms=options.patience_ms)
     with connect_without_spark(options.uri, config=config) as bk:
+        if options.give_up_after:
+            give_up_after(bk, options.give_up_after)
         say(connected=True)
         try:
             say(closed=bk.open_ledger(options.ledger).last_add_confirmed)
@@ -267,6 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     recovering = commands.add_parser("recover")
     recovering.add_argument("uri")
     recovering.add_argument("ledger", type=int)
+    recovering.add_argument("--give-up-after", type=float, help="seconds, once it is connected")
     recovering.set_defaults(run=recover)
     running = commands.add_parser("local")
     running.add_argument("directory", type=Path)

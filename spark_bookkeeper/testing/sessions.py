@@ -14,6 +14,7 @@ from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import MissingRequirementError
+from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.replication.runner import LocalRunner, Runner
 from spark_bookkeeper.session import BookKeeper, SparkDoor
@@ -79,3 +80,13 @@ def connect_without_spark(
         door.bk.close()
         raise
     return door.bk
+
+
+def give_up_after(bk: BookKeeper, seconds: float) -> None:
+    """From now on a call waits no longer for ZooKeeper; for tests that are about to take it away.
+
+    To connect, and to do what comes before, there was the time that a busy machine may need.
+    """
+    store = bk.context.store
+    assert isinstance(store, ZooKeeperStore)
+    store._zk._link.patience = seconds  # noqa: SLF001  (no user needs to change it under way)

@@ -27,6 +27,7 @@ from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.testing.interrupts import Noise, interrupt_until_it_ends
 
 pytestmark = pytest.mark.integration
 
@@ -244,6 +245,15 @@ def start_owner(directory: Path, manner: str) -> tuple[subprocess.Popen[str], in
     return owner, int(pid), uri
 
 
+def interrupted(owner: subprocess.Popen[str], press: Callable[[], None]) -> str:
+    """Press Ctrl-C until it ends; returns what it wrote to standard error."""
+    noise = Noise(owner.stderr)
+    interrupt_until_it_ends(owner, press, noise, 30)
+    errors = noise.whole()
+    owner.communicate()
+    return errors
+
+
 def test_a_cluster_that_nobody_closed_ends_with_the_interpreter(tmp_path: Path) -> None:
     owner, server, _ = start_owner(tmp_path / "c", "end")
 
@@ -257,8 +267,8 @@ def test_a_cluster_that_nobody_closed_ends_with_the_interpreter(tmp_path: Path) 
 def test_ctrl_c_in_a_terminal_ends_everything(tmp_path: Path) -> None:
     owner, server, _ = start_owner(tmp_path / "c", "wait")
 
-    os.killpg(owner.pid, signal.SIGINT)  # as a terminal does: to the whole foreground group
-    _, errors = owner.communicate(timeout=30)
+    # As a terminal does: to the whole foreground group.
+    errors = interrupted(owner, lambda: os.killpg(owner.pid, signal.SIGINT))
 
     assert "KeyboardInterrupt" in errors
     with pytest.raises(ProcessLookupError):
@@ -347,8 +357,7 @@ def test_ctrl_c_while_it_starts_leaves_no_process(tmp_path: Path, moment: str) -
     )
     wait_until(lambda: (tmp_path / "c" / moment).exists(), f"{moment} is there")
 
-    owner.send_signal(signal.SIGINT)
-    _, errors = owner.communicate(timeout=30)
+    errors = interrupted(owner, lambda: owner.send_signal(signal.SIGINT))
 
     assert "KeyboardInterrupt" in errors
     wait_until(lambda: not servers_of(tmp_path), "the server is gone")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.actors import Actor
+from spark_bookkeeper.testing.interrupts import Noise, interrupt_until_it_ends
 from spark_bookkeeper.testing.rows import check_numbered_ledger, numbered
 from spark_bookkeeper.testing.sessions import connect_without_spark
 
@@ -34,14 +36,8 @@ def until(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
 def interrupted(actor: Actor) -> None:
     """It ends as a program does that was interrupted, and soon."""
     children = psutil.Process(actor.process.pid).children(recursive=True)
-    began = time.monotonic()
-    presses = 1
-    actor.interrupt()
-    while _goes_on(actor, 5):  # Python loses the interrupt that meets a weak reference's callback
-        presses += 1
-        actor.interrupt()
+    presses = actor.interrupt_until_it_ends(30)
     code, noise = actor.wait()
-    assert time.monotonic() - began < 30
     assert code in (-signal.SIGINT, 1, 130)
     assert "KeyboardInterrupt" in noise
     assert noise.count("Exception ignored") == noise.count(
@@ -50,16 +46,6 @@ def interrupted(actor: Actor) -> None:
     assert noise.count("Exception ignored") == presses - 1
     _, alive = psutil.wait_procs(children, timeout=20)
     assert alive == []
-
-
-def _goes_on(actor: Actor, seconds: float) -> bool:
-    """Whether after so long it has neither ended nor become silent, as it does while it ends."""
-    try:
-        actor.process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        told = len(actor.said)
-        until(lambda: len(actor.said) > told or actor.process.poll() is not None, "it moves")
-    return actor.process.poll() is None
 
 
 @pytest.mark.parametrize(("kind", "rows"), [("small", 1), ("bulk", 400), ("both", 700)])
@@ -150,12 +136,46 @@ def test_in_a_process_that_holds_a_whole_cluster(tmp_path: Path) -> None:
             assert check_numbered_ledger(bk, ledger_id, 0, 1) == 1
 
 
-@pytest.mark.parametrize("delay_ms", [200, pytest.param(1200, marks=pytest.mark.slow), 2200])
+DROPS_ONE = """
+import signal, time, weakref
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Thing: pass
+def gone(_):
+    print("gone", flush=True)
+    time.sleep(600)
+thing = Thing()
+reference = weakref.ref(thing, gone)
+del thing
+time.sleep(600)
+"""
+
+
+def test_an_interrupt_that_python_drops_is_pressed_again() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", DROPS_ONE],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "gone\n"
+    noise = Noise(process.stderr)
+
+    presses = interrupt_until_it_ends(
+        process, lambda: process.send_signal(signal.SIGINT), noise, 30
+    )
+
+    assert presses == 2
+    assert noise.whole().count("Exception ignored") == 1
+    process.communicate()
+
+
+@pytest.mark.parametrize("delay_ms", [200, 1200, pytest.param(2200, marks=pytest.mark.slow)])
 def test_while_a_whole_cluster_starts(tmp_path: Path, delay_ms: int) -> None:
     with Actor("local", tmp_path / "c") as owner:
         time.sleep(delay_ms / 1000)  # an arbitrary moment of its start is what is wanted
         children = psutil.Process(owner.process.pid).children(recursive=True)
-        owner.interrupt()
+        owner.interrupt_until_it_ends()
         code, _ = owner.wait()
         assert code != 0
         _, alive = psutil.wait_procs(children, timeout=20)

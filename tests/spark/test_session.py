@@ -13,6 +13,7 @@ import pytest
 
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.spark.session import session_settings, spark_session
+from spark_bookkeeper.testing.interrupts import Noise, interrupt_until_it_ends
 
 
 def test_a_local_session_listens_on_the_loopback_address_only() -> None:
@@ -63,8 +64,10 @@ def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind() -> None:
         jvms = [child for child in children if is_spark(child)]
     assert jvms, "pyspark starts a JVM"
 
-    os.killpg(caller.pid, signal.SIGINT)
-    _, said = caller.communicate(timeout=60)
+    noise = Noise(caller.stderr)
+    interrupt_until_it_ends(caller, lambda: os.killpg(caller.pid, signal.SIGINT), noise)
+    said = noise.whole()
+    caller.communicate()
 
     assert "KeyboardInterrupt" in said
     assert "Exception in thread" not in said
