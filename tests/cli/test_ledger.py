@@ -316,8 +316,11 @@ def test_a_place_without_a_cluster_is_not_a_cluster(
 
 
 def test_a_zookeeper_that_is_not_there_is_said_to_be_so(
-    call_at: Callable[[str], Call],
+    call_at: Callable[[str], Call], tmp_path: Path
 ) -> None:
-    done = call_at("zk://127.0.0.1:1/ledgers")("ledger", "list")
+    conf = tmp_path / "client.toml"
+    conf.write_text("metadata_timeout_ms = 500\n", encoding="utf-8")
+
+    done = call_at("zk://127.0.0.1:1/ledgers")("ledger", "list", "--conf", conf)
 
     assert (done.code, done.err.lower().count("nothing was changed")) == (2, 1)

@@ -26,12 +26,12 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.actors import Actor
 from spark_bookkeeper.testing.rows import check_numbered_ledger, numbered
-from spark_bookkeeper.testing.sessions import connect_without_spark
+from spark_bookkeeper.testing.sessions import connect_without_spark, give_up_after
 
 pytestmark = pytest.mark.integration
 
-IMPATIENT = ClientConfig(metadata_timeout_ms=4_000)
-"""Enough to connect, also on a machine that is busy; not enough to wait for one who is away."""
+GIVE_UP = 1.0
+"""Seconds for calls that are known to get no answer."""
 
 PATIENT = ClientConfig(metadata_timeout_ms=60_000)
 """More than a server needs to start, however busy the machine is."""
@@ -89,10 +89,11 @@ def test_a_bookie_lost_while_zookeeper_is_away_waits_for_it(own: LocalCluster) -
 
 
 def test_a_writer_that_cannot_change_its_ensemble_says_what_is_certain(own: LocalCluster) -> None:
-    with connect_without_spark(own.metadata_uri, config=IMPATIENT) as bk:
+    with connect_without_spark(own.metadata_uri) as bk:
         writer = bk.create_ledger(ack_quorum_size=3)
         writer.append(numbered(0))
         lost = writer.metadata.last_fragment.ensemble[0]
+        give_up_after(bk, GIVE_UP)
         own.zookeeper.stop()
         hidden = own.root_of(lost).with_name("hidden")
         own.root_of(lost).rename(hidden)
@@ -118,9 +119,10 @@ def test_a_writer_that_cannot_change_its_ensemble_says_what_is_certain(own: Loca
 def test_without_zookeeper_every_call_ends_in_time_and_says_that_nothing_changed(
     own: LocalCluster,
 ) -> None:
-    with connect_without_spark(own.metadata_uri, config=IMPATIENT) as bk:
+    with connect_without_spark(own.metadata_uri) as bk:
         with bk.create_ledger() as writer:
             writer.append(numbered(0))
+        give_up_after(bk, GIVE_UP)
         own.zookeeper.stop()
         calls: list[Callable[[], object]] = [
             bk.create_ledger,
@@ -131,7 +133,7 @@ def test_without_zookeeper_every_call_ends_in_time_and_says_that_nothing_changed
             began = time.monotonic()
             with pytest.raises(MetadataUnavailableError) as caught:
                 call()
-            assert time.monotonic() - began < 20
+            assert time.monotonic() - began < 20 * GIVE_UP
             assert "did not answer" in caught.value.message
             assert "Nothing was changed" in caught.value.message
             assert "majority" in caught.value.message
@@ -155,7 +157,8 @@ def test_a_recovery_interrupted_by_the_loss_of_zookeeper_is_finished_by_the_next
         writer.kill()
         pid = own.zookeeper.pid
         assert pid is not None
-        with Actor("recover", own.metadata_uri, writer.ledger_id, "--patience-ms", 4000) as first:
+        quick = ("--patience-ms", 4000, "--give-up-after", GIVE_UP)
+        with Actor("recover", own.metadata_uri, writer.ledger_id, *quick) as first:
             first.wait_for("connected")
             os.kill(pid, signal.SIGSTOP)  # it hangs: requests are taken and nobody answers
             try:
