@@ -39,7 +39,10 @@ def open_table(settings: Settings, path: str | None) -> ReportTable | None:
 
 
 def show_report(settings: Settings, report: Report, table: ReportTable | None = None) -> int:
-    """Keep and print a report; return the exit code: 0 when nothing is left undone."""
+    """Keep and print a report; return the exit code: 0 when nothing is left undone.
+
+    What a dry run is asked for is the plan, and 0 says that a run would leave nothing undone.
+    """
 
     def show() -> None:
         _show_rows(settings, report)
@@ -53,7 +56,7 @@ def show_report(settings: Settings, report: Report, table: ReportTable | None = 
             is_kept = False
             settings.output.note(f"Error: {error.message}")
     settings.output.result(report.to_dict(), show)
-    return EXIT_DONE if report.is_complete and is_kept else EXIT_LEFT_UNDONE
+    return EXIT_LEFT_UNDONE if report.unfinished or not is_kept else EXIT_DONE
 
 
 def _show_rows(settings: Settings, report: Report) -> None:
@@ -90,7 +93,7 @@ def _show_summary(settings: Settings, report: Report) -> None:
         f"{counts or 'nothing to do'}   {numbers['entries']:,} entries, "
         f"{numbers['bytes']:,} bytes, {report.duration_ms / 1000:.1f} s"
     )
-    if not report.is_complete:
+    if report.unfinished:
         settings.output.say(f"{len(report.unfinished)} rows are not as they should be; see reason")
 
 

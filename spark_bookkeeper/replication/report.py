@@ -10,9 +10,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-DONE: Final = frozenset({"replicated", "closed", "gone", "no longer needed", "healthy", "planned"})
+DONE: Final = frozenset({"replicated", "closed", "gone", "no longer needed", "healthy"})
 """Ends after which nothing is left to do. ``unrecoverable``, ``left`` and the findings of a
 check are not among them."""
+
+PLANNED: Final = "planned"
+"""What a dry run says of work that a run would do."""
 
 ROW_SCHEMA: Final = pa.schema(
     [
@@ -63,13 +66,13 @@ class Report:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left undone."""
-        return not self.unfinished
+        """Whether nothing is left to do. A plan with work in it is not complete: it is not done."""
+        return all(row.status in DONE for row in self.rows)
 
     @property
     def unfinished(self) -> Sequence[Row]:
-        """The rows that are left, each with its reason."""
-        return [row for row in self.rows if row.status not in DONE]
+        """The rows that are left, each with its reason; of a plan, what a run would leave too."""
+        return [row for row in self.rows if row.status not in DONE and row.status != PLANNED]
 
     @property
     def counts(self) -> dict[str, int]:

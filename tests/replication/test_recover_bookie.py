@@ -166,6 +166,8 @@ def test_a_dry_run_shows_what_the_run_then_does(tmp_path: Path) -> None:
 
     assert ground.count()["write_ledger"] == ground.count()["put_if_absent"] == 0
     assert plan.dry_run
+    assert not plan.is_complete
+    assert plan.unfinished == []
     assert {row.status for row in plan.rows} == {"planned"}
     done = recover_bookie(client, LocalRunner(client), wish)
 

@@ -24,6 +24,17 @@ def test_what_is_left_makes_a_report_incomplete() -> None:
     assert RecoveryReport("recover_bookie", ()).is_complete
 
 
+def test_a_plan_is_not_complete_and_nothing_of_it_is_left_but_what_a_run_would_leave() -> None:
+    planned = Row(2, "copy", "planned", "2 live copies", 0, 3, "a:1")
+
+    plan = RecoveryReport("recover_bookie", (planned, ROWS[1]), dry_run=True)
+
+    assert not plan.is_complete
+    assert plan.unfinished == [ROWS[1]]
+    assert not RecoveryReport("recover_bookie", (planned,), dry_run=True).to_dict()["complete"]
+    assert RecoveryReport("recover_bookie", (), dry_run=True).is_complete
+
+
 def test_programs_get_the_keys_they_were_promised() -> None:
     found = RecoveryReport("recover_bookie", ROWS, duration_ms=7).to_dict()
 
