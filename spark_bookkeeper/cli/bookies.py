@@ -113,7 +113,11 @@ def recover(
     Ledgers whose last fragment is on it and that are not closed are fenced, recovered and
     closed first. Killed at any moment it loses nothing, and run again it finishes the rest.
     """
-    names = list(dict.fromkeys([*([bookie_id] if bookie_id else []), *bookies]))
+    given = [*([] if bookie_id is None else [bookie_id]), *bookies]
+    # A wrong name is refused before anything is connected to or started.
+    names = list(dict.fromkeys(map(parse_bookie_id, given)))
+    if target is not None:
+        parse_bookie_id(target)
     if not names:
         raise InvalidArgumentError("no bookie was named; `bookie list --state lost` shows them")
     with connected(settings, access, with_spark=not no_spark and not dry_run) as bk:
@@ -160,10 +164,10 @@ def _ask(settings: Settings, plan: RecoveryReport, forgotten: Sequence[str]) -> 
 
 
 def _delete_cookies(
-    settings: Settings, bk: BookKeeper, names: Sequence[str], report: RecoveryReport
+    settings: Settings, bk: BookKeeper, names: Sequence[BookieId], report: RecoveryReport
 ) -> None:
     store = bk.context.store
-    for name in map(parse_bookie_id, names):
+    for name in names:
         cookie = store.read_cookie(name)
         ledgers = ledgers_that_name(store, name)
         if cookie is None:

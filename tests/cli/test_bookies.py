@@ -41,6 +41,23 @@ def test_bookies_that_nobody_knows_are_refused(call: Call) -> None:
     assert [(done.code, "is unknown" in done.err) for done in (shown, recovered)] == [(2, True)] * 2
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        [""],
+        ["127.0.0.1:3181", "nonsense"],
+        ["127.0.0.1:3181", "--bookie", "127.0.0.1:99999"],
+    ],
+)
+def test_what_is_no_name_of_a_bookie_is_refused_before_anything_is_asked(
+    call_at: Callable[[str], Call], arguments: list[str]
+) -> None:
+    done = call_at("127.0.0.1:1")("bookie", "recover", *arguments, "--no-spark")
+
+    assert (done.code, "is not of the form host:port" in done.err) == (2, True)
+
+
 def test_a_living_bookie_is_not_recovered_by_mistake(cluster: LocalCluster, call: Call) -> None:
     done = call("bookie", "recover", cluster.bookie_ids[0], "--no-spark")
 
