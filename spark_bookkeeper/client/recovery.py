@@ -14,7 +14,7 @@ from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.copying import TargetError, copy_entries
 from spark_bookkeeper.client.fetch import Fetcher
-from spark_bookkeeper.client.holdings import verify
+from spark_bookkeeper.client.holdings import crosswise, read_verified, verify
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
 from spark_bookkeeper.errors import (
     BookieError,
@@ -121,9 +121,7 @@ class _LedgerRecovery:
 
     def _decide(self) -> Decision:
         verified: set[tuple[int, EntryId]] = set()
-        is_settled = False
-        while not is_settled:  # what is refuted may move the end, and with it what counts
-            is_settled = True
+        while True:  # what is refuted or rescued may move the end, and with it what counts
             todo = [
                 (
                     wish.position,
@@ -135,12 +133,14 @@ class _LedgerRecovery:
             for position, bad in self._context.runtime.map(self._verify_one, todo):
                 for entry_id, reason in bad.items():
                     self._machine.refute(position, entry_id, reason)
-                    is_settled = False
             verified.update((position, e) for position, entries in todo for e in entries)
-        decision = self._machine.decide()
-        if isinstance(decision, Undecided):
-            raise self._undecided(decision)
-        return decision
+            if todo:
+                continue
+            decision = self._machine.decide()
+            if isinstance(decision, Decision):
+                return decision
+            if not self._rescue(decision):
+                raise self._undecided(decision)
 
     def _verify_one(
         self, todo: tuple[int, tuple[EntryId, ...]]
@@ -148,6 +148,20 @@ class _LedgerRecovery:
         position, entries = todo
         _, refused = verify(self._logs[position], entries, self._tails[position].entries)
         return position, refused
+
+    def _rescue(self, found: Undecided) -> bool:
+        """Whether an entry whose every copy is damaged can be read by one bookie's record from
+        another's files; the damaged ones behind it are tried as well.
+        """
+        damaged = self._machine.refuted_from(found.entry_id)
+        if found.entry_id not in damaged:
+            return False
+        rescued: set[EntryId] = set()
+        for log, index, known in crosswise(list(self._logs.values()), damaged):
+            entries, _ = read_verified(log, [e for e in known if e not in rescued], index)
+            rescued.update(entries)
+        self._machine.rescue(rescued)
+        return found.entry_id in rescued
 
     # Before the close: every recovered entry on an ack quorum, on the whole write set if it can be
 
@@ -191,7 +205,6 @@ class _LedgerRecovery:
         return tuple(ensemble)
 
     def _copy(self, entries: tuple[EntryId, ...], target: LedgerLog) -> BookKeeperError | None:
-        sources = {p: log for p, log in self._logs.items() if log is not target}
         try:
             copy_entries(
                 self._context.runtime,
@@ -199,8 +212,10 @@ class _LedgerRecovery:
                 self._ledger.metadata.quorum,
                 self._ensemble,
                 entries,
-                sources,
-                sorted(sources),
+                self._logs,
+                # Not asked for what it lacks; but its record may tell of another's files, or its
+                # files be what another's record tells of.
+                [p for p, log in sorted(self._logs.items()) if log is not target],
                 target,
             )
         except EntryUnreadableError as error:

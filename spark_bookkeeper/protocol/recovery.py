@@ -10,7 +10,7 @@ to 3; BookKeeper ``client/LedgerRecoveryOp``; SLOT-LOG "Recover", rules R5, R6, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
@@ -77,7 +77,8 @@ class Decision:
     missing: Mapping[int, tuple[EntryId, ...]]
     """For every position that lacks something of it: the entries to copy there."""
     sources: Mapping[EntryId, tuple[int, ...]]
-    """For every recovered entry: the positions that hold it, in the order of its write set."""
+    """For every recovered entry: the positions that hold it, in the order of its write set; none
+    where it was rescued."""
     unknown: frozenset[int]
     """Positions whose bookie did not answer; another one takes the copies instead."""
 
@@ -86,7 +87,8 @@ class Recovery:
     """Recovery of one ledger, from the ensemble in the metadata when it began.
 
     Feed it one answer for each position (``answered``), then take ``verifications`` and report
-    every entry that turned out bad (``refute``), then take ``decide``.
+    every entry that turned out bad (``refute``), then take ``decide``. Where damage makes that
+    ``Undecided``, an entry may still be put together from several bookies (``rescue``).
     """
 
     def __init__(self, metadata: LedgerMetadata) -> None:
@@ -96,6 +98,7 @@ class Recovery:
         self.fragment_first = metadata.last_fragment.first_entry_id
         self._answers: dict[int, Answer] = {}
         self._refuted: dict[tuple[int, EntryId], str] = {}
+        self._rescued: set[EntryId] = set()
 
     def answered(self, position: int, answer: Answer) -> None:
         """Take in what one bookie answered; a later answer replaces an earlier one."""
@@ -104,6 +107,17 @@ class Recovery:
     def refute(self, position: int, entry_id: EntryId, reason: str) -> None:
         """An entry that a bookie seemed to hold is corrupt there: it says nothing about it."""
         self._refuted[position, entry_id] = reason
+
+    def refuted_from(self, first: EntryId) -> list[EntryId]:
+        """The entries from ``first`` on that some bookie seemed to hold and does not."""
+        return sorted({entry_id for _, entry_id in self._refuted if entry_id >= first})
+
+    def rescue(self, entries: Iterable[EntryId]) -> None:
+        """Entries that no bookie holds whole were read and verified all the same: a record that
+        one of them has tells of bytes that another has. That is as good as a hit (R6b), but no
+        copy counts, so all of them are made again.
+        """
+        self._rescued.update(entries)
 
     @property
     def is_fenced(self) -> bool:
@@ -149,7 +163,7 @@ class Recovery:
         sources: dict[EntryId, tuple[int, ...]] = {}
         while True:
             hits, misses = self._ask(entry_id)
-            if hits:
+            if hits or entry_id in self._rescued:
                 sources[entry_id] = hits
             elif len(misses) >= self.quorum.misses_needed:
                 break

@@ -8,6 +8,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.bookie.entry import NewEntry
@@ -308,6 +309,61 @@ def test_a_tail_whose_every_copy_is_damaged_is_undecided(ground: Ground) -> None
     with pytest.raises(RecoveryUndecidedError) as caught:
         recover_ledger(ground.client(), writer.ledger_id)
     assert caught.value.entry_id == 2
+
+
+def spoil(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def record_here_and_part_there(ground: Ground, quorum: Quorum) -> tuple[LedgerWriter, pa.Table]:
+    """A bulk append is all that an open ledger has. The record of it is damaged on one bookie, and
+    the bytes of some entries on all others.
+    """
+    table = pa.table({"n": range(4000), "s": [f"row {i}" * 9 for i in range(4000)]})
+    writer = ledgers.create_ledger(
+        ground.context, quorum, schema=table.schema, entry_target_bytes=20_000
+    )
+    writer.append(table)
+    writer._adds.drain()
+    one, *others = writer.metadata.last_fragment.ensemble
+    (record,) = ground.files(one, "slots")
+    spoil(record, record.stat().st_size // 4)
+    for other in others:
+        (part,) = ground.files(other, "parts")
+        for fraction in (2, 3, 5):
+            spoil(part, part.stat().st_size // fraction)
+    return writer, table
+
+
+@pytest.mark.parametrize("quorum", [Quorum(2, 2, 2), USUAL, Quorum(3, 3, 3)])
+def test_what_one_bookies_record_tells_of_anothers_part_is_recovered(
+    tmp_path: Path, quorum: Quorum
+) -> None:
+    ground = Ground(tmp_path, bookies=5)
+    writer, table = record_here_and_part_there(ground, quorum)
+
+    closed = recover_ledger(ground.client(), writer.ledger_id).value
+
+    assert closed.last_entry_id == writer.last_add_confirmed > 3
+    assert closed.length_bytes == writer.length_bytes
+    assert_on_ack_quorum(ground, writer.ledger_id)
+    assert ledgers.open_ledger(ground.client(), writer.ledger_id).read_arrow().equals(table)
+
+
+def test_what_no_two_bookies_have_together_stays_undecided(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=5)
+    writer, _ = record_here_and_part_there(ground, Quorum(2, 2, 2))
+    one, other = writer.metadata.last_fragment.ensemble
+    (part,), (same,) = ground.files(other, "parts"), ground.files(one, "parts")
+    spoil(same, part.stat().st_size // 2)
+
+    with pytest.raises(RecoveryUndecidedError, match="holds a damaged copy") as caught:
+        recover_ledger(ground.client(), writer.ledger_id)
+
+    assert caught.value.entry_id > 3, "the damaged ones before it are not in the way"
+    assert set(caught.value.blockers) == {one, other}
 
 
 # Copies before the close

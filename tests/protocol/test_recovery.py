@@ -167,6 +167,34 @@ def test_r5_a_damaged_copy_is_neither_a_hit_nor_a_miss() -> None:
     assert found.answers[NAMES[0]] == "holds a damaged copy: digest does not match"
 
 
+def test_a_rescued_entry_is_kept_and_copied_to_every_position() -> None:
+    recovery = machine(Quorum(3, 3, 3))
+    for position in range(3):
+        recovery.answered(position, fenced(0, 1, 2) if position < 2 else fenced(0, doubt=(1, 2)))
+    for position, entry_id in [(0, 1), (1, 1), (1, 2)]:
+        recovery.refute(position, EntryId(entry_id), "digest does not match")
+    assert undecided(recovery.decide()).entry_id == 1
+    assert recovery.refuted_from(EntryId(1)) == [1, 2]
+
+    recovery.rescue([EntryId(1)])
+
+    decision = decided(recovery.decide())
+    assert decision.last_entry_id == 2
+    assert decision.sources == {0: (0, 1, 2), 1: (), 2: (0,)}
+    assert decision.missing == {0: (1,), 1: (1, 2), 2: (1, 2)}
+
+
+def test_r5_without_fences_a_rescued_entry_decides_nothing() -> None:
+    recovery = machine(Quorum(3, 3, 2))
+    recovery.answered(0, fenced(0))
+    recovery.answered(1, DOWN)
+    recovery.answered(2, DOWN)
+    recovery.refute(0, EntryId(0), "digest does not match")
+    recovery.rescue([EntryId(0)])
+
+    assert undecided(recovery.decide()).lacks_fences
+
+
 def test_r5_an_entry_that_may_be_in_a_damaged_file_is_no_miss() -> None:
     recovery = machine(Quorum(3, 3, 3))
     recovery.answered(0, fenced(doubt=(0, 2)))
