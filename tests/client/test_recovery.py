@@ -352,6 +352,27 @@ def test_what_one_bookies_record_tells_of_anothers_part_is_recovered(
     assert ledgers.open_ledger(ground.client(), writer.ledger_id).read_arrow().equals(table)
 
 
+def test_of_a_part_that_is_damaged_everywhere_each_entry_is_taken_from_where_it_is_good(
+    tmp_path: Path,
+) -> None:
+    ground = Ground(tmp_path, bookies=5)
+    table = pa.table({"n": range(4000), "s": [f"row {i}" * 9 for i in range(4000)]})
+    writer = ledgers.create_ledger(
+        ground.context, USUAL, schema=table.schema, entry_target_bytes=20_000
+    )
+    writer.append(table)
+    writer._adds.drain()
+    for number, bookie in enumerate(writer.metadata.last_fragment.ensemble):
+        (part,) = ground.files(bookie, "parts")
+        spoil(part, part.stat().st_size * (2 * number + 1) // 6)
+
+    closed = recover_ledger(ground.client(), writer.ledger_id).value
+
+    assert closed.last_entry_id == writer.last_add_confirmed
+    assert_on_ack_quorum(ground, writer.ledger_id)
+    assert ledgers.open_ledger(ground.client(), writer.ledger_id).read_arrow().equals(table)
+
+
 def test_what_no_two_bookies_have_together_stays_undecided(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=5)
     writer, _ = record_here_and_part_there(ground, Quorum(2, 2, 2))
