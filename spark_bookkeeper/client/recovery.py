@@ -130,11 +130,13 @@ class _LedgerRecovery:
                 for wish in self._machine.verifications()
             ]
             todo = [(position, entries) for position, entries in todo if entries]
+            is_settled = True
             for position, bad in self._context.runtime.map(self._verify_one, todo):
                 for entry_id, reason in bad.items():
                     self._machine.refute(position, entry_id, reason)
+                    is_settled = False
             verified.update((position, e) for position, entries in todo for e in entries)
-            if todo:
+            if not is_settled:
                 continue
             decision = self._machine.decide()
             if isinstance(decision, Decision):
