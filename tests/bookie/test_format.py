@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -160,10 +161,16 @@ def test_each_check_is_told_when_it_ends_and_none_after_one_that_failed(token: T
 class SeveralWinners(MemoryStorage):
     """Looks first and creates afterwards."""
 
+    def __init__(self, disk: MemoryDisk) -> None:
+        super().__init__(disk)
+        self._both_looked = threading.Barrier(2)
+
     def put_if_absent(self, path: str, data: bytes) -> bool:
         if path in self.disk.files:
             return False
-        time.sleep(0.05)
+        with suppress(threading.BrokenBarrierError):  # a third is too late, or alone
+            self._both_looked.wait(5)
+            self._both_looked.abort()
         self.disk.files[path] = data
         return True
 
@@ -179,14 +186,22 @@ class NoWinner(MemoryStorage):
 class Pieces(MemoryStorage):
     """Creates the name first and writes afterwards."""
 
+    def __init__(self, disk: MemoryDisk) -> None:
+        super().__init__(disk)
+        self._piece_was_seen = threading.Event()
+
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        if not super().put_if_absent(path, b""):
+        if not super().put_if_absent(path, data[: len(data) // 2]):
             return False
-        for end in range(0, len(data) + 1, max(len(data) // 8, 1)):
-            self.disk.files[path] = data[:end]
-            time.sleep(0.005)
+        self._piece_was_seen.wait(5)
         self.disk.files[path] = data
         return True
+
+    def read(self, path: str) -> bytes | None:
+        data = super().read(path)
+        if data is not None:
+            self._piece_was_seen.set()
+        return data
 
 
 class Overwrites(MemoryStorage):
