@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 from types import TracebackType
@@ -72,12 +73,12 @@ class S3Server:
     def make_bucket(self) -> str:
         """A new bucket; its name."""
         name = f"bookie-{id(self)}-{next(self._buckets)}"
-        self._filesystem().mkdir(name)
+        self._filesystem.mkdir(name)
         return name
 
     def remove_bucket(self, name: str) -> None:
         """Remove an empty bucket."""
-        self._filesystem().rmdir(name)
+        self._filesystem.rmdir(name)
 
     def fill(self, name: str) -> None:
         """From now on a bucket has no space for another object."""
@@ -93,5 +94,7 @@ class S3Server:
             self._is_running = False
             self._server.stop()
 
+    @functools.cached_property
     def _filesystem(self) -> Any:
+        """Made once: to make a client takes longer than to make a bucket."""
         return fsspec.filesystem("s3", skip_instance_cache=True, **self.storage_options)
