@@ -12,6 +12,7 @@ from spark_bookkeeper.cli.connection import Access, access_options, connected
 from spark_bookkeeper.cli.parameters import LedgerIdType
 from spark_bookkeeper.cli.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.work import no_spark, open_table, report_table, show_report
+from spark_bookkeeper.session import BookKeeper
 
 MOST_ENTRIES = 100
 """Entries of a comparison that a person is shown; programs get them all."""
@@ -38,10 +39,12 @@ def recover(
 ) -> int:
     """Fence, recover and close ledgers; without LEDGER, every one that is not closed.
 
-    Their writers, if they live, are stopped: what they acknowledged is kept.
+    Their writers, if they live, are stopped: what they acknowledged is kept. Who names a LEDGER
+    is not asked.
     """
     wanted = list(dict.fromkeys(ledger_ids)) or None
     with connected(settings, access, with_spark=not no_spark and not dry_run) as bk:
+        _refuse_unknown(bk, wanted)
         table = open_table(settings, report_table)
         if wanted is None and not dry_run and not yes:
             open_ones = [
@@ -52,8 +55,10 @@ def recover(
             for row in open_ones:
                 settings.output.note(f"ledger {row['ledger_id']}: {row['state']}")
             if open_ones:
+                many = len(open_ones) > 1
                 confirm(
-                    f"Fence, recover and close {len(open_ones)} ledgers, stopping their writers?"
+                    f"Fence, recover and close {len(open_ones)} ledger{'s' if many else ''}, "
+                    f"stopping {'their writers' if many else 'its writer'}?"
                 )
         with settings.output.progress("reading ledger metadata") as progress:
             report = bk.recover_ledgers(wanted, dry_run=dry_run, progress=progress.phase)
@@ -84,9 +89,8 @@ def check(
     """Do the bookies hold what the metadata says? Without LEDGER, all ledgers. Changes nothing."""
     wanted = list(dict.fromkeys(ledger_ids)) or None
     with connected(settings, access, with_spark=not no_spark) as bk:
+        _refuse_unknown(bk, wanted)
         table = open_table(settings, report_table)
-        for ledger_id in wanted or ():
-            bk.ledger(ledger_id)  # one that does not exist is a wrong call, not a finding
         with settings.output.progress("checking ledgers", unit="ledgers") as progress:
             report = bk.check_ledgers(wanted, percentage=percentage, progress=progress.phase)
     return show_report(settings, report, table)
@@ -116,9 +120,8 @@ def repair(
     """
     wanted = list(dict.fromkeys(ledger_ids)) or None
     with connected(settings, access, with_spark=not no_spark) as bk:
+        _refuse_unknown(bk, wanted)
         table = open_table(settings, report_table)
-        for ledger_id in wanted or ():
-            bk.ledger(ledger_id)
         with settings.output.progress("repairing ledgers", unit="ledgers") as progress:
             report = bk.repair_ledgers(
                 wanted,
@@ -181,6 +184,16 @@ def diff(settings: Settings, access: Access, ledger_id: int) -> int:
         show,
     )
     return EXIT_LEFT_UNDONE if different else EXIT_DONE
+
+
+def _refuse_unknown(bk: BookKeeper, wanted: Sequence[int] | None) -> None:
+    """A ledger that was named and does not exist is a wrong call; nothing was begun yet.
+
+    Raises:
+        NoSuchLedgerError: for the first of them.
+    """
+    for ledger_id in wanted or ():
+        bk.ledger(ledger_id)
 
 
 def _is_equal(replicas: Mapping[str, Mapping[str, Any]]) -> bool:

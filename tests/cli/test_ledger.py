@@ -178,11 +178,24 @@ def test_recovering_every_open_ledger_asks_first(call_own: Call, numbers: Path) 
     ledger_id = open_ledger(call_own, numbers)
 
     asked = call_own("ledger", "recover", "--no-spark")
+    assert "close 1 ledger, stopping its writer?" in asked.err
     state = call_own("ledger", "show", ledger_id, "--json").json["state"]
     done = call_own("ledger", "recover", "--no-spark", "--yes", "--json")
 
     assert (asked.code, f"ledger {ledger_id}: OPEN" in asked.err, state) == (1, True, "OPEN")
     assert (done.code, done.json["ledgers"]) == (0, 1)
+
+
+@pytest.mark.parametrize("verb", ["recover", "check", "repair"])
+def test_a_ledger_that_was_named_and_is_not_there_is_a_wrong_call(
+    call: Call, numbers: Path, verb: str
+) -> None:
+    ledger_id = open_ledger(call, numbers)
+
+    done = call("ledger", verb, ledger_id, "987654", "--no-spark")
+
+    assert (done.code, "there is no ledger 987654" in done.err, done.out) == (2, True, "")
+    assert call("ledger", "show", ledger_id, "--json").json["state"] == "OPEN"
 
 
 def test_deleting_asks_first_and_may_be_repeated(
