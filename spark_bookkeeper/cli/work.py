@@ -9,7 +9,7 @@ import click
 
 from spark_bookkeeper.cli.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.errors import BookKeeperError
-from spark_bookkeeper.replication.report import CheckReport, Report
+from spark_bookkeeper.replication.report import Report
 
 if TYPE_CHECKING:
     from spark_bookkeeper.spark.report_table import ReportTable
@@ -64,7 +64,17 @@ def _show_rows(settings: Settings, report: Report) -> None:
     if not rows:
         return
     settings.output.table(
-        ["ledger", "entries", "action", "bookie", "target", "copied", "bytes", "status", "reason"],
+        [
+            "ledger",
+            "entry ids",
+            "action",
+            "bookie",
+            "target",
+            "entries",
+            "bytes",
+            "status",
+            "reason",
+        ],
         [
             [
                 row.ledger_id,
@@ -87,14 +97,15 @@ def _show_rows(settings: Settings, report: Report) -> None:
 def _show_summary(settings: Settings, report: Report) -> None:
     counts = "   ".join(f"{status} {count}" for status, count in report.counts.items())
     numbers = report.to_dict()
-    is_plan = report.dry_run and not isinstance(report, CheckReport)
     settings.output.say(
-        f"{report.job}{' (dry run, nothing was changed)' if is_plan else ''}: "
+        f"{report.job}{' (dry run, nothing was changed)' if report.dry_run else ''}: "
         f"{counts or 'nothing to do'}   {numbers['entries']:,} entries, "
         f"{numbers['bytes']:,} bytes, {report.duration_ms / 1000:.1f} s"
     )
     if report.unfinished:
-        settings.output.say(f"{len(report.unfinished)} rows are not as they should be; see reason")
+        count = len(report.unfinished)
+        rows = "1 row is" if count == 1 else f"{count} rows are"
+        settings.output.say(f"{rows} not as {'it' if count == 1 else 'they'} should be; see reason")
 
 
 def _range(first: int | None, last: int | None) -> str | None:

@@ -45,6 +45,15 @@ class CheckWork:
     percentage: int
 
 
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found of one share."""
+
+    row: Row
+    refused: Sequence[EntryId] = ()
+    """Entries that were looked at and not found there as they should be; ascending."""
+
+
 def check_ledgers(
     context: ClientContext,
     runner: Runner,
@@ -77,30 +86,35 @@ def check_ledgers(
     rows = list(runner.run("checking ledgers", work, check_one, progress))
     duration_ms = round((context.runtime.now() - started) * 1000)
     rows.sort(key=lambda row: (row.ledger_id, row.first_entry_id or 0, row.source or ""))
-    return CheckReport("check_ledgers", tuple(rows), True, duration_ms)
+    return CheckReport("check_ledgers", tuple(rows), duration_ms=duration_ms)
 
 
 def check_one(context: ClientContext, work: CheckWork) -> Sequence[Row]:
     """Check one ledger up to its last entry, or up to the LAC while it is open."""
+    return [finding.row for finding in findings(context, work)]
+
+
+def findings(context: ClientContext, work: CheckWork) -> Sequence[Finding]:
+    """The same as ``check_one``, with the entries that are not as they should be."""
     try:
         ledger, found = context.ledger(work.ledger_id)
     except NoSuchLedgerError:
-        return [Row(work.ledger_id, "check", "gone", "the ledger does not exist")]
+        return [Finding(Row(work.ledger_id, "check", "gone", "the ledger does not exist"))]
     except BookKeeperError as error:
-        return [Row(work.ledger_id, "check", "left", error.message)]
-    rows: list[Row] = []
+        return [Finding(Row(work.ledger_id, "check", "left", error.message))]
+    all_found: list[Finding] = []
     for fragment in found.value.fragment_ranges():
         first, last = fragment.first_entry_id, fragment.last_entry_id
         try:
             end = read_last_add_confirmed(context, ledger) if last is None else last
         except BookKeeperError as error:
-            rows.append(Row(work.ledger_id, "check", "left", error.message, first))
+            all_found.append(Finding(Row(work.ledger_id, "check", "left", error.message, first)))
             continue
-        rows += [
+        all_found += [
             _check_share(context, ledger, work, fragment, position, bookie, end)
             for position, bookie in enumerate(fragment.ensemble)
         ]
-    return rows
+    return all_found
 
 
 def _check_share(
@@ -111,17 +125,18 @@ def _check_share(
     position: int,
     bookie: BookieId,
     last: EntryId,
-) -> Row:
+) -> Finding:
     first = fragment.first_entry_id
     runs = entries_at(ledger.metadata.quorum, position, first, last)
     entries = _sample([EntryId(e) for run in runs for e in run], work.percentage)
-    status, reason, size = _look(context, ledger, bookie, entries, first)
+    status, reason, size, refused = _look(context, ledger, bookie, entries, first)
     if reason is not None:
         is_open = fragment.last_entry_id is None
         reason = f"{reason}. {_advice(status, bookie, work.ledger_id, is_open)}"
-    return Row(
+    row = Row(
         work.ledger_id, "check", status, reason, first, last, bookie, None, len(entries), size
     )
+    return Finding(row, refused)
 
 
 def _look(
@@ -130,8 +145,11 @@ def _look(
     bookie: BookieId,
     entries: Sequence[EntryId],
     first: EntryId,
-) -> tuple[str, str | None, int]:
-    """Status, reason and bytes; ``first`` is where the bookie is asked when it owes nothing."""
+) -> tuple[str, str | None, int, Sequence[EntryId]]:
+    """Status, reason, bytes, and the entries that were refused.
+
+    ``first`` is where the bookie is asked when it owes nothing.
+    """
     good: dict[EntryId, Location] = {}
     refused: Refusals = {}
     try:
@@ -145,12 +163,12 @@ def _look(
             found, refused = verify(log, left, index)
             good |= found
         if not refused:
-            return "healthy", None, _bytes(good)
+            return "healthy", None, _bytes(good), ()
         left = sorted(refused)
         # It may have gone away meanwhile, and that says nothing of its entries.
         later = log.locate(left[0])
     except BookieError as error:
-        return "unavailable", error.message, _bytes(good)
+        return "unavailable", error.message, _bytes(good), ()
     lacking = [e for e in left if e not in index and not _is_doubtful(index, e)]
     bad = [e for e in left if e not in lacking]
     lacks = (
@@ -162,10 +180,10 @@ def _look(
         how = "are damaged" if is_damaged else "could not be read"
         reason = f"{len(bad)} of {len(entries)} entries {how}: {shown}"
         reason = f"{reason}. It lacks {lacks}" if lacking else reason
-        return "damaged" if is_damaged else "unreadable", reason, _bytes(good)
+        return "damaged" if is_damaged else "unreadable", reason, _bytes(good), left
     if _may_be_on_its_way(ledger, bookie, lacking[0], later):
-        return "pending", f"lacks {lacks}: they may still be on their way", _bytes(good)
-    return "missing", f"lacks {lacks}", _bytes(good)
+        return "pending", f"lacks {lacks}: they may still be on their way", _bytes(good), left
+    return "missing", f"lacks {lacks}", _bytes(good), left
 
 
 def _bytes(good: Mapping[EntryId, Location]) -> int:

@@ -22,8 +22,7 @@ from spark_bookkeeper.client.throttle import Throttle
 from spark_bookkeeper.errors import BookieError, BookKeeperError, EntryUnreadableError
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange
-from spark_bookkeeper.protocol.underreplication import entries_at
-from spark_bookkeeper.replication.check_ledgers import CheckWork, check_one
+from spark_bookkeeper.replication.check_ledgers import CheckWork, Finding, findings
 from spark_bookkeeper.replication.report import RecoveryReport, Row
 from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
 
@@ -65,15 +64,16 @@ def repair_ledgers(
 
 def repair_one(context: ClientContext, work: RepairWork) -> Sequence[Row]:
     """Repair one ledger; a row for each share that was not as it should be."""
-    found = check_one(context, CheckWork(work.ledger_id, 100))
-    return [_repair(context, work, row) for row in found if row.status != "healthy"]
+    found = findings(context, CheckWork(work.ledger_id, 100))
+    return [_repair(context, work, f) for f in found if f.row.status != "healthy"]
 
 
-def _repair(context: ClientContext, work: RepairWork, finding: Row) -> Row:
-    if finding.status not in FOUND_WRONG:
-        status = "gone" if finding.status == "gone" else "left"
-        return replace(finding, action="copy", status=status)
-    row = replace(finding, action="copy", target=finding.source, bytes=0)
+def _repair(context: ClientContext, work: RepairWork, finding: Finding) -> Row:
+    row = replace(finding.row, action="copy", entries=0, bytes=0)  # so far nothing is copied
+    if row.status not in FOUND_WRONG:
+        return replace(row, status="gone" if row.status == "gone" else "left")
+    row = replace(row, target=row.source)
+    count = len(finding.refused)
     try:
         ledger, found = context.ledger(work.ledger_id)
         fragment = next(
@@ -85,15 +85,16 @@ def _repair(context: ClientContext, work: RepairWork, finding: Row) -> Row:
         if fragment.last_entry_id is None:
             return replace(row, status="left", reason="the ledger is not closed: recover it first")
         if work.dry_run:
-            return replace(row, status="planned")
-        copied = _copy(context, work, ledger, fragment, fragment.ensemble.index(row.source))
+            return replace(row, status="planned", entries=count)
+        position = fragment.ensemble.index(row.source)
+        copied = _copy(context, work, ledger, fragment, position, finding.refused)
     except EntryUnreadableError as error:
         return replace(row, status="unrecoverable", reason=error.message)
     except TargetError as error:
         return replace(row, status="left", reason=error.cause.message)
     except BookKeeperError as error:
         return replace(row, status="left", reason=error.message)
-    return replace(row, status="replicated", reason=None, bytes=copied)
+    return replace(row, status="replicated", reason=None, entries=count, bytes=copied)
 
 
 def _copy(
@@ -102,11 +103,10 @@ def _copy(
     ledger: Ledger,
     fragment: FragmentRange,
     position: int,
+    entries: Sequence[EntryId],
 ) -> int:
     """Copy what the bookie at ``position`` lacks from the others; returns bytes."""
     assert fragment.last_entry_id is not None, "R13: only where the writer cannot be writing"
-    quorum = ledger.metadata.quorum
-    runs = entries_at(quorum, position, fragment.first_entry_id, fragment.last_entry_id)
     sources: dict[int, LedgerLog] = {}
     for other, bookie in enumerate(fragment.ensemble):
         try:
@@ -118,9 +118,9 @@ def _copy(
     return copy_entries(
         context.runtime,
         work.ledger_id,
-        quorum,
+        ledger.metadata.quorum,
         fragment.ensemble,
-        [EntryId(e) for run in runs for e in run],
+        entries,
         sources,
         # Not asked for what it lacks; but its record may tell of another's part, or its part be
         # what another's record tells of.

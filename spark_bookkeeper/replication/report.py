@@ -50,7 +50,10 @@ class Row:
     target: str | None = None
     """The bookie that has, or is to have, the copies."""
     entries: int = 0
+    """Entries that are now as they should be: copied, or closed in; of a plan, that would be. Of
+    a check, those that were looked at."""
     bytes: int = 0
+    """Bytes that were copied, or are closed in; of a check, those that were verified."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class Report:
     job: str
     rows: tuple[Row, ...]
     dry_run: bool = False
+    """Whether it is only a plan. A check changes nothing, and is no plan either: it was done."""
     duration_ms: int = 0
     frame: Callable[[pa.Table], Any] | None = field(default=None, repr=False, compare=False)
     """Turns a table into a DataFrame; given by the session."""

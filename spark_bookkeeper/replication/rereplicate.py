@@ -156,18 +156,8 @@ class _FragmentCopy:
                     log.check()
                     copied = self._copy_to(log, position, lost, entries)
             except EntryUnreadableError as error:
-                row = Row(
-                    self._work.ledger_id,
-                    "copy",
-                    "unrecoverable",
-                    error.message,
-                    first,
-                    self._last,
-                    lost,
-                    None,
-                    len(entries),
-                )
-                return row, None
+                reason = error.message
+                return _done(self._work, self._fragment, "unrecoverable", reason, lost), None
             except TargetError as error:
                 failures[target] = error.cause.message
                 continue

@@ -77,7 +77,7 @@ def test_a_lost_bookie_is_recovered_and_forgotten(
     plan = planned.json
     assert (planned.code, plan["complete"]) == (0, False)
     skipping = call_own("bookie", "recover", lost, "--dry-run", "--skip-open-ledgers")
-    assert (skipping.code, "1 rows are not as they should be" in skipping.out) == (1, True)
+    assert (skipping.code, "1 row is not as it should be" in skipping.out) == (1, True)
     state = call_own("ledger", "show", opened["ledger_id"], "--json").json["state"]
     assert (asked.code, state) == (1, "OPEN")
 

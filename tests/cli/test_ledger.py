@@ -248,6 +248,7 @@ def test_damage_is_named_repaired_and_gone(
     repaired = call("ledger", "repair", ledger_id, "--no-spark", "--json")
     after = call("ledger", "check", ledger_id, "--percentage", 100, "--no-spark", "--json")
 
+    assert [done.json["dry_run"] for done in (found, plan, repaired)] == [False, True, False]
     bad = [row["source"] for row in found.json["rows"] if row["status"] != "healthy"]
     assert (found.code, bad) == (1, [bookie])
     assert (compared.code, compared.json["different"] != []) == (1, True)

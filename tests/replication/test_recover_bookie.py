@@ -381,7 +381,7 @@ def test_a_share_without_a_source_is_unrecoverable_and_says_why(ground: Ground) 
     report = recovered(ground, lost)
 
     (row,) = report.unfinished
-    assert row.status == "unrecoverable"
+    assert (row.status, row.entries, row.bytes) == ("unrecoverable", 0, 0)
     assert "cannot be read from any bookie" in str(row.reason)
     assert lost in ground.context.store.read_ledger(writer.ledger_id).value.bookies()
 

@@ -94,6 +94,8 @@ def test_a_whole_ledger_has_nothing_to_repair_and_so_has_a_repaired_one(ground: 
     first, second = repaired(ground), repaired(ground)
 
     assert (first.counts, second.rows) == ({"replicated": 1}, ())
+    entries = [row.entries for row in first.rows]
+    assert entries == [3], "what was copied is counted, and not what was there"
 
 
 def test_a_dry_run_says_what_a_run_would_do_and_copies_nothing(ground: Ground) -> None:
@@ -103,7 +105,7 @@ def test_a_dry_run_says_what_a_run_would_do_and_copies_nothing(ground: Ground) -
 
     plan = repaired(ground, dry_run=True)
 
-    assert [(row.source, row.status) for row in plan.rows] == [(short, "planned")]
+    assert [(row.source, row.status, row.entries) for row in plan.rows] == [(short, "planned", 2)]
     assert ground.files(short, "copies") == []
     assert not is_whole(ground)
 
@@ -118,6 +120,7 @@ def test_what_is_on_a_lost_bookie_is_left_with_the_reason(ground: Ground) -> Non
 
     assert {(row.source, row.status) for row in report.rows} == {(down, "left"), (wiped, "left")}
     assert all(row.reason for row in report.rows)
+    assert {(row.entries, row.bytes) for row in report.rows} == {(0, 0)}, "nothing was copied"
     assert not report.is_complete
 
 
@@ -129,6 +132,7 @@ def test_an_entry_without_any_good_copy_is_unrecoverable_and_named(ground: Groun
     report = repaired(ground)
 
     assert report.counts == {"unrecoverable": 3}
+    assert {(row.entries, row.bytes) for row in report.rows} == {(0, 0)}
     assert "entry 3" in str(report.rows[0].reason)
 
 
@@ -141,7 +145,7 @@ def test_the_last_fragment_of_an_open_ledger_belongs_to_its_writer(ground: Groun
 
     report = repaired(ground)
 
-    assert [row.status for row in report.rows] == ["left"]
+    assert [(row.status, row.entries, row.bytes) for row in report.rows] == [("left", 0, 0)]
     assert "recover it first" in str(report.rows[0].reason)
     assert ground.files(writer.metadata.last_fragment.ensemble[0], "copies") == []
     writer.close()
