@@ -44,7 +44,7 @@ class ClientConfig:
 
     max_group_bytes: int = 8 * MIB
     """Small appends that may share one slot, in bytes. Larger groups are fewer files and a longer
-    wait for the first append in them. At most ``max_pending_bytes``."""
+    wait for the first append in them. At most ``max_pending_bytes``; no group has 2 GiB."""
 
     max_group_entries: int = 16_384
     """Small appends that may share one slot, as a count of entries."""

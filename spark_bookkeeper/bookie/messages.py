@@ -24,8 +24,18 @@ from spark_bookkeeper.errors import InvalidArgumentError
 
 Int64Array: TypeAlias = npt.NDArray[np.int64]
 
-_MOST_PAYLOAD_BYTES: Final = 2**31 - 1
-"""Offsets of Arrow's type ``binary`` are int32."""
+MOST_ENTRY_BYTES: Final = 2**31 - 2
+"""What one entry can hold, and the payloads of one record together: Arrow counts the bytes of its
+type ``binary`` in int32, and builds no array of more than this."""
+
+
+def check_entry_size(size_bytes: int) -> None:
+    """Raises ``InvalidArgumentError`` for what is too large for one entry."""
+    if size_bytes > MOST_ENTRY_BYTES:
+        raise InvalidArgumentError(
+            f"{size_bytes} bytes do not fit into one entry, which holds less than 2 GiB "
+            f"({MOST_ENTRY_BYTES} bytes); nothing was appended. Append smaller pieces"
+        )
 
 
 def int64s(values: Iterable[int]) -> Int64Array:
@@ -114,7 +124,7 @@ def payload_message(encoding: LedgerEncoding, payloads: Sequence[bytes]) -> pa.B
         )
     ends: Int64Array = np.zeros(len(payloads) + 1, dtype="<i8")
     np.cumsum(int64s(map(len, payloads)), out=ends[1:])
-    if ends[-1] > _MOST_PAYLOAD_BYTES:
+    if ends[-1] > MOST_ENTRY_BYTES:
         raise InvalidArgumentError("one record holds less than 2 GiB of payloads")
     # Not by ``pa.array``, which imports pandas first: half a second in the first append.
     buffers = [None, pa.py_buffer(ends.astype("<i4")), pa.py_buffer(b"".join(payloads))]

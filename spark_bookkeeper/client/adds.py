@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from typing_extensions import assert_never
 
+from spark_bookkeeper.bookie.messages import check_entry_size
 from spark_bookkeeper.client.bulk import BulkPlan, TaskResult, place
 from spark_bookkeeper.client.delivery import Delivery
 from spark_bookkeeper.client.ensemble import change_ensemble, check_open, fenced_error
@@ -121,6 +122,7 @@ class Adds:
     def push_payload(self, payload: bytes, expected: int | None) -> Future[int]:
         """The same for one entry of bytes, which is what must be quick."""
         size = len(payload)
+        check_entry_size(size)
         pending = self._pending
         with self._changed:
             if (  # what ``_admit`` looks at, without the call

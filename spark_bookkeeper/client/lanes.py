@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from spark_bookkeeper.bookie import messages
 from spark_bookkeeper.client.bell import Bell
 from spark_bookkeeper.client.lane import Group, Lane
 from spark_bookkeeper.errors import AppendFailedError, BookKeeperError
@@ -192,9 +193,8 @@ class Lanes:
         if group is not None:
             return group
         confirmed = self._reports.take()
-        run = self._pending.run(
-            lane.next_entry, self._config.max_group_entries, self._config.max_group_bytes
-        )
+        most = min(self._config.max_group_bytes, messages.MOST_ENTRY_BYTES)
+        run = self._pending.run(lane.next_entry, self._config.max_group_entries, most)
         group = Group(self._reports.ledger, self._token, run, confirmed, self._runtime)
         self._groups[group.first] = group
         return group

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from spark_bookkeeper.bookie.messages import check_entry_size
 from spark_bookkeeper.client.columns import check_schema, describe, schema_mismatch
 from spark_bookkeeper.client.pandas_rows import is_pandas, pandas_table
 from spark_bookkeeper.errors import InvalidArgumentError
@@ -51,7 +52,11 @@ def to_table(data: Any, schema: pa.Schema) -> pa.Table:
 
 
 def entry_batches(table: pa.Table, target_bytes: int) -> list[pa.RecordBatch]:
-    """Cut a table into entries of about ``target_bytes``; none for a table without rows."""
+    """Cut a table into entries of about ``target_bytes``; none for a table without rows.
+
+    Raises:
+        InvalidArgumentError: an entry would be too large.
+    """
     if table.num_rows == 0:
         return []
     count = max(1, min(table.num_rows, round(table.nbytes / target_bytes)))
@@ -59,22 +64,34 @@ def entry_batches(table: pa.Table, target_bytes: int) -> list[pa.RecordBatch]:
 
 
 def split_evenly(table: pa.Table, count: int) -> Iterator[pa.RecordBatch]:
-    """``count`` batches of as equal numbers of rows as can be, in order; some may be empty."""
+    """``count`` entries of as equal numbers of rows as can be, in order; some may be empty.
+
+    Raises:
+        InvalidArgumentError: an entry would be too large.
+    """
     start = 0
     for index in range(count):
         stop = (table.num_rows * (index + 1)) // count
-        yield one_batch(table.slice(start, stop - start))
+        rows = table.slice(start, stop - start)
+        check_entry_size(rows.nbytes)
+        yield one_batch(rows)
         start = stop
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:
-    """A table as a single record batch."""
+    """A table of less than 2 GiB as a single record batch."""
     if table.num_rows == 0:
         return pa.RecordBatch.from_arrays(
             [pa.array([], field.type) for field in table.schema], schema=table.schema
         )
-    batches = table.to_batches()
-    return batches[0] if len(batches) == 1 else table.combine_chunks().to_batches()[0]
+    (batch,) = few_batches(table)
+    return batch
+
+
+def few_batches(table: pa.Table) -> list[pa.RecordBatch]:
+    """A table as one record batch, or more where a column is too large for that."""
+    batches: list[pa.RecordBatch] = table.to_batches()
+    return batches if len(batches) == 1 else table.combine_chunks().to_batches()
 
 
 def acks_table(

@@ -210,7 +210,7 @@ def joined(batches: Batches, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         count += batch.num_rows
         size += batch.nbytes
         if size >= _SENT_BYTES or count >= _SENT_ROWS:
-            yield rows.one_batch(pa.Table.from_batches(gathered, schema=schema))
+            yield from rows.few_batches(pa.Table.from_batches(gathered, schema=schema))
             gathered, count, size = [], 0, 0
     if gathered:
-        yield rows.one_batch(pa.Table.from_batches(gathered, schema=schema))
+        yield from rows.few_batches(pa.Table.from_batches(gathered, schema=schema))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.bookie import messages
 from spark_bookkeeper.client import ledgers
 from spark_bookkeeper.client.bell import Bell
 from spark_bookkeeper.client.context import ClientContext
@@ -195,6 +196,63 @@ def test_an_entry_larger_than_the_limit_goes_alone(tmp_path: Path) -> None:
         assert writer.append(b"x" * 50_000) == 0
         assert writer.append(b"") == 1
     assert [len(p) for p in payloads(ground, writer)] == [50_000, 0]
+
+
+TEXT = pa.schema([("text", pa.string())])
+
+
+@pytest.mark.parametrize("target_bytes", [100, 100_000], ids=["as parts", "in a slot"])
+def test_rows_that_are_too_large_for_one_entry_are_refused_and_the_writer_goes_on(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, target_bytes: int
+) -> None:
+    monkeypatch.setattr(messages, "MOST_ENTRY_BYTES", 1000)
+    one = pa.table({"text": ["x" * 2000]}, schema=TEXT)
+    fits = pa.table({"text": ["x" * 900]}, schema=TEXT)
+    chunked = pa.concat_tables([fits, fits])
+    with ledgers.create_ledger(
+        ground.context, USUAL, schema=TEXT, entry_target_bytes=target_bytes
+    ) as writer:
+        for call in (writer.append, writer.append_async):
+            with pytest.raises(InvalidArgumentError, match=r"2\d{3} bytes .*1000 bytes.*nothing"):
+                call(one)
+        if target_bytes > 1000:
+            with pytest.raises(InvalidArgumentError, match="smaller pieces"):
+                writer.append(chunked)
+        assert writer.last_add_pushed == -1
+        assert writer.append(fits) == 0
+        assert writer.metadata.last_fragment.first_entry_id == 0, "no bookie is blamed"
+
+    assert ledgers.open_ledger(ground.context, writer.ledger_id).read_arrow().num_rows == 1
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_bytes_that_are_too_large_for_one_entry_are_refused_and_the_writer_goes_on(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, kind: Callable[[bytes], bytes]
+) -> None:
+    monkeypatch.setattr(messages, "MOST_ENTRY_BYTES", 1000)
+    with ledgers.create_ledger(ground.context, USUAL) as writer:
+        for call in (writer.append, writer.append_async):
+            with pytest.raises(InvalidArgumentError, match=r"1001 bytes .*1000 bytes.*nothing"):
+                call(kind(bytes(1001)))
+        assert writer.last_add_pushed == -1
+        assert writer.append(kind(bytes(1000))) == 0
+
+    assert [len(p) for p in payloads(ground, writer)] == [1000]
+    assert len(writer.metadata.fragments) == 1, "no bookie is blamed"
+
+
+def test_small_entries_share_no_slot_that_is_larger_than_an_entry_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "MOST_ENTRY_BYTES", 1000)
+    ground = Ground(tmp_path, config=ClientConfig(max_group_bytes=100_000))
+    with ledgers.create_ledger(ground.context, USUAL) as writer:
+        gate = Gate("put_if_absent", *writer.metadata.last_fragment.ensemble)
+        ground.before.append(gate)
+        appended = [writer.append_async(b"x" * 400) for _ in range(20)]
+        gate.open()
+        assert [future.result(10) for future in appended] == list(range(20))
+    assert len(writer.metadata.fragments) == 1, "no bookie is blamed"
 
 
 def test_a_future_that_its_holder_cancels_harms_nobody(ground: Ground) -> None:
