@@ -16,7 +16,7 @@ from spark_bookkeeper.cli.work import no_spark, open_table, report_table, show_r
 from spark_bookkeeper.cluster.ownership import ledgers_that_name
 from spark_bookkeeper.errors import BookieError, InvalidArgumentError, VersionConflictError
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
-from spark_bookkeeper.replication.report import RecoveryReport
+from spark_bookkeeper.replication.report import PLANNED, RecoveryReport
 from spark_bookkeeper.session import BookKeeper
 
 GIB = 1 << 30
@@ -147,11 +147,12 @@ def recover(
 def _ask(settings: Settings, plan: RecoveryReport, forgotten: Sequence[str]) -> None:
     """Copying adds and takes nothing away; closing ledgers and forgetting bookies is asked for."""
     opened = sorted({row.ledger_id for row in plan.rows if row.action == "recover"})
-    copies = [row for row in plan.rows if row.action == "copy"]
+    copies = [row for row in plan.rows if row.action == "copy" and row.status == PLANNED]
     if not opened and not forgotten:
         return
     settings.output.note(
-        f"{len(copies)} shares to copy, {sum(row.bytes for row in copies):,} bytes"
+        f"{len(copies)} share{'' if len(copies) == 1 else 's'} to copy, "
+        f"{sum(row.bytes for row in copies):,} bytes"
     )
     if opened:
         settings.output.note(

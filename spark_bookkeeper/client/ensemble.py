@@ -15,7 +15,7 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
-from spark_bookkeeper.protocol.placement import replace_bookies
+from spark_bookkeeper.protocol.placement import members, replace_bookies
 
 
 def change_ensemble(
@@ -45,7 +45,7 @@ def change_ensemble(
         if not positions:
             return None
         alive = context.bookies.registrations()
-        excluded = dict.fromkeys(ensemble, "already in the ensemble") | dict(left)
+        excluded = members(ensemble, alive) | dict(left)
         # Others may have changed earlier fragments, and with them which incarnations are meant.
         current = ledger.with_metadata(old)
         reasons = context.bookies.ineligible(alive, len(positions), current, excluded)

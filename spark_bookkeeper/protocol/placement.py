@@ -50,6 +50,16 @@ def choose(
     return tuple(chosen[:count])
 
 
+def members(ensemble: Collection[BookieId], alive: Collection[BookieId]) -> dict[BookieId, str]:
+    """Why no member of an ensemble can join it, and that it is lost when it is not ``alive``."""
+    return {
+        bookie: "already in the ensemble"
+        if bookie in alive
+        else "in the ensemble, and not registered: down or lost"
+        for bookie in ensemble
+    }
+
+
 def replace_bookies(
     ensemble: tuple[BookieId, ...],
     positions: Collection[int],
@@ -61,7 +71,8 @@ def replace_bookies(
     Raises:
         NotEnoughBookiesError: not every position can be filled.
     """
-    reasons = dict.fromkeys(ensemble, "already in the ensemble") | dict(excluded)
+    alive = {candidate.bookie_id for candidate in candidates}
+    reasons = members(ensemble, alive) | dict(excluded)
     chosen = choose(len(positions), candidates, reasons, "to replace bookies of an ensemble")
     replaced = list(ensemble)
     for position, bookie in zip(sorted(positions), chosen, strict=True):
@@ -76,8 +87,9 @@ def not_enough(
     lines = [f"  {bookie}  usable" for bookie in chosen]
     lines += [f"  {bookie}  {reason}" for bookie, reason in sorted(causes.items())]
     table = "\n".join(lines) or "  (no bookie is registered)"
+    bookies = "1 bookie is" if needed == 1 else f"{needed} bookies are"
     return NotEnoughBookiesError(
-        f"{needed} bookies are needed {purpose}, {len(chosen)} can be used:\n{table}\n"
+        f"{bookies} needed {purpose}, {len(chosen)} can be used:\n{table}\n"
         "start another bookie (`spark-bookkeeper bookie start`), or bring one of these back",
         needed=needed,
         available=len(chosen),

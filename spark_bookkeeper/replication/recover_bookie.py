@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError, NotEnoughBookiesError
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata, LedgerState
@@ -23,6 +24,7 @@ from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_on
 from spark_bookkeeper.replication.report import RecoveryReport, Row
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
+from spark_bookkeeper.replication.targets import Targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,8 @@ def recover_bookie(
     _check(context, wish, registrations, affected)
     rows: list[Row] = []
     if dry_run:
-        rows = [row for i, m in affected.items() for row in _planned(i, m.value, wish)]
+        targets = Targets(context.bookies, registrations, wish.bookies, wish.target)
+        rows = [row for i, m in affected.items() for row in _planned(i, m.value, wish, targets)]
     else:
         opened = [i for i, m in affected.items() if _needs_recovery(m.value, wish)]
         skipped: set[LedgerId] = set()
@@ -198,34 +201,55 @@ def _size_bytes(metadata: LedgerMetadata, fragment: FragmentRange) -> int:
     return round(metadata.length_bytes * share / (metadata.last_entry_id + 1))
 
 
-def _planned(ledger_id: LedgerId, metadata: LedgerMetadata, wish: BookieRecovery) -> Iterable[Row]:
+def _planned(
+    ledger_id: LedgerId, metadata: LedgerMetadata, wish: BookieRecovery, targets: Targets
+) -> Iterable[Row]:
+    """What a run would do, and what it would have to leave, as far as that is known now."""
+    try:
+        ledger = Ledger.of(ledger_id, metadata)
+    except MetadataFormatError as error:
+        yield Row(ledger_id, "copy", "left", error.message)
+        return
+    is_skipped = False
     if _needs_recovery(metadata, wish):
-        if wish.skip_open_ledgers and metadata.state is LedgerState.OPEN:
+        is_skipped = wish.skip_open_ledgers and metadata.state is LedgerState.OPEN
+        if is_skipped:
             yield _open_share(ledger_id, metadata, wish, "skipped: its last fragment is still open")
         else:
             yield Row(ledger_id, "recover", "planned", "fence, recover and close it first")
     size = metadata.length_bytes or 0
     total = (metadata.last_entry_id or 0) + 1
+    taken: dict[int, list[BookieId]] = {}
     for missing in missing_replicas(metadata, wish.bookies):
         fragment = missing.fragment
-        if fragment.last_entry_id is None:
+        first, last = fragment.first_entry_id, fragment.last_entry_id
+        if last is None and is_skipped:
             continue
-        runs = entries_at(
-            metadata.quorum, missing.position, fragment.first_entry_id, fragment.last_entry_id
-        )
-        count = sum(map(len, runs))
+        chosen = taken.setdefault(fragment.index, [])
+        try:
+            chosen.append(targets.choose(ledger, fragment, missing.position, chosen))
+        except NotEnoughBookiesError as error:
+            yield Row(ledger_id, "copy", "left", error.message, first, last, missing.bookie)
+            continue
+        if last is None:
+            continue  # how much there is to copy is known when it is closed
+        count = sum(map(len, entries_at(metadata.quorum, missing.position, first, last)))
         yield Row(
             ledger_id,
             "copy" if count else "metadata",
             "planned",
-            f"{live_copies(metadata.quorum, fragment, wish.bookies)} live copies at the least",
-            fragment.first_entry_id,
-            fragment.last_entry_id,
+            _copies_text(live_copies(metadata.quorum, fragment, wish.bookies)),
+            first,
+            last,
             missing.bookie,
             wish.target,
             count,
             size * count // total if total else 0,
         )
+
+
+def _copies_text(count: int) -> str:
+    return f"{count} live {'copy' if count == 1 else 'copies'} at the least"
 
 
 def _open_share(

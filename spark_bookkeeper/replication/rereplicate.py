@@ -5,7 +5,6 @@ Source: Bookie Ledger Recovery, "The Rereplication process"; SLOT-LOG "Re-replic
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -27,9 +26,9 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
-from spark_bookkeeper.protocol.placement import choose
 from spark_bookkeeper.protocol.underreplication import entries_at
 from spark_bookkeeper.replication.report import Row
+from spark_bookkeeper.replication.targets import Targets
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +89,7 @@ class _FragmentCopy:
         self._last = fragment.last_entry_id
         # The answer to the read of the metadata, just now, came with every change before it.
         self._alive = context.bookies.last_registrations()
+        self._targets = Targets(context.bookies, self._alive, work.lost, work.target)
         self._replaced_by_others: set[str] = set()
         self._throttle = Throttle(context.runtime, work.bytes_per_second)
 
@@ -145,7 +145,9 @@ class _FragmentCopy:
         failures: dict[BookieId, str] = {}
         while True:
             try:
-                target = self._target(position, lost, taken, failures)
+                target = self._targets.choose(
+                    self._ledger, self._fragment, position, taken, failures
+                )
             except NotEnoughBookiesError as error:
                 return _left(self._work, self._fragment, error.message, lost), None
             incarnation = self._alive[target].incarnation
@@ -202,35 +204,6 @@ class _FragmentCopy:
             target,
             self._throttle,
         )
-
-    def _target(
-        self,
-        position: int,
-        lost: BookieId,
-        taken: Sequence[BookieId],
-        failures: Mapping[BookieId, str],
-    ) -> BookieId:
-        """The given target, or a random one that a repeated run finds again.
-
-        Candidates are ordered by a hash of the share and their id: spread evenly like random
-        ones, and the same after a crash, so that copies made before it are used.
-        """
-        bookies = self._context.bookies
-        excluded = dict.fromkeys((*self._fragment.ensemble, *taken), "already in the ensemble")
-        excluded |= dict.fromkeys(self._work.lost, "to be recovered") | dict(failures)
-        if self._work.target is not None:
-            excluded |= {
-                b: f"not the target {self._work.target}"
-                for b in self._alive
-                if b != self._work.target and b not in excluded
-            }
-        reasons = bookies.ineligible(self._alive, 1, self._ledger, excluded)
-        share = f"{self._ledger.key.directory}/{self._fragment.first_entry_id}/{position}"
-        candidates = sorted(
-            bookies.candidates(self._alive),
-            key=lambda c: hashlib.sha256(f"{share}/{c.bookie_id}".encode()).digest(),
-        )
-        return choose(1, candidates, reasons, f"to take the place of {lost}")[0]
 
     def _publish(self, chosen: Mapping[int, tuple[BookieId, str]]) -> str | None:
         """The one CAS of this fragment; returns why it was refused, or ``None``."""

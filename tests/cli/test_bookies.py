@@ -75,7 +75,17 @@ def test_a_lost_bookie_is_recovered_and_forgotten(
     asked = call_own("bookie", "recover", lost, "--no-spark")
     planned = call_own("bookie", "recover", lost, "--dry-run", "--json")
     plan = planned.json
-    assert (planned.code, plan["complete"]) == (0, False)
+    # All five bookies are in the second ledger's ensemble: nobody is left to take the place.
+    statuses = {(row["ledger_id"], row["action"]): row["status"] for row in plan["rows"]}
+    assert (planned.code, plan["complete"], statuses) == (
+        1,
+        False,
+        {
+            (closed, "copy"): "planned",
+            (opened["ledger_id"], "recover"): "planned",
+            (opened["ledger_id"], "copy"): "left",
+        },
+    )
     skipping = call_own("bookie", "recover", lost, "--dry-run", "--skip-open-ledgers")
     assert (skipping.code, "1 row is not as it should be" in skipping.out) == (1, True)
     state = call_own("ledger", "show", opened["ledger_id"], "--json").json["state"]
@@ -87,7 +97,6 @@ def test_a_lost_bookie_is_recovered_and_forgotten(
     assert (done.code, "still count on that bookie" in done.err) == (0, True)
 
     full = call_own("bookie", "recover", lost, "--no-spark", "--yes", "--json")
-    # All five bookies are in the second ledger's ensemble: nobody is left to take the place.
     assert full.code == 1
     assert [row["status"] for row in full.json["rows"] if row["action"] == "copy"] == ["left"]
 

@@ -63,11 +63,15 @@ def with_fragments(ground: Ground, *, close: bool = True) -> LedgerWriter:
 
 
 def recovered(
-    ground: Ground, *lost: str, hooks: tuple[Hook, ...] = (), **wish: object
+    ground: Ground,
+    *lost: str,
+    hooks: tuple[Hook, ...] = (),
+    dry_run: bool = False,
+    **wish: object,
 ) -> RecoveryReport:
     client = ground.client(InlineRuntime(), *hooks)
-    bookies = tuple(BookieId(b) for b in lost)
-    return recover_bookie(client, LocalRunner(client), BookieRecovery(bookies, **wish))  # type: ignore[arg-type]  # any field
+    whole = BookieRecovery(tuple(BookieId(b) for b in lost), **wish)  # type: ignore[arg-type]  # any field
+    return recover_bookie(client, LocalRunner(client), whole, dry_run=dry_run)
 
 
 def assert_whole(ground: Ground, writer: LedgerWriter, *lost: str) -> None:
@@ -407,12 +411,46 @@ def test_without_a_fit_bookie_the_share_is_left_with_a_table(tmp_path: Path) -> 
     lost, *others = writer.metadata.last_fragment.ensemble
     ground.stop(lost, destroy=True)
 
+    plan = recovered(ground, lost, dry_run=True)
     report = recovered(ground, lost)
 
     (row,) = report.unfinished
     assert row.status == "left"
+    assert str(row.reason).startswith(f"1 bookie is needed to take the place of {lost}, 0 can be")
+    assert f"{lost}  to be recovered" in str(row.reason)
     for other in others:
         assert f"{other}  already in the ensemble" in str(row.reason)
+    assert plan.rows == report.rows, "a plan does not promise what the run cannot do"
+
+
+def test_a_plan_gives_a_bookie_to_one_lost_member_of_a_fragment_and_not_to_two(
+    tmp_path: Path,
+) -> None:
+    ground = Ground(tmp_path, bookies=4)
+    writer = written(ground, Quorum(3, 3, 1))
+    one, other, last = writer.metadata.last_fragment.ensemble
+    ground.stop(one, destroy=True)
+    ground.stop(other, destroy=True)
+
+    plan = recovered(ground, one, other, dry_run=True)
+    only_one = recovered(ground, one, dry_run=True, target=None)
+
+    assert sorted(row.status for row in plan.rows) == ["left", "planned"]
+    assert [row.status for row in only_one.rows] == ["planned"]
+    assert f"{last}  already in the ensemble" in str(plan.unfinished[0].reason)
+
+
+def test_who_is_in_the_ensemble_and_down_is_said_to_be_so(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=3)
+    writer = written(ground, Quorum(3, 3, 1))
+    lost, down, up = writer.metadata.last_fragment.ensemble
+    ground.stop(lost, destroy=True)
+    ground.stop(down)
+
+    (row,) = recovered(ground, lost, dry_run=True).rows
+
+    assert f"{down}  in the ensemble, and not registered: down or lost" in str(row.reason)
+    assert f"{up}  already in the ensemble" in str(row.reason)
 
 
 def test_a_target_that_fails_is_passed_over_for_another(tmp_path: Path) -> None:
@@ -443,10 +481,12 @@ def test_a_foreign_ledger_is_left_as_it_is(ground: Ground) -> None:
     store.write_ledger(writer.ledger_id, replace(found.value, custom_metadata={}), found.version)
     ground.stop(lost, destroy=True)
 
+    plan = recovered(ground, lost, dry_run=True)
     report = recovered(ground, lost)
 
-    assert [row.status for row in report.rows] == ["left"]
-    assert "written by another BookKeeper client" in str(report.rows[0].reason)
+    for told in (plan, report):
+        assert [row.status for row in told.rows] == ["left"]
+        assert "written by another BookKeeper client" in str(told.rows[0].reason)
 
 
 # Two at once

@@ -1,0 +1,87 @@
+"""Which bookie takes the place of a lost one in a fragment.
+
+The plan of a dry run and the work itself ask the same question here, so that a plan does not
+promise what the work cannot do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from spark_bookkeeper.client.bookies import Bookies
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.errors import NotEnoughBookiesError
+from spark_bookkeeper.metadata.store import Registration
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.metadata import FragmentRange
+from spark_bookkeeper.protocol.placement import choose, members
+
+
+class Targets:
+    """Chooses among the bookies that are alive.
+
+    Args:
+        lost: bookies that are to be recovered, and never chosen.
+        wanted: the only one that may be chosen; ``None`` is any.
+    """
+
+    def __init__(
+        self,
+        bookies: Bookies,
+        alive: Mapping[BookieId, Registration],
+        lost: Sequence[BookieId],
+        wanted: BookieId | None,
+    ) -> None:
+        self._bookies = bookies
+        self._alive = alive
+        self._lost = lost
+        self._wanted = wanted
+
+    def choose(
+        self,
+        ledger: Ledger,
+        fragment: FragmentRange,
+        position: int,
+        taken: Sequence[BookieId] = (),
+        failures: Mapping[BookieId, str] | None = None,
+    ) -> BookieId:
+        """The given target, or a random one that a repeated run finds again.
+
+        Candidates are ordered by a hash of the share and their id: spread evenly like random
+        ones, and the same after a crash, so that copies made before it are used.
+
+        Args:
+            position: in the fragment's ensemble, of the bookie to be replaced.
+            taken: bookies chosen already for other positions of the fragment.
+            failures: bookies that were tried in vain, with the reason.
+
+        Raises:
+            NotEnoughBookiesError: with every bookie and why it was not chosen.
+        """
+        excluded = members(fragment.ensemble, self._alive)
+        excluded |= dict.fromkeys(taken, "already in the ensemble")
+        excluded |= dict.fromkeys(self._lost, "to be recovered") | dict(failures or {})
+        if self._wanted is not None:
+            excluded |= {
+                b: f"not the target {self._wanted}"
+                for b in self._alive
+                if b != self._wanted and b not in excluded
+            }
+        reasons = self._bookies.ineligible(self._alive, 0, ledger, excluded)
+        share = f"{ledger.key.directory}/{fragment.first_entry_id}/{position}"
+        candidates = sorted(
+            self._bookies.candidates(self._alive),
+            key=lambda c: hashlib.sha256(f"{share}/{c.bookie_id}".encode()).digest(),
+        )
+        purpose = f"to take the place of {fragment.ensemble[position]}"
+        try:
+            return choose(1, candidates, reasons, purpose)[0]
+        except NotEnoughBookiesError:
+            return choose(1, candidates, {**self._unusable, **reasons}, purpose)[0]
+
+    @cached_property
+    def _unusable(self) -> Mapping[BookieId, str]:
+        """Bookies that no fragment could use, those that are down among them; asked once."""
+        return self._bookies.ineligible(self._alive, len(self._alive) + 1)
