@@ -24,6 +24,7 @@ from typing import Any
 
 import spark_bookkeeper
 from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.cluster.java import java_home
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.cluster.local_state import make_directory, write_json
 from spark_bookkeeper.cluster.processes import birth_of
@@ -71,6 +72,7 @@ def start_detached(directory: str | os.PathLike[str], bookies: int = 4) -> Local
     running = status(place)
     if running.is_running:
         return running
+    java_home()  # none on this machine: say so before anything is made
     make_directory(place)
     ready, told = os.pipe()
     package_parent = str(Path(spark_bookkeeper.__file__).parent.parent)

@@ -27,6 +27,7 @@ from spark_bookkeeper.bookie.format import wipe_partition
 from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.client.runtime import Runtime, Task, ThreadRuntime
 from spark_bookkeeper.cluster.agent import BookieAgent
+from spark_bookkeeper.cluster.java import java_home
 from spark_bookkeeper.cluster.leftovers import mark, temporary_directory
 from spark_bookkeeper.cluster.local_state import (
     LocalBookie,
@@ -130,6 +131,7 @@ class LocalCluster:
             BookKeeperError: no bookie could be started at all.
         """
         if self._running is None:
+            java_home()  # none on this machine: say so before anything is made
             running = _Running(self._given, self._wanted, self._config, self._runtime)
             # Also when this object is dropped, and at the interpreter's end.
             finalizer = weakref.finalize(self, running.close)

