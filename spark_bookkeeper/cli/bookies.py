@@ -68,7 +68,8 @@ def show(settings: Settings, access: Access, bookie_id: str) -> int:
         value = _look_at(bk, name)
 
     def present() -> None:
-        facts = {**value, "ledgers": ", ".join(map(str, value["ledgers"])) or "none"}
+        facts = {k: v for k, v in value.items() if k != "ledgers"}
+        facts["ledger ids"] = ", ".join(map(str, value["ledgers"])) or "none"
         settings.output.table(["what", "value"], [[k, str(v)] for k, v in facts.items()])
 
     settings.output.result(value, present)
@@ -124,7 +125,7 @@ def recover(
         table = open_table(settings, report_table)
 
         def work(is_dry: bool) -> RecoveryReport:
-            with settings.output.progress("reading ledger metadata", unit="fragments") as progress:
+            with settings.output.progress("reading ledger metadata") as progress:
                 return bk.recover_bookie(
                     names,
                     target,

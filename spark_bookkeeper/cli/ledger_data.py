@@ -23,7 +23,7 @@ from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
 from spark_bookkeeper.client.columns import check_schema
 from spark_bookkeeper.client.reader import LedgerReader
 from spark_bookkeeper.client.writer import LedgerWriter
-from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.errors import InvalidArgumentError, UnauthorizedError
 
 TABLE_BYTES: Final = 64 << 20
 """About how many bytes of a file's rows are appended at once."""
@@ -154,7 +154,17 @@ def read(
     with connected(settings, access) as bk:
         is_open = bk.ledger(ledger_id).state != "CLOSED"
         opener = bk.open_ledger if recover else bk.open_ledger_no_recovery
-        reader = opener(ledger_id, password.encode())
+        try:
+            reader = opener(ledger_id, password.encode())
+        except UnauthorizedError as error:
+            raise UnauthorizedError(
+                f"the password given for ledger {ledger_id} is not its own; nothing was read or "
+                "changed. Give --password, or set SPARK_BOOKKEEPER_PASSWORD"
+                if password
+                else f"ledger {ledger_id} has a password; nothing was read or changed. Give "
+                "--password, or set SPARK_BOOKKEEPER_PASSWORD",
+                ledger_id=ledger_id,
+            ) from error
         if is_open and not recover:
             settings.output.note(
                 f"ledger {ledger_id} is not closed: reading up to entry "

@@ -203,7 +203,7 @@ class _Lines(Progress):
 
     def line(self, seconds: float) -> str:
         """How far it is after ``seconds``: done, total, rate and time left where they are known."""
-        if not self.done and self.total is None:
+        if not self.done and not self.total:  # not known, or nothing to count
             return f"{self.what}: {seconds:.0f} s so far"
         total = "" if self.total is None else f" of {self.total:,.0f}"
         text = f"{self.what}: {self.done:,.0f}{total}{self._unit} after {seconds:.0f} s"

@@ -76,11 +76,16 @@ def recover_bookie(
             skipped = {i for i in opened if affected[i].value.state is LedgerState.OPEN}
             opened = [i for i in opened if i not in skipped]
         recoveries = [RecoverWork(i, affected[i]) for i in opened]
-        rows += runner.run("recovering open ledgers", recoveries, recover_one, progress)
+        if recoveries:
+            rows += runner.run("recovering open ledgers", recoveries, recover_one, progress)
         again = context.store.read_ledgers(opened)
         affected |= {i: m for i, m in again if m is not None}
-        work = _work(affected, wish, runner.width)
-        rows += runner.run("copying fragments", work, rereplicate_fragment, progress)
+        pieces = _work(affected, wish)
+        if pieces:
+            # The width may be known only when Spark has started, and that takes its time.
+            progress("copying fragments", 0, len(pieces), 0)
+            work = _limited(pieces, wish, runner.width)
+            rows += runner.run("copying fragments", work, rereplicate_fragment, progress)
         rows += [
             _open_share(i, affected[i].value, wish, "skipped: its last fragment is still open")
             for i in skipped
@@ -159,12 +164,9 @@ def _needs_recovery(metadata: LedgerMetadata, wish: BookieRecovery) -> bool:
 
 
 def _work(
-    affected: Mapping[LedgerId, Versioned[LedgerMetadata]], wish: BookieRecovery, width: int
+    affected: Mapping[LedgerId, Versioned[LedgerMetadata]], wish: BookieRecovery
 ) -> Sequence[FragmentWork]:
-    """One piece for each affected fragment, those with the fewest live copies first.
-
-    ``width`` fragments at the most are copied at once; they share the limit.
-    """
+    """One piece for each affected fragment, those with the fewest live copies first."""
     pieces: list[tuple[int, FragmentWork]] = []
     for ledger_id, found in affected.items():
         fragments = {
@@ -184,10 +186,17 @@ def _work(
             )
             pieces.append((live_copies(found.value.quorum, fragment, wish.bookies), piece))
     pieces.sort(key=lambda pair: pair[0])
+    return [piece for _, piece in pieces]
+
+
+def _limited(
+    pieces: Sequence[FragmentWork], wish: BookieRecovery, width: int
+) -> Sequence[FragmentWork]:
+    """The pieces with the limit shared out: ``width`` of them at the most are copied at once."""
     if wish.bytes_per_second is None:
-        return [piece for _, piece in pieces]
-    share = max(1, wish.bytes_per_second // max(1, min(width, len(pieces))))
-    return [replace(piece, bytes_per_second=share) for _, piece in pieces]
+        return pieces
+    share = max(1, wish.bytes_per_second // min(width, len(pieces)))
+    return [replace(piece, bytes_per_second=share) for piece in pieces]
 
 
 def _size_bytes(metadata: LedgerMetadata, fragment: FragmentRange) -> int:

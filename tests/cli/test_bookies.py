@@ -34,6 +34,17 @@ def test_a_bookie_is_shown_with_its_cookie_and_marker(cluster: LocalCluster, cal
     assert told["cookie_instance_id"] == told["marker_instance_id"]
 
 
+def test_the_ledgers_of_a_bookie_are_shown_as_ids_and_not_as_a_number(
+    cluster: LocalCluster, call: Call, numbers: Path
+) -> None:
+    ledger_id = call("ledger", "append", numbers, "-e", 5, "--json").json["ledger_id"]
+
+    shown = call("bookie", "show", cluster.bookie_ids[0]).out
+
+    (line,) = (line for line in shown.splitlines() if "ledger ids" in line)
+    assert str(ledger_id) in line
+
+
 def test_bookies_that_nobody_knows_are_refused(call: Call) -> None:
     shown = call("bookie", "show", "127.0.0.1:9999")
     recovered = call("bookie", "recover", "127.0.0.1:9999", "--no-spark")

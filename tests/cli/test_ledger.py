@@ -278,7 +278,8 @@ def test_wrong_calls_say_what_is_wrong_and_change_nothing(
         "987654": ["ledger", "check", "987654", "--no-spark"],
         "is not a file": ["ledger", "append", tmp_path / "nothing.txt"],
         "takes any file": ["ledger", "append", numbers, "--as", "rows"],
-        "password": ["ledger", "read", secret, "--password", "other"],
+        "is not its own": ["ledger", "read", secret, "--password", "other"],
+        "has a password; nothing was read or changed. Give --password": ["ledger", "read", secret],
         "its last entry is 99": [
             "ledger", "read", secret, "--password", "s3cret", "--last", "200"
         ],

@@ -125,6 +125,8 @@ def test_work_that_nobody_counts_says_how_long_it_has_been_going_on() -> None:
     lines = module._Lines("comparing", None, "")
 
     assert lines.line(9.0) == "comparing: 9 s so far"
+    lines.set(0, 0)
+    assert lines.line(9.0) == "comparing: 9 s so far", "0 of 0 tells nobody anything"
 
 
 def test_a_terminal_without_the_characters_shows_what_it_can(
