@@ -19,7 +19,7 @@ from spark_bookkeeper.client.cutting import cut
 from spark_bookkeeper.client.fetch import Fetcher
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.connection import Connection
-from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.replication.runner import Runner
 from spark_bookkeeper.session import SparkDoor
@@ -27,6 +27,7 @@ from spark_bookkeeper.spark.job import collect, parallelism, task_bar
 from spark_bookkeeper.spark.runner import SparkRunner
 from spark_bookkeeper.spark.schemas import (
     arrow_schema,
+    delivered,
     delivered_schema,
     relabelled,
     spark_schema,
@@ -105,9 +106,15 @@ class SparkFrames(SparkDoor):
         speculative copy of itself, has written files under names that nobody lists (R15).
 
         Raises:
+            InvalidArgumentError: the frame is a stream.
             BookKeeperError: a task could not store its rows anywhere, or they do not fit.
                 Whatever Spark raises for the frame itself goes through as it is.
         """
+        if frame.isStreaming:
+            raise InvalidArgumentError(
+                "the DataFrame is a stream, which has no last row; nothing was appended. Append "
+                "its batches: df.writeStream.foreachBatch(lambda batch, _: writer.append(batch))"
+            )
         described = f"append to ledger {plan.key.ledger_id}"
         # mapInArrow asks for its columns by name, and finds none that has a dot in it or differs
         # from another only in case. Tasks go by position.
@@ -183,16 +190,16 @@ def _read_task(
     roots: dict[Any, str],
 ) -> Task:
     """What a task of a read does: its rows are the numbers of the pieces to read."""
-    delivered = delivered_schema(ledger.schema)
+    schema = delivered_schema(ledger.schema)
 
     def read(batches: Batches) -> Iterator[pa.RecordBatch]:
         context = task_context(connection, roots)
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 scanned = Fetcher(context, ledger, spread=number).scan(*cuts[number])
-                found = (relabelled(piece.batch, delivered) for piece in scanned)
+                found = (delivered(piece.batch, schema) for piece in scanned)
                 try:
-                    yield from joined(found, delivered)
+                    yield from joined(found, schema)
                 except BookKeeperError as error:  # of a task, only the text reaches the driver
                     raise type(error)(error.for_worker(), **error.facts) from error
 

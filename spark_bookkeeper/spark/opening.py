@@ -12,6 +12,7 @@ from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.connection import metadata_uri as given_or_environment
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.spark.frames import SparkFrames
+from spark_bookkeeper.spark.session import check_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,10 +38,11 @@ def connect(
         zk_options: for the ZooKeeper client.
 
     Raises:
-        InvalidArgumentError: no URI, or a wrong one.
+        InvalidArgumentError: no URI, or a wrong one; ``spark`` is no session.
         MetadataUnavailableError: no ZooKeeper answers there.
         NoClusterError: it answers, and holds no BookKeeper cluster.
     """
+    check_session(spark)
     connection = Connection(
         given_or_environment(metadata_uri),
         config or ClientConfig(),
@@ -72,9 +74,11 @@ def local(
         spark: as in ``connect``.
 
     Raises:
+        InvalidArgumentError: ``spark`` is no session.
         MissingRequirementError: no Java on this machine; the text says how to get one.
         MetadataUnavailableError: another process runs the cluster in this directory.
     """
+    check_session(spark)
     cluster = LocalCluster(directory, bookies).start()
     try:
         connection = Connection(cluster.metadata_uri)

@@ -4,6 +4,8 @@ A ledger's schema is what ``mapInArrow`` delivers, with one difference: Spark la
 (``TimestampType``) with the session's time zone, and a ledger always with ``UTC``. The instant
 is the same number of microseconds either way, so nothing is converted and nothing moves when
 sessions have different time zones. ``TimestampNTZType`` has no zone, here as there.
+
+The other way round not every Arrow type has one of Spark's, nor every value of those that have.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import pyarrow as pa
 from spark_bookkeeper.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 
 SPARK_SCHEMA_KEY: Final = b"spark-bookkeeper.spark-schema"
@@ -26,6 +28,10 @@ SPARK_SCHEMA_KEY: Final = b"spark-bookkeeper.spark-schema"
 
 def arrow_schema(schema: Any) -> pa.Schema:
     """A Spark or Arrow schema as an Arrow schema.
+
+    What ``array()`` and ``map()`` make has elements, keys and values of type void that are not
+    null, of which there can be none. Arrow, and so a ledger, has nullable ones instead, and
+    string keys.
 
     Raises:
         InvalidArgumentError: it is neither, or Spark has no Arrow form for a type in it.
@@ -42,15 +48,35 @@ def arrow_schema(schema: Any) -> pa.Schema:
             "StructType (df.schema), a pyarrow.Schema, or None for one column 'payload binary'"
         )
     try:
+        schema = _with_nullable_voids(schema)
         made = to_arrow_schema(schema, timezone="UTC")
         if from_arrow_schema(made) != schema:
             made = made.with_metadata({SPARK_SCHEMA_KEY: schema.json()})
         return made
-    except PySparkException as error:
+    except (PySparkException, pa.ArrowException, ValueError) as error:
         raise InvalidArgumentError(
             f"the schema has a type that Spark cannot hand over as Arrow data: {error}. Cast that "
             f"column first. The schema:\n{schema.treeString()}"
         ) from error
+
+
+def _with_nullable_voids(kind: Any) -> Any:
+    """A Spark type in which whatever is void may be null, and no key is void."""
+    from pyspark.sql import types
+
+    def inner(part: DataType, may_be_null: bool) -> tuple[Any, bool]:
+        return _with_nullable_voids(part), may_be_null or isinstance(part, types.NullType)
+
+    if isinstance(kind, types.StructType):
+        made = [(f.name, *inner(f.dataType, f.nullable), f.metadata) for f in kind.fields]
+        return types.StructType([types.StructField(*field) for field in made])
+    if isinstance(kind, types.ArrayType):
+        return types.ArrayType(*inner(kind.elementType, kind.containsNull))
+    if isinstance(kind, types.MapType):
+        key, is_void = inner(kind.keyType, False)
+        key = types.StringType() if is_void else key
+        return types.MapType(key, *inner(kind.valueType, kind.valueContainsNull))
+    return kind
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -68,13 +94,27 @@ def spark_schema(schema: pa.Schema) -> StructType:
         kept = StructType.fromJson(json.loads(text))
         if to_arrow_schema(kept, timezone="UTC").equals(schema):
             return kept
-    try:
-        return from_arrow_schema(schema)
-    except PySparkException as error:
-        raise InvalidArgumentError(
-            f"the ledger has a column of a type that Spark does not know: {error}. read_arrow() "
-            "and entries() read it"
-        ) from error
+    for field in schema:
+        try:
+            _check_decimals(field.type)
+            from_arrow_schema(pa.schema([field]))
+        except (PySparkException, ValueError) as error:
+            raise InvalidArgumentError(
+                f"column {field.name!r} of the ledger is {field.type}, a type that Spark does not "
+                f"know: {error}. read_arrow() and entries() read it"
+            ) from error
+    return from_arrow_schema(schema)
+
+
+def _check_decimals(kind: pa.DataType) -> None:
+    """Raises ``ValueError`` for a decimal, at any depth, that is none of Spark's."""
+    if pa.types.is_decimal(kind) and not 0 <= kind.scale <= kind.precision <= 38:
+        raise ValueError("its decimals have 1 to 38 digits, and a scale of 0 to as many")
+    if pa.types.is_dictionary(kind):
+        _check_decimals(kind.value_type)
+    elif pa.types.is_nested(kind):
+        for i in range(kind.num_fields):
+            _check_decimals(kind.field(i).type)
 
 
 def delivered_schema(schema: pa.Schema) -> pa.Schema:
@@ -87,32 +127,49 @@ def delivered_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def relabelled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The same rows under a schema that differs in layout, time zone label or nullability.
+    """Rows of Spark under a ledger's schema: other layout, time zone label or nullability.
 
     Raises:
         InvalidArgumentError: a value does not fit, for example a null in a column without nulls.
     """
     if batch.schema.equals(schema, check_metadata=False):
         return batch
-    try:
-        columns = [
-            relabelled_array(column, field.type)
-            for column, field in zip(batch.columns, schema, strict=True)
-        ]
-        made = pa.RecordBatch.from_arrays(columns, schema=schema)
-        for column, field in zip(columns, schema, strict=True):
-            if not field.nullable and column.null_count:
-                raise InvalidArgumentError(
-                    f"column {field.name!r} of the ledger takes no nulls, and the rows have some; "
-                    "nothing was appended"
-                )
-    except (pa.ArrowException, ValueError) as error:
-        if isinstance(error, InvalidArgumentError):
-            raise
-        raise InvalidArgumentError(
-            f"the rows do not fit the ledger's schema: {error}; nothing was appended"
-        ) from error
-    return made
+    columns = []
+    for column, field in zip(batch.columns, schema, strict=True):
+        try:
+            columns.append(relabelled_array(column, field.type))
+        except (pa.ArrowException, ValueError) as error:
+            raise InvalidArgumentError(
+                f"the rows do not fit the ledger's schema: column {field.name!r}: {error}; nothing "
+                "was appended"
+            ) from error
+        if not field.nullable and column.null_count:
+            raise InvalidArgumentError(
+                f"column {field.name!r} of the ledger takes no nulls, and the rows have some; "
+                "nothing was appended"
+            )
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def delivered(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows of a ledger under the schema of ``delivered_schema``, as Spark takes them.
+
+    Raises:
+        InvalidArgumentError: Spark's type has no such value; ``read_arrow`` reads it.
+    """
+    if batch.schema.equals(schema, check_metadata=False):
+        return batch
+    columns = []
+    for column, field in zip(batch.columns, schema, strict=True):
+        try:
+            columns.append(relabelled_array(column, field.type))
+        except (pa.ArrowException, ValueError) as error:
+            raise InvalidArgumentError(
+                f"column {field.name!r} of the ledger is {column.type} and has values that Spark "
+                f"cannot hold as {field.type}: {error}. Spark knows instants and durations to the "
+                "microsecond. read_arrow() and entries() read every value"
+            ) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def relabelled_array(array: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -100,6 +100,19 @@ def spark_session(
         raise
 
 
+def check_session(spark: object) -> None:
+    """Raises ``InvalidArgumentError`` unless it is a Spark session (classic or Connect) or None."""
+    # By name: neither pyspark nor its Connect client is imported to ask.
+    names = [(cls.__name__, cls.__module__) for cls in type(spark).__mro__]
+    if spark is not None and not any(
+        name == "SparkSession" and module.startswith("pyspark.sql.") for name, module in names
+    ):
+        raise InvalidArgumentError(
+            f"spark={spark!r} is not a SparkSession; give one, as sbk.spark_session() makes it, or "
+            "leave it out: then one is started when it is needed"
+        )
+
+
 def _end_starting_jvm(interrupt: KeyboardInterrupt) -> None:
     """End the JVM that pyspark was waiting for, which ignores Ctrl-C.
 

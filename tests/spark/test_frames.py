@@ -296,6 +296,67 @@ def test_a_type_that_spark_cannot_hand_over_is_refused_by_name(
         bk.create_ledger(schema=frame.schema)
 
 
+def test_empty_arrays_and_maps_of_nothing_come_back(bk: sbk.BookKeeper, spark: Any) -> None:
+    frame = spark.range(7).selectExpr(
+        "id", "array() as a", "map() as m", "array(map(), map()) as d", "map('k', array()) as n",
+        "if(id = 3, null, named_struct('a', array(), 'm', map())) as s",
+    )  # fmt: skip
+    with create(bk, (4, 3, 2), frame.schema) as writer:
+        writer.append(frame)
+    read = bk.open_ledger(writer.ledger_id).read()
+
+    assert read.collect() == frame.collect()
+    with create(bk, (3, 3, 2), read.schema) as again:
+        again.append(read)
+    assert bk.open_ledger(again.ledger_id).read().collect() == frame.collect()
+
+
+def test_a_ledger_of_a_type_that_spark_lacks_is_read_as_arrow_alone(bk: sbk.BookKeeper) -> None:
+    exact = pa.array([decimal.Decimal("1500")], pa.decimal128(5, -2))
+    rows = pa.table({"exact": exact})
+    with create(bk, (3, 3, 2), rows.schema) as writer:
+        writer.append(rows)
+    reader = bk.open_ledger(writer.ledger_id)
+
+    with pytest.raises(sbk.InvalidArgumentError, match=r"'exact' .* decimal128\(5, -2\)"):
+        reader.read()
+    assert reader.read_arrow() == rows
+
+
+def test_nanoseconds_that_spark_cannot_hold_are_told_of_the_read(bk: sbk.BookKeeper) -> None:
+    rows = pa.table({"at": pa.array([1], pa.timestamp("ns"))})
+    with create(bk, (3, 3, 2), rows.schema) as writer:
+        writer.append(rows)
+    reader = bk.open_ledger(writer.ledger_id)
+
+    with pytest.raises(Exception, match=r"'at' of the ledger .* microsecond.*read_arrow") as told:
+        reader.read().collect()
+    assert "nothing was appended" not in str(told.value)
+    assert reader.read_arrow() == rows
+
+
+def test_a_stream_is_refused_with_what_appends_its_batches(bk: sbk.BookKeeper, spark: Any) -> None:
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+    with create(bk, (3, 3, 2), stream.schema) as writer:
+        with pytest.raises(sbk.InvalidArgumentError, match="foreachBatch"):
+            writer.append(stream)
+
+        assert writer.last_add_pushed == -1
+        writing = stream.writeStream.foreachBatch(lambda batch, _: writer.append(batch))
+        query = writing.trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(60)
+        finally:
+            query.stop()
+        assert writer.length_bytes > 0
+
+
+@pytest.mark.parametrize("way_in", [sbk.local, sbk.connect], ids=["local", "connect"])
+def test_what_is_no_session_is_refused_before_anything_is_started(way_in: Any) -> None:
+    with pytest.raises(sbk.InvalidArgumentError, match=r"spark=5 .*SparkSession"):
+        way_in(spark=5)
+
+
 def test_empty_partitions_and_empty_frames_make_no_entries(bk: sbk.BookKeeper, spark: Any) -> None:
     with create(bk, (4, 3, 2), spark.range(1).schema) as writer:
         assert writer.append(spark.range(0)) == -1

@@ -11,6 +11,7 @@ import pytest
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.spark.schemas import (
     arrow_schema,
+    delivered,
     delivered_schema,
     relabelled,
     relabelled_array,
@@ -103,9 +104,84 @@ def test_layouts_of_arrow_that_spark_lacks_are_delivered_in_its_own() -> None:
     assert delivered.types == [pa.string(), pa.timestamp("us", "UTC"), pa.timestamp("us")]
 
 
-def test_a_type_that_spark_does_not_know_is_named_with_what_reads_it() -> None:
-    with pytest.raises(InvalidArgumentError, match="read_arrow"):
-        spark_schema(pa.schema([("n", pa.uint64())]))
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.uint64(),
+        pa.decimal256(60, 2),
+        pa.decimal128(5, -2),
+        pa.decimal128(5, 7),
+        pa.list_(pa.decimal256(60, 2)),
+        pa.map_(pa.string(), pa.struct([("d", pa.decimal128(5, -2))])),
+        pa.dictionary(pa.int8(), pa.decimal128(5, -2)),
+    ],
+    ids=str,
+)
+def test_a_type_that_spark_does_not_know_is_named_with_what_reads_it(kind: pa.DataType) -> None:
+    with pytest.raises(InvalidArgumentError, match="read_arrow") as refused:
+        spark_schema(pa.schema([("fine", pa.int64()), ("strange", kind)]))
+
+    assert "'strange'" in str(refused.value)
+    assert str(kind) in str(refused.value)
+
+
+NS = pa.timestamp("ns")
+FINER_THAN_SPARK = [
+    (NS, 1),
+    (pa.timestamp("ns", "Asia/Tokyo"), 1),
+    (pa.timestamp("s"), 1 << 60),
+    (pa.duration("ns"), 1),
+    (pa.list_(NS), [1]),
+    (pa.large_list(NS), [1]),
+    (pa.list_(NS, 1), [1]),
+    (pa.struct([("x", NS)]), {"x": 1}),
+    (pa.map_(pa.string(), NS), [("k", 1)]),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), FINER_THAN_SPARK, ids=str)
+def test_a_value_that_spark_cannot_hold_is_named_with_what_reads_it(
+    kind: pa.DataType, value: Any
+) -> None:
+    batch = pa.record_batch({"fine": pa.array([0]), "at": pa.array([value], kind)})
+
+    with pytest.raises(InvalidArgumentError, match=r"'at'.*microsecond.*read_arrow") as refused:
+        delivered(batch, delivered_schema(batch.schema))
+
+    assert str(kind) in str(refused.value)
+    assert "append" not in str(refused.value)
+
+
+def test_nanoseconds_that_are_whole_microseconds_are_delivered() -> None:
+    batch = pa.record_batch({"at": pa.array([5_000, None], NS)})
+
+    made = delivered(batch, delivered_schema(batch.schema))
+
+    assert made.column("at").cast(pa.int64()).to_pylist() == [5, None]
+
+
+def test_void_values_are_nullable_in_a_ledger_and_no_key_is_void() -> None:
+    from pyspark.sql import types
+
+    void = types.NullType()
+    fields = [
+        types.StructField("a", types.ArrayType(void, False), False, {"comment": "array()"}),
+        types.StructField("m", types.MapType(void, void, False), False),
+        types.StructField("v", void, False),
+    ]
+    inner = types.StructType(fields)
+    schema = types.StructType([*fields, types.StructField("s", types.ArrayType(inner, False))])
+
+    made = arrow_schema(schema)
+
+    assert made.field("a").type.value_field.nullable
+    assert made.field("m").type.key_type == pa.string()
+    assert made.field("m").type.item_field.nullable
+    assert made.field("v").nullable
+    assert made.field("s").type.value_type == pa.struct([made.field(n) for n in ("a", "m", "v")])
+    assert not made.field("a").nullable
+    assert arrow_schema(spark_schema(made)) == made
+    assert spark_schema(made)["a"].metadata == {"comment": "array()"}
 
 
 def test_what_is_no_schema_is_refused() -> None:
