@@ -19,8 +19,9 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.bookie.entry import NewEntry
+from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.bookie.log import LedgerLog
-from spark_bookkeeper.bookie.record import RecordKind, encode_add
+from spark_bookkeeper.bookie.record import RecordKind, encode_add, encode_fence
 from spark_bookkeeper.client import ensemble, ledgers, recovery
 from spark_bookkeeper.client import reader as client_reader
 from spark_bookkeeper.client.bulk import FanOut, write_local
@@ -451,6 +452,71 @@ def a_ledger_made_again_under_an_old_id_is_another_one(directory: Path) -> None:
 @rule("R16", a_ledger_made_again_under_an_old_id_is_another_one)
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ThreadRuntime, "token", lambda self: "0" * 32)
+
+
+# R17
+
+
+def a_listing_that_lags_hides_no_entry_from_a_recovery(directory: Path) -> None:
+    ground = Ground(directory)
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    for i in range(3):
+        writer.append(b"%d" % i)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalStorage, "list", lambda self, directory: [])
+        reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+
+    assert reader.last_add_confirmed == 2, "an acknowledged entry was thought to be absent"
+    assert [entry.payload for entry in reader.entries()] == [b"0", b"1", b"2"]
+    with pytest.raises(LedgerFencedError):
+        writer.append(b"3")
+
+
+@rule("R17_listing", a_listing_that_lags_hides_no_entry_from_a_recovery)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def trusting(self: LedgerLog, occupied: set[int]) -> int:
+        number = max(occupied, default=-1) + 1
+        self.storage.put_if_absent(self.key.slot(number), encode_fence(self.key))
+        return number
+
+    patch.setattr(LedgerLog, "_put_fence", trusting)
+
+
+def metadata_that_was_read_long_ago_is_compared_before_it_counts(directory: Path) -> None:
+    ground = Ground(directory, bookies=5)
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"0")
+    remembered = ground.context.store.read_ledger(writer.ledger_id)
+    for lost in writer.metadata.last_fragment.ensemble[:2]:
+        ground.stop(lost)
+        ground.until(
+            lambda lost=lost: (  # type: ignore[misc]  # the bookie of this turn
+                writer.append(b"x") > 0 and lost not in writer.metadata.last_fragment.ensemble
+            )
+        )
+
+    closed = recover_ledger(ground.client(), writer.ledger_id, remembered).value
+
+    assert closed.last_entry_id == writer.last_add_confirmed
+    assert closed.fragments == writer.metadata.fragments
+
+
+@rule("R17_cache", metadata_that_was_read_long_ago_is_compared_before_it_counts)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def believing(
+        store: LedgerStore,
+        ledger_id: LedgerId,
+        transform: Transform,
+        *,
+        known: Versioned[LedgerMetadata] | None = None,
+    ) -> Versioned[LedgerMetadata]:
+        now = store.read_ledger(ledger_id)
+        old = known if known is not None else now
+        intended = transform(old.value)
+        return old if intended is None else store.write_ledger(ledger_id, intended, now.version)
+
+    patch.setattr(recovery, "update_ledger", believing)
 
 
 @pytest.mark.parametrize("case", RULES, ids=lambda case: case.name)
