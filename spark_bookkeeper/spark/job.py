@@ -10,7 +10,10 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+
+from spark_bookkeeper.spark.waiting import wait_apart
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -59,37 +62,62 @@ def first_line(error: Exception) -> str:
 def collect(frame: DataFrame, description: str, on_tasks: Tasks | None = None) -> list[Row]:
     """Run a DataFrame as a job of that description and return its rows.
 
+    Ctrl-C cancels this job, and no other, before it becomes a ``KeyboardInterrupt``.
+
     Args:
         on_tasks: called every few seconds, perhaps from another thread, until the job ends.
     """
     spark = frame.sparkSession
-    with _described(spark, description) as group:
-        if on_tasks is None:
-            return frame.collect()
-        with _told(spark, on_tasks) if is_connect(spark) else _watched(spark, group, on_tasks):
-            return frame.collect()
+    tag = f"spark-bookkeeper-{uuid.uuid4().hex}"
+
+    def run() -> list[Row]:
+        with _described(spark, description, tag) as group:
+            if on_tasks is None:
+                return frame.collect()
+            with _told(spark, on_tasks) if is_connect(spark) else _watched(spark, group, on_tasks):
+                return frame.collect()
+
+    def cancel() -> None:
+        if is_connect(spark):
+            spark.interruptTag(tag)
+        else:
+            spark.sparkContext.cancelJobsWithTag(tag)
+
+    return wait_apart(run, cancel, partial(_job_thread, spark))
+
+
+def _job_thread(spark: SparkSession, run: Callable[[], None]) -> threading.Thread:
+    """A thread whose jobs have what was set for those of this one: a pool, a group, tags."""
+    from pyspark import InheritableThread
+
+    session = spark if is_connect(spark) else None
+    return InheritableThread(run, session=session, name="spark-bookkeeper-job", daemon=True)
 
 
 @contextmanager
-def _described(spark: SparkSession, description: str) -> Iterator[str]:
-    """Name the jobs of this thread; what was set before stands again afterwards."""
-    group = f"spark-bookkeeper-{uuid.uuid4().hex}"
+def _described(spark: SparkSession, description: str, tag: str) -> Iterator[str]:
+    """Name and tag the jobs of this thread; what was set before stands again afterwards.
+
+    Gives the group of its jobs, where there are groups.
+    """
     if is_connect(spark):
-        spark.addTag(group)
+        spark.addTag(tag)
         try:
-            yield group
+            yield tag
         finally:
-            spark.removeTag(group)
+            spark.removeTag(tag)
         return
     context = spark.sparkContext
     before = {key: context.getLocalProperty(key) for key in (_GROUP, _DESCRIPTION)}
     # A group that was set belongs to whoever may want to cancel it, a notebook for example.
-    group = before[_GROUP] or group
+    group = before[_GROUP] or tag
     context.setLocalProperty(_GROUP, group)
     context.setLocalProperty(_DESCRIPTION, description)
+    context.addJobTag(tag)
     try:
         yield group
     finally:
+        context.removeJobTag(tag)
         for key, value in before.items():
             context.setLocalProperty(key, value)  # type: ignore[arg-type]  # None unsets it
 
@@ -121,7 +149,7 @@ def _watched(spark: SparkSession, group: str, on_tasks: Tasks) -> Iterator[None]
         while not ended.wait(LOOK_SECONDS):
             on_tasks(*_tasks(spark, group, earlier))
 
-    watcher = threading.Thread(target=watch, name="spark-bookkeeper-job", daemon=True)
+    watcher = threading.Thread(target=watch, name="spark-bookkeeper-watch", daemon=True)
     watcher.start()
     try:
         yield

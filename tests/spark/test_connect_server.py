@@ -48,6 +48,16 @@ assert told == sorted(told), told
 assert any(0 < done < of == 8 for done, of in told), told
 spark.range(3).count()
 assert told[-1][1] == 8, "nobody listens any more"
+
+import os, signal, threading
+presser = threading.Timer(4, os.kill, (os.getpid(), signal.SIGINT))
+presser.start()
+try:
+    collect(spark.range(0, 1000, 1, 1000).mapInArrow(slowly, "id long"), "very slow")
+except KeyboardInterrupt:
+    assert spark.range(3).count() == 3, "there is room for others, the job is cancelled"
+else:
+    raise AssertionError("nobody heard Ctrl-C")
 print("all of it")
 spark.stop()
 """

@@ -1,0 +1,99 @@
+"""Ctrl-C while a job runs: it is cancelled, nobody is told of any mishap, and work goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import spark_bookkeeper as sbk
+from spark_bookkeeper.spark.job import collect
+
+pytestmark = pytest.mark.spark
+
+
+def many_rows(spark: Any) -> Any:
+    """Rows that take minutes to make, and hardly any room."""
+    return spark.range(0, 1000, 1, 1000).mapInArrow(_slowly, "id long")
+
+
+def _slowly(batches: Any) -> Any:
+    import time
+
+    for batch in batches:
+        time.sleep(0.3)
+        yield batch
+
+
+def interrupt_when(holds: Callable[[], bool]) -> threading.Thread:
+    """Press Ctrl-C in this process as soon as something holds."""
+
+    def press() -> None:
+        deadline = time.monotonic() + 60.0
+        while not holds():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    return thread
+
+
+def active_tasks(spark: Any) -> int:
+    tracker = spark.sparkContext.statusTracker()
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    return sum(stage.numActiveTasks for stage in stages if stage is not None)
+
+
+def test_an_append_is_cancelled_and_its_writer_takes_the_next_one(
+    spark: Any, bk: sbk.BookKeeper, capfd: pytest.CaptureFixture[str]
+) -> None:
+    frame = many_rows(spark)
+    writer = bk.create_ledger(schema=frame.schema)
+    before = signal.getsignal(signal.SIGINT)
+    presser = interrupt_when(lambda: active_tasks(spark) > 0)
+
+    with pytest.raises(KeyboardInterrupt):
+        writer.append(frame)
+
+    presser.join()
+    assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
+    assert signal.getsignal(signal.SIGINT) is before
+    writer.append(spark.range(3))
+    writer.close()
+    assert bk.open_ledger(writer.ledger_id).read().count() == 3
+    said = capfd.readouterr().err
+    assert "py4j" not in said
+    assert "KeyboardInterrupt" not in said
+
+
+def test_what_was_set_for_the_jobs_of_the_caller_is_set_for_its_job(spark: Any) -> None:
+    context = spark.sparkContext
+    context.setLocalProperty("spark.scheduler.pool", "quick")
+    context.setJobGroup("mine", "what I do")
+    try:
+        rows = collect(spark.range(2).mapInArrow(_pool_and_group, "found string"), "two rows")
+
+        assert {row.found for row in rows} == {"quick mine two rows"}
+        assert context.getLocalProperty("spark.job.description") == "what I do"
+    finally:
+        for name in ("spark.scheduler.pool", "spark.jobGroup.id", "spark.job.description"):
+            context.setLocalProperty(name, None)
+
+
+def _pool_and_group(batches: Any) -> Any:
+    import pyarrow as pa
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    assert task is not None
+    names = ("spark.scheduler.pool", "spark.jobGroup.id", "spark.job.description")
+    found = " ".join(str(task.getLocalProperty(name)) for name in names)
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"found": [found] * batch.num_rows})
