@@ -55,9 +55,14 @@ def arrow_schema(schema: Any) -> pa.Schema:
         return made
     except (PySparkException, pa.ArrowException, ValueError) as error:
         raise InvalidArgumentError(
-            f"the schema has a type that Spark cannot hand over as Arrow data: {error}. Cast that "
-            f"column first. The schema:\n{schema.treeString()}"
+            f"the schema has a type that Spark cannot hand over as Arrow data: "
+            f"{_cause(error)}. Cast that column first. The schema:\n{schema.treeString()}"
         ) from error
+
+
+def _cause(error: Exception) -> str:
+    """What went wrong, as a part of our sentence: Spark ends its own with a period."""
+    return str(error).rstrip(".")
 
 
 def _with_nullable_voids(kind: Any) -> Any:
@@ -101,7 +106,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
         except (PySparkException, ValueError) as error:
             raise InvalidArgumentError(
                 f"column {field.name!r} of the ledger is {field.type}, a type that Spark does not "
-                f"know: {error}. read_arrow() and entries() read it"
+                f"know: {_cause(error)}. read_arrow() and entries() read it"
             ) from error
     return from_arrow_schema(schema)
 
@@ -166,8 +171,8 @@ def delivered(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         except (pa.ArrowException, ValueError) as error:
             raise InvalidArgumentError(
                 f"column {field.name!r} of the ledger is {column.type} and has values that Spark "
-                f"cannot hold as {field.type}: {error}. Spark knows instants and durations to the "
-                "microsecond. read_arrow() and entries() read every value"
+                f"cannot hold as {field.type}: {_cause(error)}. Spark knows instants and durations "
+                "to the microsecond. read_arrow() and entries() read every value"
             ) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
