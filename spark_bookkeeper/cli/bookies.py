@@ -176,7 +176,9 @@ def _delete_cookies(
             continue
         if not report.is_complete or ledgers:
             settings.output.note(
-                f"the cookie of {name} stays: {len(ledgers)} ledgers still count on that bookie"
+                f"the cookie of {name} stays: {len(ledgers)} "
+                f"{'ledger still counts' if len(ledgers) == 1 else 'ledgers still count'} on that "
+                "bookie"
             )
             continue
         try:

@@ -105,7 +105,7 @@ def test_a_lost_bookie_is_recovered_and_forgotten(
     done = call_own(
         "bookie", "recover", lost, "--ledger", closed, "--no-spark", "--yes", "--delete-cookie"
     )
-    assert (done.code, "still count on that bookie" in done.err) == (0, True)
+    assert (done.code, "1 ledger still counts on that bookie" in done.err) == (0, True)
 
     full = call_own("bookie", "recover", lost, "--no-spark", "--yes", "--json")
     assert full.code == 1
