@@ -7,6 +7,7 @@ import warnings
 import pyarrow as pa
 
 from spark_bookkeeper.errors import MissingRequirementError
+from spark_bookkeeper.spark.waiting import wait_apart
 
 _COUNTS = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
 """Whole numbers with gaps, which pandas keeps as floating point."""
@@ -15,9 +16,15 @@ _COUNTS = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
 def flights() -> pa.Table:
     """336,776 rows of 19 columns, in the package's order; gaps are nulls.
 
+    Read apart from the main thread: pandas turns a Ctrl-C that meets it into an error of its own.
+
     Raises:
         MissingRequirementError: the package is not installed; says which extra brings it.
     """
+    return wait_apart(_load)
+
+
+def _load() -> pa.Table:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it finds its data with a module that is deprecated
