@@ -6,11 +6,13 @@ Nothing of Spark is imported before a session is asked for: bytes are written an
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -89,8 +91,11 @@ def spark_session(
     if delta and "delta" not in settings.get("spark.jars", "").lower():
         builder = _with_delta_jars(builder, settings.get("spark.jars.packages", ""))
     try:
-        return builder.getOrCreate()
+        with _no_stacks_of_interrupts():
+            return builder.getOrCreate()
     except Exception as error:
+        if _was_interrupted(error):
+            raise KeyboardInterrupt from error
         # pyspark says only that its JVM ended; why is on stderr, where Ivy wrote it.
         if delta and type(error).__name__ == "PySparkRuntimeError":
             raise MissingRequirementError(_DELTA_HELP) from error
@@ -111,6 +116,28 @@ def check_session(spark: object) -> None:
             f"spark={spark!r} is not a SparkSession; give one, as sbk.spark_session() makes it, or "
             "leave it out: then one is started when it is needed"
         )
+
+
+@contextmanager
+def _no_stacks_of_interrupts() -> Iterator[None]:
+    """py4j logs where an interrupt met it, for nobody: the interrupt itself goes on."""
+
+    def is_told(record: logging.LogRecord) -> bool:
+        return record.exc_info is None or not isinstance(record.exc_info[1], KeyboardInterrupt)
+
+    root = logging.getLogger()  # py4j uses no other for this
+    root.addFilter(is_told)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_told)
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether it came up in py4j while that cleaned up after an interrupt."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _end_starting_jvm(interrupt: KeyboardInterrupt) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -72,6 +73,29 @@ def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind() -> None:
     assert "KeyboardInterrupt" in said
     assert "Exception in thread" not in said
     assert psutil.wait_procs(jvms, timeout=1)[1] == []
+
+
+@pytest.mark.spark
+def test_ctrl_c_that_py4j_turns_into_an_error_of_its_own_stays_what_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from py4j.protocol import Py4JError
+    from pyspark.sql import SparkSession
+
+    def interrupted(_: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            logging.exception("KeyboardInterrupt while sending command.")
+            raise Py4JError("Gateway must be connected to send cancel cmd.")  # noqa: B904
+
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        spark_session("local[1]")
+
+    assert caplog.records == []
 
 
 def is_spark(process: psutil.Process) -> bool:
