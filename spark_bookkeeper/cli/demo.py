@@ -30,6 +30,7 @@ from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import BookieId, parse_ledger_id
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.spark.opening import local
+from spark_bookkeeper.spark.waiting import wait_apart
 
 BOOKIES: Final = 6
 
@@ -227,7 +228,8 @@ class _Story:
         self._say(f"the first ledger ends after row {start:,}; {count:,} rows are left")
         self._say("this process starts Spark as well ...")
         with _stderr_to(log):
-            rest = bk.spark.createDataFrame(source.slice(start))
+            spark = bk.spark
+            rest = wait_apart(lambda: spark.createDataFrame(source.slice(start)))
         with self._output.progress(f"appending a Spark DataFrame of {count:,} rows"):
             with bk.create_ledger(
                 ensemble_size=4,

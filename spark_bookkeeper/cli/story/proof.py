@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from spark_bookkeeper.replication.runner import Progress, no_progress
 from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.spark.job import collect
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ def same_counts(bk: BookKeeper, ledger_ids: Sequence[int], source: pa.Table) -> 
     together = frames[0]
     for frame in frames[1:]:
         together = together.unionAll(frame)
-    found = {row["carrier"]: row["count"] for row in together.groupBy("carrier").count().collect()}
+    counted = collect(together.groupBy("carrier").count(), "count per carrier")
+    found = {row["carrier"]: row["count"] for row in counted}
     wanted = {
         entry["values"]: entry["counts"]
         for entry in pc.value_counts(source.column("carrier").combine_chunks()).to_pylist()
