@@ -122,13 +122,24 @@ class EntryIndex:
             BookieUnavailableError: it may be in a file that is missing or cannot be read.
             InvalidArgumentError: the index does not cover that entry.
         """
+        places = self.places(entry_id)
+        if places:
+            return places[0]
+        self.check_absent(entry_id)
+        return None
+
+    def check_absent(self, entry_id: int) -> None:
+        """Whether an entry that has no place here is certainly not on this bookie.
+
+        Raises:
+            CorruptEntryError: it may be in a file that is damaged.
+            BookieUnavailableError: it may be in a file that is missing or cannot be read.
+            InvalidArgumentError: the index does not cover that entry.
+        """
         if not self.first <= entry_id <= self.last:
             raise InvalidArgumentError(
                 f"this index covers the entries {self.first}..{self.last}, not {entry_id}"
             )
-        places = self.places(entry_id)
-        if places:
-            return places[0]
         for doubt in self.doubts:
             if doubt.first <= entry_id <= doubt.last:
                 kind = CorruptEntryError if doubt.is_corrupt else BookieUnavailableError
@@ -138,26 +149,57 @@ class EntryIndex:
                     bookie_id=self.bookie_id,
                     path=doubt.path,
                 )
-        return None
 
     def first_places(self, entry_ids: Sequence[int]) -> list[Location | None]:
         """Where each of many entries is, as the first of ``places``; ``None`` where there is none.
 
         One search for all: with small entries, looking up one by one is most of a scan.
         """
-        ids, owners, positions = self._table
-        if not len(ids):
-            return [None] * len(entry_ids)
+        is_here, rows = self._first_rows(entry_ids)
+        _, owners, positions = self._table
+        places: list[Location | None] = [None] * len(entry_ids)
+        wanted = np.flatnonzero(is_here)
+        wanted = wanted[np.argsort(owners[rows[wanted]], kind="stable")]
+        starts = np.flatnonzero(np.diff(owners[rows[wanted]], prepend=-1))
+        for of_one in np.split(wanted, starts)[1:]:
+            holding = self.holdings[int(owners[rows[of_one[0]]])]
+            found = holding.record.locations(positions[rows[of_one]], self.key, holding.path)
+            for number, place in zip(of_one.tolist(), found, strict=True):
+                places[number] = place
+        return places
+
+    def lacking(self, entry_ids: Sequence[int]) -> list[int]:
+        """Those of many entries that have no place here; it may be doubtful whether they do."""
+        is_here, _ = self._first_rows(entry_ids)
+        return [entry_ids[number] for number in np.flatnonzero(~is_here).tolist()]
+
+    def messages(self, entry_ids: Sequence[int]) -> tuple[Int64Array, Int64Array]:
+        """For each of many entries a number of its message, and its size; -1 and 0 for no place.
+
+        Entries with the same number share a message.
+        """
+        is_here, rows = self._first_rows(entry_ids)
+        numbers: Int64Array = np.full(len(entry_ids), -1, dtype=np.int64)
+        sizes: Int64Array = np.zeros(len(entry_ids), dtype=np.int64)
+        if is_here.any():
+            rows = rows[is_here]
+            _, owners, positions = self._table
+            records = [holding.record for holding in self.holdings]
+            bases = np.cumsum([0, *(len(record.ids) for record in records)])[owners[rows]]
+            row_counts = np.array([record.row_count for record in records])[owners[rows]]
+            inside = np.where(positions[rows] < row_counts, 0, positions[rows])
+            numbers[is_here] = bases + inside
+            sizes[is_here] = np.concatenate([r.sizes for r in records])[bases + positions[rows]]
+        return numbers, sizes
+
+    def _first_rows(self, entry_ids: Sequence[int]) -> tuple[npt.NDArray[np.bool_], Int64Array]:
+        """Whether each entry is here, and the row of its first place, meaningless if it is not."""
+        ids = self._table[0]
         wanted = np.asarray(entry_ids, dtype=np.int64)
+        if not len(ids):
+            return np.zeros(len(wanted), dtype=np.bool_), np.zeros(len(wanted), dtype=np.int64)
         rows = np.minimum(np.searchsorted(ids, wanted, side="left"), len(ids) - 1)
-        found = (ids[rows] == wanted).tolist()
-        columns = zip(found, owners[rows].tolist(), positions[rows].tolist(), strict=True)
-        return [
-            self.holdings[owner].record.location(position, self.key, self.holdings[owner].path)
-            if is_here
-            else None
-            for is_here, owner, position in columns
-        ]
+        return ids[rows] == wanted, rows
 
     def locations(self) -> Iterator[Location]:
         """Where each entry is that is here, ascending."""

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ import pyarrow as pa
 from typing_extensions import Buffer
 
 from spark_bookkeeper.bookie import framing
-from spark_bookkeeper.bookie.digest import crc
+from spark_bookkeeper.bookie.digest import Digester, crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import (
     NO_ROW,
@@ -53,6 +53,7 @@ from spark_bookkeeper.bookie.schema import (
 )
 from spark_bookkeeper.errors import CorruptEntryError
 from spark_bookkeeper.protocol.ids import NO_ENTRY
+from spark_bookkeeper.protocol.metadata import DigestType
 
 
 class RecordKind(enum.Enum):
@@ -152,30 +153,35 @@ class Record:
         """Digest of the entry at an index in the columns."""
         return self.digests[position * self.digest_width : (position + 1) * self.digest_width]
 
+    @lazy
+    def _ends(self) -> Int64Array:
+        """Where in the columns the record's own entries end, and then those of each part."""
+        counts = [self.inline_count, *(len(part.entry_ids) for part in self.parts)]
+        return np.cumsum(np.array(counts, dtype=np.int64))
+
     def location(self, position: int, key: LedgerKey, path: str) -> Location:
         """Where the entry at an index in the columns is; ``path`` is the record's own."""
-        size = int(self.sizes[position])
-        is_row = position < self.row_count
-        return Location(
-            entry_id=int(self.ids[position]),
-            path=path if position < self.inline_count else key.part(self._part_of(position)),
-            offset=int(self._offsets[position]),
-            extent=self.row_extent if is_row else size,
-            extent_crc32c=self.row_crc32c,
-            row=position if is_row else NO_ROW,
-            size=size,
-            length_after=int(self.lengths[position]),
-            last_add_confirmed=self.last_add_confirmed,
-            digest=self.digest(position),
-        )
+        return next(self.locations(np.array([position]), key, path))
 
-    def _part_of(self, position: int) -> str:
-        at = self.inline_count
-        for part in self.parts:
-            at += len(part.entry_ids)
-            if position < at:
-                return part.ref.name
-        raise AssertionError("the columns hold no more entries than the parts have")
+    def locations(self, positions: Int64Array, key: LedgerKey, path: str) -> Iterator[Location]:
+        """The same for many entries, column by column: there may be thousands of small ones."""
+        paths = [path, *(key.part(part.ref.name) for part in self.parts)]
+        files = self._ends.searchsorted(positions, side="right").tolist()
+        sizes = self.sizes[positions]
+        is_row = positions < self.row_count
+        return map(
+            Location,
+            self.ids[positions].tolist(),
+            (paths[file] for file in files) if self.parts else repeat(path),
+            self._offsets[positions].tolist(),
+            np.where(is_row, self.row_extent, sizes).tolist(),
+            repeat(self.row_crc32c),
+            np.where(is_row, positions, NO_ROW).tolist(),
+            sizes.tolist(),
+            self.lengths[positions].tolist(),
+            repeat(self.last_add_confirmed),
+            map(self.digest, positions.tolist()),
+        )
 
 
 def encode_add(
@@ -259,8 +265,7 @@ def encode_copy(
     ids, lengths = encoded.ids.tolist(), encoded.lengths.tolist()
     identity = sha256(f"{key.directory}\n{tuple(ids)}\n{tuple(lengths)}\n".encode())
     identity.update(encoded.digests)
-    for entry in ordered:
-        identity.update(crc(entry.data).to_bytes(4, "little"))
+    identity.update(Digester(DigestType.CRC32C, b"").digests([entry.data for entry in ordered]))
     for part in parts:
         identity.update(f"{part.ref!r}\n{part.entry_ids}\n{part.lengths_after}\n".encode())
     ids += [entry_id for part in parts for entry_id in part.entry_ids]

@@ -70,8 +70,7 @@ def verify(
             reason = _part(storage, path, part.ref.size_bytes, part.ref.crc32c)
             if reason is not None:
                 damages.append(Damage(path, min(part.entry_ids), max(part.entry_ids), reason))
-        for position in range(len(record.ids)):
-            location = record.location(position, key, holding.path)
+        for location in record.locations(np.arange(len(record.ids)), key, holding.path):
             if not index.first <= location.entry_id <= index.last:
                 continue
             reason = _entry(reader, location)

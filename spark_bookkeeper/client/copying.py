@@ -8,6 +8,9 @@ slot and never disturbs a writer (SLOT-LOG "Copies").
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
 
 from spark_bookkeeper.bookie.entry import NO_ROW, Location, PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.index import EntryIndex
@@ -114,10 +117,9 @@ def copy_entries(
 def _check_found(target: LedgerLog, entries: Sequence[EntryId]) -> None:
     """Whoever looks for the copies finds them. Every file was read back when it was written."""
     try:
-        places = locate(target, entries).first_places(entries)
+        missing = locate(target, entries).lacking(entries)
     except BookKeeperError as error:
         raise TargetError(error) from error
-    missing = [e for e, place in zip(entries, places, strict=True) if place is None]
     if missing:
         raise TargetError(
             BookieUnavailableError(
@@ -208,9 +210,8 @@ class _CopyRun:
 
         def copy(group: Sequence[EntryId]) -> tuple[dict[EntryId, str], int]:
             found, refused = read_verified(source, group, index)
-            if found:
-                self._write([found[entry_id] for entry_id in sorted(found)], ())
-            return refused, sum(entry.size_bytes for entry in found.values())
+            entries = [found[entry_id] for entry_id in sorted(found)]
+            return refused, self._write(entries, ()) if entries else 0
 
         refused: dict[EntryId, str] = {}
         groups = list(_groups(index, entries))
@@ -230,12 +231,15 @@ class _CopyRun:
             done += [entry_id for entry_id in wanted if entry_id not in refused]
         return done
 
-    def _write(self, group: Sequence[StoredEntry], parts: Sequence[PlacedPart]) -> None:
-        self._throttle(sum(entry.size_bytes for entry in group))
+    def _write(self, group: Sequence[StoredEntry], parts: Sequence[PlacedPart]) -> int:
+        """Bytes of the group, when they are durably there."""
+        size = sum(entry.size_bytes for entry in group)
+        self._throttle(size)
         try:
             self._target.write_copy(group, parts)
         except BookKeeperError as error:
             raise TargetError(error) from error
+        return size
 
 
 def _places(path: str, part: PlacedPart) -> Iterator[Location]:
@@ -257,8 +261,7 @@ def _groups(index: EntryIndex, entries: Sequence[EntryId]) -> Iterator[list[Entr
     """
     group: list[EntryId] = []
     size = 0
-    for message in _messages(index, entries):
-        more = sum(message.values())
+    for message, more in _messages(index, entries):
         is_large = max(size, more) > COPY_BYTES // 2
         if group and (is_large or len(group) + len(message) > COPY_ENTRIES):
             yield group
@@ -269,19 +272,18 @@ def _groups(index: EntryIndex, entries: Sequence[EntryId]) -> Iterator[list[Entr
         yield group
 
 
-def _messages(index: EntryIndex, entries: Sequence[EntryId]) -> Iterator[dict[EntryId, int]]:
+def _messages(
+    index: EntryIndex, entries: Sequence[EntryId]
+) -> Iterator[tuple[Sequence[EntryId], int]]:
     """Runs of entries that lie in one message, each with its size."""
-    run: dict[EntryId, int] = {}
-    before: tuple[str, int] | None = None
-    for entry_id, place in zip(entries, index.first_places(entries), strict=True):
-        at = None if place is None else (place.path, place.offset)
-        if run and (at is None or at != before or len(run) == COPY_ENTRIES):
-            yield run
-            run = {}
-        run[entry_id] = 0 if place is None else place.size
-        before = at
-    if run:
-        yield run
+    numbers, sizes = index.messages(entries)
+    is_new = (numbers[1:] != numbers[:-1]) | (numbers[1:] == -1)
+    starts = (np.flatnonzero(is_new) + 1).tolist()
+    sizes_before = [0, *np.cumsum(sizes).tolist()]
+    for start, end in pairwise([0, *starts, len(entries)]):
+        for at in range(start, end, COPY_ENTRIES):
+            until = min(at + COPY_ENTRIES, end)
+            yield entries[at:until], sizes_before[until] - sizes_before[at]
 
 
 def _unreadable(ledger_id: LedgerId, found: Unreadable) -> EntryUnreadableError:

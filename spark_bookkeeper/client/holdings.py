@@ -154,7 +154,7 @@ def _first_places(
             places.append(place)
             continue
         try:
-            index.find(entry_id)
+            index.check_absent(entry_id)
         except BookKeeperError as error:
             refused[entry_id] = error.message
         else:

@@ -162,8 +162,9 @@ class LedgerReader:
 
     def read_arrow(self, first: int = 0, last: int | None = None) -> pa.Table:
         """The rows of the entries ``first .. last`` as one table, in order; see ``entries``."""
-        batches = [entry.batch for entry in self.entries(first, last)]
-        return pa.Table.from_batches(batches, schema=self.schema)
+        start, end = self.check_range(first, last)
+        scanned = Fetcher(self._context, self._ledger).scan(start, end)
+        return pa.Table.from_batches([piece.batch for piece in scanned], schema=self.schema)
 
     def read(self, first: int = 0, last: int | None = None) -> Any:
         """The rows of the entries ``first .. last`` as a Spark DataFrame, in order.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,18 +24,59 @@ def record_of(entry_ids: Sequence[int]) -> Record:
     return decode(data, KEY, ENCODING, bookie_id="127.0.0.1:3181")
 
 
-@given(
-    st.lists(st.sets(st.integers(0, 30), min_size=1), max_size=4),
-    st.lists(st.integers(0, 40), max_size=40),
-)
-def test_many_entries_are_found_where_each_of_them_is(
-    records: list[set[int]], wanted: list[int]
-) -> None:
+records_of_ids = st.lists(st.sets(st.integers(0, 30), min_size=1), max_size=4)
+
+
+def index_of(records: list[set[int]]) -> EntryIndex:
     holdings = tuple(
         Holding(f"slots/{number}", record_of(sorted(ids))) for number, ids in enumerate(records)
     )
-    index = EntryIndex("127.0.0.1:3181", KEY, 0, 40, holdings)
+    return EntryIndex("127.0.0.1:3181", KEY, 0, 40, holdings)
+
+
+@given(records_of_ids, st.lists(st.integers(0, 40), max_size=40))
+def test_many_entries_are_found_where_each_of_them_is(
+    records: list[set[int]], wanted: list[int]
+) -> None:
+    index = index_of(records)
 
     found = index.first_places(wanted)
 
     assert found == [index.find(entry_id) for entry_id in wanted]
+    assert index.lacking(wanted) == [entry_id for entry_id in wanted if entry_id not in index]
+
+
+@given(records_of_ids, st.lists(st.integers(0, 40), max_size=40))
+def test_entries_have_the_same_number_when_they_share_a_message(
+    records: list[set[int]], wanted: list[int]
+) -> None:
+    index = index_of(records)
+    places = index.first_places(wanted)
+
+    numbers, sizes = (column.tolist() for column in index.messages(wanted))
+
+    assert sizes == [0 if place is None else place.size for place in places]
+    assert [number == -1 for number in numbers] == [place is None for place in places]
+    at = {
+        number: (place.path, place.offset)
+        for number, place in zip(numbers, places, strict=True)
+        if place is not None
+    }
+    assert len(set(at.values())) == len(at)
+    for number, place in zip(numbers, places, strict=True):
+        assert place is None or at[number] == (place.path, place.offset)
+
+
+def test_rows_share_their_record_s_message_and_batches_do_not() -> None:
+    batch = pa.record_batch({"payload": pa.array([b"xyz"], pa.binary())})
+    entries = [NewEntry(n, n, payload) for n, payload in enumerate([b"", b"xy", batch, batch])]
+    data = encode_add(KEY, ENCODING, token="t", slot=0, last_add_confirmed=-1, entries=entries)
+    record = decode(data, KEY, ENCODING, bookie_id="127.0.0.1:3181")
+    index = EntryIndex("127.0.0.1:3181", KEY, 0, 9, (Holding("slots/0", record),))
+
+    numbers, sizes = index.messages(range(5))
+
+    assert numbers[0] == numbers[1]
+    assert len({*numbers.tolist()}) == 4
+    assert numbers[4] == -1
+    assert sizes.tolist() == [0, 2, batch.serialize().size, batch.serialize().size, 0]

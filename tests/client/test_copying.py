@@ -12,6 +12,7 @@ from spark_bookkeeper.bookie import record
 from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry, PlacedPart
+from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.memory import Faults, MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.bookie.part import PartEncoder
@@ -86,6 +87,22 @@ def test_a_slot_that_is_copied_whole_is_not_encoded_again(
         b"",
         b"c" * 100,
     ]
+
+
+def test_small_entries_are_not_looked_up_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = formatted(FROM), formatted(TO)
+    slot(source, 0, [b"a", b"b", b"c"], 0)
+    slot(source, 1, [b"d", b"e"], 3)
+
+    def one_by_one(*_: object) -> None:
+        raise AssertionError("there may be hundreds of thousands")
+
+    monkeypatch.setattr(EntryIndex, "places", one_by_one)
+    monkeypatch.setattr(EntryIndex, "find", one_by_one)
+    monkeypatch.setattr(record.Record, "location", one_by_one)
+
+    assert copy(source, target, 5) == 5
+    assert list(target.log().locate(0)) == [0, 1, 2, 3, 4]
 
 
 def test_a_part_of_a_slot_is_encoded_without_the_rest() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.client import ledgers
 from spark_bookkeeper.client.reader import LedgerReader
 from spark_bookkeeper.client.writer import LedgerWriter
@@ -47,6 +48,24 @@ def test_a_range_includes_both_its_ends(ground: Ground) -> None:
     assert payloads(reader, 9, 9) == [b"9"]
     assert [e.entry_id for e in reader.entries()] == list(range(10))
     assert reader.read_arrow(1, 2).to_pydict() == {"payload": [b"1", b"2"]}
+
+
+def test_a_table_is_read_a_message_at_a_time_and_is_in_entry_order(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = [b"%d" % n for n in range(200)]
+    with ledgers.create_ledger(ground.context, Quorum(3, 2, 2)) as writer:
+        for payload in wanted:
+            writer.append_async(payload)
+    reader = ledgers.open_ledger(ground.context, writer.ledger_id)
+
+    def one_by_one(*_: object) -> pa.RecordBatch:
+        raise AssertionError("small entries share a message")
+
+    monkeypatch.setattr(StoredEntry, "batch", one_by_one)
+
+    assert reader.read_arrow().column(0).to_pylist() == wanted
+    assert reader.read_arrow(7, 150).column(0).to_pylist() == wanted[7:151]
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 10), (10, 10), (-1, 3), (5, 4), (11, None)])
