@@ -224,12 +224,12 @@ class _CopyRun:
         self, logs: Sequence[LedgerLog], entries: Sequence[EntryId]
     ) -> list[EntryId]:
         """Copy what one bookie's records tell of from another's files; what was copied."""
-        done: list[EntryId] = []
+        done: dict[EntryId, None] = {}
         for log, index, known in crosswise(logs, entries):
             wanted = [entry_id for entry_id in known if entry_id not in done]
             refused = self._copy_inline(log, index, wanted)
-            done += [entry_id for entry_id in wanted if entry_id not in refused]
-        return done
+            done |= dict.fromkeys(entry_id for entry_id in wanted if entry_id not in refused)
+        return list(done)
 
     def _write(self, group: Sequence[StoredEntry], parts: Sequence[PlacedPart]) -> int:
         """Bytes of the group, when they are durably there."""

@@ -11,6 +11,7 @@ The other way round not every Arrow type has one of Spark's, nor every value of 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -137,23 +138,23 @@ def relabelled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     Raises:
         InvalidArgumentError: a value does not fit, for example a null in a column without nulls.
     """
-    if batch.schema.equals(schema, check_metadata=False):
+
+    def refusal(field: pa.Field, _: pa.DataType, error: Exception) -> str:
+        return (
+            f"the rows do not fit the ledger's schema: column {field.name!r}: {error}; nothing was "
+            "appended"
+        )
+
+    made = _converted(batch, schema, refusal)
+    if made is batch:
         return batch
-    columns = []
-    for column, field in zip(batch.columns, schema, strict=True):
-        try:
-            columns.append(relabelled_array(column, field.type))
-        except (pa.ArrowException, ValueError) as error:
-            raise InvalidArgumentError(
-                f"the rows do not fit the ledger's schema: column {field.name!r}: {error}; nothing "
-                "was appended"
-            ) from error
+    for column, field in zip(made.columns, schema, strict=True):
         if not field.nullable and column.null_count:
             raise InvalidArgumentError(
                 f"column {field.name!r} of the ledger takes no nulls, and the rows have some; "
                 "nothing was appended"
             )
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return made
 
 
 def delivered(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -162,6 +163,23 @@ def delivered(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     Raises:
         InvalidArgumentError: Spark's type has no such value; ``read_arrow`` reads it.
     """
+
+    def refusal(field: pa.Field, kind: pa.DataType, error: Exception) -> str:
+        return (
+            f"column {field.name!r} of the ledger is {kind} and has values that Spark cannot hold "
+            f"as {field.type}: {_cause(error)}. Spark knows instants and durations to the "
+            "microsecond. read_arrow() and entries() read every value"
+        )
+
+    return _converted(batch, schema, refusal)
+
+
+def _converted(
+    batch: pa.RecordBatch,
+    schema: pa.Schema,
+    refusal: Callable[[pa.Field, pa.DataType, Exception], str],
+) -> pa.RecordBatch:
+    """The same rows with the types of a schema; ``refusal`` says what is wrong with a column."""
     if batch.schema.equals(schema, check_metadata=False):
         return batch
     columns = []
@@ -169,11 +187,7 @@ def delivered(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         try:
             columns.append(relabelled_array(column, field.type))
         except (pa.ArrowException, ValueError) as error:
-            raise InvalidArgumentError(
-                f"column {field.name!r} of the ledger is {column.type} and has values that Spark "
-                f"cannot hold as {field.type}: {_cause(error)}. Spark knows instants and durations "
-                "to the microsecond. read_arrow() and entries() read every value"
-            ) from error
+            raise InvalidArgumentError(refusal(field, column.type, error)) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
