@@ -264,27 +264,29 @@ def test_killed_at_ten_random_moments_it_loses_nothing_and_finishes_when_it_is_l
         writers = fill(bk, 150) + fill(bk, 10, is_open=True)
         lost = writers[0].metadata.last_fragment.ensemble[0]
         destroy(bk, lost)
-        landed = 0
+        at_first = affected(bk, lost)
 
         for kill in range(10):
-            left = affected(bk, lost)
+            # Ten jobs together do less than there is, however fast this machine is; so every kill
+            # meets a job at work.
+            before = affected(bk, lost)
+            enough = dice.randint(1, at_first // 20)
             job = submit("recover_bookie", bk.metadata_uri, lost, "--bytes-per-second", 250_000)
             if kill % 2:  # once it has begun to change metadata
-                while job.poll() is None and affected(bk, lost) == left:
-                    time.sleep(0.1)
+                while job.poll() is None and affected(bk, lost) == before:
+                    time.sleep(0.02)
                 moment = dice.uniform(0, 1.5)
             else:  # from before there is a session until it is at work
                 moment = dice.uniform(2, 12)
             deadline = time.monotonic() + moment
-            while job.poll() is None and time.monotonic() < deadline:
+            while time.monotonic() < deadline and before - affected(bk, lost) < enough:
                 time.sleep(0.02)
-            landed += job.poll() is None
+            assert job.poll() is None, (kill, before, affected(bk, lost), finish(job))
             os.killpg(job.pid, signal.SIGKILL)
             job.communicate()
             for writer in dice.sample(writers[:150], 5):
                 assert bk.open_ledger(writer.ledger_id).read_arrow().num_rows == 2_000
-        assert landed == 10, "every kill meets a job at work"
-        assert 0 < affected(bk, lost) < 160, "some of the work was done by jobs that were killed"
+        assert 0 < affected(bk, lost) < at_first, "some of the work was done by killed jobs"
 
         code, stdout, stderr = finish(submit("recover_bookie", bk.metadata_uri, lost, "--json"))
         assert code == 0, stderr
