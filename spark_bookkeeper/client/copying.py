@@ -64,6 +64,8 @@ def copy_entries(
     preference: Sequence[int],
     target: LedgerLog,
     throttle: Throttle = no_throttle,
+    *,
+    is_read_back: bool = False,
 ) -> int:
     """Copy entries of one fragment to a bookie, durably, and read them back.
 
@@ -74,6 +76,8 @@ def copy_entries(
         entries: ascending, at least one.
         sources: a bookie's log for each position that may be read from.
         preference: positions in the order they are asked.
+        is_read_back: what the target has of them was copied and read back just now, by others
+            for the same caller: it is looked up, and not read once more.
 
     Returns:
         bytes of the entries that were copied.
@@ -84,10 +88,13 @@ def copy_entries(
             found when the copy is repeated.
     """
     try:
-        held, _ = verify(target, entries)
+        if is_read_back:
+            wanted = [EntryId(e) for e in locate(target, entries).lacking(entries)]
+        else:
+            held, _ = verify(target, entries)
+            wanted = [e for e in entries if e not in held]
     except BookKeeperError as error:
         raise TargetError(error) from error
-    wanted = [e for e in entries if e not in held]
     reader = Reader(quorum, ensemble, wanted, [p for p in preference if p in sources])
     copied = 0
     while wanted:

@@ -31,9 +31,9 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerState
-from spark_bookkeeper.protocol.underreplication import entries_at
 from spark_bookkeeper.replication.report import CheckReport, Row
 from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
+from spark_bookkeeper.replication.shares import share_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +127,7 @@ def _check_share(
     last: EntryId,
 ) -> Finding:
     first = fragment.first_entry_id
-    runs = entries_at(ledger.metadata.quorum, position, first, last)
-    entries = _sample([EntryId(e) for run in runs for e in run], work.percentage)
+    entries = _sample(share_of(ledger, position, first, last), work.percentage)
     status, reason, size, refused = _look(context, ledger, bookie, entries, first)
     if reason is not None:
         is_open = fragment.last_entry_id is None

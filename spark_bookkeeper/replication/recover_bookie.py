@@ -20,11 +20,20 @@ from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.underreplication import entries_at, live_copies, missing_replicas
+from spark_bookkeeper.replication.pieces import (
+    PIECE_BYTES,
+    PieceWork,
+    copy_piece,
+    pieces_of,
+    told,
+)
 from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_one
 from spark_bookkeeper.replication.report import RecoveryReport, Row
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
 from spark_bookkeeper.replication.targets import Targets
+
+_Copying = FragmentWork | PieceWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,8 @@ class BookieRecovery:
     """Also take data off a bookie that is registered."""
     bytes_per_second: int | None = None
     """Limit on copying, for the whole job; ``None`` is none."""
+    piece_bytes: int = PIECE_BYTES
+    """Fragments of which a bookie has several times as much are copied by several tasks."""
 
 
 def recover_bookie(
@@ -80,12 +91,7 @@ def recover_bookie(
             rows += runner.run("recovering open ledgers", recoveries, recover_one, progress)
         again = context.store.read_ledgers(opened)
         affected |= {i: m for i, m in again if m is not None}
-        pieces = _work(affected, wish)
-        if pieces:
-            # The width may be known only when Spark has started, and that takes its time.
-            progress("copying fragments", 0, len(pieces), 0)
-            work = _limited(pieces, wish, runner.width)
-            rows += runner.run("copying fragments", work, rereplicate_fragment, progress)
+        rows += _copy(context, runner, wish, affected, progress)
         rows += [
             _open_share(i, affected[i].value, wish, "skipped: its last fragment is still open")
             for i in skipped
@@ -93,6 +99,47 @@ def recover_bookie(
     duration_ms = round((context.runtime.now() - started) * 1000)
     rows.sort(key=lambda row: (row.ledger_id, row.first_entry_id or 0, row.source or ""))
     return RecoveryReport("recover_bookie", tuple(rows), dry_run, duration_ms)
+
+
+def _copy(
+    context: ClientContext,
+    runner: Runner,
+    wish: BookieRecovery,
+    affected: Mapping[LedgerId, Versioned[LedgerMetadata]],
+    progress: Progress,
+) -> Iterable[Row]:
+    """The Rereplication process for every affected fragment, those in most danger first."""
+    fragments = _work(affected, wish)
+    if not fragments:
+        return ()
+    alive = context.bookies.last_registrations()
+    targets = Targets(context.bookies, alive, wish.bookies, wish.target)
+    items: list[_Copying] = []
+    pieces: dict[FragmentWork, Sequence[PieceWork]] = {}
+    for work in fragments:
+        metadata = affected[work.ledger_id].value
+        pieces[work] = list(pieces_of(work, metadata, targets, wish.piece_bytes))
+        items += pieces[work] or [work]
+    # The width may be known only when Spark has started, and that takes its time.
+    progress("copying fragments", 0, len(items), 0)
+    rows = list(
+        runner.run("copying fragments", _limited(items, wish, runner.width), _copy_one, progress)
+    )
+    large = told(pieces, rows)
+    if not large:
+        return rows
+    cut = {(work.ledger_id, work.first_entry_id) for work in large}
+    finish = _limited(large, wish, runner.width)
+    return [
+        *(row for row in rows if (row.ledger_id, row.first_entry_id) not in cut),
+        *runner.run("replacing bookies", finish, _copy_one, progress),
+    ]
+
+
+def _copy_one(context: ClientContext, work: _Copying) -> Sequence[Row]:
+    if isinstance(work, PieceWork):
+        return copy_piece(context, work)
+    return rereplicate_fragment(context, work)
 
 
 def _affected(
@@ -189,14 +236,12 @@ def _work(
     return [piece for _, piece in pieces]
 
 
-def _limited(
-    pieces: Sequence[FragmentWork], wish: BookieRecovery, width: int
-) -> Sequence[FragmentWork]:
-    """The pieces with the limit shared out: ``width`` of them at the most are copied at once."""
+def _limited(items: Sequence[_Copying], wish: BookieRecovery, width: int) -> Sequence[_Copying]:
+    """The items with the limit shared out: ``width`` of them at the most are copied at once."""
     if wish.bytes_per_second is None:
-        return pieces
-    share = max(1, wish.bytes_per_second // min(width, len(pieces)))
-    return [replace(piece, bytes_per_second=share) for piece in pieces]
+        return items
+    share = max(1, wish.bytes_per_second // min(width, len(items)))
+    return [replace(item, bytes_per_second=share) for item in items]
 
 
 def _size_bytes(metadata: LedgerMetadata, fragment: FragmentRange) -> int:

@@ -14,17 +14,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.copying import TargetError, copy_entries
-from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.copying import TargetError
 from spark_bookkeeper.client.throttle import Throttle
-from spark_bookkeeper.errors import BookieError, BookKeeperError, EntryUnreadableError
-from spark_bookkeeper.protocol.ids import EntryId, LedgerId
-from spark_bookkeeper.protocol.metadata import FragmentRange
+from spark_bookkeeper.errors import BookKeeperError, EntryUnreadableError
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.check_ledgers import CheckWork, Finding, findings
 from spark_bookkeeper.replication.report import RecoveryReport, Row
 from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
+from spark_bookkeeper.replication.shares import copy_share
 
 FOUND_WRONG = frozenset({"missing", "damaged", "unreadable"})
 """Findings of a check that can be put right in place: a copy more does no harm."""
@@ -86,8 +84,10 @@ def _repair(context: ClientContext, work: RepairWork, finding: Finding) -> Row:
             return replace(row, status="left", reason="the ledger is not closed: recover it first")
         if work.dry_run:
             return replace(row, status="planned", entries=count)
-        position = fragment.ensemble.index(row.source)
-        copied = _copy(context, work, ledger, fragment, position, finding.refused)
+        target = context.bookies.log(BookieId(row.source), ledger)
+        target.check()
+        throttle = Throttle(context.runtime, work.bytes_per_second)
+        copied = copy_share(context, ledger, fragment, finding.refused, target, (), throttle)
     except EntryUnreadableError as error:
         return replace(row, status="unrecoverable", reason=error.message)
     except TargetError as error:
@@ -95,36 +95,3 @@ def _repair(context: ClientContext, work: RepairWork, finding: Finding) -> Row:
     except BookKeeperError as error:
         return replace(row, status="left", reason=error.message)
     return replace(row, status="replicated", reason=None, entries=count, bytes=copied)
-
-
-def _copy(
-    context: ClientContext,
-    work: RepairWork,
-    ledger: Ledger,
-    fragment: FragmentRange,
-    position: int,
-    entries: Sequence[EntryId],
-) -> int:
-    """Copy what the bookie at ``position`` lacks from the others; returns bytes."""
-    assert fragment.last_entry_id is not None, "R13: only where the writer cannot be writing"
-    sources: dict[int, LedgerLog] = {}
-    for other, bookie in enumerate(fragment.ensemble):
-        try:
-            sources[other] = context.bookies.log(bookie, ledger)
-        except BookieError:
-            continue  # said again, with its reason, if an entry cannot be read without it
-    target = context.bookies.log(fragment.ensemble[position], ledger)
-    target.check()
-    return copy_entries(
-        context.runtime,
-        work.ledger_id,
-        ledger.metadata.quorum,
-        fragment.ensemble,
-        entries,
-        sources,
-        # Not asked for what it lacks; but its record may tell of another's part, or its part be
-        # what another's record tells of.
-        [other for other in sorted(sources) if other != position],
-        target,
-        Throttle(context.runtime, work.bytes_per_second),
-    )

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.copying import TargetError, copy_entries
+from spark_bookkeeper.client.copying import TargetError
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
 from spark_bookkeeper.client.throttle import Throttle
 from spark_bookkeeper.errors import (
@@ -26,9 +25,21 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
-from spark_bookkeeper.protocol.underreplication import entries_at
 from spark_bookkeeper.replication.report import Row
+from spark_bookkeeper.replication.shares import copy_share, share_of
 from spark_bookkeeper.replication.targets import Targets
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedAhead:
+    """What others have copied of a share, just now, for the work of its fragment."""
+
+    source: BookieId
+    target: BookieId
+    size_bytes: int
+    """That were copied."""
+    is_whole: bool
+    """Whether all of the share is there and was read back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,7 @@ class FragmentWork:
     bytes_per_second: int | None
     size_bytes: int = 0
     """Of one share, about, where it is known; so work can be shared out."""
+    ahead: tuple[CopiedAhead, ...] = ()
 
 
 def rereplicate_fragment(context: ClientContext, work: FragmentWork) -> Sequence[Row]:
@@ -137,11 +149,9 @@ class _FragmentCopy:
     def _copy(
         self, position: int, lost: BookieId, taken: Sequence[BookieId]
     ) -> tuple[Row, tuple[BookieId, str] | None]:
-        quorum = self._ledger.metadata.quorum
         first = self._fragment.first_entry_id
-        entries = [
-            EntryId(e) for run in entries_at(quorum, position, first, self._last) for e in run
-        ]
+        entries = share_of(self._ledger, position, first, self._last)
+        ahead = next((a for a in self._work.ahead if a.source == lost), None)
         failures: dict[BookieId, str] = {}
         while True:
             try:
@@ -152,11 +162,22 @@ class _FragmentCopy:
                 return _left(self._work, self._fragment, error.message, lost), None
             incarnation = self._alive[target].incarnation
             try:
-                copied = 0
+                copied = ahead.size_bytes if ahead else 0
                 if entries:
                     log = self._context.bookies.log(target, self._ledger, incarnation)
                     log.check()
-                    copied = self._copy_to(log, position, lost, entries)
+                    copied += copy_share(
+                        self._context,
+                        self._ledger,
+                        self._fragment,
+                        entries,
+                        log,
+                        self._work.lost,
+                        self._throttle,
+                        is_read_back=ahead is not None
+                        and ahead.is_whole
+                        and ahead.target == target,
+                    )
             except EntryUnreadableError as error:
                 reason = error.message
                 return _done(self._work, self._fragment, "unrecoverable", reason, lost), None
@@ -180,30 +201,6 @@ class _FragmentCopy:
                 copied,
             )
             return row, (target, incarnation)
-
-    def _copy_to(
-        self, target: LedgerLog, position: int, lost: BookieId, entries: list[EntryId]
-    ) -> int:
-        """Copy from the survivors; the lost bookie's own storage, if it answers, comes last."""
-        sources: dict[int, LedgerLog] = {}
-        ensemble = self._fragment.ensemble
-        for p, bookie in enumerate(ensemble):
-            try:
-                sources[p] = self._context.bookies.log(bookie, self._ledger)
-            except BookieError:
-                continue  # said again, with its reason, if an entry cannot be read without it
-        preference = sorted(sources, key=lambda p: (ensemble[p] in self._work.lost, p))
-        return copy_entries(
-            self._context.runtime,
-            self._work.ledger_id,
-            self._ledger.metadata.quorum,
-            ensemble,
-            entries,
-            sources,
-            preference,
-            target,
-            self._throttle,
-        )
 
     def _publish(self, chosen: Mapping[int, tuple[BookieId, str]]) -> str | None:
         """The one CAS of this fragment; returns why it was refused, or ``None``."""

@@ -87,13 +87,17 @@ class SparkRunner(Runner):
         progress(phase, 0, len(items), 0)
         for start in range(0, len(items), ITEMS_PER_JOB):
             some = items[start : start + ITEMS_PER_JOB]
-            before = done, size
+            before = done, size, _size_bytes(some)
 
             def on_tasks(
-                tasks: int, of: int, before: tuple[int, int] = before, count: int = len(some)
+                tasks: int, of: int, before: tuple[int, int, int] = before, count: int = len(some)
             ) -> None:
+                share = tasks / of if of else 0
                 progress(
-                    phase, before[0] + (count * tasks // of if of else 0), len(items), before[1]
+                    phase,
+                    before[0] + int(count * share),
+                    len(items),
+                    before[1] + int(before[2] * share),  # about, until the rows are there
                 )
 
             found = self._run_job(phase, some, work, on_tasks)
@@ -130,8 +134,13 @@ class SparkRunner(Runner):
 
 def task_count(items: Sequence[Any], cores: int) -> int:
     """How many tasks share these items: one for each core, and more only where it pays."""
-    size = sum(getattr(item, "size_bytes", 0) for item in items)
-    return min(len(items), max(cores, len(items) // ITEMS_PER_TASK, size // BYTES_PER_TASK))
+    by_size = _size_bytes(items) // BYTES_PER_TASK
+    return min(len(items), max(cores, len(items) // ITEMS_PER_TASK, by_size))
+
+
+def _size_bytes(items: Sequence[Any]) -> int:
+    """About, of those that say it."""
+    return sum(getattr(item, "size_bytes", 0) for item in items)
 
 
 def _task(

@@ -19,6 +19,7 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
+from spark_bookkeeper.replication.pieces import PIECE_BYTES
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
@@ -570,11 +571,12 @@ def test_two_who_copy_a_part_to_one_bookie_at_once_both_succeed(tmp_path: Path) 
 # Killed anywhere
 
 
-@pytest.mark.parametrize("kind", ["closed", "open", "striped"])
+@pytest.mark.parametrize("kind", ["closed", "open", "striped", "in pieces"])
 def test_killed_at_any_operation_and_run_again_it_finishes_and_repeats_no_finished_work(
     tmp_path: Path, kind: str
 ) -> None:
     quorum = Quorum(4, 3, 2) if kind == "striped" else USUAL
+    piece_bytes = 2 if kind == "in pieces" else PIECE_BYTES
     kills = 0
     for number in range(0, 10_000, 5):
         directory = tmp_path / str(number)
@@ -583,7 +585,7 @@ def test_killed_at_any_operation_and_run_again_it_finishes_and_repeats_no_finish
         lost = writers[0].metadata.last_fragment.ensemble[0]
         ground.stop(lost, destroy=True)
         try:
-            recovered(ground, lost, hooks=(KillAt(number),))
+            recovered(ground, lost, hooks=(KillAt(number),), piece_bytes=piece_bytes)
         except Killed:
             kills += 1
         else:
@@ -596,7 +598,7 @@ def test_killed_at_any_operation_and_run_again_it_finishes_and_repeats_no_finish
         copies = {p for b in ground.bookie_ids for p in ground.files(b, "copies")}
         ground.forget()
 
-        report = recovered(ground, lost)
+        report = recovered(ground, lost, piece_bytes=piece_bytes)
 
         assert report.is_complete
         assert not {row.ledger_id for row in report.rows} & set(finished)

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import pyarrow as pa
 
@@ -51,6 +51,9 @@ QUORUMS = (
     Quorum(1, 1, 1),
 )
 """Sizes to draw from: the usual one more often, striped and unstriped, Qa = Qw and Qa = 1."""
+
+PIECE_BYTES: Final = 64
+"""Of re-replication: small enough that some fragments are copied in pieces, and some are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +304,7 @@ class _Lifetime:
         if not bookies:
             bookies = [self._world.dice.choice(self._cluster.bookies)]
         context = self._cluster.context(actor, self._config)
-        wish = BookieRecovery(tuple(bookies), even_if_alive=True)
+        wish = BookieRecovery(tuple(bookies), even_if_alive=True, piece_bytes=PIECE_BYTES)
         try:
             report = recover_bookie(context, LocalRunner(context), wish)
         except BookKeeperError as error:
@@ -322,7 +325,7 @@ class _Lifetime:
         """Nothing fails any more: every share of every lost bookie must be made again."""
         context = self._cluster.context(actor, self._config)
         bookies = self._cluster.lost_bookies()
-        wish = BookieRecovery(tuple(bookies), even_if_alive=True)
+        wish = BookieRecovery(tuple(bookies), even_if_alive=True, piece_bytes=PIECE_BYTES)
         report = recover_bookie(context, LocalRunner(context), wish)
         left = [row for row in report.rows if row.status in ("left", "unrecoverable")]
         if left:

@@ -1,0 +1,182 @@
+"""Large shares, copied ahead in pieces by many tasks.
+
+One task could copy a fragment of any size, but alone, while the others have nothing to do and
+nobody sees how far it is. So a large fragment is cut by entry ids, from the metadata alone, and
+its pieces are work like any other. When all of them are copied and read back, the fragment's own
+work finds its copies, reads nothing again, and changes the metadata. When one of them is not, the
+fragment's own work does what is left, as if there had been no pieces.
+
+Source: Bookie Ledger Recovery, "The Rereplication process"; SLOT-LOG "Re-replicate", "Copies".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.copying import TargetError
+from spark_bookkeeper.client.holdings import locate
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.throttle import Throttle
+from spark_bookkeeper.errors import (
+    BookieError,
+    EntryUnreadableError,
+    MetadataFormatError,
+    NotEnoughBookiesError,
+)
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
+from spark_bookkeeper.replication.report import Row
+from spark_bookkeeper.replication.rereplicate import CopiedAhead, FragmentWork
+from spark_bookkeeper.replication.shares import copy_share, share_of, sources_of
+from spark_bookkeeper.replication.targets import Targets
+
+PIECE_BYTES: Final = 256 << 20
+"""About the size of a piece. A share that is smaller than two of them is not cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class PieceWork:
+    """Copy a range of a share to its new bookie, and leave the metadata as it is. Picklable."""
+
+    action: ClassVar[str] = "copy"
+    ledger_id: LedgerId
+    first_entry_id: EntryId
+    """Of the fragment."""
+    source: BookieId
+    """Whose share it is."""
+    start: EntryId
+    end: EntryId
+    """What to copy of the share, both ends included."""
+    target: BookieId
+    lost: tuple[BookieId, ...]
+    bytes_per_second: int | None
+    size_bytes: int
+
+
+def pieces_of(
+    work: FragmentWork,
+    metadata: LedgerMetadata,
+    targets: Targets,
+    piece_bytes: int = PIECE_BYTES,
+) -> Iterator[PieceWork]:
+    """The pieces of all lost shares of a fragment; none when it is not large.
+
+    Targets are those that the fragment's own work will choose.
+    """
+    first = work.first_entry_id
+    fragment = next(f for f in metadata.fragment_ranges() if f.first_entry_id == first)
+    entries = 0 if fragment.last_entry_id is None else fragment.last_entry_id - first + 1
+    count = min(work.size_bytes // piece_bytes, entries)
+    if count < 2:
+        return
+    try:
+        ledger = Ledger.of(work.ledger_id, metadata)
+    except MetadataFormatError:
+        return  # the fragment's own work says so
+    taken: list[BookieId] = []
+    for position, bookie in enumerate(fragment.ensemble):
+        if bookie not in work.lost:
+            continue
+        try:
+            target = targets.choose(ledger, fragment, position, taken)
+        except NotEnoughBookiesError:
+            return  # the fragment's own work says so
+        taken.append(target)
+        for number in range(count):
+            yield PieceWork(
+                work.ledger_id,
+                first,
+                bookie,
+                EntryId(first + entries * number // count),
+                EntryId(first + entries * (number + 1) // count - 1),
+                target,
+                work.lost,
+                work.bytes_per_second,
+                work.size_bytes // count,
+            )
+
+
+def copy_piece(context: ClientContext, work: PieceWork) -> Sequence[Row]:
+    """Copy one piece and read it back. Its row is for the fragment's own work (``told``)."""
+    row = Row(
+        work.ledger_id,
+        work.action,
+        "replicated",
+        first_entry_id=work.first_entry_id,
+        source=work.source,
+        target=work.target,
+    )
+    ledger, found = context.ledger(work.ledger_id)
+    fragments = found.value.fragment_ranges()
+    fragment = next((f for f in fragments if f.first_entry_id == work.first_entry_id), None)
+    last = fragment.last_entry_id if fragment else None
+    if fragment is None or last is None or work.source not in fragment.ensemble:
+        return [replace(row, status="left", reason="the fragment was changed meanwhile")]
+    registration = context.bookies.last_registrations().get(work.target)
+    if registration is None:
+        return [replace(row, status="left", reason=f"{work.target} is gone meanwhile")]
+    entries = _owned(context, ledger, fragment, last, work)
+    if not entries:
+        return [row]
+    try:
+        target = context.bookies.log(work.target, ledger, registration.incarnation)
+        target.check()
+        throttle = Throttle(context.runtime, work.bytes_per_second)
+        size = copy_share(context, ledger, fragment, entries, target, work.lost, throttle)
+    except EntryUnreadableError as error:
+        return [replace(row, status="left", reason=error.message)]
+    except TargetError as error:
+        return [replace(row, status="left", reason=error.cause.message)]
+    return [replace(row, entries=len(entries), bytes=size)]
+
+
+def _owned(
+    context: ClientContext,
+    ledger: Ledger,
+    fragment: FragmentRange,
+    last: EntryId,
+    work: PieceWork,
+) -> Sequence[EntryId]:
+    """The entries of a piece. Parts are copied whole, by the piece in which they begin."""
+    quorum = ledger.metadata.quorum
+    position = fragment.ensemble.index(work.source)
+    of_fragment = range(fragment.first_entry_id, last + 1)
+    entries = set(share_of(ledger, position, work.start, work.end))
+    for log in sources_of(context, ledger, fragment).values():
+        try:
+            index = locate(log, [work.start, work.end])
+        except BookieError:
+            continue
+        for part in (part for holding in index.holdings for part in holding.record.parts):
+            ids = [EntryId(e) for e in part.entry_ids if e in of_fragment]
+            inside = [e for e in ids if quorum.holds(position, e)]
+            if inside and inside[0] < work.start:
+                entries.difference_update(inside)
+            elif inside and inside[0] <= work.end:
+                entries.update(inside)
+    return sorted(entries)
+
+
+def told(
+    pieces: Mapping[FragmentWork, Sequence[PieceWork]], rows: Iterable[Row]
+) -> Sequence[FragmentWork]:
+    """The own work of the fragments that were cut, told what their pieces came to."""
+    of_fragment: dict[tuple[int, int | None], list[Row]] = {}
+    for row in rows:
+        of_fragment.setdefault((row.ledger_id, row.first_entry_id), []).append(row)
+    found: list[FragmentWork] = []
+    for work, cut in pieces.items():
+        told = of_fragment[work.ledger_id, work.first_entry_id]
+        is_whole = all(row.status == "replicated" for row in told)
+        ahead = [
+            CopiedAhead(
+                source, target, sum(row.bytes for row in told if row.source == source), is_whole
+            )
+            for source, target in dict.fromkeys((piece.source, piece.target) for piece in cut)
+        ]
+        if ahead:
+            found.append(replace(work, ahead=tuple(ahead), size_bytes=0))
+    return found

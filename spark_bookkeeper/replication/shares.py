@@ -1,0 +1,74 @@
+"""A bookie's share of a fragment, copied to a bookie from all that can tell of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.copying import Throttle, copy_entries
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.errors import BookieError
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.protocol.metadata import FragmentRange
+from spark_bookkeeper.protocol.underreplication import entries_at
+
+
+def share_of(ledger: Ledger, position: int, first: EntryId, last: EntryId) -> Sequence[EntryId]:
+    """The entries ``first .. last`` that are striped to a position, ascending."""
+    runs = entries_at(ledger.metadata.quorum, position, first, last)
+    return [EntryId(entry_id) for run in runs for entry_id in run]
+
+
+def sources_of(
+    context: ClientContext, ledger: Ledger, fragment: FragmentRange
+) -> dict[int, LedgerLog]:
+    """The logs of the fragment's bookies that can be asked, each by its position."""
+    found: dict[int, LedgerLog] = {}
+    for position, bookie in enumerate(fragment.ensemble):
+        try:
+            found[position] = context.bookies.log(bookie, ledger)
+        except BookieError:
+            continue  # said again, with its reason, if an entry cannot be read without it
+    return found
+
+
+def copy_share(
+    context: ClientContext,
+    ledger: Ledger,
+    fragment: FragmentRange,
+    entries: Sequence[EntryId],
+    target: LedgerLog,
+    last_resort: Collection[BookieId],
+    throttle: Throttle,
+    *,
+    is_read_back: bool = False,
+) -> int:
+    """Copy entries of a fragment to a bookie, durably, and read them back; returns bytes.
+
+    The target itself is not asked for what it lacks; but its records may tell of another's part,
+    or its part be what another's record tells of.
+
+    Args:
+        entries: ascending, at least one.
+        last_resort: bookies that are asked when no other can deliver an entry.
+        is_read_back: what the target has of them was read back just now by whoever copied it.
+
+    Raises:
+        EntryUnreadableError, TargetError: as ``copy_entries``.
+    """
+    sources = sources_of(context, ledger, fragment)
+    ensemble = fragment.ensemble
+    preference = sorted(sources, key=lambda p: (ensemble[p] in last_resort, p))
+    return copy_entries(
+        context.runtime,
+        ledger.ledger_id,
+        ledger.metadata.quorum,
+        ensemble,
+        entries,
+        sources,
+        [p for p in preference if ensemble[p] != target.bookie_id],
+        target,
+        throttle,
+        is_read_back=is_read_back,
+    )
