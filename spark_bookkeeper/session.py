@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -14,6 +13,7 @@ from typing_extensions import Self
 from spark_bookkeeper.client import ledgers, views
 from spark_bookkeeper.client.bulk import Frames
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.client.reader import LedgerReader
 from spark_bookkeeper.client.writer import LedgerWriter
@@ -84,10 +84,7 @@ class BookKeeper:
 
     def _repr_html_(self) -> str:
         rows = {"metadata": self.metadata_uri, "cluster": "embedded" if self.cluster else "remote"}
-        cells = "".join(
-            f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in rows.items()
-        )
-        return f"<table>{cells}</table>"
+        return fields_table(rows)
 
     def close(self) -> None:
         """End the connection, and the embedded cluster if there is one."""

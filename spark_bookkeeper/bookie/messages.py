@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -75,7 +75,7 @@ def encode_entries(encoding: LedgerEncoding, entries: Sequence[NewEntry]) -> Enc
     """Encode entries, computing every digest once; see ``encode_columns``."""
     return encode_columns(
         encoding,
-        [entry.entry_id for entry in entries],
+        int64s(entry.entry_id for entry in entries),
         [entry.length_after for entry in entries],
         [entry.payload for entry in entries],
     )
@@ -83,7 +83,7 @@ def encode_entries(encoding: LedgerEncoding, entries: Sequence[NewEntry]) -> Enc
 
 def encode_columns(
     encoding: LedgerEncoding,
-    ids: Sequence[int],
+    ids: Int64Array,
     lengths_after: Sequence[int],
     payloads: Sequence[bytes | pa.RecordBatch],
 ) -> EncodedEntries:
@@ -97,33 +97,39 @@ def encode_columns(
     batches: list[pa.Buffer] = []
     if len(rows) < len(payloads):
         in_order = sorted(range(len(payloads)), key=lambda n: type(payloads[n]) is not bytes)
-        ids = [ids[n] for n in in_order]
+        ids = ids[in_order]
         lengths_after = [lengths_after[n] for n in in_order]
         rest = [encoding.conform(payloads[n]) for n in in_order[len(rows) :]]
         batches = encode_batches(encoding, rest)
-    shared = [payload_message(encoding, rows)] if rows else []
+    sizes = int64s(chain(map(len, rows), (message.size for message in batches)))
+    shared = [_payload_message(encoding, rows, sizes[: len(rows)])] if rows else []
     digester = encoding.digester()
-    sizes = [*map(len, rows), *(message.size for message in batches)]
     return EncodedEntries(
         messages=(*shared, *batches),
         row_count=len(rows),
         row_crc32c=crc(shared[0]) if shared else 0,
-        ids=int64s(ids),
+        ids=ids,
         lengths=int64s(lengths_after),
-        sizes=int64s(sizes),
+        sizes=sizes,
         digests=digester.digests(rows) + digester.digests(batches),
     )
 
 
 def payload_message(encoding: LedgerEncoding, payloads: Sequence[bytes]) -> pa.Buffer:
     """The record batch message that payload entries share, a row each."""
+    return _payload_message(encoding, payloads, int64s(map(len, payloads)))
+
+
+def _payload_message(
+    encoding: LedgerEncoding, payloads: Sequence[bytes], sizes: Int64Array
+) -> pa.Buffer:
     if not encoding.has_payload:
         raise InvalidArgumentError(
             "bytes can be appended only to a ledger with the default schema (one binary column "
             f"'payload'); this one has\n{encoding.schema.to_string()}"
         )
     ends: Int64Array = np.zeros(len(payloads) + 1, dtype="<i8")
-    np.cumsum(int64s(map(len, payloads)), out=ends[1:])
+    np.cumsum(sizes, out=ends[1:])
     if ends[-1] > MOST_ENTRY_BYTES:
         raise InvalidArgumentError("one record holds less than 2 GiB of payloads")
     # Not by ``pa.array``, which imports pandas first: half a second in the first append.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from typing_extensions import assert_never
 
-from spark_bookkeeper.bookie.messages import check_entry_size
+from spark_bookkeeper.bookie.messages import MOST_ENTRY_BYTES, check_entry_size
 from spark_bookkeeper.client.bulk import BulkPlan, TaskResult, place
 from spark_bookkeeper.client.delivery import Delivery
 from spark_bookkeeper.client.ensemble import change_ensemble, check_open, fenced_error
@@ -67,8 +67,10 @@ class SlotAck:
     position: int
     first: EntryId
     last: EntryId
+    stored_at_ms: int
+    """When it answered, in milliseconds since 1970; for people to read."""
     waited_ms: float
-    """From the append of the first of them to the bookie's answer."""
+    """From when the first of the bookies was sent them to this one's answer."""
 
 
 class Adds:
@@ -85,6 +87,8 @@ class Adds:
         self._context = context
         self._runtime = context.runtime
         self._max_pending_bytes = context.config.max_pending_bytes
+        self._quick_bytes = min(self._max_pending_bytes, MOST_ENTRY_BYTES)
+        """With no more than this pending, a new entry is neither too large nor too early."""
         self._versioned = versioned
         self._quorum = ledger.metadata.quorum
         self._changed: Condition = self._runtime.condition()
@@ -112,9 +116,8 @@ class Adds:
         """
         with self._changed:
             self._admit(sum(sizes), expected)
-            now = self._runtime.now()
             for payload, size in zip(payloads, sizes, strict=True):
-                self._pending.push(payload, size, now)
+                self._pending.push(payload, size)
             # Without rows: answered behind what was appended before.
             self._lanes.wake()
             return Promise(self._promises, self._pending.last)
@@ -122,19 +125,19 @@ class Adds:
     def push_payload(self, payload: bytes, expected: int | None) -> Future[int]:
         """The same for one entry of bytes, which is what must be quick."""
         size = len(payload)
-        check_entry_size(size)
         pending = self._pending
         with self._changed:
             if (  # what ``_admit`` looks at, without the call
-                pending.size_bytes + size > self._max_pending_bytes
+                pending.size_bytes + size > self._quick_bytes
                 or expected is not None
                 or self._error is not None
                 or self._is_closing
                 or self._bulk is not None
                 or not self._is_started
             ):
+                check_entry_size(size)
                 self._admit(size, expected)
-            entry_id = pending.push(payload, size, self._runtime.now())
+            entry_id = pending.push(payload, size)
             if self._lanes.idle:
                 self._lanes.wake()
         return Promise(self._promises, entry_id)
@@ -172,7 +175,7 @@ class Adds:
             if self._error is not None:
                 raise self._error.again()
             block, sizes = place(plan, results, self._pending.length)
-            self._pending.push_block(block, sizes, self._runtime.now())
+            self._pending.push_block(block, sizes)
             self._lanes.wake()
             for position, bookie, cause in _failed_targets(results):
                 lane = self._lanes.by_position.get(position)
@@ -325,8 +328,11 @@ class Adds:
     def stored(self, lane: Lane, group: Group) -> None:
         """A bookie stores its entries of a group."""
         lane.next_entry = EntryId(group.last + 1)
-        waited_ms = (self._runtime.now() - group.pushed_at) * 1000
-        ack = SlotAck(lane.bookie, lane.position, group.first, group.last, waited_ms)
+        waited_ms = (self._runtime.now() - group.taken_at) * 1000
+        ack = SlotAck(
+            lane.bookie, lane.position, group.first, group.last,
+            self._runtime.wall_ms(), waited_ms,
+        )  # fmt: skip
         self._acks.append(ack)
         self._carry_out(self.machine.step(Stored(lane.position, lane.bookie, group.last)))
         self._lanes.forget(self.machine.last_add_confirmed)

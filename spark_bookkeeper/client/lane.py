@@ -7,15 +7,22 @@ else is sent before it is known (SLOT-LOG rules R2, R3).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import compress, cycle
 from typing import TYPE_CHECKING
 
+import numpy as np
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from spark_bookkeeper.bookie.entry import PlacedPart
 from spark_bookkeeper.bookie.log import LedgerLog
-from spark_bookkeeper.bookie.messages import NOTHING, EncodedEntries, encode_columns
+from spark_bookkeeper.bookie.messages import (
+    NOTHING,
+    EncodedEntries,
+    Int64Array,
+    encode_columns,
+    int64s,
+)
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.client.bell import Bell
 from spark_bookkeeper.errors import (
@@ -47,7 +54,7 @@ class Group:
         self.first = run.first
         self.last = run.last
         self.bulk = run.bulk
-        self.pushed_at = run.pushed_at
+        self.taken_at = runtime.now()
         self._ledger = ledger
         self._token = token
         self._run = run
@@ -92,14 +99,14 @@ class Group:
         """Those that are within the record of the bookie at a position."""
         if self.bulk is not None:
             return NOTHING
-        ids: Iterable[int] = range(self.first, self.last + 1)
+        ids: Int64Array = np.arange(self.first, self.last + 1, dtype="<i8")
         payloads, lengths = self._run.payloads, self._run.lengths_after
         if self._ledger.metadata.quorum.is_striped:
             held = self._held(position)
-            ids = compress(ids, cycle(held))
+            ids = int64s(compress(ids, cycle(held)))
             payloads = list(compress(payloads, cycle(held)))
             lengths = list(compress(lengths, cycle(held)))
-        return encode_columns(self._ledger.encoding, list(ids), lengths, payloads)
+        return encode_columns(self._ledger.encoding, ids, lengths, payloads)
 
     def is_striped_to(self, position: int) -> bool:
         """Whether the bookie at a position holds anything of it."""

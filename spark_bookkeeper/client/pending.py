@@ -34,8 +34,6 @@ class Run(NamedTuple):
 
     first: EntryId
     last: EntryId
-    pushed_at: float
-    """When the first of them was appended."""
     payloads: Sequence[bytes | pa.RecordBatch | None]
     """``None`` for an entry of a bulk append: its bytes are in part files."""
     lengths_after: Sequence[int]
@@ -59,7 +57,6 @@ class PendingEntries:
         self._length_before = 0
         self._payloads: list[bytes | pa.RecordBatch | None] = []
         self._lengths_after: list[int] = []
-        self._pushed_at: list[float] = []
         self._blocks: list[BulkBlock] = []
 
     @property
@@ -67,13 +64,12 @@ class PendingEntries:
         """The last entry taken."""
         return EntryId(self._last)
 
-    def push(self, payload: bytes | pa.RecordBatch, size_bytes: int, now: float) -> int:
+    def push(self, payload: bytes | pa.RecordBatch, size_bytes: int) -> int:
         """Take the next entry; returns its id."""
         length = self.length + size_bytes
         try:
             self._payloads.append(payload)
             self._lengths_after.append(length)
-            self._pushed_at.append(now)
         except BaseException:  # Ctrl-C in between: the columns would be out of step for ever
             self._take_back()
             raise
@@ -82,7 +78,7 @@ class PendingEntries:
         self._last += 1
         return self._last
 
-    def push_block(self, block: BulkBlock, sizes: Sequence[int], now: float) -> None:
+    def push_block(self, block: BulkBlock, sizes: Sequence[int]) -> None:
         """Take the entries of a bulk append. Nothing of them is held in memory."""
         assert block.first == self._last + 1, "entry ids are dense"
         assert block.last == self._last + len(sizes), "every entry has a size"
@@ -90,7 +86,6 @@ class PendingEntries:
         try:
             self._lengths_after += lengths[1:]
             self._payloads += [None] * len(sizes)
-            self._pushed_at += [now] * len(sizes)
             self._blocks.append(block)
         except BaseException:  # as above
             self._take_back()
@@ -101,7 +96,7 @@ class PendingEntries:
     def _take_back(self) -> None:
         """Drop what was begun to be taken behind the last entry."""
         count = self._last + 1 - self._first
-        del self._payloads[count:], self._lengths_after[count:], self._pushed_at[count:]
+        del self._payloads[count:], self._lengths_after[count:]
         self._blocks = [block for block in self._blocks if block.first <= self._last]
 
     def length_after(self, entry_id: int) -> int:
@@ -127,7 +122,6 @@ class PendingEntries:
         return Run(
             first=EntryId(first),
             last=EntryId(self._first + stop - 1),
-            pushed_at=self._pushed_at[start],
             payloads=self._payloads[start:stop],
             lengths_after=self._lengths_after[start:stop],
             bulk=bulk,
@@ -147,6 +141,5 @@ class PendingEntries:
         self._blocks = [block for block in self._blocks if block.last >= entry_id]
         del self._payloads[:count]
         del self._lengths_after[:count]
-        del self._pushed_at[:count]
         self._first = entry_id
         self._length_before = before

@@ -14,6 +14,7 @@ from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.client.bulk import Frames
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.fetch import Fetcher, checked_range
+from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import BookieError, EntryUnreadableError, InvalidArgumentError
 from spark_bookkeeper.protocol.arguments import whole_number
@@ -136,6 +137,11 @@ class LedgerReader:
             f"LedgerReader(ledger_id={self.ledger_id}, {self.metadata.state.name}, "
             f"last_add_confirmed={self._confirmed})"
         )
+
+    def _repr_html_(self) -> str:
+        names = ("ledger_id", "last_add_confirmed", "length_bytes")
+        fields = {name: getattr(self, name) for name in names}
+        return fields_table({"reader": self.metadata.state.name, **fields})
 
     def refresh(self) -> EntryId:
         """Look again at a ledger that was not closed; returns the new last add confirmed."""

@@ -23,6 +23,7 @@ ACKS_SCHEMA = pa.schema(
         pa.field("bookie_id", pa.string(), nullable=False),
         pa.field("position", pa.int32(), nullable=False),
         pa.field("status", pa.string(), nullable=False),
+        pa.field("stored_at", pa.timestamp("us", tz="UTC")),
         pa.field("waited_ms", pa.float64()),
         pa.field("acknowledged", pa.bool_(), nullable=False),
     ]
@@ -102,25 +103,25 @@ def acks_table(
 ) -> pa.Table:
     """Who stored which entry, from the slots that a writer remembers."""
     quorum = metadata.quorum
-    stored: dict[tuple[int, str], float] = {}
+    stored: dict[tuple[int, str], SlotAck] = {}
     for slot in slots:
         for entry_id in range(slot.first, slot.last + 1):
             if quorum.holds(slot.position, EntryId(entry_id)):
-                stored[entry_id, slot.bookie] = slot.waited_ms
+                stored[entry_id, slot.bookie] = slot
     first = min((slot.first for slot in slots), default=EntryId(0))
     found = []
     for entry_id in range(first, pushed + 1):
         ensemble = metadata.fragment_of(EntryId(entry_id)).ensemble
         for position in quorum.write_set(EntryId(entry_id)):
-            waited_ms = stored.get((entry_id, ensemble[position]))
-            status = "pending" if waited_ms is None else "stored"
+            ack = stored.get((entry_id, ensemble[position]))
             found.append(
                 {
                     "entry_id": entry_id,
                     "bookie_id": ensemble[position],
                     "position": position,
-                    "status": status,
-                    "waited_ms": waited_ms,
+                    "status": "stored" if ack else "pending",
+                    "stored_at": ack.stored_at_ms * 1000 if ack else None,
+                    "waited_ms": ack.waited_ms if ack else None,
                     "acknowledged": entry_id <= confirmed,
                 }
             )

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.holdings import verify
+from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.reader import read_last_add_confirmed
 from spark_bookkeeper.errors import BookieError, EntryUnreadableError
@@ -164,12 +165,9 @@ class LedgerInfo:
         return pa.Table.from_pylist(rows, schema=SLOTS)
 
     def _repr_html_(self) -> str:
-        names = ("ledger_id", "state", "last_entry_id", "length_bytes", "fragments")
-        values = [*(getattr(self, name) for name in names[:-1]), len(self.fragments)]
-        cells = "".join(
-            f"<tr><th>{n}</th><td>{v}</td></tr>" for n, v in zip(names, values, strict=True)
-        )
-        return f"<table>{cells}</table>"
+        names = ("ledger_id", "state", "last_entry_id", "length_bytes")
+        fields = {name: getattr(self, name) for name in names}
+        return fields_table({**fields, "fragments": len(self.fragments)})
 
 
 def ledgers_table(context: ClientContext) -> pa.Table:

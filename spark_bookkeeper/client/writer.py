@@ -15,6 +15,7 @@ from spark_bookkeeper.client.adds import Adds
 from spark_bookkeeper.client.bulk import BulkPlan, Frames, TaskResult, write_local
 from spark_bookkeeper.client.columns import check_schema, schema_mismatch
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
 from spark_bookkeeper.metadata.store import Versioned
@@ -74,11 +75,18 @@ class LedgerWriter:
         return self._adds.confirmed_length
 
     def __repr__(self) -> str:
-        state = "closed" if self._is_closed else self._adds.machine.status.name.lower()
         return (
-            f"LedgerWriter(ledger_id={self.ledger_id}, {state}, "
+            f"LedgerWriter(ledger_id={self.ledger_id}, {self._state()}, "
             f"last_add_confirmed={self.last_add_confirmed})"
         )
+
+    def _repr_html_(self) -> str:
+        names = ("ledger_id", "last_add_confirmed", "last_add_pushed", "length_bytes")
+        fields = {name: getattr(self, name) for name in names}
+        return fields_table({"writer": self._state(), **fields})
+
+    def _state(self) -> str:
+        return "closed" if self._is_closed else self._adds.machine.status.name.lower()
 
     def append(self, data: Any, expected_entry_id: int | None = None) -> EntryId:
         """Append and wait until it is acknowledged; returns the id of its last entry.
@@ -137,7 +145,9 @@ class LedgerWriter:
         """Who acknowledged what and when, of the last slots, as a Spark DataFrame.
 
         One row per entry and bookie of its write set: ``entry_id long, bookie_id string, position
-        int, status string (stored | pending), waited_ms double, acknowledged boolean``.
+        int, status string (stored | pending), stored_at timestamp`` (of this machine's clock),
+        ``waited_ms double`` (from when the first bookie was sent it to this one's answer),
+        ``acknowledged boolean``.
         """
         if self._frames is None:
             raise InvalidArgumentError("acks() needs a Spark session; acks_arrow() does not")

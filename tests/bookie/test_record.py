@@ -63,8 +63,8 @@ def test_the_message_of_payloads_is_the_one_arrow_makes(payloads: list[bytes]) -
 def test_the_first_append_of_a_process_does_not_wait_for_pandas() -> None:
     program = (
         "import sys; from spark_bookkeeper.bookie.encoding import LedgerEncoding; "
-        "from spark_bookkeeper.bookie.messages import encode_columns; "
-        "encode_columns(LedgerEncoding(), [0], [1], [b'x']); print('pandas' in sys.modules)"
+        "from spark_bookkeeper.bookie.messages import encode_columns, int64s; "
+        "encode_columns(LedgerEncoding(), int64s([0]), [1], [b'x']); print('pandas' in sys.modules)"
     )
 
     said = subprocess.run(

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import Future
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -832,3 +833,49 @@ def test_a_failed_writer_raises_an_error_of_its_own_at_every_call(ground: Ground
 
     assert len(set(map(id, raised))) == 3
     assert len({len(traceback.extract_tb(error.__traceback__)) for error in raised}) == 1
+
+
+def test_acks_say_who_stored_what_and_when_and_what_is_pending(ground: Ground) -> None:
+    late = ground.bookie_ids[0]
+    gate = Gate("put_if_absent", late)
+    began = ground.runtime.wall_ms()
+    with ledgers.create_ledger(ground.context, Quorum(4, 4, 2)) as writer:
+
+        def stored() -> list[dict[str, object]]:
+            rows = writer.acks_arrow().to_pylist()
+            return [row for row in rows if row["status"] == "stored"]
+
+        writer.append(b"first")
+        ground.until(lambda: len(stored()) == 4)
+        ground.before.append(gate)
+        writer.append(b"second")
+        ground.until(lambda: len(stored()) == 7)
+        found = writer.acks_arrow().to_pylist()
+        gate.open()
+
+    (pending,) = [row for row in found if row["status"] == "pending"]
+    assert (pending["entry_id"], pending["bookie_id"]) == (1, late)
+    assert (pending["stored_at"], pending["waited_ms"]) == (None, None)
+    ended = ground.runtime.wall_ms()
+    for row in stored():
+        assert isinstance(row["stored_at"], datetime)
+        assert began <= row["stored_at"].timestamp() * 1000 <= ended
+        assert isinstance(row["waited_ms"], float)
+        assert 0 <= row["waited_ms"] <= ended - began + 1
+
+
+def test_a_notebook_shows_a_writer_and_a_reader_without_asking_anybody(ground: Ground) -> None:
+    with ledgers.create_ledger(ground.context, USUAL) as writer:
+        writer.append(b"12345")
+        ground.until(lambda: ground.count()["put_if_absent"] == 3)
+        ground.forget()
+        shown = writer._repr_html_()
+        assert not ground.steps
+    assert "<th>writer</th><td>writing</td>" in shown
+    assert "<th>length_bytes</th><td>5</td>" in shown
+    assert "<td>closed</td>" in writer._repr_html_()
+
+    reader = ledgers.open_ledger(ground.context, writer.ledger_id)
+    ground.forget()
+    assert "<th>reader</th><td>CLOSED</td>" in reader._repr_html_()
+    assert not ground.steps

@@ -1,0 +1,15 @@
+"""Objects as a notebook shows them: a small table of names and values, without any I/O."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+
+
+def fields_table(fields: Mapping[str, object]) -> str:
+    """One row for each field."""
+    cells = "".join(
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>"
+        for name, value in fields.items()
+    )
+    return f"<table>{cells}</table>"
