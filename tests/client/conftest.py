@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from spark_bookkeeper.bookie import local
 from spark_bookkeeper.testing.ground import Ground
 
 
@@ -13,3 +15,10 @@ from spark_bookkeeper.testing.ground import Ground
 def ground(tmp_path: Path) -> Ground:
     """Four bookies in directories, metadata in memory."""
     return Ground(tmp_path)
+
+
+@pytest.fixture
+def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No disk is waited for, so that only those bookies are slow that a test makes slow."""
+    monkeypatch.setattr(local, "_sync_content", lambda _: None)
+    monkeypatch.setattr(os, "fsync", lambda _: None)

@@ -61,7 +61,7 @@ class Gate:
     def __call__(self, place: str, operation: str, path: str) -> None:
         if operation == self._operation and place in self._places and not self._open.is_set():
             self.reached.set()
-            assert self._open.wait(30)
+            assert self._open.wait(120)
 
     def open(self) -> None:
         self._open.set()
@@ -96,7 +96,7 @@ def test_futures_are_resolved_in_entry_order(ground: Ground, sizes: tuple[int, i
         futures.append(future)
 
     assert writer.flush() == 499
-    assert [f.result(10) for f in futures] == list(range(500))
+    assert [f.result(60) for f in futures] == list(range(500))
     writer.close()
     ground.until(lambda: len(order) == 500)
     assert order == list(range(500))
@@ -130,13 +130,13 @@ def test_appends_that_wait_share_a_slot(ground: Ground) -> None:
     gate = Gate("put_if_absent", *writer.metadata.last_fragment.ensemble)
     ground.before.append(gate)
     first = writer.append_async(b"first")
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(60)
     others = [writer.append_async(b"%d" % i) for i in range(200)]
     ground.forget()
     gate.open()
 
-    assert first.result(10) == 0
-    assert others[-1].result(10) == 200
+    assert first.result(60) == 0
+    assert others[-1].result(60) == 200
     writer.close()
     # Bookies may differ by where the gate caught them; none has a slot for each entry.
     assert ground.count()["put_if_absent"] <= 9
@@ -163,7 +163,7 @@ def test_an_expected_entry_id_guards_a_repeated_append(ground: Ground) -> None:
         assert writer.append(b"a", expected_entry_id=0) == 0
         with pytest.raises(InvalidArgumentError, match="the next entry of ledger 0 is 1"):
             writer.append(b"a", expected_entry_id=0)
-        assert writer.append_async(b"b", expected_entry_id=1).result(10) == 1
+        assert writer.append_async(b"b", expected_entry_id=1).result(60) == 1
     assert payloads(ground, writer) == [b"a", b"b"]
 
 
@@ -180,15 +180,15 @@ def test_appends_wait_while_too_many_bytes_are_on_their_way(tmp_path: Path) -> N
 
     thread = threading.Thread(target=append)
     thread.start()
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(60)
     thread.join(0.3)
     assert thread.is_alive(), "it waits"
     assert len(futures) <= 2
     gate.open()
-    thread.join(10)
+    thread.join(60)
     writer.close()
 
-    assert [f.result(10) for f in futures] == list(range(10))
+    assert [f.result(60) for f in futures] == list(range(10))
 
 
 def test_an_entry_larger_than_the_limit_goes_alone(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_small_entries_share_no_slot_that_is_larger_than_an_entry_may_be(
         ground.before.append(gate)
         appended = [writer.append_async(b"x" * 400) for _ in range(20)]
         gate.open()
-        assert [future.result(10) for future in appended] == list(range(20))
+        assert [future.result(60) for future in appended] == list(range(20))
     assert len(writer.metadata.fragments) == 1, "no bookie is blamed"
 
 
@@ -265,7 +265,7 @@ def test_a_future_that_its_holder_cancels_harms_nobody(ground: Ground) -> None:
         gate.open()
 
         assert writer.append(b"b") == 1
-        assert future.result(10) == 0
+        assert future.result(60) == 0
 
 
 def test_a_callback_may_append(ground: Ground) -> None:
@@ -276,7 +276,7 @@ def test_a_callback_may_append(ground: Ground) -> None:
             writer.append_async(b"b").add_done_callback(lambda _: done.set())
 
         writer.append_async(b"a").add_done_callback(again)
-        assert done.wait(10)
+        assert done.wait(60)
     assert payloads(ground, writer) == [b"a", b"b"]
 
 
@@ -331,7 +331,7 @@ def test_a_callback_that_ends_its_thread_ends_nothing_else(
             future = writer.append_async(b"%d" % i)
             future.add_done_callback(end)
             future.add_done_callback(lambda f: told.append(f.result()))
-            assert future.result(30) == i
+            assert future.result(60) == i
         ground.until(lambda: (told, len(ended)) == ([0, 1, 2, 3, 4], 5))
     assert len(writer.metadata.fragments) == 1
 
@@ -346,7 +346,7 @@ def test_an_error_that_nobody_foresaw_fails_the_append_and_not_silently(ground: 
     ground.before.append(strike)
     future = writer.append_async(b"a")
     with pytest.raises(AppendFailedError, match="no memory is left"):
-        future.result(30)
+        future.result(60)
     ground.before.clear()
     with pytest.raises(AppendFailedError):
         writer.close()
@@ -457,7 +457,7 @@ def test_closing_while_a_bookie_is_being_replaced_leaves_no_lane_behind(ground: 
     ground.stop(victim, destroy=True)
     assert writer.append(b"b") == 1  # the other two have it before the loss is noticed
     slow.open()
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(60)
     writer.close()
     gate.open()
 
@@ -501,7 +501,7 @@ def test_a_frozen_writer_that_continues_after_recovery_acknowledged_nothing_beyo
         for lane in writer._adds._lanes.by_position.values():
             lane._log = frozen.bookies.log(lane.bookie, writer._adds.ledger)
         futures = [writer.append_async(b"%d" % (20 + i)) for i in range(5)]
-        assert gate.reached.wait(10)
+        assert gate.reached.wait(60)
 
         reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
         gate.open()
@@ -550,11 +550,11 @@ def test_bookies_destroyed_one_after_the_other_under_a_stream_of_appends(tmp_pat
     for i in range(3000):
         futures.append(writer.append_async(b"%d" % i))
         if i in (500, 1500, 2500):
-            futures[i - 300].result(30)
+            futures[i - 300].result(60)
             lost.append(writer.metadata.last_fragment.ensemble[i % 4])
             ground.stop(lost[-1])
     ground.until(lambda: not set(lost) & set(writer.metadata.last_fragment.ensemble))
-    assert [f.result(30) for f in futures] == list(range(3000))
+    assert [f.result(60) for f in futures] == list(range(3000))
     writer.close()
 
     assert payloads(ground, writer) == [b"%d" % i for i in range(3000)]
@@ -601,8 +601,9 @@ def test_a_put_whose_answer_is_lost_is_repeated_in_the_same_slot(ground: Ground)
     assert len(ground.files(flaky, "slots")) == 4
 
 
+@pytest.mark.usefixtures("unsynced")
 def test_a_bookie_that_never_answers_is_given_up_after_the_time_limit(tmp_path: Path) -> None:
-    ground = Ground(tmp_path, config=ClientConfig(add_timeout_ms=2_000))
+    ground = Ground(tmp_path, config=ClientConfig(add_timeout_ms=3_000))
     with ledgers.create_ledger(ground.context, Quorum(3, 3, 3)) as writer:
         writer.append(b"a")
         victim = writer.metadata.last_fragment.ensemble[2]
@@ -616,8 +617,9 @@ def test_a_bookie_that_never_answers_is_given_up_after_the_time_limit(tmp_path: 
     assert payloads(ground, writer) == [b"a", b"b"]
 
 
+@pytest.mark.usefixtures("unsynced")
 def test_closing_does_not_replace_a_slow_bookie_that_no_entry_waits_for(tmp_path: Path) -> None:
-    ground = Ground(tmp_path, config=ClientConfig(add_timeout_ms=1000))
+    ground = Ground(tmp_path, config=ClientConfig(add_timeout_ms=3_000))
     writer = ledgers.create_ledger(ground.context, USUAL)
     writer.append(b"a")
     slow = writer.metadata.last_fragment.ensemble[2]
@@ -625,7 +627,7 @@ def test_closing_does_not_replace_a_slow_bookie_that_no_entry_waits_for(tmp_path
     gate = Gate("put_if_absent", slow)
     ground.before.append(gate)
     assert writer.append(b"b") == 1
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(60)
 
     writer.close()
 
@@ -644,13 +646,13 @@ def test_r7_nothing_is_told_before_the_new_ensemble_is_in_the_metadata(ground: G
     ground.before += [gate, slow]
     ground.stop(c, destroy=True)
     future = writer.append_async(b"b")
-    assert gate.reached.wait(10)
+    assert gate.reached.wait(60)
     slow.open()  # a and b store it: an ack quorum of the old ensemble
 
     with pytest.raises(futures.TimeoutError):
         future.result(0.3)
     gate.open()
-    assert future.result(10) == 1
+    assert future.result(60) == 1
     writer.close()
     fragments = writer.metadata.fragments
     assert [f.first_entry_id for f in fragments] == [0, 1]
@@ -741,11 +743,11 @@ def test_an_append_without_rows_is_answered_behind_those_before_it(ground: Groun
 
     first = writer.append_async(b"pending")
     empty = writer.append_async(writer.schema.empty_table())
-    assert gate.reached.wait(30)
+    assert gate.reached.wait(60)
 
     assert not empty.done()
     gate.open()
-    assert (first.result(30), empty.result(30)) == (0, 0)
+    assert (first.result(60), empty.result(60)) == (0, 0)
     assert writer.append(writer.schema.empty_table()) == 0
     writer.close()
 
@@ -758,7 +760,7 @@ def test_a_writer_that_runs_out_of_bookies_is_told_that_another_client_has_its_l
     gate = Gate("put_if_absent", *ground.bookie_ids)
     ground.before.append(gate)
     pending = writer.append_async(b"pending")
-    assert gate.reached.wait(30)
+    assert gate.reached.wait(60)
     other = ground.client()
     flag_in_recovery(other, writer)
     for bookie in ground.bookie_ids:
@@ -766,7 +768,7 @@ def test_a_writer_that_runs_out_of_bookies_is_told_that_another_client_has_its_l
     gate.open()
 
     with pytest.raises(LedgerFencedError, match="may or may not be written"):
-        pending.result(30)
+        pending.result(60)
 
 
 @pytest.mark.parametrize("wait", [LedgerWriter.flush, LedgerWriter.close])
@@ -788,7 +790,7 @@ def test_an_append_that_ctrl_c_kept_from_waking_its_lanes_is_sent_by_who_waits(
 
     waiting = threading.Thread(target=wait, args=(writer,), daemon=True)
     waiting.start()
-    waiting.join(30)
+    waiting.join(60)
 
     assert not waiting.is_alive()
     assert writer.last_add_confirmed == 1
