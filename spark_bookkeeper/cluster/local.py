@@ -61,7 +61,7 @@ LOCAL_CONFIG = BookieConfig(
 )
 """A playground shares its disk with everything else: it stops late and notices soon."""
 
-_SESSION_TIMEOUT_MS = 4_000
+_SESSION_TIMEOUT_MS = 6_000
 """After a process was killed, its bookies can be registered again when its session has ended:
 short, so that starting again is quick, and long enough for a machine that is busy."""
 
