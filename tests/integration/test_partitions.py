@@ -172,13 +172,14 @@ def test_a_full_disk_is_replaced_and_nothing_half_done_is_left(
         rows = 0
         while full & set(writer.metadata.last_fragment.ensemble):
             if kind == "small":
-                writer.append_async(numbered(rows, 20_000))
-                rows += 1
-                if rows % 50 == 0:
-                    writer.flush()
+                for _ in range(20):
+                    writer.append_async(numbered(rows, 20_000))
+                    rows += 1
+                writer.flush()
             else:
                 writer.append(numbered_table(rows, 20, 20_000))
                 rows += 20
+            wait_for_every_copy(writer)  # or until who cannot take it is replaced
             assert rows < 2000
         writer.close()
 
@@ -359,7 +360,7 @@ def test_a_killed_agent_takes_its_bookie_out_of_new_ensembles_and_nothing_else(
         bk.delete_ledger(writer.ledger_id)
     finally:
         agent.send_signal(signal.SIGTERM)
-        agent.wait(30)
+        agent.wait(60)
 
 
 def test_a_reader_without_any_replica_names_what_each_bookie_said(
