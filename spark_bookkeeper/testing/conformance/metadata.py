@@ -88,7 +88,7 @@ def registration(bookie_id: BookieId, **changes: object) -> Registration:
     return replace(said, **changes)  # type: ignore[arg-type]  # the caller's own names
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait until something holds that other threads bring about."""
     end = time.monotonic() + seconds
     while not condition():
@@ -423,7 +423,7 @@ class MetadataStoreConformance:
 
         stores.expire(agent)
 
-        assert lost.wait(20)
+        assert lost.wait(60)
         eventually(lambda: store.registrations() == [])
         agent.register(registration(A))
         assert store.registrations() == [registration(A)]
@@ -436,19 +436,29 @@ class MetadataStoreConformance:
         stop = store.watch_registrations(heard.release)
 
         agent.register(registration(A))
-        assert heard.acquire(timeout=20)
+        assert heard.acquire(timeout=60)
         agent.register(registration(A, is_readonly=True))
-        assert heard.acquire(timeout=20)
+        assert heard.acquire(timeout=60)
         while heard.acquire(timeout=0.3):  # the change of mode may be heard of twice
             pass
         stores.expire(agent)
-        assert heard.acquire(timeout=20)
+        assert heard.acquire(timeout=60)
         stop()
         eventually(lambda: store.registrations() == [])
-        while heard.acquire(timeout=0.3):  # what was on its way when it was stopped
-            pass
+
+        # Who watches after it shows when it would have heard: first what was on its way when it
+        # was stopped, then nothing more.
+        heard_later: list[int] = []
+        stop_later = store.watch_registrations(lambda: heard_later.append(len(heard_later)))
         store.register(registration(B))
-        assert not heard.acquire(timeout=0.3)
+        eventually(lambda: len(heard_later) > 0)
+        while heard.acquire(blocking=False):
+            pass
+        so_far = len(heard_later)
+        store.register(registration(C))
+        eventually(lambda: len(heard_later) > so_far)
+        assert not heard.acquire(blocking=False)
+        stop_later()
 
     # The cluster
 
