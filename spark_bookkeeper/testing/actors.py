@@ -32,7 +32,7 @@ from spark_bookkeeper.testing.rows import numbered, numbered_table
 from spark_bookkeeper.testing.sessions import connect_without_spark, give_up_after
 
 _MODULE = "spark_bookkeeper.testing.actors"
-_PATIENCE_SECONDS = 60.0
+_PATIENCE_SECONDS = 120.0
 
 
 class Actor:
@@ -248,6 +248,7 @@ def local(options: argparse.Namespace) -> None:
     """A whole cluster, as ``spark_bookkeeper.local`` runs it, until standard input ends."""
     import spark_bookkeeper as sbk
 
+    say(starting=True)
     with sbk.local(options.directory, bookies=options.bookies) as bk:
         assert bk.cluster is not None
         say(uri=bk.metadata_uri, zookeeper=bk.cluster.zookeeper.pid)
@@ -278,7 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     running.add_argument("--bookies", type=int, default=3)
     running.set_defaults(run=local)
     for command in (writing, recovering):
-        command.add_argument("--patience-ms", type=int, default=10_000)
+        command.add_argument("--patience-ms", type=int, default=60_000)
     options = parser.parse_args(arguments)
     # Whoever started the tests in the background may ignore Ctrl-C, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import IO
 
-_PATIENCE_SECONDS = 60.0
+_PATIENCE_SECONDS = 120.0
 
 
 class Noise:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from typing_extensions import override
@@ -18,6 +18,9 @@ from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.replication.runner import LocalRunner, Runner
 from spark_bookkeeper.session import BookKeeper, SparkDoor
+
+PATIENT: Final = ClientConfig(metadata_timeout_ms=60_000)
+"""Whoever does not test what happens without ZooKeeper has the time that a busy machine needs."""
 
 
 class ArrowDoor(SparkDoor):
@@ -72,7 +75,7 @@ def connect_without_spark(
     Raises what ``spark_bookkeeper.connect`` raises.
     """
     door = ArrowDoor()
-    connection = Connection(metadata_uri, config or ClientConfig(), dict(storage_options or {}))
+    connection = Connection(metadata_uri, config or PATIENT, dict(storage_options or {}))
     door.bk = BookKeeper(connection, door)
     try:
         door.bk.context.store.instance_id()

@@ -22,8 +22,8 @@ from spark_bookkeeper.testing.sessions import connect_without_spark
 
 pytestmark = pytest.mark.integration
 
-QUICK = ("--patience-ms", "4000")
-"""How long the end of a session with a ZooKeeper that hangs may take."""
+BRIEF = ("--patience-ms", "10000")
+"""The end of a session with a ZooKeeper that hangs takes two thirds of it."""
 
 
 def until(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
@@ -36,15 +36,12 @@ def until(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
 def interrupted(actor: Actor) -> None:
     """It ends as a program does that was interrupted, and soon."""
     children = psutil.Process(actor.process.pid).children(recursive=True)
-    presses = actor.interrupt_until_it_ends(30)
+    presses = actor.interrupt_until_it_ends()
     code, noise = actor.wait()
     assert code in (-signal.SIGINT, 1, 130)
     assert "KeyboardInterrupt" in noise
-    assert noise.count("Exception ignored") == noise.count(
-        "Exception ignored in: <function WeakSet"
-    )
-    assert noise.count("Exception ignored") == presses - 1
-    _, alive = psutil.wait_procs(children, timeout=20)
+    assert noise.count("Exception ignored") == presses - 1, noise
+    _, alive = psutil.wait_procs(children, timeout=60)
     assert alive == []
 
 
@@ -63,7 +60,7 @@ def test_during_an_append(cluster: LocalCluster, bk: BookKeeper, kind: str, rows
 def test_during_a_close(tmp_path: Path) -> None:
     with (
         LocalCluster(tmp_path / "c", bookies=3) as cluster,
-        Actor("write", cluster.metadata_uri, *QUICK, "--rows", 100, "--wait") as writer,
+        Actor("write", cluster.metadata_uri, *BRIEF, "--rows", 100, "--wait") as writer,
     ):
         writer.wait_for("written")
         pid = cluster.zookeeper.pid
@@ -92,7 +89,7 @@ def test_during_a_recovery(tmp_path: Path) -> None:
         writer.kill()
         pid = cluster.zookeeper.pid
         assert pid is not None
-        with Actor("recover", cluster.metadata_uri, writer.ledger_id, *QUICK) as recoverer:
+        with Actor("recover", cluster.metadata_uri, writer.ledger_id, *BRIEF) as recoverer:
             recoverer.wait_for("connected")
             os.kill(pid, signal.SIGSTOP)
             try:
@@ -161,24 +158,23 @@ def test_an_interrupt_that_python_drops_is_pressed_again() -> None:
     assert process.stdout.readline() == "gone\n"
     noise = Noise(process.stderr)
 
-    presses = interrupt_until_it_ends(
-        process, lambda: process.send_signal(signal.SIGINT), noise, 30
-    )
+    presses = interrupt_until_it_ends(process, lambda: process.send_signal(signal.SIGINT), noise)
 
     assert presses == 2
     assert noise.whole().count("Exception ignored") == 1
     process.communicate()
 
 
-@pytest.mark.parametrize("delay_ms", [200, 1200, pytest.param(2200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("delay_ms", [0, 500, pytest.param(1500, marks=pytest.mark.slow)])
 def test_while_a_whole_cluster_starts(tmp_path: Path, delay_ms: int) -> None:
     with Actor("local", tmp_path / "c") as owner:
+        owner.wait_for("starting")
         time.sleep(delay_ms / 1000)  # an arbitrary moment of its start is what is wanted
         children = psutil.Process(owner.process.pid).children(recursive=True)
         owner.interrupt_until_it_ends()
         code, _ = owner.wait()
         assert code != 0
-        _, alive = psutil.wait_procs(children, timeout=20)
+        _, alive = psutil.wait_procs(children, timeout=60)
         assert alive == []
     with LocalCluster(tmp_path / "c", bookies=3) as again:
         assert len(again.running_bookie_ids) == 3
