@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.cluster.background import start_detached
 from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.cluster.processes import birth_of
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
@@ -248,7 +248,7 @@ def start_owner(directory: Path, manner: str) -> tuple[subprocess.Popen[str], in
 def interrupted(owner: subprocess.Popen[str], press: Callable[[], None]) -> str:
     """Press Ctrl-C until it ends; returns what it wrote to standard error."""
     noise = Noise(owner.stderr)
-    interrupt_until_it_ends(owner, press, noise, 30)
+    interrupt_until_it_ends(owner, press, noise)
     errors = noise.whole()
     owner.communicate()
     return errors
@@ -257,7 +257,7 @@ def interrupted(owner: subprocess.Popen[str], press: Callable[[], None]) -> str:
 def test_a_cluster_that_nobody_closed_ends_with_the_interpreter(tmp_path: Path) -> None:
     owner, server, _ = start_owner(tmp_path / "c", "end")
 
-    _, errors = owner.communicate(timeout=30)
+    _, errors = owner.communicate(timeout=60)
 
     assert (owner.returncode, errors) == (0, "")
     with pytest.raises(ProcessLookupError):
@@ -289,11 +289,12 @@ def test_the_directory_of_a_temporary_cluster_whose_owner_was_killed_goes_with_t
     )
     assert owner.stdout is not None
     server = int(owner.stdout.readline().split()[0])
+    watchdog = psutil.Process(server).ppid()
     (left,) = tmp_path.glob("spark-bookkeeper-*/temporary")
     owner.kill()
     owner.communicate()
-    with suppress(psutil.NoSuchProcess):
-        psutil.Process(server).wait(20)
+    for each in (server, watchdog):  # both hold the lock
+        wait_until(lambda each=each: birth_of(each) is None, "they are gone")  # type: ignore[misc]
 
     second = subprocess.run(
         [sys.executable, "-c", script, "", "end"], capture_output=True, text=True, check=True
@@ -375,7 +376,7 @@ def servers_of(directory: Path) -> list[int]:
     return found
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
