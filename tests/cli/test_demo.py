@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,10 @@ def without_java(tmp_path: Path) -> dict[str, str]:
     programs = tmp_path / "bin"
     programs.mkdir()
     for directory in os.get_exec_path():
-        for program in Path(directory).iterdir() if Path(directory).is_dir() else ():
-            link = programs / program.name
-            if program.name != "java" and not link.is_symlink():
-                link.symlink_to(program)
+        with suppress(OSError):  # it is not there, or not to be looked into
+            for name in os.listdir(directory):
+                if name != "java" and not (programs / name).is_symlink():
+                    (programs / name).symlink_to(Path(directory, name))
     environment = {name: value for name, value in os.environ.items() if "JAVA" not in name}
     return {**environment, "PATH": str(programs), "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
