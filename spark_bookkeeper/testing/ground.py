@@ -169,7 +169,7 @@ class Ground:
         """Files of ledgers on a bookie: ``slots``, ``parts``, ``copies`` or all of them."""
         return sorted(p for p in self.root(bookie).glob(f"ledgers/*/{kind}/*") if p.is_file())
 
-    def until(self, holds: Callable[[], bool], seconds: float = 30.0) -> None:
+    def until(self, holds: Callable[[], bool], seconds: float = 60.0) -> None:
         """Wait for something that other threads are about to do."""
         deadline = self.runtime.now() + seconds
         while not holds():

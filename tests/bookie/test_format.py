@@ -169,7 +169,7 @@ class SeveralWinners(MemoryStorage):
         if path in self.disk.files:
             return False
         with suppress(threading.BrokenBarrierError):  # a third is too late, or alone
-            self._both_looked.wait(5)
+            self._both_looked.wait(60)
             self._both_looked.abort()
         self.disk.files[path] = data
         return True
@@ -193,7 +193,7 @@ class Pieces(MemoryStorage):
     def put_if_absent(self, path: str, data: bytes) -> bool:
         if not super().put_if_absent(path, data[: len(data) // 2]):
             return False
-        self._piece_was_seen.wait(5)
+        self._piece_was_seen.wait(60)
         self.disk.files[path] = data
         return True
 

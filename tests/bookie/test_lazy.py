@@ -24,7 +24,7 @@ def test_it_is_computed_once() -> None:
 
 
 def test_threads_with_different_instances_do_not_wait_for_each_other() -> None:
-    both = threading.Barrier(2, timeout=30)
+    both = threading.Barrier(2, timeout=60)
 
     class Index:
         @lazy

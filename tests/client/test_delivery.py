@@ -67,12 +67,12 @@ def test_a_callback_that_ends_its_thread_keeps_nobody_from_being_told(
 
     with pytest.raises(kind):
         delivery.deliver()
-    assert is_told.wait(30), "another thread goes on"
+    assert is_told.wait(60), "another thread goes on"
     assert told == [0, 1]
     assert not delivery.is_here()
     delivery.acknowledge(2)
     delivery.deliver()
-    assert third.result(30) == 2
+    assert third.result(60) == 2
 
 
 def test_ctrl_c_while_promises_are_kept_loses_none_of_them(
@@ -95,7 +95,7 @@ def test_ctrl_c_while_promises_are_kept_loses_none_of_them(
     with pytest.raises(KeyboardInterrupt):
         delivery.deliver()
 
-    assert is_told.wait(30), "another thread tells what this one did not come to"
+    assert is_told.wait(60), "another thread tells what this one did not come to"
     assert told == [0, 1]
 
 
@@ -106,13 +106,13 @@ def test_what_is_noted_while_callbacks_run_is_told_by_who_calls_them(delivery: D
     def hold(_: Future[int]) -> None:
         assert delivery.is_here()
         entered.set()
-        assert leave.wait(30)
+        assert leave.wait(60)
 
     first.add_done_callback(hold)
     delivery.acknowledge(0)
     telling = threading.Thread(target=delivery.deliver)
     telling.start()
-    assert entered.wait(30)
+    assert entered.wait(60)
 
     delivery.acknowledge(1)
     delivery.deliver()  # it does not wait

@@ -50,14 +50,14 @@ def test_who_waits_for_a_later_promise_is_not_woken_by_an_earlier_one() -> None:
     promises = Promises()
     later = Promise(promises, 2)
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(later.result, 30)
+        waiting = threads.submit(later.result, 60)
 
         promises.keep(1, None)
         with pytest.raises(futures.TimeoutError):
             waiting.result(timeout=0.05)
         promises.keep(2, None)
 
-        assert waiting.result(timeout=30) == 2
+        assert waiting.result(timeout=60) == 2
 
 
 def test_a_promise_that_is_not_kept_in_time_says_so() -> None:
@@ -134,16 +134,16 @@ def test_the_waiting_functions_of_concurrent_futures_take_promises_among_other_f
     first, second = Promise(promises, 7), Promise(promises, 8)
     other: Future[int] = Future()
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(wait, [second, first, other], 30, FIRST_COMPLETED)
+        waiting = threads.submit(wait, [second, first, other], 60, FIRST_COMPLETED)
 
         promises.keep(7, None)
 
-        assert waiting.result(timeout=30).done == {first}
-        waiting = threads.submit(wait, [second, first], 30)  # one of them is done already
+        assert waiting.result(timeout=60).done == {first}
+        waiting = threads.submit(wait, [second, first], 60)  # one of them is done already
         promises.keep(8, None)
-        assert waiting.result(timeout=30).not_done == set()
+        assert waiting.result(timeout=60).not_done == set()
     other.set_result(9)
-    assert sorted(f.result() for f in as_completed([first, second, other], timeout=30)) == [7, 8, 9]
+    assert sorted(f.result() for f in as_completed([first, second, other], timeout=60)) == [7, 8, 9]
 
 
 def test_a_promise_can_be_awaited() -> None:

@@ -196,7 +196,7 @@ def test_r10_no_record_says_more_than_was_confirmed_when_it_was_made(ground: Gro
 
     def hold(place: str, operation: str, path: str) -> None:
         if place in ensemble[1:] and operation == "put_if_absent":
-            assert block.wait(30)
+            assert block.wait(120)
 
     ground.before.append(hold)
     futures = [writer.append_async(b"%d" % i) for i in range(3)]
@@ -207,7 +207,7 @@ def test_r10_no_record_says_more_than_was_confirmed_when_it_was_made(ground: Gro
     assert reader.last_add_confirmed == -1, "one copy is no ack quorum"
     assert payloads(reader) == []
     block.set()
-    futures[-1].result(10)
+    futures[-1].result(60)
     writer.close()
 
 
@@ -221,7 +221,7 @@ def test_a_tail_follows_the_writer_until_it_closes(ground: Ground) -> None:
         writer.append(b"%d" % i)
     ground.until(lambda: len(seen) > 0)
     writer.close()
-    thread.join(20)
+    thread.join(60)
 
     assert seen == [b"%d" % i for i in range(30)]
 

@@ -24,7 +24,7 @@ def test_a_runtime_that_maps_in_turn_uses_no_other_thread() -> None:
 
 def test_ctrl_c_in_one_item_begins_no_other_and_is_not_lost_behind_an_error() -> None:
     main = threading.current_thread()
-    both_begun = threading.Barrier(2, timeout=30)
+    both_begun = threading.Barrier(2, timeout=60)
     main_waits = threading.Event()
     begun: list[int] = []
 
@@ -48,7 +48,7 @@ def test_ctrl_c_in_one_item_begins_no_other_and_is_not_lost_behind_an_error() ->
         both_begun.wait()
         if threading.current_thread() is main:
             raise KeyboardInterrupt
-        assert main_waits.wait(30)
+        assert main_waits.wait(60)
         raise ValueError
 
     with pytest.raises(KeyboardInterrupt):
@@ -115,7 +115,7 @@ def test_ctrl_c_between_items_begins_no_other_and_waits_for_those_that_run(
     def work(item: int) -> None:
         begun.append(item)
         if threading.current_thread() is not main:
-            assert runtime.came.wait(30)
+            assert runtime.came.wait(60)
 
     with pytest.raises(KeyboardInterrupt):
         runtime.map(work, list(range(8)), 3)

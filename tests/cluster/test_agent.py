@@ -48,7 +48,7 @@ class Disturbance:
     def of_storage(self, operation: str, path: str, moment: str) -> None:
         if self.hangs.is_set():
             self.hung.set()
-            self.goes_on.wait(30)
+            self.goes_on.wait(120)
         if self.storage_fails:
             raise BookieUnavailableError("input/output error")
         if self.is_full and operation == "put":
@@ -322,14 +322,14 @@ def wait_for(world: World, state: str) -> None:
     stop = world.metadata.session().watch_registrations(changed.set)
     try:
         while world.state != state:
-            assert changed.wait(20), f"still {world.state}, not {state}"
+            assert changed.wait(60), f"still {world.state}, not {state}"
             changed.clear()
     finally:
         stop()
 
 
 def test_the_loop_notices_by_itself(world: World) -> None:
-    world.start_loop(interval_ms=10)
+    world.start_loop(interval_ms=50)
 
     world.disturb.storage_fails = True
     wait_for(world, "gone")
@@ -348,7 +348,7 @@ def test_a_lost_session_wakes_the_loop_at_once(world: World) -> None:
 
 
 def test_storage_that_hangs_is_not_well(world: World) -> None:
-    world.start_loop(interval_ms=10)
+    world.start_loop(interval_ms=50)
 
     world.disturb.hangs.set()
     wait_for(world, "gone")
@@ -364,9 +364,9 @@ def pause_while_it_looks(world: World) -> None:
     world.disturb.hangs.set()
     looking = threading.Thread(target=world.agent.step)
     looking.start()
-    assert world.disturb.hung.wait(20)
+    assert world.disturb.hung.wait(60)
     world.agent.pause()
-    looking.join(20)
+    looking.join(60)
 
 
 def let_the_look_end(world: World) -> None:
@@ -374,7 +374,7 @@ def let_the_look_end(world: World) -> None:
     world.disturb.goes_on.set()
     for thread in threading.enumerate():
         if thread.name == f"probe-{BOOKIE}":
-            thread.join(20)
+            thread.join(60)
 
 
 def test_an_agent_that_is_paused_while_it_looks_changes_nothing(world: World) -> None:

@@ -78,7 +78,7 @@ def test_an_agent_registers_its_bookie_until_it_is_stopped(
     found = store.registrations()
 
     agent.send_signal(ending)
-    _, said = agent.communicate(timeout=30)
+    _, said = agent.communicate(timeout=60)
 
     assert [(r.bookie_id, r.root_uri, r.is_readonly) for r in found] == [
         (BOOKIE, root.as_uri(), False)
@@ -94,7 +94,7 @@ def test_a_wiped_bookie_is_refused_with_the_three_views(
 ) -> None:
     agent = start_agent(store, root)
     agent.send_signal(signal.SIGINT)
-    agent.communicate(timeout=30)
+    agent.communicate(timeout=60)
     (root / "BOOKIE").unlink()
 
     code = run([*call_of(store, "start"), "--root", str(root)])

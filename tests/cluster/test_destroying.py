@@ -34,7 +34,7 @@ def test_files_that_come_while_a_bookie_is_destroyed_go_with_it(tmp_path: Path) 
         writer = threading.Thread(target=write)
         writer.start()
         try:
-            assert begun.wait(30)
+            assert begun.wait(60)
             cluster.stop_bookie(lost, destroy=True)
         finally:
             ended.set()

@@ -29,7 +29,7 @@ def server(tmp_path: Path) -> Iterator[EmbeddedZooKeeper]:
         yield running
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> float:
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> float:
     """Poll until ``condition`` holds; return the seconds it took."""
     start = time.monotonic()
     while not condition():
@@ -40,7 +40,7 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = 20.0) 
 
 def set_value(address: str, value: bytes) -> None:
     client = KazooClient(address)
-    client.start(timeout=10)
+    client.start(timeout=60)
     client.ensure_path("/value")
     client.set("/value", value)
     client.stop()
@@ -49,7 +49,7 @@ def set_value(address: str, value: bytes) -> None:
 
 def get_value(address: str) -> bytes:
     client = KazooClient(address)
-    client.start(timeout=10)
+    client.start(timeout=60)
     value, _ = client.get("/value")
     client.stop()
     client.close()

@@ -10,7 +10,7 @@ import pytest
 from spark_bookkeeper.errors import MetadataUnavailableError
 from spark_bookkeeper.metadata.shared import SharedRead
 
-SECONDS_MAX = 30
+SECONDS_MAX = 60
 
 
 class Reads:

@@ -307,7 +307,7 @@ def a_reader_stops_at_what_is_confirmed(directory: Path) -> None:
 
     def hold(place: str, operation: str, path: str) -> None:
         if place in members[1:] and operation == "put_if_absent":
-            assert release.wait(30)
+            assert release.wait(120)
 
     ground.before.append(hold)
     future = writer.append_async(b"x")
@@ -317,7 +317,7 @@ def a_reader_stops_at_what_is_confirmed(directory: Path) -> None:
         assert reader.last_add_confirmed == -1, "entry 0 has one copy"
     finally:
         release.set()
-        future.result(10)
+        future.result(60)
         writer.close()
 
 
@@ -427,7 +427,7 @@ def two_attempts_of_a_task_do_not_meet(directory: Path) -> None:
     loser = write_local(plan, table.slice(0, 100), ground.context)
     winner = write_local(plan, table, ground.context)
     assert not any(result.failures for result in (*loser, *winner)), "names are unique"
-    writer._adds.end_bulk(plan, winner).result(10)
+    writer._adds.end_bulk(plan, winner).result(60)
     writer.close()
     reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
     assert reader.read_arrow().equals(table)

@@ -76,7 +76,7 @@ def test_everything_works_over_spark_connect(python_path: str) -> None:
         text=True,
         check=False,
         env={**os.environ, "PYTHONPATH": python_path, "PYSPARK_PYTHON": sys.executable},
-        timeout=170,
+        timeout=570,
     )
 
     assert done.returncode == 0, done.stderr[-4000:]

@@ -345,7 +345,7 @@ def test_a_stream_is_refused_with_what_appends_its_batches(bk: sbk.BookKeeper, s
         writing = stream.writeStream.foreachBatch(lambda batch, _: writer.append(batch))
         query = writing.trigger(availableNow=True).start()
         try:
-            assert query.awaitTermination(60)
+            assert query.awaitTermination(300)
         finally:
             query.stop()
         assert writer.length_bytes > 0

@@ -57,7 +57,7 @@ def submit(python_path: str) -> Submit:
 
 
 def finish(job: subprocess.Popen[str]) -> tuple[int, str, str]:
-    stdout, stderr = job.communicate(timeout=150)
+    stdout, stderr = job.communicate(timeout=500)
     return job.returncode, stdout, stderr
 
 

@@ -50,7 +50,10 @@ def test_a_name_that_is_no_setting_of_spark_is_refused_before_anything_starts() 
 
 @pytest.mark.spark
 def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind() -> None:
-    script = "import spark_bookkeeper as sbk; sbk.spark_session('local[1]')"
+    script = (  # it goes on, should Spark have started before anybody looks
+        "import time; import spark_bookkeeper as sbk; sbk.spark_session('local[1]'); "
+        "time.sleep(600)"
+    )
     caller = subprocess.Popen(
         [sys.executable, "-c", script],
         stdin=subprocess.DEVNULL,
@@ -72,7 +75,7 @@ def test_ctrl_c_while_spark_starts_leaves_no_jvm_behind() -> None:
 
     assert "KeyboardInterrupt" in said
     assert "Exception in thread" not in said
-    assert psutil.wait_procs(jvms, timeout=1)[1] == []
+    assert psutil.wait_procs(jvms, timeout=60)[1] == []
 
 
 @pytest.mark.spark
