@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -111,6 +112,15 @@ def is_spark(process: psutil.Process) -> bool:
     return has_submit and "org.apache.spark.launcher.Main" not in words and "bash" not in words[0]
 
 
+def is_own_name_known() -> bool:
+    """Whether this machine finds an address for the name that it has."""
+    try:
+        socket.getaddrinfo(socket.gethostname(), None)
+    except OSError:
+        return False
+    return True
+
+
 @pytest.mark.spark
 def test_a_session_is_quiet_runs_this_python_and_is_found_again() -> None:
     # In a process of its own: a session is global, and Delta must be refused on a running one.
@@ -149,6 +159,8 @@ def executables(batches):
 
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
+    if not is_own_name_known():
+        return  # a machine of which log4j itself complains, before it is configured
     complaints = [
         line
         for line in done.stderr.splitlines()
