@@ -24,3 +24,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Every JVM of Spark here lives for seconds. Code compiled for hours costs it a third more.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# Spark looks up the name of the machine, which need not have an address.
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+# What whoever starts the tests has set for programs that they use themselves.
+os.environ["COLUMNS"] = "80"
+for name in ("FORCE_COLOR", "SPARK_BOOKKEEPER_METADATA_URI"):
+    os.environ.pop(name, None)

@@ -6,6 +6,7 @@ import errno
 import os
 import pickle
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -51,7 +52,10 @@ class LocalStorages:
     def race(self, run: Callable[[Storage, int], list[bool]]) -> list[list[bool]]:
         """Racers as processes."""
         assert run is race_for_names
-        with ProcessPoolExecutor(RACERS, mp_context=get_context("forkserver")) as processes:
+        # The quick way has a socket in a temporary directory, whose path must be short.
+        is_short = len(tempfile.gettempdir()) < 60
+        context = get_context("forkserver" if is_short else "spawn")
+        with ProcessPoolExecutor(RACERS, mp_context=context) as processes:
             runs = [
                 processes.submit(_race, str(self.root), self.unnamed_files, n)
                 for n in range(RACERS)
