@@ -35,6 +35,7 @@ from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import METADATA, Ground
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 
 USUAL = Quorum(3, 3, 2)
 
@@ -387,6 +388,7 @@ def test_closing_a_ledger_that_is_in_recovery_is_an_error(ground: Ground) -> Non
 def test_closing_a_ledger_that_was_closed_at_the_same_end_succeeds(ground: Ground) -> None:
     writer = ledgers.create_ledger(ground.context, USUAL)
     writer.append(b"a")
+    wait_for_every_copy(writer)  # so that none is on its way, and meets the fence
     recover_ledger(ground.client(), writer.ledger_id)
 
     writer.close()
