@@ -28,6 +28,7 @@ from spark_bookkeeper.bookie.slots import SlotReader
 from spark_bookkeeper.bookie.storage import Storage
 from spark_bookkeeper.bookie.verification import Verification, verify
 from spark_bookkeeper.errors import (
+    BookieError,
     BookieUnavailableError,
     CorruptEntryError,
     LedgerFencedError,
@@ -255,6 +256,12 @@ class LedgerLog:
     def read_many(self, locations: Iterable[Location]) -> Iterator[StoredEntry]:
         """Verified entries in the order given; see ``EntryReader.read_many``."""
         return self._reader.read_many(locations)
+
+    def read_each(
+        self, locations: Iterable[Location]
+    ) -> Iterator[tuple[Location, StoredEntry | BookieError]]:
+        """Verified entries, or why not, in the order given; see ``EntryReader.read_each``."""
+        return self._reader.read_each(locations)
 
     def scan(self, locations: Iterable[Location]) -> Iterator[ScannedRows]:
         """Verified rows, a message at a time; see ``EntryReader.scan``."""

@@ -18,7 +18,7 @@ from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NO_ROW, Location, StoredEntry
 from spark_bookkeeper.bookie.messages import Int64Array
 from spark_bookkeeper.bookie.storage import Storage
-from spark_bookkeeper.errors import BookieUnavailableError, CorruptEntryError
+from spark_bookkeeper.errors import BookieError, BookieUnavailableError, CorruptEntryError
 from spark_bookkeeper.protocol.metadata import DigestType
 
 _READ_BYTES: Final = 16 << 20
@@ -80,8 +80,32 @@ class EntryReader:
                 continue
             column = self._payload_batch(group[0], data).column(0)
             for location in group:
-                value = column[location.row].as_buffer() if location.row < len(column) else None
-                yield self._stored(location, value, message=data)
+                yield self._stored(location, _value(column, location.row), message=data)
+
+    def read_each(
+        self, locations: Iterable[Location]
+    ) -> Iterator[tuple[Location, StoredEntry | BookieError]]:
+        """Entries in the order given, or why one cannot be used, which keeps no other back."""
+        for group in _same_message(locations):
+            is_batch = group[0].row == NO_ROW
+            try:
+                _, data = next(self._messages(group))
+                column = None if is_batch else self._payload_batch(group[0], data).column(0)
+            except BookieError as error:
+                for location in group:
+                    yield location, error
+                continue
+            for location in group:
+                answer: StoredEntry | BookieError
+                try:
+                    answer = (
+                        self._stored(location, data)
+                        if column is None
+                        else self._stored(location, _value(column, location.row), message=data)
+                    )
+                except BookieError as error:
+                    answer = error
+                yield location, answer
 
     def scan(self, locations: Iterable[Location]) -> Iterator[ScannedRows]:
         """Rows in the order given, a message at a time: the quick way to read a range.
@@ -209,10 +233,14 @@ def _joins(run: Sequence[Location], location: Location) -> bool:
     )
 
 
-def _same_message(run: Sequence[Location]) -> Iterator[list[Location]]:
+def _value(column: pa.Array, row: int) -> pa.Buffer | None:
+    return column[row].as_buffer() if row < len(column) else None
+
+
+def _same_message(locations: Iterable[Location]) -> Iterator[list[Location]]:
     group: list[Location] = []
-    for location in run:
-        if group and location.offset != group[0].offset:
+    for location in locations:
+        if group and (location.offset != group[0].offset or location.path != group[0].path):
             yield group
             group = []
         group.append(location)

@@ -33,6 +33,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.writer import (
@@ -214,7 +215,7 @@ class Adds:
                 last_entry_id=self.machine.last_add_confirmed,
             )
         following = self._pending.last + 1
-        if expected is not None and expected != following:
+        if expected is not None and whole_number("expected_entry_id", expected) != following:
             raise InvalidArgumentError(
                 f"expected_entry_id={expected}, but the next entry of ledger "
                 f"{self.ledger.ledger_id} is {following}; nothing was appended. If this is a "

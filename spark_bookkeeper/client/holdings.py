@@ -5,8 +5,10 @@ An entry may lie in several places on a bookie (a slot and a copy); one good pla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import islice, takewhile
+from operator import attrgetter
 
 import numpy as np
 
@@ -42,35 +44,77 @@ def read_verified(
     except BookKeeperError as error:
         return found, dict.fromkeys(entries, error.message)
     places = _first_places(known, entries, refused)
-    try:
-        for stored in log.read_many(places):
-            found[EntryId(stored.entry_id)] = stored
-    except BookieError:
-        for entry_id in entries:  # which of them is it? one by one, in every place
-            if entry_id not in found and entry_id not in refused:
-                _read_anywhere(log, known, entry_id, found, refused)
-    return found, refused
+    while places:
+        bad: Refusals = {}
+        count = 0
+        try:
+            for stored in log.read_many(places):
+                found[EntryId(stored.entry_id)] = stored
+                count += 1
+        except BookieError:
+            for place, answer in log.read_each(places[count:]):
+                entry_id = EntryId(place.entry_id)
+                if isinstance(answer, BookieError):
+                    bad[entry_id] = answer.message
+                else:
+                    found[entry_id] = answer
+        refused |= bad
+        places = _next_places(known, bad, places)
+    return found, {entry_id: why for entry_id, why in refused.items() if entry_id not in found}
 
 
 def scan_verified(
     log: LedgerLog, entries: Sequence[EntryId], index: EntryIndex
 ) -> tuple[list[ScannedRows], Refusals]:
     """The same as ``read_verified``, as rows, a message at a time; not in any order."""
+    found: list[ScannedRows] = []
+    return found, _scan(log, entries, index, found.append)
+
+
+def _scan(
+    log: LedgerLog,
+    entries: Sequence[EntryId],
+    index: EntryIndex,
+    keep: Callable[[ScannedRows], None],
+) -> Refusals:
+    """Hands on the rows of all that is good; the reasons for the rest."""
     refused: Refusals = {}
     places = _first_places(index, entries, refused)
-    found: list[ScannedRows] = []
-    try:
-        found.extend(log.scan(places))
-    except BookieError:
-        got = {place.entry_id for rows in found for place in rows.locations}
-        for entry_id in entries:  # which of them is it? one by one, in every place
-            if entry_id in got or entry_id in refused:
-                continue
-            kept: dict[EntryId, StoredEntry] = {}
-            place = _read_anywhere(log, index, entry_id, kept, refused)
-            if place is not None:
-                found.append(_as_rows(place, kept[entry_id]))
-    return found, refused
+    while places:
+        bad = _scan_places(log, places, keep)
+        places = _next_places(index, bad, places)
+        refused |= bad
+        for place in places:
+            refused.pop(EntryId(place.entry_id))
+    return refused
+
+
+def _scan_places(
+    log: LedgerLog, places: Sequence[Location], keep: Callable[[ScannedRows], None]
+) -> Refusals:
+    bad: Refusals = {}
+    done = 0
+    while done < len(places):
+        try:
+            for rows in log.scan(places[done:]):
+                keep(rows)
+                done += len(rows.locations)
+        except BookieError:  # a message that is damaged: what is good in it, and on behind it
+            group = _message_at(places, done)
+            for place, answer in log.read_each(group):
+                if isinstance(answer, BookieError):
+                    bad[EntryId(place.entry_id)] = answer.message
+                else:
+                    keep(_as_rows(place, answer))
+            done += len(group)
+    return bad
+
+
+def _message_at(places: Sequence[Location], start: int) -> list[Location]:
+    """The places from an index on that are in the same message."""
+    path, offset = places[start].path, places[start].offset
+    rest = islice(places, start, None)
+    return list(takewhile(lambda place: (place.path, place.offset) == (path, offset), rest))
 
 
 def _as_rows(place: Location, stored: StoredEntry) -> ScannedRows:
@@ -96,17 +140,11 @@ def verify(
         known = index or locate(log, entries)
     except BookKeeperError as error:
         return good, dict.fromkeys(entries, error.message)
-    places = _first_places(known, entries, refused)
-    by_id = {EntryId(place.entry_id): place for place in places}
-    try:
-        for rows in log.scan(places):
-            good.update({EntryId(place.entry_id): place for place in rows.locations})
-    except BookieError:
-        for entry_id in by_id.keys() - good.keys():
-            kept: dict[EntryId, StoredEntry] = {}
-            place = _read_anywhere(log, known, entry_id, kept, refused)
-            if place is not None:
-                good[entry_id] = place
+
+    def keep(rows: ScannedRows) -> None:
+        good.update({EntryId(place.entry_id): place for place in rows.locations})
+
+    refused = _scan(log, entries, known, keep)
     paths = {place.path for place in good.values()}
     # A part is found through the record that lists it, which must be as durable as the part.
     paths |= {
@@ -159,22 +197,26 @@ def _first_places(
             refused[entry_id] = error.message
         else:
             refused[entry_id] = "does not hold it"
+    return in_file_order(places)
+
+
+def _next_places(
+    index: EntryIndex, bad: Iterable[EntryId], tried: Iterable[Location]
+) -> list[Location]:
+    """Where else the bookie has the entries that were bad in the places tried."""
+    numbers = {place.entry_id: place for place in tried}
+    others = []
+    for entry_id in bad:
+        places = index.places(entry_id)
+        others += places[places.index(numbers[entry_id]) + 1 :][:1]
+    return in_file_order(others)
+
+
+def in_file_order(places: list[Location]) -> list[Location]:
+    """Sorted so that no message is read twice.
+
+    Two files may have entries in turn, as where a stripe was copied from two sources, and one
+    slot has the messages of small entries and of batches side by side.
+    """
+    places.sort(key=attrgetter("path", "offset", "row"))
     return places
-
-
-def _read_anywhere(
-    log: LedgerLog,
-    index: EntryIndex,
-    entry_id: EntryId,
-    found: dict[EntryId, StoredEntry],
-    refused: Refusals,
-) -> Location | None:
-    for place in index.places(entry_id):
-        try:
-            found[entry_id] = log.read(place)
-        except BookieError as error:
-            refused[entry_id] = error.message
-        else:
-            refused.pop(entry_id, None)
-            return place
-    return None

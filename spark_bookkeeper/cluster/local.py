@@ -50,6 +50,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.metadata.uri import MetadataUri
 from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import BookieId
 
 log = logging.getLogger(__name__)
@@ -91,8 +92,7 @@ class LocalCluster:
         config: BookieConfig = LOCAL_CONFIG,
         runtime: Runtime | None = None,
     ) -> None:
-        if isinstance(bookies, bool) or not isinstance(bookies, int) or bookies < 1:
-            raise InvalidArgumentError(f"bookies={bookies!r} is not a number of at least 1")
+        bookies = whole_number("bookies", bookies, 1)
         if not isinstance(directory, (str, os.PathLike, type(None))):
             raise InvalidArgumentError(
                 f"directory={directory!r} is no path; give one, or None for a temporary directory"

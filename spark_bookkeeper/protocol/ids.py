@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final, NewType
+from numbers import Integral
+from typing import Any, Final, NewType
 
 from spark_bookkeeper.errors import InvalidArgumentError
 
@@ -42,15 +43,15 @@ def parse_bookie_id(text: str) -> BookieId:
     return BookieId(text)
 
 
-def parse_ledger_id(value: int) -> LedgerId:
-    """Return ``value`` as a ledger id.
+def parse_ledger_id(value: Any) -> LedgerId:
+    """Return ``value`` as a ledger id; numpy's whole numbers, as pandas has them, are some.
 
     Raises:
         InvalidArgumentError: it is not an integer in 0 .. 2**63-1.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= value < 1 << 63:
         raise InvalidArgumentError(
             f"ledger id {value!r} is not an integer between 0 and 2**63-1; "
             "`spark-bookkeeper ledger list` shows the ids there are"
         )
-    return LedgerId(value)
+    return LedgerId(int(value))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from numbers import Integral
 
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import EntryId
@@ -35,7 +36,7 @@ class Quorum:
 
     def __post_init__(self) -> None:
         sizes = (self.ensemble_size, self.write_quorum_size, self.ack_quorum_size)
-        if any(isinstance(size, bool) or not isinstance(size, int) for size in sizes):
+        if any(isinstance(size, bool) or not isinstance(size, Integral) for size in sizes):
             raise InvalidArgumentError(f"quorum sizes are whole numbers, not {sizes!r}")
         if not self.ensemble_size >= self.write_quorum_size >= self.ack_quorum_size >= 1:
             raise InvalidArgumentError(
@@ -43,6 +44,8 @@ class Quorum:
                 f"ack_quorum_size={self.ack_quorum_size} break the rule "
                 "ensemble_size >= write_quorum_size >= ack_quorum_size >= 1; 3, 3, 2 is usual"
             )
+        for name in self.__slots__:  # numpy's whole numbers do not go into metadata
+            object.__setattr__(self, name, int(getattr(self, name)))
 
     def write_set(self, entry_id: EntryId) -> tuple[int, ...]:
         """Positions in the ensemble that hold an entry, in the order it is striped to them."""

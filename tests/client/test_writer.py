@@ -164,6 +164,8 @@ def test_an_expected_entry_id_guards_a_repeated_append(ground: Ground) -> None:
         assert writer.append(b"a", expected_entry_id=0) == 0
         with pytest.raises(InvalidArgumentError, match="the next entry of ledger 0 is 1"):
             writer.append(b"a", expected_entry_id=0)
+        with pytest.raises(InvalidArgumentError, match="expected_entry_id='1' is not a whole num"):
+            writer.append(b"a", expected_entry_id="1")  # type: ignore[arg-type]  # as some would
         assert writer.append_async(b"b", expected_entry_id=1).result(60) == 1
     assert payloads(ground, writer) == [b"a", b"b"]
 

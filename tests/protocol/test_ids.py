@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from spark_bookkeeper.errors import InvalidArgumentError
@@ -23,6 +24,11 @@ def test_another_form_of_bookie_id_is_refused_with_an_example(text: str) -> None
 
 def test_ledger_ids_have_63_bits() -> None:
     assert parse_ledger_id((1 << 63) - 1) == (1 << 63) - 1
+
+
+def test_a_ledger_id_out_of_a_pandas_frame_is_one_like_any_other() -> None:
+    ledger_id = parse_ledger_id(np.int64(7))
+    assert (ledger_id, type(ledger_id)) == (7, int)
 
 
 @pytest.mark.parametrize("value", [-1, 1 << 63, True, "7", 7.0, None])

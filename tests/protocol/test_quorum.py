@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain, combinations, product
 
+import numpy as np
 import pytest
 
 from spark_bookkeeper.errors import InvalidArgumentError
@@ -40,6 +41,12 @@ def test_the_table_of_write_sets_of_the_bookkeeper_protocol() -> None:
 def test_sizes_that_break_the_rule_are_refused(sizes: tuple[int, int, int]) -> None:
     with pytest.raises(InvalidArgumentError, match="ensemble_size >= write_quorum_size"):
         Quorum(*sizes)
+
+
+def test_sizes_of_any_make_of_whole_number_are_ints_afterwards() -> None:
+    quorum = Quorum(np.int64(3), np.int32(3), np.uint8(2))
+    assert quorum == Quorum(3, 3, 2)
+    assert type(quorum.ensemble_size) is type(quorum.ack_quorum_size) is int
 
 
 @pytest.mark.parametrize("sizes", [(True, 1, 1), (3.0, 3, 2), ("3", 3, 2)])

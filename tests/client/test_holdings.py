@@ -1,0 +1,132 @@
+"""What a bookie really holds: how often its files are read to know, also where they are bad."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+
+from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.entry import NewEntry
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.marker import Marker
+from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage, Moment
+from spark_bookkeeper.bookie.record import encode_add
+from spark_bookkeeper.bookie.schema import MARKER_PATH
+from spark_bookkeeper.client.holdings import locate, read_verified, scan_verified, verify
+from spark_bookkeeper.protocol.ids import EntryId
+from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.testing.slotlog import Bookie
+
+COUNT = 200
+ALL = [EntryId(entry_id) for entry_id in range(COUNT)]
+MAC = LedgerEncoding(digest_type=DigestType.MAC, password=b"secret")
+
+
+def formatted(encoding: LedgerEncoding | None = None) -> Bookie:
+    disk = MemoryDisk("10.0.0.1:3181")
+    marker = Marker(disk.name, "incarnation", "instance")
+    MemoryStorage(disk).put_if_absent(MARKER_PATH, marker.encode())
+    return Bookie(disk, marker, encoding=encoding or LedgerEncoding())
+
+
+def payload(entry_id: int) -> bytes:
+    return b"entry %d" % entry_id
+
+
+def slot(bookie: Bookie, number: int, entry_ids: Sequence[int]) -> None:
+    entries = [NewEntry(entry_id, 0, payload(entry_id)) for entry_id in entry_ids]
+    data = encode_add(bookie.key, bookie.encoding, "w1", number, -1, entries)
+    bookie.writer().add(number, data)
+
+
+def spoil(bookie: Bookie, entry_id: int) -> None:
+    """One bit of the file with the entry is another one."""
+    for path, data in bookie.disk.files.items():
+        if payload(entry_id) in data:
+            at = data.index(payload(entry_id))
+            bookie.disk.files[path] = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+class Reads:
+    """Reads of files, headers and the marker included."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, operation: str, path: str, moment: Moment) -> None:
+        if (operation, moment) == ("read", "before"):
+            self.count += 1
+
+
+def payloads(log: LedgerLog) -> Mapping[EntryId, bytes]:
+    found, _ = read_verified(log, ALL, locate(log, ALL))
+    return {entry_id: stored.payload for entry_id, stored in found.items()}
+
+
+def scanned(log: LedgerLog) -> Mapping[EntryId, bytes]:
+    found, _ = scan_verified(log, ALL, locate(log, ALL))
+    return {
+        EntryId(int(entry_id)): value
+        for rows in found
+        for entry_id, value in zip(rows.entry_ids, rows.batch.column(0).to_pylist(), strict=True)
+    }
+
+
+def verified(log: LedgerLog) -> Mapping[EntryId, bytes]:
+    return {entry_id: payload(entry_id) for entry_id in verify(log, ALL)[0]}
+
+
+WAYS = pytest.mark.parametrize("way", [payloads, scanned, verified])
+
+
+@WAYS
+def test_entries_that_two_files_have_in_turn_are_read_once(
+    way: Callable[[LedgerLog], Mapping[EntryId, bytes]],
+) -> None:
+    # As a bookie has them that took over a stripe: some entries from one source, some from another.
+    bookie = formatted()
+    source = formatted()
+    slot(source, 0, ALL)
+    log = source.log()
+    stored = list(log.read_many(log.locate(0).locations()))
+    bookie.log().write_copy(stored[0::2])
+    bookie.log().write_copy(stored[1::2])
+    reads = Reads()
+
+    assert way(bookie.log(reads)) == {e: payload(e) for e in ALL}
+
+    assert reads.count <= 5  # the marker, and a header and a message of each
+
+
+@WAYS
+@pytest.mark.parametrize("encoding", [LedgerEncoding(), MAC], ids=["CRC32C", "MAC"])
+def test_behind_a_damaged_message_nothing_is_read_entry_by_entry(
+    way: Callable[[LedgerLog], Mapping[EntryId, bytes]], encoding: LedgerEncoding
+) -> None:
+    bookie = formatted(encoding)
+    for number in range(4):
+        slot(bookie, number, ALL[number * 50 : number * 50 + 50])
+    spoil(bookie, 60)
+    reads = Reads()
+
+    assert way(bookie.log(reads)) == {e: payload(e) for e in ALL if not 50 <= e < 100}
+
+    assert reads.count <= 5 + 2 * 4
+
+
+@WAYS
+def test_where_one_file_is_damaged_another_of_the_same_bookie_serves(
+    way: Callable[[LedgerLog], Mapping[EntryId, bytes]],
+) -> None:
+    bookie = formatted()
+    slot(bookie, 0, ALL)
+    log = bookie.log()
+    stored = list(log.read_many(log.locate(0).locations()))
+    spoil(bookie, 60)
+    bookie.log().write_copy(stored[50:])
+    reads = Reads()
+
+    assert way(bookie.log(reads)) == {e: payload(e) for e in ALL if e >= 50}
+
+    assert reads.count <= 10
