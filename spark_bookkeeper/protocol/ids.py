@@ -49,7 +49,7 @@ def parse_ledger_id(value: Any) -> LedgerId:
     Raises:
         InvalidArgumentError: it is not an integer in 0 .. 2**63-1.
     """
-    if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= value < 1 << 63:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= int(value) < 1 << 63:
         raise InvalidArgumentError(
             f"ledger id {value!r} is not an integer between 0 and 2**63-1; "
             "`spark-bookkeeper ledger list` shows the ids there are"
