@@ -159,11 +159,13 @@ def _cluster(bk: BookKeeper) -> Iterator[Finding]:
     yield Finding("zookeeper", "ok", f"{bk.metadata_uri} answers; cluster {instance_id}")
     alive = bk.context.bookies.registrations()
     cookies = {cookie.value.bookie_id: cookie.value for cookie in store.cookies()}
-    ledgers = {
-        ledger_id: found.value
-        for ledger_id, found in store.read_ledgers(store.ledger_ids())
-        if found is not None
-    }
+    ledgers: dict[LedgerId, LedgerMetadata] = {}
+    unreadable: list[MetadataFormatError] = []
+    for ledger_id, found in store.read_ledgers(store.ledger_ids()):
+        if isinstance(found, MetadataFormatError):
+            unreadable.append(found)
+        elif found is not None:
+            ledgers[ledger_id] = found.value
     if not alive:
         yield Finding(
             "bookies",
@@ -175,6 +177,14 @@ def _cluster(bk: BookKeeper) -> Iterator[Finding]:
     look = _Look(bk, instance_id, alive, cookies, named)
     known = sorted(alive.keys() | cookies.keys() | named)
     yield from bk.context.runtime.map(look.at, known)
+    for error in unreadable[:MOST_NAMED]:
+        yield Finding(
+            "ledger metadata",
+            "problem",
+            error.message,
+            "its data cannot be read, recovered or counted here; the other ledgers can. Do not "
+            "remove anything before somebody looked at it",
+        )
     yield from _ledgers(ledgers, set(known) - alive.keys())
 
 
@@ -211,7 +221,10 @@ class _Look:
             )
         if not live.incarnation:
             return Finding(
-                check, "warning", "serves BookKeeper's own protocol; no ledgers of ours go there"
+                check,
+                "warning",
+                "names no storage: it serves BookKeeper's own protocol, or its registration is "
+                "broken; no ledgers of ours go there",
             )
         if cookie is None or cookie.incarnation != live.incarnation:
             found = "none" if cookie is None else cookie.incarnation

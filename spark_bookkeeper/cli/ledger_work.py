@@ -50,7 +50,7 @@ def recover(
             open_ones = [
                 row
                 for row in bk.ledgers_arrow().select(["ledger_id", "state"]).to_pylist()
-                if row["state"] != "CLOSED"
+                if row["state"] in ("OPEN", "IN_RECOVERY")
             ]
             for row in open_ones:
                 settings.output.note(f"ledger {row['ledger_id']}: {row['state']}")

@@ -18,9 +18,13 @@ from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.reader import read_last_add_confirmed
 from spark_bookkeeper.errors import BookieError, EntryUnreadableError
+from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import entries_at
+
+UNREADABLE: Final = "UNREADABLE"
+"""State of a ledger whose metadata cannot be decoded; ``ledger(id)`` says why."""
 
 LEDGERS: Final = pa.schema(
     [
@@ -172,24 +176,7 @@ class LedgerInfo:
 
 def ledgers_table(context: ClientContext) -> pa.Table:
     """One row for each ledger (``LEDGERS``)."""
-    rows = [
-        {
-            "ledger_id": ledger_id,
-            "state": m.state.name,
-            "ensemble_size": m.quorum.ensemble_size,
-            "write_quorum_size": m.quorum.write_quorum_size,
-            "ack_quorum_size": m.quorum.ack_quorum_size,
-            "fragments": len(m.fragments),
-            "last_entry_id": m.last_entry_id,
-            "length_bytes": m.length_bytes,
-            "digest_type": m.digest_type.name if m.digest_type else None,
-            "format_version": m.format_version,
-            "ctime": None if m.ctime_ms is None else m.ctime_ms * 1000,
-            "bookies": sorted(m.bookies()),
-            "custom_metadata": sorted(m.custom_metadata.items()),
-        }
-        for ledger_id, m in _all_metadata(context)
-    ]
+    rows = [_ledger_row(ledger_id, metadata) for ledger_id, metadata in _all_metadata(context)]
     return pa.Table.from_pylist(rows, schema=LEDGERS)
 
 
@@ -199,7 +186,7 @@ def bookies_table(context: ClientContext) -> pa.Table:
     cookies = {c.value.bookie_id: c.value for c in context.store.cookies()}
     ledgers: Counter[BookieId] = Counter()
     fragments: Counter[BookieId] = Counter()
-    for _, metadata in _all_metadata(context):
+    for metadata in (m for _, m in _all_metadata(context) if m is not None):
         ledgers.update(metadata.bookies())
         fragments.update(b for f in metadata.fragments for b in f.ensemble)
     rows = []
@@ -246,10 +233,39 @@ def replicas_table(context: ClientContext, ledger_id: LedgerId) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=REPLICAS)
 
 
-def _all_metadata(context: ClientContext) -> Iterator[tuple[LedgerId, LedgerMetadata]]:
+def _all_metadata(context: ClientContext) -> Iterator[tuple[LedgerId, LedgerMetadata | None]]:
+    """``None`` where it cannot be decoded."""
     for ledger_id, found in context.store.read_ledgers(context.store.ledger_ids()):
-        if found is not None:
+        if isinstance(found, Versioned):
             yield ledger_id, found.value
+        elif found is not None:
+            yield ledger_id, None
+
+
+def _ledger_row(ledger_id: LedgerId, m: LedgerMetadata | None) -> dict[str, Any]:
+    if m is None:
+        sizes = ("ensemble_size", "write_quorum_size", "ack_quorum_size", "fragments")
+        return {
+            "ledger_id": ledger_id,
+            "state": UNREADABLE,
+            **dict.fromkeys((*sizes, "format_version"), 0),
+            **dict.fromkeys(("bookies", "custom_metadata"), ()),
+        }
+    return {
+        "ledger_id": ledger_id,
+        "state": m.state.name,
+        "ensemble_size": m.quorum.ensemble_size,
+        "write_quorum_size": m.quorum.write_quorum_size,
+        "ack_quorum_size": m.quorum.ack_quorum_size,
+        "fragments": len(m.fragments),
+        "last_entry_id": m.last_entry_id,
+        "length_bytes": m.length_bytes,
+        "digest_type": m.digest_type.name if m.digest_type else None,
+        "format_version": m.format_version,
+        "ctime": None if m.ctime_ms is None else m.ctime_ms * 1000,
+        "bookies": sorted(m.bookies()),
+        "custom_metadata": sorted(m.custom_metadata.items()),
+    }
 
 
 def _fragment_rows(

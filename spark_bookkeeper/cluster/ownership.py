@@ -34,6 +34,7 @@ from spark_bookkeeper.errors import (
     BookKeeperError,
     CookieMismatchError,
     InvalidArgumentError,
+    MetadataFormatError,
     VersionConflictError,
 )
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
@@ -292,12 +293,18 @@ def format_bookie(
 
 
 def ledgers_that_name(store: MetadataStore, bookie_id: BookieId) -> Sequence[LedgerId]:
-    """Every ledger with a fragment on the bookie, ascending; reads all ledgers' metadata."""
-    return [
-        ledger_id
-        for ledger_id, metadata in store.read_ledgers(store.ledger_ids())
-        if metadata is not None and bookie_id in metadata.value.bookies()
-    ]
+    """Every ledger with a fragment on the bookie, ascending; reads all ledgers' metadata.
+
+    Raises:
+        MetadataFormatError: of a ledger it cannot be told.
+    """
+    naming: list[LedgerId] = []
+    for ledger_id, found in store.read_ledgers(store.ledger_ids()):
+        if isinstance(found, MetadataFormatError):
+            raise found
+        if found is not None and bookie_id in found.value.bookies():
+            naming.append(ledger_id)
+    return naming
 
 
 def _claims(

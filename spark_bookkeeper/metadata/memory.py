@@ -29,6 +29,7 @@ from spark_bookkeeper.errors import (
     CookieMismatchError,
     InvalidArgumentError,
     LedgerExistsError,
+    MetadataFormatError,
     MetadataUnavailableError,
     NoClusterError,
     NoSuchLedgerError,
@@ -163,12 +164,14 @@ class MemoryStore:
 
     def read_ledgers(
         self, ledger_ids: Iterable[LedgerId]
-    ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata] | None]]:
+    ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata] | MetadataFormatError | None]]:
         for ledger_id in ledger_ids:
             try:
                 yield ledger_id, self.read_ledger(ledger_id)
             except NoSuchLedgerError:
                 yield ledger_id, None
+            except MetadataFormatError as error:
+                yield ledger_id, error
 
     # Bookies
 

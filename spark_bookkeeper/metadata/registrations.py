@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from spark_bookkeeper.errors import MetadataUnavailableError
+from spark_bookkeeper.errors import MetadataFormatError, MetadataUnavailableError
 from spark_bookkeeper.metadata import paths, refusals
 from spark_bookkeeper.metadata.connection import Connection
 from spark_bookkeeper.metadata.link import AbsentError, ChangedError, Changes, PresentError
@@ -59,9 +59,15 @@ class Registrations:
             parent, _, name = path.rpartition("/")
             if node is not None:
                 bookie_id = BookieId(name)
-                found[bookie_id] = decode_registration(
-                    bookie_id, node.data, path, readonly=parent == parents[1]
-                )
+                readonly = parent == parents[1]
+                try:
+                    found[bookie_id] = decode_registration(
+                        bookie_id, node.data, path, readonly=readonly
+                    )
+                except MetadataFormatError as error:
+                    # Something is alive there, and nobody can write to it: others go on.
+                    _log.warning("%s", error.message)
+                    found[bookie_id] = Registration(bookie_id, "", "", is_readonly=readonly)
         read = [found[bookie_id] for bookie_id in sorted(found)]
         self._last = (told, read)
         return read

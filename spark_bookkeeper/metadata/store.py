@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
@@ -94,8 +95,11 @@ class LedgerStore(Protocol):
 
     def read_ledgers(
         self, ledger_ids: Iterable[LedgerId]
-    ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata] | None]]:
-        """The metadata of many ledgers, pipelined; ``None`` for one that is gone meanwhile."""
+    ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata] | MetadataFormatError | None]]:
+        """The metadata of many ledgers, pipelined; ``None`` for one that is gone meanwhile.
+
+        One that cannot be decoded is told with its error, and does not hold up the others.
+        """
 
 
 class BookieRegistry(Protocol):
@@ -105,7 +109,10 @@ class BookieRegistry(Protocol):
         """The cluster's INSTANCEID. Raises ``NoClusterError`` when there is no cluster."""
 
     def registrations(self) -> Sequence[Registration]:
-        """Bookies alive now, writable and read-only, ordered by id."""
+        """Bookies alive now, writable and read-only, ordered by id.
+
+        One whose registration cannot be decoded is there without storage, so it is not chosen.
+        """
 
     def last_registrations(self) -> Sequence[Registration]:
         """The same, as old as the last answer that this session had to any request.
@@ -126,7 +133,10 @@ class BookieRegistry(Protocol):
         """Remove this session's registration; nothing happens when there is none."""
 
     def cookies(self) -> Sequence[Versioned[Cookie]]:
-        """Every cookie, ordered by bookie id: all bookies that are known, dead ones too."""
+        """Every cookie, ordered by bookie id: all bookies that are known, dead ones too.
+
+        Those that cannot be decoded are left out, with a warning in the log.
+        """
 
     def read_cookie(self, bookie_id: BookieId) -> Versioned[Cookie] | None:
         """The cookie of one bookie."""

@@ -9,6 +9,7 @@ Source: BookKeeper 4.17 ``meta/AbstractZkLedgerManager``, ``discover/ZKRegistrat
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,8 @@ from spark_bookkeeper.metadata.store import Cookie, Registration, Versioned
 from spark_bookkeeper.metadata.uri import MetadataUri, parse_metadata_uri
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
+
+_log = logging.getLogger(__name__)
 
 _LAYOUT: Final = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
 _LAYOUTS_READ: Final = frozenset({_LAYOUT, b"1\nhierarchical:1"})
@@ -151,13 +154,19 @@ class ZooKeeperStore:
 
     def read_ledgers(
         self, ledger_ids: Iterable[LedgerId]
-    ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata] | None]]:
+    ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata] | MetadataFormatError | None]]:
         self._require_cluster()
         asked = (paths.ledger(self._root, ledger_id) for ledger_id in ledger_ids)
         for path, node in self._zk.get_many(asked):
             ledger_id = paths.parse_ledger(self._root, path)
             assert ledger_id is not None
-            yield ledger_id, None if node is None else self._metadata(node, path)
+            if node is None:
+                yield ledger_id, None
+                continue
+            try:
+                yield ledger_id, self._metadata(node, path)
+            except MetadataFormatError as error:
+                yield ledger_id, error
 
     def _create_with_parents(self, path: str, data: bytes) -> None:
         """Create a node, and its parents when they are not there (they seldom are not)."""
@@ -208,11 +217,15 @@ class ZooKeeperStore:
         self._require_cluster()
         names = self._names(paths.cookies(self._root))
         asked = (paths.cookie(self._root, BookieId(name)) for name in names)
-        return [
-            Versioned(decode_cookie(node.data, path), node.version)
-            for path, node in self._zk.get_many(asked)
-            if node is not None
-        ]
+        found: list[Versioned[Cookie]] = []
+        for path, node in self._zk.get_many(asked):
+            if node is None:
+                continue
+            try:
+                found.append(Versioned(decode_cookie(node.data, path), node.version))
+            except MetadataFormatError as error:
+                _log.warning("%s", error.message)
+        return found
 
     def read_cookie(self, bookie_id: BookieId) -> Versioned[Cookie] | None:
         self._require_cluster()

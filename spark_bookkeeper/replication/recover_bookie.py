@@ -74,12 +74,11 @@ def recover_bookie(
     """
     started = context.runtime.now()
     registrations = context.bookies.registrations()
-    affected = dict(_affected(context, wish, progress))
+    affected, rows = _affected(context, wish, progress)
     _check(context, wish, registrations, affected)
-    rows: list[Row] = []
     if dry_run:
         targets = Targets(context.bookies, registrations, wish.bookies, wish.target)
-        rows = [row for i, m in affected.items() for row in _planned(i, m.value, wish, targets)]
+        rows += [row for i, m in affected.items() for row in _planned(i, m.value, wish, targets)]
     else:
         opened = [i for i, m in affected.items() if _needs_recovery(m.value, wish)]
         skipped: set[LedgerId] = set()
@@ -90,7 +89,7 @@ def recover_bookie(
         if recoveries:
             rows += runner.run("recovering open ledgers", recoveries, recover_one, progress)
         again = context.store.read_ledgers(opened)
-        affected |= {i: m for i, m in again if m is not None}
+        affected |= {i: m for i, m in again if isinstance(m, Versioned)}
         rows += _copy(context, runner, wish, affected, progress)
         rows += [
             _open_share(i, affected[i].value, wish, "skipped: its last fragment is still open")
@@ -144,15 +143,24 @@ def _copy_one(context: ClientContext, work: _Copying) -> Sequence[Row]:
 
 def _affected(
     context: ClientContext, wish: BookieRecovery, progress: Progress
-) -> Iterable[tuple[LedgerId, Versioned[LedgerMetadata]]]:
-    """Steps 1 and 2: the ledgers with a fragment that names a lost bookie."""
+) -> tuple[dict[LedgerId, Versioned[LedgerMetadata]], list[Row]]:
+    """Steps 1 and 2: the ledgers with a fragment that names a lost bookie.
+
+    And a row for each ledger of which that cannot be told.
+    """
+    affected: dict[LedgerId, Versioned[LedgerMetadata]] = {}
+    rows: list[Row] = []
     wanted = list(context.store.ledger_ids()) if wish.ledger_ids is None else wish.ledger_ids
     for done, (ledger_id, found) in enumerate(context.store.read_ledgers(wanted), 1):
         if found is None and wish.ledger_ids is not None:
             raise InvalidArgumentError(f"ledger {ledger_id} does not exist; nothing was changed")
-        if found is not None and found.value.bookies() & set(wish.bookies):
-            yield ledger_id, found
+        if isinstance(found, Versioned):
+            if found.value.bookies() & set(wish.bookies):
+                affected[ledger_id] = found
+        elif found is not None:
+            rows.append(Row(ledger_id, "copy", "left", found.message))
         progress("reading ledger metadata", done, len(wanted), 0)
+    return affected, rows
 
 
 def _check(

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recovery import recover_ledger
-from spark_bookkeeper.errors import BookKeeperError, NoSuchLedgerError
+from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
@@ -46,6 +46,8 @@ def recover_ledgers(
     for done, (ledger_id, found) in enumerate(context.store.read_ledgers(wanted), 1):
         if found is None:
             rows.append(Row(ledger_id, "recover", "gone", "the ledger does not exist"))
+        elif isinstance(found, MetadataFormatError):
+            rows.append(Row(ledger_id, "recover", "left", found.message))
         elif not found.value.is_closed:
             todo.append(RecoverWork(ledger_id, found))
         elif ledger_ids is not None:

@@ -29,13 +29,14 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata import paths
 from spark_bookkeeper.metadata.connection import Connection
-from spark_bookkeeper.metadata.store import MetadataStore
+from spark_bookkeeper.metadata.store import MetadataStore, Versioned
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.testing.conformance.metadata import (
     A,
+    B,
     MetadataStoreConformance,
     Stores,
     eventually,
@@ -286,6 +287,54 @@ def test_what_cannot_be_decoded_is_named(zookeeper: ZooKeeperStores, raw: KazooC
         store.read_ledger(LedgerId(7))
 
     assert caught.value.path == f"{zookeeper.root}/00/0000/L0007"
+
+
+def test_one_ledger_that_cannot_be_decoded_does_not_hide_the_others(
+    zookeeper: ZooKeeperStores, raw: KazooClient
+) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    store.create_ledger(LedgerId(6), open_ledger())
+    raw.create(paths.ledger(zookeeper.root, LedgerId(7)), b"garbage", makepath=True)
+    store.create_ledger(LedgerId(8), open_ledger())
+
+    found = dict(store.read_ledgers(store.ledger_ids()))
+
+    assert [type(found[LedgerId(i)]) for i in (6, 7, 8)] == [
+        Versioned,
+        MetadataFormatError,
+        Versioned,
+    ]
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_a_registration_that_cannot_be_decoded_is_a_bookie_without_storage(
+    zookeeper: ZooKeeperStores, raw: KazooClient, readonly: bool
+) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    store.register(registration(A))
+    raw.create(paths.registration(zookeeper.root, B, readonly=readonly), b"\xff", ephemeral=True)
+
+    found = {r.bookie_id: r for r in store.registrations()}
+
+    assert found[A].incarnation
+    assert (found[B].root_uri, found[B].incarnation) == ("", "")
+    assert found[B].is_readonly is readonly
+
+
+def test_a_cookie_that_cannot_be_decoded_is_left_out_and_never_overwritten(
+    zookeeper: ZooKeeperStores, raw: KazooClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    raw.create(paths.cookie(zookeeper.root, B), b"garbage", makepath=True)
+
+    assert store.cookies() == []
+
+    assert str(B) in caplog.text
+    with pytest.raises(MetadataFormatError):
+        store.read_cookie(B)
 
 
 # Ledger ids

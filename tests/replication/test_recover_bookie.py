@@ -13,7 +13,7 @@ import pytest
 from spark_bookkeeper.client import ledgers
 from spark_bookkeeper.client.bookies import Bookies
 from spark_bookkeeper.client.writer import LedgerWriter
-from spark_bookkeeper.errors import BookieFullError, InvalidArgumentError
+from spark_bookkeeper.errors import BookieFullError, InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerState
@@ -566,6 +566,26 @@ def test_two_who_copy_a_part_to_one_bookie_at_once_both_succeed(tmp_path: Path) 
     assert met
     assert [r.status for r in rows] == ["replicated"]
     assert ledgers.open_ledger(ground.client(), writer.ledger_id).read_arrow().equals(whole)
+
+
+def test_a_ledger_that_cannot_be_decoded_is_left_and_holds_up_no_other(ground: Ground) -> None:
+    """It may name the lost bookie; nobody can say, so the report is not complete."""
+    first, broken, last = (written(ground) for _ in range(3))
+    lost = next(iter(first.metadata.bookies() & last.metadata.bookies()))
+    ground.stop(lost, destroy=True)
+
+    def undecodable(place: str, operation: str, path: str) -> None:
+        if place == METADATA and operation == "read_ledger" and path == str(broken.ledger_id):
+            raise MetadataFormatError("its first line is b'garbage'", path=path)
+
+    plan = recovered(ground, lost, hooks=(undecodable,), dry_run=True)
+    report = recovered(ground, lost, hooks=(undecodable,))
+
+    assert plan.counts == {"left": 1, "planned": 2}
+    assert report.counts == {"left": 1, "replicated": 2}
+    (left,) = report.unfinished
+    assert left.ledger_id == broken.ledger_id
+    assert "garbage" in str(left.reason)
 
 
 # Killed anywhere

@@ -1,0 +1,67 @@
+"""One node in ZooKeeper that nobody can decode: it is named, and everything else goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.metadata import paths
+from spark_bookkeeper.metadata.uri import parse_metadata_uri
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+
+Call = Callable[..., Any]
+"""See ``conftest.py``."""
+
+pytestmark = pytest.mark.integration
+
+STRANGER = BookieId("10.0.0.9:3181")
+BROKEN = LedgerId(77)
+
+
+@contextmanager
+def raw(cluster: LocalCluster) -> Iterator[tuple[KazooClient, str]]:
+    uri = parse_metadata_uri(cluster.metadata_uri)
+    client = KazooClient(uri.hosts)
+    client.start()
+    try:
+        yield client, uri.root
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_a_broken_ledger_cookie_and_registration_hold_up_nothing_else(
+    own_cluster: LocalCluster, call_own: Call, numbers: Path
+) -> None:
+    def told(*arguments: Any) -> Any:
+        return call_own(*arguments, "--json")
+
+    with raw(own_cluster) as (client, root):
+        client.create(paths.ledger(root, BROKEN), b"garbage", makepath=True)
+        client.create(paths.cookie(root, STRANGER), b"garbage", makepath=True)
+        client.create(paths.registration(root, STRANGER, readonly=False), b"\xff", ephemeral=True)
+
+        good = told("ledger", "append", numbers, "--leave-open").json["ledger_id"]
+        listed = {row["ledger_id"]: row["state"] for row in told("ledger", "list").json["ledgers"]}
+        bookies = {row["bookie_id"] for row in told("bookie", "list").json["bookies"]}
+        shown = call_own("ledger", "show", BROKEN)
+        recovered = told("ledger", "recover", "--yes", "--no-spark")
+        doctor = told("doctor")
+
+    assert listed == {good: "OPEN", BROKEN: "UNREADABLE"}
+    assert STRANGER in bookies
+    assert (shown.code, "garbage" in shown.err) == (1, True)
+    assert {(row["ledger_id"], row["status"]) for row in recovered.json["rows"]} == {
+        (good, "closed"),
+        (BROKEN, "left"),
+    }
+    assert recovered.code == 1
+    problems = [f for f in doctor.json["findings"] if f["verdict"] == "problem"]
+    assert any("garbage" in f["detail"] and f["check"] == "ledger metadata" for f in problems)
+    assert doctor.code == 1
