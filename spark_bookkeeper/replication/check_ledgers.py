@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from spark_bookkeeper.bookie.entry import Location
 from spark_bookkeeper.bookie.index import EntryIndex
@@ -29,20 +29,28 @@ from spark_bookkeeper.errors import (
     CorruptEntryError,
     NoSuchLedgerError,
 )
+from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerState
 from spark_bookkeeper.replication.report import CheckReport, Row
 from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
-from spark_bookkeeper.replication.shares import share_of
+from spark_bookkeeper.replication.shares import share_bytes, share_of
+
+LARGE_BYTES: Final = 256 << 20
+"""A ledger of which so much is to be read, of all replicas together, is several pieces of work."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckWork:
-    """Check one ledger. Picklable."""
+    """Check one ledger, or one share in it. Picklable."""
 
     action: ClassVar[str] = "check"
     ledger_id: LedgerId
     percentage: int
+    share: tuple[EntryId, BookieId] | None = None
+    """The first entry of a fragment and one of its bookies; ``None`` is all of the ledger."""
+    size_bytes: int = 0
+    """To be read, about, where it is known; so work can be shared out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +90,37 @@ def check_ledgers(
     """
     started = context.runtime.now()
     wanted = list(context.store.ledger_ids()) if ledger_ids is None else list(ledger_ids)
-    work = [CheckWork(ledger_id, percentage) for ledger_id in wanted]
+    work = check_works(context, wanted, percentage)
     rows = list(runner.run("checking ledgers", work, check_one, progress))
     duration_ms = round((context.runtime.now() - started) * 1000)
     rows.sort(key=lambda row: (row.ledger_id, row.first_entry_id or 0, row.source or ""))
     return CheckReport("check_ledgers", tuple(rows), duration_ms=duration_ms)
+
+
+def check_works(
+    context: ClientContext,
+    ledger_ids: Sequence[LedgerId],
+    percentage: int,
+) -> list[CheckWork]:
+    """The work of checking ledgers; of a ledger with much to read, a piece for each share."""
+    if not percentage:
+        return [CheckWork(ledger_id, percentage) for ledger_id in ledger_ids]
+    works: list[CheckWork] = []
+    for ledger_id, found in context.store.read_ledgers(ledger_ids):
+        shares: list[CheckWork] = []
+        if isinstance(found, Versioned) and found.value.is_closed:
+            for fragment in found.value.fragment_ranges():
+                size = share_bytes(found.value, fragment) * percentage // 100
+                shares += [
+                    CheckWork(ledger_id, percentage, (fragment.first_entry_id, bookie), size)
+                    for bookie in fragment.ensemble
+                ]
+        size = sum(share.size_bytes for share in shares)
+        if size >= LARGE_BYTES:
+            works += shares
+        else:
+            works.append(CheckWork(ledger_id, percentage, size_bytes=size))
+    return works
 
 
 def check_one(context: ClientContext, work: CheckWork) -> Sequence[Row]:
@@ -105,6 +139,13 @@ def findings(context: ClientContext, work: CheckWork) -> Sequence[Finding]:
     all_found: list[Finding] = []
     for fragment in found.value.fragment_ranges():
         first, last = fragment.first_entry_id, fragment.last_entry_id
+        wanted = [
+            (position, bookie)
+            for position, bookie in enumerate(fragment.ensemble)
+            if work.share in (None, (first, bookie))
+        ]
+        if not wanted:
+            continue
         try:
             end = read_last_add_confirmed(context, ledger) if last is None else last
         except BookKeeperError as error:
@@ -112,8 +153,12 @@ def findings(context: ClientContext, work: CheckWork) -> Sequence[Finding]:
             continue
         all_found += [
             _check_share(context, ledger, work, fragment, position, bookie, end)
-            for position, bookie in enumerate(fragment.ensemble)
+            for position, bookie in wanted
         ]
+    if not all_found and work.share is not None:
+        first, bookie = work.share
+        reason = f"{bookie} has no share of it any more: check again"
+        all_found.append(Finding(Row(work.ledger_id, "check", "left", reason, first, None, bookie)))
     return all_found
 
 

@@ -11,14 +11,14 @@ Source: Bookie Ledger Recovery, "The Manual Bookie Recovery process"; BookKeeper
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError, NotEnoughBookiesError
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
-from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.underreplication import entries_at, live_copies, missing_replicas
 from spark_bookkeeper.replication.pieces import (
     PIECE_BYTES,
@@ -30,7 +30,8 @@ from spark_bookkeeper.replication.pieces import (
 from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_one
 from spark_bookkeeper.replication.report import RecoveryReport, Row
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
-from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
+from spark_bookkeeper.replication.runner import Progress, Runner, limited, no_progress
+from spark_bookkeeper.replication.shares import share_bytes
 from spark_bookkeeper.replication.targets import Targets
 
 _Copying = FragmentWork | PieceWork
@@ -121,14 +122,13 @@ def _copy(
         items += pieces[work] or [work]
     # The width may be known only when Spark has started, and that takes its time.
     progress("copying fragments", 0, len(items), 0)
-    rows = list(
-        runner.run("copying fragments", _limited(items, wish, runner.width), _copy_one, progress)
-    )
+    copies = limited(items, wish.bytes_per_second, runner)
+    rows = list(runner.run("copying fragments", copies, _copy_one, progress))
     large = told(pieces, rows)
     if not large:
         return rows
     cut = {(work.ledger_id, work.first_entry_id) for work in large}
-    finish = _limited(large, wish, runner.width)
+    finish = limited(large, wish.bytes_per_second, runner)
     return [
         *(row for row in rows if (row.ledger_id, row.first_entry_id) not in cut),
         *runner.run("replacing bookies", finish, _copy_one, progress),
@@ -237,30 +237,11 @@ def _work(
                 wish.target,
                 wish.even_if_alive,
                 wish.bytes_per_second,
-                _size_bytes(found.value, fragment),
+                share_bytes(found.value, fragment),
             )
             pieces.append((live_copies(found.value.quorum, fragment, wish.bookies), piece))
     pieces.sort(key=lambda pair: pair[0])
     return [piece for _, piece in pieces]
-
-
-def _limited(items: Sequence[_Copying], wish: BookieRecovery, width: int) -> Sequence[_Copying]:
-    """The items with the limit shared out: ``width`` of them at the most are copied at once."""
-    if wish.bytes_per_second is None:
-        return items
-    share = max(1, wish.bytes_per_second // min(width, len(items)))
-    return [replace(item, bytes_per_second=share) for item in items]
-
-
-def _size_bytes(metadata: LedgerMetadata, fragment: FragmentRange) -> int:
-    """About how much a bookie has of a fragment: entries are taken to be of one size."""
-    if not metadata.length_bytes or metadata.last_entry_id is None:
-        return 0  # not known while the ledger is not closed
-    assert fragment.last_entry_id is not None
-    entries = fragment.last_entry_id - fragment.first_entry_id + 1
-    quorum = metadata.quorum
-    share = entries * quorum.write_quorum_size / quorum.ensemble_size
-    return round(metadata.length_bytes * share / (metadata.last_entry_id + 1))
 
 
 def _planned(

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.copying import TargetError
 from spark_bookkeeper.client.throttle import Throttle
 from spark_bookkeeper.errors import BookKeeperError, EntryUnreadableError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
-from spark_bookkeeper.replication.check_ledgers import CheckWork, Finding, findings
+from spark_bookkeeper.replication.check_ledgers import CheckWork, Finding, check_works, findings
 from spark_bookkeeper.replication.report import RecoveryReport, Row
-from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
+from spark_bookkeeper.replication.runner import Progress, Runner, limited, no_progress
 from spark_bookkeeper.replication.shares import copy_share
 
 FOUND_WRONG = frozenset({"missing", "damaged", "unreadable"})
@@ -30,11 +31,22 @@ FOUND_WRONG = frozenset({"missing", "damaged", "unreadable"})
 
 @dataclass(frozen=True, slots=True)
 class RepairWork:
-    """Check every entry of one ledger and put right what can be. Picklable."""
+    """Check every entry and put right what can be. Picklable."""
 
-    ledger_id: LedgerId
+    action: ClassVar[str] = "copy"
+    check: CheckWork
     dry_run: bool
-    bytes_per_second: int | None
+    bytes_per_second: int | None = None
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """For the account of work that failed, as ``size_bytes`` is for sharing it out."""
+        return self.check.ledger_id
+
+    @property
+    def size_bytes(self) -> int:
+        """To be read, about."""
+        return self.check.size_bytes
 
 
 def repair_ledgers(
@@ -53,7 +65,8 @@ def repair_ledgers(
     """
     started = context.runtime.now()
     wanted = list(context.store.ledger_ids()) if ledger_ids is None else list(ledger_ids)
-    work = [RepairWork(ledger_id, dry_run, bytes_per_second) for ledger_id in wanted]
+    work = [RepairWork(check, dry_run) for check in check_works(context, wanted, 100)]
+    work = limited(work, bytes_per_second, runner)
     rows = list(runner.run("repairing ledgers", work, repair_one, progress))
     duration_ms = round((context.runtime.now() - started) * 1000)
     rows.sort(key=lambda row: (row.ledger_id, row.first_entry_id or 0, row.source or ""))
@@ -62,7 +75,7 @@ def repair_ledgers(
 
 def repair_one(context: ClientContext, work: RepairWork) -> Sequence[Row]:
     """Repair one ledger; a row for each share that was not as it should be."""
-    found = findings(context, CheckWork(work.ledger_id, 100))
+    found = findings(context, work.check)
     return [_repair(context, work, f) for f in found if f.row.status != "healthy"]
 
 

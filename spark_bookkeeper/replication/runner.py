@@ -7,7 +7,8 @@ does it is a module-level one that takes the context of the process it finds its
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar, cast
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import BookKeeperError
@@ -42,6 +43,16 @@ def carry_out(work: Work[Item], context: ClientContext, item: Item) -> Sequence[
         return work(context, item)
     except BookKeeperError as error:
         return [left(item, error.message)]
+
+
+def limited(items: Sequence[Item], bytes_per_second: int | None, runner: Runner) -> list[Item]:
+    """The items with a limit for all of them shared out: no more than the runner's ``width`` of
+    them are under way at once. They are dataclasses with a field ``bytes_per_second``.
+    """
+    if bytes_per_second is None or not items:
+        return list(items)
+    share = max(1, bytes_per_second // min(runner.width, len(items)))
+    return [replace(cast(Any, item), bytes_per_second=share) for item in items]
 
 
 class Runner(Protocol):

@@ -10,7 +10,7 @@ from spark_bookkeeper.client.copying import Throttle, copy_entries
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import BookieError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
-from spark_bookkeeper.protocol.metadata import FragmentRange
+from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import entries_at
 
 
@@ -18,6 +18,17 @@ def share_of(ledger: Ledger, position: int, first: EntryId, last: EntryId) -> Se
     """The entries ``first .. last`` that are striped to a position, ascending."""
     runs = entries_at(ledger.metadata.quorum, position, first, last)
     return [EntryId(entry_id) for run in runs for entry_id in run]
+
+
+def share_bytes(metadata: LedgerMetadata, fragment: FragmentRange) -> int:
+    """About how much a bookie has of a fragment: entries are taken to be of one size."""
+    if not metadata.length_bytes or metadata.last_entry_id is None:
+        return 0  # not known while the ledger is not closed
+    assert fragment.last_entry_id is not None
+    entries = fragment.last_entry_id - fragment.first_entry_id + 1
+    quorum = metadata.quorum
+    share = entries * quorum.write_quorum_size / quorum.ensemble_size
+    return round(metadata.length_bytes * share / (metadata.last_entry_id + 1))
 
 
 def sources_of(

@@ -14,9 +14,10 @@ from spark_bookkeeper.client import ledgers, views
 from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.errors import BookieUnavailableError, RecoveryUndecidedError
 from spark_bookkeeper.metadata.update import update_ledger
-from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.replication.check_ledgers import check_ledgers
+from spark_bookkeeper.replication import check_ledgers as checking
+from spark_bookkeeper.replication.check_ledgers import CheckWork, check_ledgers, check_one
 from spark_bookkeeper.replication.report import CheckReport
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground
@@ -41,6 +42,39 @@ def spoil(path: Path, offset: int) -> None:
 def checked(ground: Ground, percentage: int = 100) -> CheckReport:
     client = ground.client()
     return check_ledgers(client, LocalRunner(client), None, percentage)
+
+
+def test_a_ledger_with_much_to_read_is_checked_share_by_share_and_reported_the_same(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(ground)
+    short = written(ground, Quorum(4, 3, 2)).metadata.last_fragment.ensemble[1]
+    ground.files(short, "slots")[-1].unlink()
+    with_open = ledgers.create_ledger(ground.context, USUAL)
+    with_open.append(b"a")
+    wait_for_every_copy(with_open)
+    as_one = checked(ground)
+    monkeypatch.setattr(checking, "LARGE_BYTES", 1)
+    client = ground.client()
+    seen: list[int] = []
+
+    report = check_ledgers(
+        client, LocalRunner(client), None, 100, progress=lambda *told: seen.append(told[2])
+    )
+
+    assert report.rows == as_one.rows
+    assert set(seen) == {3 + 4 + 1}, "the shares of those whose size is known"
+    assert not as_one.is_complete
+    with_open.abandon()
+
+
+def test_a_share_that_another_bookie_has_meanwhile_is_not_called_healthy(ground: Ground) -> None:
+    writer = written(ground)
+    (other,) = set(ground.bookie_ids) - writer.metadata.bookies()
+
+    rows = check_one(ground.client(), CheckWork(writer.ledger_id, 100, (EntryId(0), other)))
+
+    assert [(row.status, row.source) for row in rows] == [("left", other)]
 
 
 def statuses(report: CheckReport) -> dict[str, str]:

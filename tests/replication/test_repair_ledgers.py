@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pytest
 
@@ -11,8 +13,8 @@ from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
-from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
-from spark_bookkeeper.replication.report import RecoveryReport
+from spark_bookkeeper.replication.repair_ledgers import RepairWork, repair_ledgers
+from spark_bookkeeper.replication.report import RecoveryReport, Row
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.rows import wait_for_every_copy
@@ -65,6 +67,26 @@ def test_copies_that_never_arrived_and_a_damaged_file_are_made_again(
     }
     assert is_whole(ground)
     assert ground.context.store.read_ledger(writer.ledger_id).value.fragments == before
+
+
+def test_a_limit_on_bytes_is_one_for_all_that_is_repaired_at_once(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        written(ground)
+    client = ground.client()
+    runner = LocalRunner(client, width=2)
+    seen: list[RepairWork] = []
+
+    def run(phase: str, items: Sequence[RepairWork], *_: object) -> Sequence[Row]:
+        seen.extend(items)
+        return ()
+
+    monkeypatch.setattr(runner, "run", run)
+
+    repair_ledgers(client, runner, None, bytes_per_second=1_000)
+
+    assert [work.bytes_per_second for work in seen] == [500, 500, 500]
 
 
 def test_a_file_that_cannot_be_read_is_made_again_beside_it(ground: Ground) -> None:
