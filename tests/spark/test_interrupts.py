@@ -30,14 +30,18 @@ def _slowly(batches: Any) -> Any:
         yield batch
 
 
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 300.0
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def interrupt_when(holds: Callable[[], bool]) -> threading.Thread:
     """Press Ctrl-C in this process as soon as something holds."""
 
     def press() -> None:
-        deadline = time.monotonic() + 60.0
-        while not holds():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(holds)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=press)
@@ -63,7 +67,8 @@ def test_an_append_is_cancelled_and_its_writer_takes_the_next_one(
         writer.append(frame)
 
     presser.join()
-    assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
+    tracker = spark.sparkContext.statusTracker()
+    until(lambda: tracker.getActiveJobsIds() == [])  # which hears of an end a moment later
     assert signal.getsignal(signal.SIGINT) is before
     writer.append(spark.range(3))
     writer.close()
