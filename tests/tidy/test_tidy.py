@@ -36,7 +36,7 @@ def test_code_has_no_lint() -> None:
     check(["-m", "ruff", "check", *PLACES], "ruff check --fix, then read what is left")
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_types_are_strict() -> None:
     check(["-m", "mypy", *PLACES], f"run `mypy {' '.join(PLACES)}` and mend what it names")
 
