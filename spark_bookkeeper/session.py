@@ -183,7 +183,10 @@ class BookKeeper:
         return views.LedgerInfo.of(wanted, found.value, self.context, self._door.from_arrow)
 
     def ledgers(self) -> Any:
-        """All ledgers, as a DataFrame (``views.LEDGERS``)."""
+        """All ledgers, as a DataFrame (``views.LEDGERS``).
+
+        One whose metadata cannot be decoded has the state ``UNREADABLE`` and nothing else to tell.
+        """
         return self._door.from_arrow(self.ledgers_arrow())
 
     def ledgers_arrow(self) -> pa.Table:

@@ -20,10 +20,10 @@ from spark_bookkeeper.cli.picture import draw_fragments, legend
 from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
 from spark_bookkeeper.client.ledger import SCHEMA
 from spark_bookkeeper.client.ledgers import RESERVED_PREFIX
-from spark_bookkeeper.client.views import SLOTS, LedgerInfo
+from spark_bookkeeper.client.views import SLOTS, UNREADABLE, LedgerInfo
 from spark_bookkeeper.errors import NoSuchLedgerError
 from spark_bookkeeper.protocol.ids import BookieId, parse_ledger_id
-from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 
 MOST_SLOTS: Final = 200
 """Slots that are listed for a person; programs get them all."""
@@ -82,7 +82,7 @@ def create(
 @ledger.command(name="list", epilog="Example: spark-bookkeeper ledger list --state OPEN --json")
 @click.option(
     "--state",
-    type=click.Choice(["OPEN", "IN_RECOVERY", "CLOSED"], case_sensitive=False),
+    type=click.Choice([*LedgerState.__members__, UNREADABLE], case_sensitive=False),
     help="Only these.",
 )
 @click.option("--bookie", metavar="HOST:PORT", help="Only those with a fragment on this bookie.")

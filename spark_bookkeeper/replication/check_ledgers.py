@@ -98,9 +98,7 @@ def check_ledgers(
 
 
 def check_works(
-    context: ClientContext,
-    ledger_ids: Sequence[LedgerId],
-    percentage: int,
+    context: ClientContext, ledger_ids: Sequence[LedgerId], percentage: int
 ) -> list[CheckWork]:
     """The work of checking ledgers; of a ledger with much to read, a piece for each share."""
     if not percentage:

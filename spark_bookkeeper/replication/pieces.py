@@ -169,6 +169,8 @@ def told(
         of_fragment.setdefault((row.ledger_id, row.first_entry_id), []).append(row)
     found: list[FragmentWork] = []
     for work, cut in pieces.items():
+        if not cut:
+            continue
         told = of_fragment[work.ledger_id, work.first_entry_id]
         is_whole = all(row.status == "replicated" for row in told)
         ahead = [
@@ -177,6 +179,5 @@ def told(
             )
             for source, target in dict.fromkeys((piece.source, piece.target) for piece in cut)
         ]
-        if ahead:
-            found.append(replace(work, ahead=tuple(ahead), size_bytes=0))
+        found.append(replace(work, ahead=tuple(ahead), size_bytes=0))
     return found

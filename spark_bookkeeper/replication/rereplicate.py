@@ -57,6 +57,7 @@ class FragmentWork:
     size_bytes: int = 0
     """Of one share, about, where it is known; so work can be shared out."""
     ahead: tuple[CopiedAhead, ...] = ()
+    """Of large shares, what was copied in pieces before (``pieces.py``)."""
 
 
 def rereplicate_fragment(context: ClientContext, work: FragmentWork) -> Sequence[Row]:

@@ -49,12 +49,14 @@ def test_a_broken_ledger_cookie_and_registration_hold_up_nothing_else(
 
         good = told("ledger", "append", numbers, "--leave-open").json["ledger_id"]
         listed = {row["ledger_id"]: row["state"] for row in told("ledger", "list").json["ledgers"]}
+        chosen = told("ledger", "list", "--state", "unreadable").json["ledgers"]
         bookies = {row["bookie_id"] for row in told("bookie", "list").json["bookies"]}
         shown = call_own("ledger", "show", BROKEN)
         recovered = told("ledger", "recover", "--yes", "--no-spark")
         doctor = told("doctor")
 
     assert listed == {good: "OPEN", BROKEN: "UNREADABLE"}
+    assert [row["ledger_id"] for row in chosen] == [BROKEN]
     assert STRANGER in bookies
     assert (shown.code, "garbage" in shown.err) == (1, True)
     assert {(row["ledger_id"], row["status"]) for row in recovered.json["rows"]} == {
