@@ -253,7 +253,7 @@ def affected(bk: sbk.BookKeeper, lost: str) -> int:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(1800)
 def test_killed_at_ten_random_moments_it_loses_nothing_and_finishes_when_it_is_let(
     submit: Submit,
 ) -> None:
