@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +20,7 @@ from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.bookie.marker import Marker, check_marker, decode_marker, read_marker
 from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.bookie.roots import open_storage
+from spark_bookkeeper.bookie.storage import FileSink
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     CookieMismatchError,
@@ -214,6 +216,27 @@ class Overwrites(MemoryStorage):
         return created
 
 
+class CreatesAgain(MemoryStorage):
+    """Forgets that a name is taken when those who raced for it have been told."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        super().__init__(disk)
+        self._asked = itertools.count(1)
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        created = super().put_if_absent(path, data)
+        return created or (path.endswith("race") and next(self._asked) > 7)
+
+
+class VisibleUploads(MemoryStorage):
+    """Shows a file while it is still written."""
+
+    def create(self, path: str) -> FileSink:
+        sink = super().create(path)
+        self.disk.files[path] = b"pie"
+        return sink
+
+
 class CachedListing(MemoryStorage):
     """Lists what it listed before."""
 
@@ -235,6 +258,8 @@ class NoSync(MemoryStorage):
         (NoWinner, "told that they won"),
         (Pieces, "piece"),
         (Overwrites, "content is not that"),
+        (CreatesAgain, "created again"),
+        (VisibleUploads, "visible while it is still being written"),
         (CachedListing, "listing"),
     ],
 )

@@ -9,6 +9,7 @@ import pytest
 from spark_bookkeeper.bookie.format import format_partition, wipe_partition
 from spark_bookkeeper.bookie.memory import LateEffect, MemoryStorage, Moment
 from spark_bookkeeper.bookie.record import RecordKind, encode_fence
+from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     CookieMismatchError,
@@ -268,6 +269,37 @@ def test_r5_a_hole_below_existing_slots_is_unknown(bookie: Bookie) -> None:
             index.find(entry_id)
 
 
+def test_r5_a_slot_that_vanishes_while_its_log_is_fenced_is_unknown(bookie: Bookie) -> None:
+    log = bookie.writer()
+    for slot in range(3):
+        log.add(slot, bookie.record(slot, slot))
+
+    def power_cut_before_the_fence(op: str, path: str, moment: Moment) -> None:
+        if (op, moment) == ("put", "before"):
+            del bookie.disk.files[bookie.slot_path(1)]
+
+    entries = bookie.log(power_cut_before_the_fence).fence().entries
+
+    assert list(entries) == [0, 2]
+    with pytest.raises(BookieUnavailableError, match="it is gone"):
+        entries.check_absent(1)
+
+
+def test_r5_a_damaged_copy_makes_its_entries_unknown_and_no_others(bookie: Bookie) -> None:
+    log = bookie.writer()
+    log.add(0, bookie.record(0, 0, 9))
+    copy = log.write_copy(list(log.read_many(log.locate(2, 4).locations())))
+    bookie.disk.files[bookie.slot_path(0)] = encode_fence(bookie.key)  # it never had the slot
+    bookie.disk.corrupt(copy, lambda content: content[:50])
+
+    for entries in (bookie.log().locate(0), bookie.log().fence().entries):
+        assert list(entries) == []
+        with pytest.raises(CorruptEntryError):
+            entries.check_absent(3)
+        entries.check_absent(1)
+        entries.check_absent(5)
+
+
 def test_r5_another_incarnation_answers_nothing(bookie: Bookie, token: Callable[[], str]) -> None:
     bookie.writer()
     storage = MemoryStorage(bookie.disk)
@@ -349,6 +381,19 @@ def test_r11_an_add_to_a_partition_wiped_meanwhile_does_not_count(
 
     with pytest.raises(CookieMismatchError):
         bookie.log(wipe_before_the_put).add(0, bookie.record(0, 0))
+
+
+def test_r11_a_copy_on_a_partition_wiped_meanwhile_does_not_count(bookie: Bookie) -> None:
+    log = bookie.writer()
+    log.add(0, bookie.record(0, 0))
+    entries = list(log.read_many(log.locate(0).locations()))
+
+    def wipe_begins_behind_the_put(op: str, path: str, moment: Moment) -> None:
+        if (op, moment) == ("put", "after") and path.startswith(bookie.key.copies):
+            MemoryStorage(bookie.disk).delete(MARKER_PATH)  # wiping deletes it first
+
+    with pytest.raises(CookieMismatchError):
+        bookie.log(wipe_begins_behind_the_put).write_copy(entries)
 
 
 def test_r12_a_ledger_that_was_deleted_here_takes_nothing(bookie: Bookie) -> None:

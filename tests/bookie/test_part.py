@@ -128,6 +128,19 @@ def test_a_part_is_copied_as_a_file_and_its_entries_are_found_through_a_copy(
     assert typed.key.part(ref.name) in target.disk.files
 
 
+def test_r9b_a_part_that_was_merely_found_is_synced_before_it_counts(typed: Bookie) -> None:
+    writer = typed.writer()
+    ref = write_part(typed, "a-0-0.arrow", [rows(0, 50)])
+    target = Bookie(type(typed.disk)("b2"), typed.marker, typed.key, typed.encoding)
+    target.log().parts.copy_from(writer.parts, ref)
+    target.disk.durable.discard(typed.key.part(ref.name))  # another's, whose answer is due
+
+    target.log().parts.copy_from(writer.parts, ref)
+
+    target.disk.power_cut()
+    assert typed.key.part(ref.name) in target.disk.files
+
+
 def test_a_damaged_part_is_not_copied(typed: Bookie) -> None:
     writer = typed.writer()
     ref = write_part(typed, "a-0-0.arrow", [rows(0, 50)])

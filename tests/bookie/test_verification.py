@@ -7,10 +7,14 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.bookie import reading
+from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PlacedPart
 from spark_bookkeeper.bookie.messages import encode_batches
 from spark_bookkeeper.bookie.part import PartEncoder
 from spark_bookkeeper.bookie.record import encode_add
+from spark_bookkeeper.errors import CorruptEntryError
+from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.testing.slotlog import Bookie
 
 
@@ -81,3 +85,24 @@ def test_a_missing_part_is_found_and_a_good_copy_still_counts(bookie: Bookie) ->
 
 def test_encoding_no_batches_gives_no_messages(bookie: Bookie) -> None:
     assert encode_batches(bookie.encoding, []) == []
+
+
+@pytest.mark.parametrize("digest_type", [DigestType.MAC, DigestType.CRC32C])
+def test_a_checksum_that_was_made_to_fit_does_not_make_up_for_a_keyed_digest(
+    bookie: Bookie, digest_type: DigestType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bookie.encoding = LedgerEncoding(digest_type=digest_type, password=b"secret")
+    bookie.writer().add(0, bookie.record(0, 10, 19))
+    places = list(bookie.log().locate(0).locations())
+    tampered = bookie.disk.files[bookie.slot_path(0)].replace(b"101112", b"101113")
+    assert tampered != bookie.disk.files[bookie.slot_path(0)]
+    bookie.disk.files[bookie.slot_path(0)] = tampered
+    monkeypatch.setattr(reading, "crc", lambda data: places[0].extent_crc32c)
+
+    scanned = bookie.log().scan(places)
+
+    if digest_type is DigestType.MAC:  # whoever has no password cannot forge the entry
+        with pytest.raises(CorruptEntryError, match="entry 12"):
+            list(scanned)
+    else:  # the same checksum twice would say no more than it does once
+        assert [piece.batch.num_rows for piece in scanned] == [10]

@@ -28,7 +28,8 @@ from spark_bookkeeper.errors import (
     VersionConflictError,
 )
 from spark_bookkeeper.metadata import paths
-from spark_bookkeeper.metadata.connection import Connection
+from spark_bookkeeper.metadata.connection import Connection, Node
+from spark_bookkeeper.metadata.link import AbsentError
 from spark_bookkeeper.metadata.store import MetadataStore, Versioned
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
@@ -451,6 +452,21 @@ def test_ctrl_c_while_a_request_is_sent_is_not_taken_for_a_lost_connection(
 
     assert store.generate_ledger_id() < 4
     assert store.registrations() == []
+
+
+def test_a_server_that_lags_is_made_to_catch_up_before_there_is_no_such_ledger(
+    zookeeper: ZooKeeperStores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    store.create_ledger(LedgerId(7), open_ledger())
+
+    def not_heard_of_it(path: str) -> Node:
+        raise AbsentError
+
+    monkeypatch.setattr(store._zk, "get", not_heard_of_it)
+
+    assert store.read_ledger(LedgerId(7)).value == open_ledger()
 
 
 def test_nodes_made_for_ids_do_not_pile_up(zookeeper: ZooKeeperStores, raw: KazooClient) -> None:
