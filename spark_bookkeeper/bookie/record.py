@@ -265,7 +265,10 @@ def encode_copy(
     ids, lengths = encoded.ids.tolist(), encoded.lengths.tolist()
     identity = sha256(f"{key.directory}\n{tuple(ids)}\n{tuple(lengths)}\n".encode())
     identity.update(encoded.digests)
-    identity.update(Digester(DigestType.CRC32C, b"").digests([entry.data for entry in ordered]))
+    checksums = encoded.digests  # verified when the entries were read
+    if encoding.digest_type is not DigestType.CRC32C:
+        checksums = Digester(DigestType.CRC32C, b"").digests([entry.data for entry in ordered])
+    identity.update(checksums)
     for part in parts:
         identity.update(f"{part.ref!r}\n{part.entry_ids}\n{part.lengths_after}\n".encode())
     ids += [entry_id for part in parts for entry_id in part.entry_ids]
