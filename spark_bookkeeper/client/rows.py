@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
-from spark_bookkeeper.bookie.messages import check_entry_size
+from spark_bookkeeper.bookie.messages import Int64Array, check_entry_size
 from spark_bookkeeper.client.columns import check_schema, describe, schema_mismatch
 from spark_bookkeeper.client.pandas_rows import is_pandas, pandas_table
 from spark_bookkeeper.errors import InvalidArgumentError
@@ -17,13 +18,14 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata
 if TYPE_CHECKING:
     from spark_bookkeeper.client.adds import SlotAck
 
+STORED_AT = pa.timestamp("us", tz="UTC")
 ACKS_SCHEMA = pa.schema(
     [
         pa.field("entry_id", pa.int64(), nullable=False),
         pa.field("bookie_id", pa.string(), nullable=False),
         pa.field("position", pa.int32(), nullable=False),
         pa.field("status", pa.string(), nullable=False),
-        pa.field("stored_at", pa.timestamp("us", tz="UTC")),
+        pa.field("stored_at", STORED_AT),
         pa.field("waited_ms", pa.float64()),
         pa.field("acknowledged", pa.bool_(), nullable=False),
     ]
@@ -101,28 +103,37 @@ def acks_table(
     confirmed: EntryId,
     pushed: EntryId,
 ) -> pa.Table:
-    """Who stored which entry, from the slots that a writer remembers."""
+    """Who stored which entry, from the slots that a writer remembers.
+
+    Worked out column by column: a slot may hold thousands of small entries.
+    """
     quorum = metadata.quorum
-    stored: dict[tuple[int, str], SlotAck] = {}
-    for slot in slots:
-        for entry_id in range(slot.first, slot.last + 1):
-            if quorum.holds(slot.position, EntryId(entry_id)):
-                stored[entry_id, slot.bookie] = slot
+    width = quorum.write_quorum_size
     first = min((slot.first for slot in slots), default=EntryId(0))
-    found = []
-    for entry_id in range(first, pushed + 1):
-        ensemble = metadata.fragment_of(EntryId(entry_id)).ensemble
-        for position in quorum.write_set(EntryId(entry_id)):
-            ack = stored.get((entry_id, ensemble[position]))
-            found.append(
-                {
-                    "entry_id": entry_id,
-                    "bookie_id": ensemble[position],
-                    "position": position,
-                    "status": "stored" if ack else "pending",
-                    "stored_at": ack.stored_at_ms * 1000 if ack else None,
-                    "waited_ms": ack.waited_ms if ack else None,
-                    "acknowledged": entry_id <= confirmed,
-                }
-            )
-    return pa.Table.from_pylist(found, schema=ACKS_SCHEMA)
+    # A row for each entry and each of its write set.
+    ids: Int64Array = np.repeat(np.arange(first, pushed + 1), width)
+    positions = (ids + np.arange(len(ids)) % width) % quorum.ensemble_size
+    bookies = sorted(metadata.bookies())
+    numbers = {bookie: number for number, bookie in enumerate(bookies)}
+    holders: Int64Array = np.zeros(len(ids), dtype=np.int64)
+    for fragment in metadata.fragments:
+        start = max(0, fragment.first_entry_id - first) * width
+        ensemble = np.array([numbers[bookie] for bookie in fragment.ensemble])
+        holders[start:] = ensemble[positions[start:]]
+    acks = np.full(len(ids), -1)
+    for number, slot in enumerate(slots):
+        entries = np.arange(slot.first, slot.last + 1)
+        turns: Int64Array = (slot.position - entries) % quorum.ensemble_size
+        own = ((entries - first) * width + turns)[turns < width]
+        acks[own[holders[own] == numbers.get(slot.bookie, -1)]] = number
+    told = pa.array(acks, mask=acks < 0)
+    columns = [
+        ids,
+        pa.array(bookies, pa.string()).take(pa.array(holders)),
+        positions.astype(np.int32),
+        pa.array(["pending", "stored"]).take(pa.array((acks >= 0).astype(np.int8))),
+        pa.array([slot.stored_at_ms * 1000 for slot in slots], STORED_AT).take(told),
+        pa.array([slot.waited_ms for slot in slots], pa.float64()).take(told),
+        ids <= confirmed,
+    ]
+    return pa.Table.from_arrays([pa.array(column) for column in columns], schema=ACKS_SCHEMA)
