@@ -71,6 +71,7 @@ class BookKeeper:
 
     @property
     def metadata_uri(self) -> str:
+        """What ``connect`` was given: the cluster, for other programs."""
         return self.connection.metadata_uri
 
     @property

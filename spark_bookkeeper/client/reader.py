@@ -101,6 +101,7 @@ class LedgerReader:
 
     @property
     def ledger_id(self) -> LedgerId:
+        """Which ledger it reads."""
         return self._ledger.ledger_id
 
     @property
@@ -120,6 +121,7 @@ class LedgerReader:
 
     @property
     def is_closed(self) -> bool:
+        """Whether the ledger has its last entry; as of ``refresh`` or the opening."""
         return self._ledger.metadata.is_closed
 
     @property

@@ -47,6 +47,7 @@ class LedgerWriter:
 
     @property
     def ledger_id(self) -> LedgerId:
+        """Which ledger it writes; whoever reads it asks for that."""
         return self._adds.ledger.ledger_id
 
     @property

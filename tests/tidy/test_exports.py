@@ -91,3 +91,17 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     )
 
     assert done.stdout.strip() == "[]"
+
+
+def test_help_says_something_about_every_public_name_and_what_it_has() -> None:
+    silent = []
+    for name in spark_bookkeeper.__all__:
+        value = getattr(spark_bookkeeper, name)
+        members = vars(value) if inspect.isclass(value) else {}
+        asked = {name: value} | {
+            f"{name}.{member}": getattr(value, member)
+            for member, kind in members.items()
+            if not member.startswith("_") and (callable(kind) or isinstance(kind, property))
+        }
+        silent += [shown for shown, what in asked.items() if not inspect.getdoc(what)]
+    assert silent == []
