@@ -90,12 +90,10 @@ def server() -> Iterator[S3Server]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory, server: S3Server) -> Iterator[MixedCluster]:
-    """Three bookies that run at any time, on disks and in buckets; a test that stops one has
-    started another.
-    """
-    cluster = MixedCluster(tmp_path_factory.mktemp("mixed"), server)
+@pytest.fixture
+def mixed(tmp_path: Path, server: S3Server) -> Iterator[MixedCluster]:
+    """Three bookies, one on a disk and two in buckets."""
+    cluster = MixedCluster(tmp_path, server)
     for kind in ("disk", "bucket", "bucket"):
         cluster.start(kind)
     yield cluster
@@ -215,7 +213,6 @@ def test_a_bucket_that_is_full_is_replaced_and_goes_on_serving_what_it_has(
     published = mixed.agents[full].status.published
     assert published is not None
     assert not published.is_readonly
-    mixed.stop(spare)
 
 
 @pytest.mark.parametrize("lost", ["bucket", pytest.param("disk", marks=pytest.mark.slow)])
