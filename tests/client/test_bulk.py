@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -355,3 +356,33 @@ def test_ctrl_c_in_a_bulk_append_that_waits_for_its_turn_does_not_end_the_one_th
 
     assert ids == [last + 1]
     writer.close()
+
+
+def test_a_close_in_another_thread_waits_for_the_bulk_append_that_runs(ground: Ground) -> None:
+    whole = table(5000)
+    writer = ledgers.create_ledger(
+        ground.context, Quorum(3, 3, 2), schema=whole.schema, entry_target_bytes=10_000
+    )
+    is_writing, may_go_on = threading.Event(), threading.Event()
+
+    def hold_back(place: str, operation: str, path: str) -> None:
+        if operation == "finish":
+            is_writing.set()
+            assert may_go_on.wait(60)
+
+    ground.before.append(hold_back)
+    with ThreadPoolExecutor(2) as threads:
+        appended = threads.submit(writer.append, whole)
+        assert is_writing.wait(60)
+        closed = threads.submit(writer.close)
+        ground.until(lambda: writer._adds._is_closing)
+        may_go_on.set()
+        try:
+            last = appended.result(30)
+            closed.result(30)
+        finally:
+            writer.abandon()  # who still waits then waits no more
+
+    assert writer.metadata.last_entry_id == last
+    reader = ledgers.open_ledger(ground.context, writer.ledger_id)
+    assert reader.read_arrow().equals(whole)
