@@ -89,30 +89,34 @@ def test_a_partition_of_another_cluster_is_refused_and_stays_as_it_is(
 
 
 def test_formatting_what_may_hold_the_last_good_copy_is_refused_naming_the_ledgers(
-    cluster: LocalCluster, bk: BookKeeper
+    tmp_path: Path,
 ) -> None:
-    with bk.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1) as writer:
-        writer.append(numbered(0))
-    bookie = writer.metadata.fragments[0].ensemble[0]
-    storage = LocalStorage(cluster.root_of(bookie))
-    token = ThreadRuntime().token
+    with (
+        LocalCluster(tmp_path / "c", bookies=2) as cluster,
+        connect_without_spark(cluster.metadata_uri) as bk,
+    ):
+        with bk.create_ledger(ensemble_size=1, write_quorum_size=1, ack_quorum_size=1) as writer:
+            writer.append(numbered(0))
+        bookie = writer.metadata.fragments[0].ensemble[0]
+        storage = LocalStorage(cluster.root_of(bookie))
+        token = ThreadRuntime().token
 
-    with pytest.raises(InvalidArgumentError, match="is alive; stop its agent first"):
-        format_bookie(bk.context.store, storage, BookieId(bookie), token=token)
-    cluster.stop_bookie(bookie)
-    before = tree_of(cluster.root_of(bookie))
-    with pytest.raises(InvalidArgumentError) as caught:
-        format_bookie(bk.context.store, storage, BookieId(bookie), token=token)
+        with pytest.raises(InvalidArgumentError, match="is alive; stop its agent first"):
+            format_bookie(bk.context.store, storage, BookieId(bookie), token=token)
+        cluster.stop_bookie(bookie)
+        before = tree_of(cluster.root_of(bookie))
+        with pytest.raises(InvalidArgumentError) as caught:
+            format_bookie(bk.context.store, storage, BookieId(bookie), token=token)
 
-    assert f"ledger {writer.ledger_id}" in caught.value.message
-    assert f"spark-bookkeeper bookie recover {bookie}" in caught.value.message
-    assert "Nothing was changed" in caught.value.message
-    assert tree_of(cluster.root_of(bookie)) == before
-    report = bk.recover_bookie(bookie)  # what it says to do first: it still answers as a source
-    assert report.is_complete, report.unfinished
-    format_bookie(bk.context.store, storage, BookieId(bookie), token=token)
-    cluster.start_bookie(bookie)
-    assert check_numbered_ledger(bk, writer.ledger_id, 0, 1) == 1
+        assert f"ledger {writer.ledger_id}" in caught.value.message
+        assert f"spark-bookkeeper bookie recover {bookie}" in caught.value.message
+        assert "Nothing was changed" in caught.value.message
+        assert tree_of(cluster.root_of(bookie)) == before
+        report = bk.recover_bookie(bookie)  # what it says to do first: it still answers as a source
+        assert report.is_complete, report.unfinished
+        format_bookie(bk.context.store, storage, BookieId(bookie), token=token)
+        cluster.start_bookie(bookie)
+        assert check_numbered_ledger(bk, writer.ledger_id, 0, 1) == 1
 
 
 # Full
