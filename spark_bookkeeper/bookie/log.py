@@ -26,7 +26,7 @@ from spark_bookkeeper.bookie.record import Record, RecordKind, decode, encode_co
 from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerKey
 from spark_bookkeeper.bookie.slots import SlotReader
 from spark_bookkeeper.bookie.storage import Storage
-from spark_bookkeeper.bookie.verification import Verification, verify
+from spark_bookkeeper.bookie.verification import spoilt_files
 from spark_bookkeeper.errors import (
     BookieError,
     BookieUnavailableError,
@@ -267,15 +267,9 @@ class LedgerLog:
         """Verified rows, a message at a time; see ``EntryReader.scan``."""
         return self._reader.scan(locations)
 
-    def verify(self, first: int = 0, last: int | None = None) -> Verification:
-        """Read everything this bookie holds of the entries ``first..last``, byte for byte.
-
-        Raises:
-            CookieMismatchError: another incarnation.
-            BookieUnavailableError: no answer at all.
-        """
-        index = self.locate(first, last)
-        return verify(self.storage, self.bookie_id, self.key, self.encoding, index)
+    def spoilt_files(self, index: EntryIndex) -> dict[str, str]:
+        """The files of an index that are damaged outside their entries, each with the reason."""
+        return dict(spoilt_files(self.storage, self.key, self.parts, index.holdings))
 
     # Inside
 

@@ -7,7 +7,7 @@ slot and never disturbs a writer (SLOT-LOG "Copies").
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -65,7 +65,7 @@ def copy_entries(
     target: LedgerLog,
     throttle: Throttle = no_throttle,
     *,
-    is_read_back: bool = False,
+    held: Collection[EntryId] | None = None,
 ) -> int:
     """Copy entries of one fragment to a bookie, durably, and read them back.
 
@@ -76,8 +76,7 @@ def copy_entries(
         entries: ascending, at least one.
         sources: a bookie's log for each position that may be read from.
         preference: positions in the order they are asked.
-        is_read_back: what the target has of them was copied and read back just now, by others
-            for the same caller: it is looked up, and not read once more.
+        held: what the target is known to hold; ``None`` is what can be read there now.
 
     Returns:
         bytes of the entries that were copied.
@@ -88,13 +87,10 @@ def copy_entries(
             found when the copy is repeated.
     """
     try:
-        if is_read_back:
-            wanted = [EntryId(e) for e in locate(target, entries).lacking(entries)]
-        else:
-            held, _ = verify(target, entries)
-            wanted = [e for e in entries if e not in held]
+        there = verify(target, entries)[0] if held is None else held
     except BookKeeperError as error:
         raise TargetError(error) from error
+    wanted = [e for e in entries if e not in there]
     reader = Reader(quorum, ensemble, wanted, [p for p in preference if p in sources])
     copied = 0
     while wanted:

@@ -5,7 +5,7 @@ An entry may lie in several places on a bookie (a slot and a copy); one good pla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice, takewhile
 from operator import attrgetter
@@ -157,6 +157,37 @@ def verify(
     except BookieError as error:
         return {}, dict.fromkeys(entries, error.message)
     return good, refused
+
+
+def in_spoilt_files(
+    log: LedgerLog, index: EntryIndex, good: Mapping[EntryId, Location]
+) -> Refusals:
+    """Of good entries, those that are in no whole file, each with what is wrong with its file."""
+    spoilt = log.spoilt_files(index)
+    if not spoilt:
+        return {}
+    why: Refusals = {}
+    sound: set[EntryId] = set()
+    for holding in index.holdings:
+        record = holding.record
+        for place in record.locations(np.arange(len(record.ids)), log.key, holding.path):
+            entry_id = EntryId(place.entry_id)
+            if entry_id not in good or entry_id in sound:
+                continue
+            path = next((p for p in (holding.path, place.path) if p in spoilt), None)
+            if path is not None:
+                why[entry_id] = f"{path}: {spoilt[path]}"
+            elif place == good[entry_id] or _is_good(log, place):
+                sound.add(entry_id)
+    return {entry_id: reason for entry_id, reason in why.items() if entry_id not in sound}
+
+
+def _is_good(log: LedgerLog, place: Location) -> bool:
+    try:
+        log.read(place)
+    except BookieError:
+        return False
+    return True
 
 
 def crosswise(

@@ -20,7 +20,7 @@ from spark_bookkeeper.bookie.entry import Location
 from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.holdings import Refusals, locate, verify
+from spark_bookkeeper.client.holdings import Refusals, in_spoilt_files, locate, verify
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.reader import read_last_add_confirmed
 from spark_bookkeeper.errors import (
@@ -76,7 +76,8 @@ def check_ledgers(
     * ``healthy``: the bookie answers, and has all that was looked at.
     * ``missing``: it answers, lacks entries, and nobody is going to send them.
     * ``damaged``: it has them and they do not match their digests, or a file is spoilt or gone in
-      which they were.
+      which they were. With a percentage of 100 also where a file is spoilt around its entries: they
+      can be read, and Arrow cannot open it.
     * ``unreadable``: it answers, and could not read some of them: a bad sector, a time-out, a file
       that it may not open. Whether they are damaged is not known.
     * ``pending``: the ledger is open, and the bookie lacks the last of its acknowledged entries: a
@@ -171,7 +172,9 @@ def _check_share(
 ) -> Finding:
     first = fragment.first_entry_id
     entries = _sample(share_of(ledger, position, first, last), work.percentage)
-    status, reason, size, refused = _look(context, ledger, bookie, entries, first)
+    status, reason, size, refused = _look(
+        context, ledger, bookie, entries, first, with_files=work.percentage >= 100
+    )
     if reason is not None:
         is_open = fragment.last_entry_id is None
         reason = f"{reason}. {_advice(status, bookie, work.ledger_id, is_open)}"
@@ -187,38 +190,44 @@ def _look(
     bookie: BookieId,
     entries: Sequence[EntryId],
     first: EntryId,
+    *,
+    with_files: bool,
 ) -> tuple[str, str | None, int, Sequence[EntryId]]:
     """Status, reason, bytes, and the entries that were refused.
 
-    ``first`` is where the bookie is asked when it owes nothing.
+    Args:
+        first: where the bookie is asked when it owes nothing.
+        with_files: refuse also good entries in files that are damaged around them.
     """
     good: dict[EntryId, Location] = {}
     refused: Refusals = {}
+    spoilt: Refusals = {}
     try:
         log = context.bookies.log(bookie, ledger)
         index = locate(log, entries or [first])
         if entries:
             good, refused = verify(log, entries, index)
+            spoilt = in_spoilt_files(log, index, good) if with_files else {}
         if refused:  # once more: a writer may have sent them meanwhile
             left = sorted(refused)
             index = locate(log, left)
             found, refused = verify(log, left, index)
             good |= found
-        if not refused:
+        if not refused and not spoilt:
             return "healthy", None, _bytes(good), ()
-        left = sorted(refused)
+        left = sorted(refused | spoilt)
         # It may have gone away meanwhile, and that says nothing of its entries.
         later = log.locate(left[0])
     except BookieError as error:
         return "unavailable", error.message, _bytes(good), ()
-    lacking = [e for e in left if e not in index and not _is_doubtful(index, e)]
-    bad = [e for e in left if e not in lacking]
+    lacking = [e for e in sorted(refused) if e not in index and not _is_doubtful(index, e)]
+    bad = sorted(refused.keys() - set(lacking) | spoilt.keys())
     lacks = (
         f"{len(lacking)} of {len(entries)} entries, the first is {lacking[0]}" if lacking else ""
     )
     if bad:
-        is_damaged = any(_is_spoilt(log, index, e) for e in bad)
-        shown = "; ".join(f"entry {e}: {refused[e]}" for e in bad[:3])
+        is_damaged = bool(spoilt) or any(_is_spoilt(log, index, e) for e in bad)
+        shown = "; ".join(f"entry {e}: {(refused | spoilt)[e]}" for e in bad[:3])
         how = "are damaged" if is_damaged else "could not be read"
         reason = f"{len(bad)} of {len(entries)} entries {how}: {shown}"
         reason = f"{reason}. It lacks {lacks}" if lacking else reason

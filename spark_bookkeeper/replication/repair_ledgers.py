@@ -100,7 +100,9 @@ def _repair(context: ClientContext, work: RepairWork, finding: Finding) -> Row:
         target = context.bookies.log(BookieId(row.source), ledger)
         target.check()
         throttle = Throttle(context.runtime, work.bytes_per_second)
-        copied = copy_share(context, ledger, fragment, finding.refused, target, (), throttle)
+        copied = copy_share(
+            context, ledger, fragment, finding.refused, target, (), throttle, held=()
+        )
     except EntryUnreadableError as error:
         return replace(row, status="unrecoverable", reason=error.message)
     except TargetError as error:

@@ -5,12 +5,14 @@ Source: Bookie Ledger Recovery, "The Rereplication process"; SLOT-LOG "Re-replic
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.copying import TargetError
+from spark_bookkeeper.client.holdings import locate
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
 from spark_bookkeeper.client.throttle import Throttle
 from spark_bookkeeper.errors import (
@@ -175,9 +177,7 @@ class _FragmentCopy:
                         log,
                         self._work.lost,
                         self._throttle,
-                        is_read_back=ahead is not None
-                        and ahead.is_whole
-                        and ahead.target == target,
+                        held=self._held(log, entries, ahead),
                     )
             except EntryUnreadableError as error:
                 reason = error.message
@@ -202,6 +202,14 @@ class _FragmentCopy:
                 copied,
             )
             return row, (target, incarnation)
+
+    def _held(
+        self, target: LedgerLog, entries: Sequence[EntryId], ahead: CopiedAhead | None
+    ) -> Collection[EntryId] | None:
+        """What was copied in pieces is looked up: it was read back just now."""
+        if ahead is None or not ahead.is_whole or ahead.target != target.bookie_id:
+            return None
+        return set(entries).difference(map(EntryId, locate(target, entries).lacking(entries)))
 
     def _publish(self, chosen: Mapping[int, tuple[BookieId, str]]) -> str | None:
         """The one CAS of this fragment; returns why it was refused, or ``None``."""

@@ -53,7 +53,7 @@ def copy_share(
     last_resort: Collection[BookieId],
     throttle: Throttle,
     *,
-    is_read_back: bool = False,
+    held: Collection[EntryId] | None = None,
 ) -> int:
     """Copy entries of a fragment to a bookie, durably, and read them back; returns bytes.
 
@@ -63,7 +63,7 @@ def copy_share(
     Args:
         entries: ascending, at least one.
         last_resort: bookies that are asked when no other can deliver an entry.
-        is_read_back: what the target has of them was read back just now by whoever copied it.
+        held: what the target is known to hold; ``None`` is what can be read there now.
 
     Raises:
         EntryUnreadableError, TargetError: as ``copy_entries``.
@@ -81,5 +81,5 @@ def copy_share(
         [p for p in preference if ensemble[p] != target.bookie_id],
         target,
         throttle,
-        is_read_back=is_read_back,
+        held=held,
     )

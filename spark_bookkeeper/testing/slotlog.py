@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry
 from spark_bookkeeper.bookie.log import LedgerLog
@@ -13,6 +15,7 @@ from spark_bookkeeper.bookie.memory import Faults, MemoryDisk, MemoryStorage
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.schema import LedgerKey
 from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.errors import BookieError
 
 BOOKIE_ID: Final = "10.0.0.1:3181"
 
@@ -54,3 +57,17 @@ class Bookie:
     def slot_path(self, slot: int) -> str:
         """Path of a slot."""
         return self.key.slot(slot)
+
+
+def damaged_paths(log: LedgerLog) -> set[str]:
+    """The files of a ledger on a bookie in which something is not as it was written."""
+    index = log.locate(0)
+    found = {doubt.path for doubt in index.doubts} | set(log.spoilt_files(index))
+    for holding in index.holdings:
+        record = holding.record
+        for place in record.locations(np.arange(len(record.ids)), log.key, holding.path):
+            try:
+                log.read(place)
+            except BookieError:
+                found.add(place.path)
+    return found

@@ -10,12 +10,14 @@ import pytest
 from spark_bookkeeper.bookie import reading
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PlacedPart
+from spark_bookkeeper.bookie.memory import MemoryStorage
 from spark_bookkeeper.bookie.messages import encode_batches
 from spark_bookkeeper.bookie.part import PartEncoder
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.errors import CorruptEntryError
 from spark_bookkeeper.protocol.metadata import DigestType
-from spark_bookkeeper.testing.slotlog import Bookie
+from spark_bookkeeper.testing.counting import CountingStorage
+from spark_bookkeeper.testing.slotlog import Bookie, damaged_paths
 
 
 def holding_everything(bookie: Bookie) -> None:
@@ -36,11 +38,8 @@ def test_what_is_whole_has_no_damage(bookie: Bookie) -> None:
     holding_everything(bookie)
     bookie.log().fence()
 
-    found = bookie.log().verify()
-
-    assert found.entry_ids.tolist() == [0, 1, 2, 3, 4]
-    assert found.damages == ()
-    assert found.bytes_read > 400
+    assert bookie.log().spoilt_files(bookie.log().locate(0)) == {}
+    assert damaged_paths(bookie.log()) == set()
 
 
 def flip(at: int) -> Callable[[bytes], bytes]:
@@ -54,7 +53,7 @@ def test_a_flipped_bit_is_found_wherever_it_is(bookie: Bookie, kind: str, at: in
     path = next(path for path in bookie.disk.files if kind in path)
     bookie.disk.corrupt(path, flip(at))
 
-    assert path in {damage.path for damage in bookie.log().verify().damages}
+    assert path in damaged_paths(bookie.log())
 
 
 @pytest.mark.parametrize("kept", [0, 7, 100, -1])
@@ -64,23 +63,35 @@ def test_a_file_that_was_cut_is_found(bookie: Bookie, kept: int) -> None:
         whole = bookie.disk.files[path]
         bookie.disk.corrupt(path, lambda data: data[:kept])
 
-        assert path in {damage.path for damage in bookie.log().verify().damages}
+        assert path in damaged_paths(bookie.log())
 
         bookie.disk.files[path] = whole
 
 
-def test_a_missing_part_is_found_and_a_good_copy_still_counts(bookie: Bookie) -> None:
+def test_a_missing_part_is_found(bookie: Bookie) -> None:
     holding_everything(bookie)
-    del bookie.disk.files[bookie.key.part("a-0-0.arrow")]
-    bookie.disk.corrupt(bookie.slot_path(0), lambda data: data[:60])
+    path = bookie.key.part("a-0-0.arrow")
+    del bookie.disk.files[path]
 
-    found = bookie.log().verify()
+    assert bookie.log().spoilt_files(bookie.log().locate(0)) == {path: "it is gone"}
 
-    assert found.entry_ids.tolist() == [0]
-    assert {damage.path for damage in found.damages} == {
-        bookie.key.part("a-0-0.arrow"),
-        bookie.slot_path(0),
-    }
+
+@pytest.mark.parametrize("where", ["head", "end"])
+def test_only_a_part_that_may_be_damaged_around_its_entries_is_read_whole(
+    bookie: Bookie, where: str
+) -> None:
+    holding_everything(bookie)
+    path = bookie.key.part("a-0-0.arrow")
+    index = bookie.log().locate(0)
+
+    def looked() -> tuple[dict[str, str], int]:
+        storage = CountingStorage(MemoryStorage(bookie.disk))
+        found = bookie.log_on(storage).spoilt_files(index)
+        return found, storage.count()["read_range"]
+
+    assert looked() == ({}, 2), "what is before the entries, and what is behind them"
+    bookie.disk.corrupt(path, flip(20 if where == "head" else -20))
+    assert looked() == ({path: "it does not match its checksum"}, 3)
 
 
 def test_encoding_no_batches_gives_no_messages(bookie: Bookie) -> None:

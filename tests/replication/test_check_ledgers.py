@@ -18,6 +18,7 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication import check_ledgers as checking
 from spark_bookkeeper.replication.check_ledgers import CheckWork, check_ledgers, check_one
+from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.report import CheckReport
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground
@@ -66,6 +67,46 @@ def test_a_ledger_with_much_to_read_is_checked_share_by_share_and_reported_the_s
     assert set(seen) == {3 + 4 + 1}, "the shares of those whose size is known"
     assert not as_one.is_complete
     with_open.abandon()
+
+
+@pytest.mark.parametrize("manner", ["flipped", "cut"])
+@pytest.mark.parametrize("kind", ["slots", "parts", "copies"])
+def test_a_file_that_is_spoilt_only_around_its_entries_is_named_and_made_again(
+    ground: Ground, kind: str, manner: str
+) -> None:
+    """Every entry in it can be read; but Arrow cannot open it, and it says so before more goes."""
+    rows = pa.table({"n": pa.array(range(4_000), pa.int64())})
+    with ledgers.create_ledger(
+        ground.context, USUAL, schema=rows.schema, entry_target_bytes=4_096
+    ) as writer:
+        writer.append(rows.slice(0, 50))
+        writer.append(rows.slice(50))
+    bookie = writer.metadata.last_fragment.ensemble[1]
+    client = ground.client()
+    if kind == "copies":
+        ground.files(bookie, "slots")[0].unlink()
+        assert repair_ledgers(client, LocalRunner(client), None).is_complete
+    path = ground.files(bookie, kind)[0]
+    data = path.read_bytes()
+    spoilt = data[:-3] if manner == "cut" else data[:-3] + b"?" + data[-2:]
+    path.chmod(0o644)
+    path.write_bytes(spoilt)
+
+    report = checked(ground)
+
+    assert report.counts == {"damaged": 1, "healthy": 2}
+    (row,) = report.unfinished
+    assert row.source == bookie
+    assert path.name in str(row.reason)
+    assert "ledger repair" in str(row.reason)
+    assert ledgers.open_ledger(client, writer.ledger_id).read_arrow().equals(rows)
+    assert checked(ground, percentage=50).is_complete, "files are looked at when all is looked at"
+
+    repaired = repair_ledgers(client, LocalRunner(client), None)
+
+    assert repaired.counts == {"replicated": 1}
+    assert checked(ground).is_complete
+    assert repair_ledgers(client, LocalRunner(client), None).rows == ()
 
 
 def test_a_share_that_another_bookie_has_meanwhile_is_not_called_healthy(ground: Ground) -> None:
