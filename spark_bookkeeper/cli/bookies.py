@@ -175,11 +175,10 @@ def _delete_cookies(
         if cookie is None:
             continue
         if not report.is_complete or ledgers:
-            settings.output.note(
-                f"the cookie of {name} stays: {len(ledgers)} "
-                f"{'ledger still counts' if len(ledgers) == 1 else 'ledgers still count'} on that "
-                "bookie"
-            )
+            many = "ledger still counts" if len(ledgers) == 1 else "ledgers still count"
+            counting = f"{len(ledgers)} {many} on that bookie"
+            why = counting if ledgers else "not everything could be done"
+            settings.output.note(f"the cookie of {name} stays: {why}")
             continue
         try:
             store.delete_cookie(name, cookie.version)

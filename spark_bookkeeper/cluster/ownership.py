@@ -34,7 +34,6 @@ from spark_bookkeeper.errors import (
     BookKeeperError,
     CookieMismatchError,
     InvalidArgumentError,
-    MetadataFormatError,
     VersionConflictError,
 )
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
@@ -262,7 +261,7 @@ def format_bookie(
         raise InvalidArgumentError(
             f"bookie {bookie_id} is alive; stop its agent first. Nothing was changed"
         )
-    needed = ledgers_that_name(store, bookie_id)
+    needed = ledgers_that_name(store, bookie_id, for_certain=True)
     if needed:
         shown = ", ".join(map(str, needed[:_NAMED_IN_A_MESSAGE]))
         more = f" and {len(needed) - _NAMED_IN_A_MESSAGE} more" * (
@@ -292,18 +291,24 @@ def format_bookie(
     return marker
 
 
-def ledgers_that_name(store: MetadataStore, bookie_id: BookieId) -> Sequence[LedgerId]:
+def ledgers_that_name(
+    store: MetadataStore, bookie_id: BookieId, *, for_certain: bool = False
+) -> Sequence[LedgerId]:
     """Every ledger with a fragment on the bookie, ascending; reads all ledgers' metadata.
+
+    Args:
+        for_certain: one that cannot be decoded is an error, and not left out.
 
     Raises:
         MetadataFormatError: of a ledger it cannot be told.
     """
     naming: list[LedgerId] = []
     for ledger_id, found in store.read_ledgers(store.ledger_ids()):
-        if isinstance(found, MetadataFormatError):
+        if isinstance(found, Versioned):
+            if bookie_id in found.value.bookies():
+                naming.append(ledger_id)
+        elif found is not None and for_certain:
             raise found
-        if found is not None and bookie_id in found.value.bookies():
-            naming.append(ledger_id)
     return naming
 
 

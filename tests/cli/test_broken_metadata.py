@@ -42,10 +42,10 @@ def test_a_broken_ledger_cookie_and_registration_hold_up_nothing_else(
     def told(*arguments: Any) -> Any:
         return call_own(*arguments, "--json")
 
-    with raw(own_cluster) as (client, root):
-        client.create(paths.ledger(root, BROKEN), b"garbage", makepath=True)
-        client.create(paths.cookie(root, STRANGER), b"garbage", makepath=True)
-        client.create(paths.registration(root, STRANGER, readonly=False), b"\xff", ephemeral=True)
+    with raw(own_cluster) as (client, tree):
+        client.create(paths.ledger(tree, BROKEN), b"garbage", makepath=True)
+        client.create(paths.cookie(tree, STRANGER), b"garbage", makepath=True)
+        client.create(paths.registration(tree, STRANGER, readonly=False), b"\xff", ephemeral=True)
 
         good = told("ledger", "append", numbers, "--leave-open").json["ledger_id"]
         listed = {row["ledger_id"]: row["state"] for row in told("ledger", "list").json["ledgers"]}
@@ -54,6 +54,13 @@ def test_a_broken_ledger_cookie_and_registration_hold_up_nothing_else(
         shown = call_own("ledger", "show", BROKEN)
         recovered = told("ledger", "recover", "--yes", "--no-spark")
         doctor = told("doctor")
+        lost = own_cluster.bookie_ids[0]
+        look = told("bookie", "show", lost)
+        own_cluster.stop_bookie(lost, destroy=True)
+        given_up = call_own("bookie", "recover", lost, "--yes", "--no-spark", "--delete-cookie")
+        root = own_cluster.root_of(lost).with_name("another")
+        root.mkdir()
+        formatted = call_own("bookie", "format", "--bookie-id", lost, "--root", root, "--yes")
 
     assert listed == {good: "OPEN", BROKEN: "UNREADABLE"}
     assert [row["ledger_id"] for row in chosen] == [BROKEN]
@@ -67,3 +74,7 @@ def test_a_broken_ledger_cookie_and_registration_hold_up_nothing_else(
     problems = [f for f in doctor.json["findings"] if f["verdict"] == "problem"]
     assert any("garbage" in f["detail"] and f["check"] == "ledger metadata" for f in problems)
     assert doctor.code == 1
+    assert (look.code, look.json["state"]) == (0, "writable")
+    assert (given_up.code, "not everything could be done" in given_up.err) == (1, True)
+    assert formatted.code == 1
+    assert "garbage" in formatted.err, "that ledger may count on this bookie"
