@@ -338,5 +338,6 @@ def _rate(bytes_per_second: int | None) -> int | None:
 
 def _several(name: str, values: Any) -> list[Any]:
     if not isinstance(values, Iterable):
-        raise InvalidArgumentError(f"{name}={values!r} is not a list of ids; give [{values!r}]")
+        example = "a list of some" if values is None else f"[{values!r}]"
+        raise InvalidArgumentError(f"{name}={values!r} is not a list of ids; give {example}")
     return list(values)
