@@ -39,14 +39,14 @@ class PartFiles:
         return self._storage.create(self._key.part(name))
 
     def copy_from(
-        self, source: PartFiles, part: PartRef, progress: Callable[[], None] = lambda: None
+        self, source: PartFiles, part: PartRef, progress: Callable[[int], None] = lambda _: None
     ) -> PartRef:
         """Copy a part from another bookie, file to file.
 
         Args:
             source: the other bookie's parts of the same ledger.
             part: which one.
-            progress: called after every piece of it.
+            progress: called after every piece of it, with its bytes.
 
         Returns:
             the part as it is named here: under its own name, unless something else has that.
@@ -68,7 +68,7 @@ class PartFiles:
 
         def write(data: bytes) -> None:
             sink.write(data)
-            progress()
+            progress(len(data))
 
         try:
             if source._checksum(part.name, part.size_bytes, write) != part.crc32c:

@@ -39,7 +39,7 @@ FILES_AT_ONCE = 4
 """Written at once for one share: some are read or read back while others are synced."""
 
 Throttle = Callable[[int], None]
-"""Called with bytes about to be copied; waits while they are too many. Any thread calls."""
+"""Called with bytes that are copied; waits while they are too many. Any thread calls."""
 
 
 class TargetError(Exception):
@@ -174,9 +174,8 @@ class _CopyRun:
 
     def _copy_part(self, part: PlacedPart) -> PlacedPart | None:
         """A part as it is named at the target, read back; ``None`` if the source's is no good."""
-        self._throttle(part.ref.size_bytes)
         try:
-            ref = self._target.parts.copy_from(self._source.parts, part.ref)
+            ref = self._target.parts.copy_from(self._source.parts, part.ref, self._throttle)
             if not self._target.parts.holds(ref):
                 raise BookieUnavailableError(
                     f"bookie {self._target.bookie_id}: {ref.name} is not read back as written",

@@ -209,7 +209,7 @@ class Lane:
             bookie_id=self.bookie,
         )
 
-    def _note_progress(self) -> None:
+    def _note_progress(self, _: int) -> None:
         """A large copy that goes on is not a put without an answer."""
         self.sending_since = self._runtime.now()
 

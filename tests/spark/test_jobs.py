@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import cycle
 from pathlib import Path
 
 import pyarrow as pa
@@ -61,10 +62,13 @@ def finish(job: subprocess.Popen[str]) -> tuple[int, str, str]:
     return job.returncode, stdout, stderr
 
 
-def fill(bk: sbk.BookKeeper, ledgers: int, *, is_open: bool = False) -> list[sbk.LedgerWriter]:
-    rows = pa.table({"n": pa.array(range(2_000)), "s": ["some text"] * 2_000})
+def fill(
+    bk: sbk.BookKeeper, ledgers: int, *, is_open: bool = False, counts: Sequence[int] = (2_000,)
+) -> list[sbk.LedgerWriter]:
+    """So many ledgers, with as many rows as ``counts`` say in turn."""
     writers = []
-    for _ in range(ledgers):
+    for _, count in zip(range(ledgers), cycle(counts), strict=False):
+        rows = pa.table({"n": pa.array(range(count)), "s": ["some text"] * count})
         writer = bk.create_ledger(
             ensemble_size=4, schema=rows.schema, entry_target_bytes=4_096, name="jobs"
         )
@@ -261,7 +265,10 @@ def test_killed_at_ten_random_moments_it_loses_nothing_and_finishes_when_it_is_l
     print(f"seed {seed}")
     dice = random.Random(seed)
     with sbk.local(bookies=6) as bk:
-        writers = fill(bk, 150) + fill(bk, 10, is_open=True)
+        # Of many sizes, so that they are not all done at the same moment.
+        counts = [dice.randrange(200, 4_000) for _ in range(150)]
+        writers = fill(bk, 150, counts=counts) + fill(bk, 10, is_open=True)
+        rows = dict(zip((w.ledger_id for w in writers), counts + [2_000] * 10, strict=True))
         lost = writers[0].metadata.last_fragment.ensemble[0]
         destroy(bk, lost)
         at_first = affected(bk, lost)
@@ -285,7 +292,8 @@ def test_killed_at_ten_random_moments_it_loses_nothing_and_finishes_when_it_is_l
             os.killpg(job.pid, signal.SIGKILL)
             job.communicate()
             for writer in dice.sample(writers[:150], 5):
-                assert bk.open_ledger(writer.ledger_id).read_arrow().num_rows == 2_000
+                read = bk.open_ledger(writer.ledger_id).read_arrow()
+                assert read.num_rows == rows[writer.ledger_id]
         assert 0 < affected(bk, lost) < at_first, "some of the work was done by killed jobs"
 
         code, stdout, stderr = finish(submit("recover_bookie", bk.metadata_uri, lost, "--json"))
@@ -297,7 +305,7 @@ def test_killed_at_ten_random_moments_it_loses_nothing_and_finishes_when_it_is_l
 
         for writer in writers:
             reader = bk.open_ledger(writer.ledger_id)
-            assert reader.read_arrow().num_rows == 2_000
+            assert reader.read_arrow().num_rows == rows[writer.ledger_id]
             assert lost not in reader.metadata.bookies()
             writer.abandon()
         report = check_ledgers(bk.context, LocalRunner(bk.context), None, 100)
