@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "spark_bookkeeper"
 PROTOCOL = PACKAGE / "protocol" / "PROTOCOL.md"
+SLOT_LOG = PACKAGE / "bookie" / "SLOT-LOG.md"
 
 PLACES = ("spark_bookkeeper", "jobs", "conf", "tests", ".ci")
 MADE = {"__pycache__", "target", "node_modules"}
@@ -40,7 +42,8 @@ INVARIANT = re.compile(r"[a-z]+(?:-[a-z]+){2,}")
 
 
 def documents() -> Iterator[Path]:
-    yield from (path for path in ROOT.iterdir() if path.is_file() and path.suffix in TEXT)
+    at_top = (path for path in ROOT.iterdir() if path.is_file() and path.suffix in TEXT)
+    yield from (path for path in at_top if path.name != ".git")  # a file in a second work tree
     for place in PLACES:
         for path in sorted((ROOT / place).rglob("*")):
             if path.is_file() and path.suffix in TEXT and not MADE & set(path.parts):
@@ -116,3 +119,54 @@ def test_invariants_that_the_code_asserts_are_on_the_protocol_page() -> None:
     }
 
     assert sorted(asserted - listed) == []
+
+
+def citations() -> Iterator[tuple[str, str]]:
+    """Where the slot log's rules are cited, and what stands behind its name up to the full stop."""
+    for path in documents():
+        if path.suffix in {".py", ".md"} and path not in {SLOT_LOG, Path(__file__)}:
+            text = " ".join(path.read_text(encoding="utf-8").split())
+            for cited in re.findall(r"SLOT-LOG(?!\.md)([^.;`]*)", text):
+                yield str(path.relative_to(ROOT)), cited
+
+
+def test_rules_of_the_slot_log_that_are_cited_are_in_its_document() -> None:
+    rules = set(re.findall(r"\*\*(R\d+b?)\*\*", SLOT_LOG.read_text(encoding="utf-8")))
+    cited = {(path, rule) for path, words in citations() for rule in re.findall(r"R\d+b?", words)}
+
+    assert rules >= {f"R{number}" for number in range(1, 19)}
+    assert len(cited) > 30
+    assert sorted((path, rule) for path, rule in cited if rule not in rules) == []
+
+
+def test_sections_of_the_slot_log_that_are_cited_are_in_its_document() -> None:
+    text = SLOT_LOG.read_text(encoding="utf-8")
+    sections = set(re.findall(r"^## (.+)$", text, re.M))
+    sections |= {name.rstrip(".") for name in re.findall(r"^\* \*\*([^*]+)\*\*", text, re.M)}
+    cited = {
+        (path, name) for path, words in citations() for name in re.findall(r'"([^"]+)"', words)
+    }
+
+    assert len(cited) > 5
+    assert sorted((path, name) for path, name in cited if name not in sections) == []
+
+
+def test_demands_of_the_slot_log_that_the_code_names_are_in_its_document() -> None:
+    demand = re.compile(r"\[([a-z0-9]+(?:_[a-z0-9]+)+)\]")
+    text = SLOT_LOG.read_text(encoding="utf-8").replace(", ", "][")
+    named = {
+        name
+        for path in (PACKAGE / "bookie").glob("*.py")
+        for literal in docstrings_and_comments(path)
+        for name in demand.findall(literal)
+    }
+
+    assert len(named) > 5
+    assert sorted(named - set(demand.findall(text))) == []
+
+
+def docstrings_and_comments(path: Path) -> Iterator[str]:
+    with tokenize.open(path) as file:
+        for token in tokenize.generate_tokens(file.readline):
+            if token.type in (tokenize.STRING, tokenize.COMMENT):
+                yield token.string
