@@ -30,9 +30,15 @@ from spark_bookkeeper.errors import (
     VersionConflictError,
 )
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Registration
-from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.metadata.update import delete_ledger, update_ledger
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
-from spark_bookkeeper.protocol.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.metadata import (
+    NONCE,
+    DigestType,
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+)
 from spark_bookkeeper.protocol.quorum import Quorum
 
 T = TypeVar("T")
@@ -69,7 +75,7 @@ def open_ledger(**changes: object) -> LedgerMetadata:
         digest_type=DigestType.CRC32C,
         password=b"secret\x00\xff",
         ctime_ms=1_700_000_000_123,
-        custom_metadata={"name": b"orders", "spark-bookkeeper.nonce": bytes(range(256))},
+        custom_metadata={"name": b"orders", NONCE: bytes(range(256))},
     )
     return replace(metadata, **changes)  # type: ignore[arg-type]  # the caller's own names
 
@@ -119,7 +125,7 @@ class MetadataStoreConformance:
         created = store.create_ledger(LedgerId(7), open_ledger())
         closed = created.value.closed(EntryId(4), 50)
 
-        written = store.write_ledger(LedgerId(7), closed, created.version)
+        written = store.write_ledger(LedgerId(7), closed, created)
 
         assert written.version == 1
         assert written.value == closed
@@ -160,19 +166,19 @@ class MetadataStoreConformance:
 
     def test_a_stale_write_changes_nothing(self, store: MetadataStore) -> None:
         created = store.create_ledger(LedgerId(7), open_ledger())
-        recovering = store.write_ledger(LedgerId(7), created.value.in_recovery(), created.version)
+        recovering = store.write_ledger(LedgerId(7), created.value.in_recovery(), created)
 
         with pytest.raises(VersionConflictError):
-            store.write_ledger(LedgerId(7), created.value.closed(NO_ENTRY, 0), created.version)
+            store.write_ledger(LedgerId(7), created.value.closed(NO_ENTRY, 0), created)
 
         assert store.read_ledger(LedgerId(7)) == recovering
 
     def test_a_deleted_ledger_is_never_written_again(self, store: MetadataStore) -> None:
         created = store.create_ledger(LedgerId(7), open_ledger())
-        store.delete_ledger(LedgerId(7))
+        store.delete_ledger(LedgerId(7), created)
 
         with pytest.raises(NoSuchLedgerError):
-            store.write_ledger(LedgerId(7), created.value.in_recovery(), created.version)
+            store.write_ledger(LedgerId(7), created.value.in_recovery(), created)
 
         with pytest.raises(NoSuchLedgerError) as caught:
             store.read_ledger(LedgerId(7))
@@ -180,12 +186,13 @@ class MetadataStoreConformance:
         assert list(store.ledger_ids()) == []
 
     def test_deleting_is_idempotent(self, stores: Stores, store: MetadataStore) -> None:
-        store.create_ledger(LedgerId(7), open_ledger())
+        created = store.create_ledger(LedgerId(7), open_ledger())
 
         with stores.answer_lost(store):
-            _again(lambda: store.delete_ledger(LedgerId(7)))
-        store.delete_ledger(LedgerId(7))
-        store.delete_ledger(LONG_FIRST)
+            _again(lambda: store.delete_ledger(LedgerId(7), created))
+        store.delete_ledger(LedgerId(7), created)
+        store.delete_ledger(LONG_FIRST, None)
+        delete_ledger(store, LedgerId(7))
 
         assert list(store.ledger_ids()) == []
 
@@ -252,7 +259,7 @@ class MetadataStoreConformance:
     # Listing and ids
 
     def test_ledgers_are_listed_in_order(self, store: MetadataStore) -> None:
-        ids = [0, 1, 9_999, 10_000, 123_456_789, SHORT_LAST, LONG_FIRST, 1 << 33, LAST]
+        ids = [1, 2, 9_999, 10_000, 123_456_789, SHORT_LAST, LONG_FIRST, 1 << 33, LAST]
         store.register(registration(A))
         store.write_cookie(_cookie(A), None)
         store.generate_ledger_id()
@@ -489,7 +496,7 @@ class MetadataStoreConformance:
             store.cookies,
             lambda: store.create_ledger(LedgerId(1), open_ledger()),
             lambda: store.read_ledger(LedgerId(1)),
-            lambda: store.delete_ledger(LedgerId(1)),
+            lambda: store.delete_ledger(LedgerId(1), None),
             lambda: list(store.ledger_ids()),
             lambda: list(store.read_ledgers([LedgerId(1)])),
             lambda: store.register(registration(A)),
