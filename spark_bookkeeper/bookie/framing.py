@@ -38,6 +38,22 @@ _FOOTER_HEAD = struct.Struct(
 )
 
 
+UNDECODABLE: Final = (
+    pa.ArrowException,
+    ValueError,  # with FrameError, what JSON and numpy say, and text that is not UTF-8
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    MemoryError,  # of an absurd size
+    RecursionError,
+    OSError,
+    struct.error,
+)
+"""Whatever a decoder raises over bytes that are not what they should be: they are damaged, and
+the caller says so in the library's own words. An assertion is none of these: it is our mistake."""
+
+
 class FrameError(ValueError):
     """Bytes that are not an Arrow IPC file as this module lays it out."""
 
@@ -76,7 +92,7 @@ def read_schema(head: Buffer) -> pa.Schema:
         raise FrameError(f"the file ends within its header ({len(view)} of {end} bytes)")
     try:
         return pa.ipc.read_schema(pa.py_buffer(view[len(MAGIC) : end]))
-    except (pa.ArrowInvalid, pa.ArrowSerializationError, OSError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise FrameError(f"the schema message cannot be decoded: {error}") from error
 
 
@@ -102,8 +118,14 @@ def trailer(schema: bytes, blocks: Iterable[tuple[int, int, int]]) -> bytes:
     Args:
         schema: the encapsulated schema message at the head of the file.
         blocks: offset, metadata length and size of each record batch message.
+
+    Raises:
+        FrameError: the schema message, as it was read from a file, is damaged.
     """
-    footer = _footer(schema[_PREFIX.size :], list(blocks))
+    try:
+        footer = _footer(schema[_PREFIX.size :], list(blocks))
+    except struct.error as error:
+        raise FrameError(f"the schema message is damaged: {error}") from error
     return b"".join([END_OF_STREAM, footer, struct.pack("<i", len(footer)), MAGIC[:6]])
 
 
