@@ -23,7 +23,11 @@ from typing_extensions import Buffer
 MAGIC: Final = b"ARROW1\0\0"
 END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"
 
+MARK_BYTES: Final = 4
+"""Of the continuation mark with which every message begins."""
+
 _CONTINUATION: Final = 0xFFFFFFFF
+_MARK: Final = b"\xff" * MARK_BYTES
 _METADATA_VERSION_5: Final = 4
 _PREFIX = struct.Struct("<Ii")  # continuation, length of the flatbuffer
 _BLOCK = struct.Struct("<qi4xq")  # offset, metadata length with prefix, body length
@@ -85,11 +89,17 @@ def header_end(head: Buffer) -> int:
 
 
 def read_schema(head: Buffer) -> pa.Schema:
-    """The schema, from at least the first ``header_end`` bytes of a file."""
+    """The schema, from at least the first ``header_end`` bytes of a file.
+
+    With ``MARK_BYTES`` more it is also checked that the next message, or the end of the stream,
+    begins there: Arrow takes a schema whose length is a little wrong.
+    """
     end = header_end(head)
     view = memoryview(head)
     if len(view) < end:
         raise FrameError(f"the file ends within its header ({len(view)} of {end} bytes)")
+    if len(view) >= end + MARK_BYTES and bytes(view[end : end + MARK_BYTES]) != _MARK:
+        raise FrameError("no message begins where the header ends")
     try:
         return pa.ipc.read_schema(pa.py_buffer(view[len(MAGIC) : end]))
     except UNDECODABLE as error:

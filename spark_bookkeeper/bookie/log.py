@@ -21,7 +21,7 @@ from spark_bookkeeper.bookie.entry import Location, PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.index import UNBOUNDED, EntryIndex, Tail
 from spark_bookkeeper.bookie.marker import check_marker_data
 from spark_bookkeeper.bookie.named import NamedStorage
-from spark_bookkeeper.bookie.part_files import PartFiles
+from spark_bookkeeper.bookie.part_files import MOST_NAMES, PartFiles, names_are_taken
 from spark_bookkeeper.bookie.reading import EntryReader, ScannedRows
 from spark_bookkeeper.bookie.record import Record, RecordKind, decode, encode_copy, encode_fence
 from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerKey
@@ -156,9 +156,8 @@ class LedgerLog:
         """
         name, data = encode_copy(self.key, self.encoding, entries, parts)
         self.storage.make_directory(self.key.copies)
-        attempt = 0
         path = self.key.copy(name)
-        while True:
+        for attempt in range(1, MOST_NAMES + 1):
             is_new = self.storage.put_if_absent(path, data)
             if self._holds(path, data):
                 if not is_new:
@@ -172,8 +171,9 @@ class LedgerLog:
                 )
             # The name is taken by other bytes: damaged ones, or the same entries written by
             # another version. They are left alone, since another client may count on them.
-            attempt += 1
             path = self.key.copy(f"{name.removesuffix('.arrow')}-{attempt}.arrow")
+        else:
+            raise names_are_taken(self.bookie_id, self.key.copy(name))
         self._check_life()
         return path
 

@@ -33,6 +33,7 @@ from spark_bookkeeper.bookie.entry import (
     PartRef,
     PlacedPart,
     StoredEntry,
+    read_batch,
 )
 from spark_bookkeeper.bookie.lazy import lazy
 from spark_bookkeeper.bookie.messages import (
@@ -289,7 +290,7 @@ def _shared_message(rows: Sequence[StoredEntry]) -> Buffer | None:
         return None
     if any(entry.message is not message or entry.row != n for n, entry in enumerate(rows)):
         return None
-    batch = pa.ipc.read_record_batch(pa.py_buffer(message), rows[0].schema)
+    batch = read_batch(message, rows[0].schema)
     return message if batch.num_rows == len(rows) else None
 
 

@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 from typing_extensions import Buffer
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
-from spark_bookkeeper.bookie.framing import FrameError, header_end
+from spark_bookkeeper.bookie.framing import MARK_BYTES, FrameError, header_end
 from spark_bookkeeper.bookie.index import (
     UNBOUNDED,
     Doubt,
@@ -249,7 +249,7 @@ class SlotReader:
         if head is None or len(head) < _HEADER_GUESS_BYTES:
             return head
         with suppress(FrameError):  # decode says what is wrong
-            if (end := header_end(head)) > len(head):
+            if (end := header_end(head) + MARK_BYTES) > len(head):
                 # A damaged length is not believed: a read takes memory for what it asks.
                 size = self._storage.size(path)
                 if size is not None and end <= size:
