@@ -214,19 +214,24 @@ def format_partition(
         probe(storage, token, race=race, on_check=on_check)
     if found:
         wipe_partition(storage)
-    storage.make_directory(LEDGERS)
-    storage.make_directory("retired")
     marker = Marker(
         bookie_id=bookie_id,
         incarnation=token(),
         instance_id=instance_id,
         has_witness=not storage.has_directories,
     )
-    if marker.has_witness:
-        storage.put_if_absent(WITNESS_PATH, marker.encode())
-    if not storage.put_if_absent(MARKER_PATH, marker.encode()):
+    if not furnish(storage, marker):
         return check_marker(storage, marker.incarnation, bookie_id)  # a lost answer, or a race
     return marker
+
+
+def furnish(storage: Storage, marker: Marker) -> bool:
+    """What an empty partition needs, the marker last (rule R11); False if there was one already."""
+    storage.make_directory(LEDGERS)
+    storage.make_directory("retired")
+    if marker.has_witness:
+        storage.put_if_absent(WITNESS_PATH, marker.encode())
+    return storage.put_if_absent(MARKER_PATH, marker.encode())
 
 
 def wipe_partition(storage: Storage) -> None:

@@ -38,7 +38,6 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.protocol.ids import NO_ENTRY
 
-
 _MOST_HOLES: Final = 1000
 """Slots lost below others that a fence still fills."""
 

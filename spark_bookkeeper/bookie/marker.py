@@ -114,8 +114,8 @@ def lost_directory(storage: Storage, marker: Marker) -> str | None:
     else:
         return None
     return (
-        f"the storage has its {MARKER_PATH} marker and not {lost}: what it held was removed. Put it "
-        "back as it was; if it is lost, recover the bookie and format it anew"
+        f"the storage has its {MARKER_PATH} marker and not {lost}: what it held was removed. "
+        "Put it back as it was; if it is lost, recover the bookie and format it anew"
     )
 
 

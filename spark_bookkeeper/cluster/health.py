@@ -111,10 +111,11 @@ def observe(storage: Storage, expected: Marker, token: Callable[[], str]) -> Obs
         found = read_marker(storage)
         if found is None:
             return Observation("the storage holds no BOOKIE marker: not mounted, or wiped")
-        if found.incarnation != expected.incarnation:
+        if found != expected:
             return Observation(
-                f"the storage is incarnation {found.incarnation} of bookie {found.bookie_id}, "
-                f"not {expected.incarnation} of {expected.bookie_id}"
+                f"the storage is incarnation {found.incarnation} of bookie {found.bookie_id} in "
+                f"cluster {found.instance_id}, not {expected.incarnation} of {expected.bookie_id} "
+                f"in {expected.instance_id}"
             )
         lost = lost_directory(storage, found)
         if lost is not None:

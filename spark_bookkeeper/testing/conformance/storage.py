@@ -260,12 +260,14 @@ class StorageConformance:
         self, storages: Storages
     ) -> None:
         storage = storages.open()
-        if not storage.has_directories:
-            pytest.skip("there are no directories")
 
-        with pytest.raises(BookieUnavailableError, match="gone is gone"):
+        refusal = ""
+        try:
             storage.make_directory("gone/b")
+        except BookieUnavailableError as error:
+            refusal = error.message
 
+        assert "gone is gone" in refusal or not storage.has_directories
         assert list(storage.list("")) == []
 
     def test_space_is_two_numbers_or_nothing(self, storages: Storages) -> None:
