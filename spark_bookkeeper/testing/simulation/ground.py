@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from spark_bookkeeper.bookie.format import furnish
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.bookie.schema import MARKER_PATH
@@ -224,7 +225,7 @@ class SimCluster:
         """Give a bookie a new incarnation: marker, cookie, registration."""
         incarnation = f"{self._world.dice.getrandbits(128):032x}"
         marker = Marker(bookie, incarnation, self._instance_id)
-        MemoryStorage(self.disks[bookie]).put_if_absent(MARKER_PATH, marker.encode())
+        furnish(MemoryStorage(self.disks[bookie]), marker)
         self._incarnations[bookie] = incarnation
         agent = self._agents[bookie]
         known = agent.read_cookie(bookie)
