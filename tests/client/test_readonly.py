@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -181,7 +182,7 @@ def test_a_writer_of_little_never_looks_and_one_of_much_looks_more_often_near_th
 
     kept = reserve_bytes(disk.total_bytes)
     assert kept <= disk.free_bytes < kept + size
-    gaps = [before - after for before, after in zip(looks, looks[1:], strict=False)]
+    gaps = [before - after for before, after in pairwise(looks)]
     assert gaps == sorted(gaps, reverse=True)
     assert len(looks) < 100
 
@@ -234,9 +235,13 @@ def test_with_no_other_bookie_the_append_fails_and_the_ledger_can_still_be_close
     for bookie in ground.bookie_ids:
         crowded(bookie)
 
-    with pytest.raises(AppendFailedError, match="for fences and recovery"):
+    def fill() -> None:
+        nonlocal acknowledged
         while True:
             acknowledged = writer.append(bytes(300_000))
+
+    with pytest.raises(AppendFailedError, match="for fences and recovery"):
+        fill()
 
     reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
     assert reader.is_closed
