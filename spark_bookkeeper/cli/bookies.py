@@ -11,10 +11,14 @@ from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.cli.asking import confirm
 from spark_bookkeeper.cli.connection import Access, access_options, connected
 from spark_bookkeeper.cli.parameters import LedgerIdType
-from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
+from spark_bookkeeper.cli.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.work import no_spark, open_table, report_table, show_report
-from spark_bookkeeper.cluster.ownership import ledgers_that_name
-from spark_bookkeeper.errors import BookieError, InvalidArgumentError, VersionConflictError
+from spark_bookkeeper.cluster.ownership import (
+    check_forgettable,
+    forget_bookie,
+    ledgers_that_name,
+)
+from spark_bookkeeper.errors import BookieError, InvalidArgumentError, MetadataError
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 from spark_bookkeeper.replication.report import PLANNED, RecoveryReport
 from spark_bookkeeper.session import BookKeeper
@@ -122,6 +126,8 @@ def recover(
     if not names:
         raise InvalidArgumentError("no bookie was named; `bookie list --state lost` shows them")
     with connected(settings, access, with_spark=not no_spark and not dry_run) as bk:
+        if delete_cookie:
+            check_forgettable(bk.context.store, names)
         table = open_table(settings, report_table)
 
         def work(is_dry: bool) -> RecoveryReport:
@@ -140,9 +146,11 @@ def recover(
         if not dry_run and not yes:
             _ask(settings, work(True), names if delete_cookie else [])
         report = work(dry_run)
+        is_forgotten = True
         if delete_cookie and not dry_run:
-            _delete_cookies(settings, bk, names, report)
-    return show_report(settings, report, table)
+            is_forgotten = _delete_cookies(settings, bk, names, report)
+    code = show_report(settings, report, table)
+    return code if is_forgotten else max(code, EXIT_LEFT_UNDONE)
 
 
 def _ask(settings: Settings, plan: RecoveryReport, forgotten: Sequence[str]) -> None:
@@ -167,25 +175,23 @@ def _ask(settings: Settings, plan: RecoveryReport, forgotten: Sequence[str]) -> 
 
 def _delete_cookies(
     settings: Settings, bk: BookKeeper, names: Sequence[BookieId], report: RecoveryReport
-) -> None:
+) -> bool:
+    """Whether none of them has a cookie now; whose cookie stays is told, and why."""
     store = bk.context.store
+    stays = False
     for name in names:
-        cookie = store.read_cookie(name)
-        ledgers = ledgers_that_name(store, name)
-        if cookie is None:
-            continue
-        if not report.is_complete or ledgers:
-            many = "ledger still counts" if len(ledgers) == 1 else "ledgers still count"
-            counting = f"{len(ledgers)} {many} on that bookie"
-            why = counting if ledgers else "not everything could be done"
-            settings.output.note(f"the cookie of {name} stays: {why}")
+        if store.read_cookie(name) is None:
             continue
         try:
-            store.delete_cookie(name, cookie.version)
-        except VersionConflictError:
-            settings.output.note(f"the cookie of {name} stays: it was written again meanwhile")
+            if not report.is_complete:
+                raise InvalidArgumentError("not everything could be done; see the report")
+            forget_bookie(store, name)
+        except (InvalidArgumentError, MetadataError) as error:
+            stays = True
+            settings.output.note(f"the cookie of {name} stays: {error.message}")
         else:
             settings.output.note(f"the cookie of {name} is deleted; the cluster forgot that bookie")
+    return not stays
 
 
 def _look_at(bk: BookKeeper, name: BookieId) -> dict[str, Any]:

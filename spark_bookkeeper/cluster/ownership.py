@@ -236,7 +236,6 @@ def restore_cookie(store: MetadataStore, storage: Storage, bookie_id: BookieId) 
     Raises:
         CookieMismatchError: it is not that partition, or holds nothing while ledgers count on
             it; the text names the way out. Nothing was changed.
-        MetadataFormatError: of a ledger it cannot be told which bookies it means.
         VersionConflictError: somebody else wrote the cookie meanwhile.
     """
     known = store.read_cookie(bookie_id)
@@ -281,7 +280,6 @@ def forget_bookie(store: MetadataStore, bookie_id: BookieId) -> None:
     Raises:
         InvalidArgumentError: it is alive, has no cookie, or a ledger counts on it; nothing was
             changed, and the text names the way.
-        MetadataFormatError: of a ledger it cannot be told.
         VersionConflictError: its cookie was written again meanwhile, and stays.
     """
     known = store.read_cookie(bookie_id)
@@ -291,7 +289,7 @@ def forget_bookie(store: MetadataStore, bookie_id: BookieId) -> None:
             "list` shows the bookies"
         )
     check_forgettable(store, [bookie_id])
-    needed = ledgers_that_name(store, bookie_id, for_certain=True)
+    needed = ledgers_that_name(store, bookie_id)
     if needed:
         raise InvalidArgumentError(
             f"{'ledger' if len(needed) == 1 else 'ledgers'} {_shown(needed)} still "
@@ -456,17 +454,14 @@ def _shown(ledger_ids: Sequence[LedgerId]) -> str:
 def _check_whole(store: MetadataStore, claims: Claims) -> None:
     """Refuse a partition without a cookie that is not the one the ledgers mean, or is empty.
 
-    Reads all ledgers' metadata, which is for a day on which a cookie was lost.
+    Reads all ledgers' metadata, which is for a day on which a cookie was lost. One that cannot be
+    decoded is passed over: what it means is checked again by whoever reads it (R11).
     """
     assert claims.marker is not None
     wrong: list[LedgerId] = []
     needed: list[LedgerId] = []
     for ledger_id, found in store.read_ledgers(store.ledger_ids()):
-        if not isinstance(found, Versioned):
-            if found is not None:
-                raise found
-            continue
-        if claims.bookie_id not in found.value.bookies():
+        if not isinstance(found, Versioned) or claims.bookie_id not in found.value.bookies():
             continue
         try:
             ledger = Ledger.of(ledger_id, found.value)
