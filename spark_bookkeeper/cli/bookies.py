@@ -124,7 +124,10 @@ def recover(
     if target is not None:
         parse_bookie_id(target)
     if not names:
-        raise InvalidArgumentError("no bookie was named; `bookie list --state lost` shows them")
+        raise InvalidArgumentError(
+            "no bookie was named; nothing was changed. `spark-bookkeeper bookie list --state lost` "
+            "shows those that are lost"
+        )
     with connected(settings, access, with_spark=not no_spark and not dry_run) as bk:
         if delete_cookie:
             check_forgettable(bk.context.store, names)

@@ -162,7 +162,10 @@ def _affected(
     wanted = list(context.store.ledger_ids()) if wish.ledger_ids is None else wish.ledger_ids
     for done, (ledger_id, found) in enumerate(context.store.read_ledgers(wanted), 1):
         if found is None and wish.ledger_ids is not None:
-            raise InvalidArgumentError(f"ledger {ledger_id} does not exist; nothing was changed")
+            raise InvalidArgumentError(
+                f"ledger {ledger_id} does not exist; nothing was changed. `spark-bookkeeper ledger "
+                "list` shows those there are"
+            )
         if isinstance(found, Versioned):
             if found.value.bookies() & set(wish.bookies):
                 affected[ledger_id] = found
@@ -183,8 +186,8 @@ def _check(
     for bookie in wish.bookies:
         if bookie in registrations and not wish.even_if_alive:
             raise InvalidArgumentError(
-                f"bookie {bookie} is alive (registered); nothing was changed. Stop it first, or "
-                "use even_if_alive (--even-if-alive) to copy its data elsewhere while it runs"
+                f"bookie {bookie} is alive (registered); nothing was changed. Stop its agent, "
+                "or use even_if_alive (--even-if-alive), and its data is copied while it runs"
             )
         if bookie not in known:
             raise InvalidArgumentError(
@@ -196,7 +199,8 @@ def _check(
     target = registrations.get(wish.target)
     if wish.target in wish.bookies:
         raise InvalidArgumentError(
-            f"target {wish.target} is one of the bookies to recover; choose another or none"
+            f"target {wish.target} is one of the bookies to recover; nothing was changed. Choose "
+            "another target, or none"
         )
     if target is None:
         raise InvalidArgumentError(
