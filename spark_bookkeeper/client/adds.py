@@ -359,7 +359,7 @@ class Adds:
             return  # everything is acknowledged; re-replication will fill what is missing
         self._carry_out(self.machine.step(BookieFailed(lane.position, lane.bookie)))
 
-    def is_readonly(self, lane: Lane) -> None:
+    def became_readonly(self, lane: Lane) -> None:
         """A bookie takes no new data, and there is one that does."""
         if lane.is_active() and not self._is_closing:
             self._carry_out(self.machine.step(BookieReadOnly(lane.position, lane.bookie)))

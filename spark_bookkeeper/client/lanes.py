@@ -39,7 +39,7 @@ class Reports(Protocol):
     def lose(self, lane: Lane, cause: str) -> None:
         """A lane's bookie is to be given up."""
 
-    def is_readonly(self, lane: Lane) -> None:
+    def became_readonly(self, lane: Lane) -> None:
         """A lane's bookie takes no new data, and there is one outside the ensemble that does."""
 
 
@@ -256,4 +256,4 @@ class Lanes:
             for lane in list(self.by_position.values()):
                 registration = alive.get(lane.bookie)
                 if registration is not None and registration.is_readonly:
-                    self._reports.is_readonly(lane)
+                    self._reports.became_readonly(lane)

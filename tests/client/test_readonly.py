@@ -20,6 +20,7 @@ from spark_bookkeeper.errors import (
     BookieReadOnlyError,
     MetadataUnavailableError,
 )
+from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
@@ -105,7 +106,7 @@ def test_a_bookie_that_could_take_its_place_and_may_not_leaves_the_writer_as_it_
     writer = ledgers.create_ledger(ground.context, USUAL)
     writer.append(b"0")
     (spare,) = set(ground.bookie_ids) - set(ensemble(writer))
-    lost, short, _ = ensemble(writer)
+    lost, short, _ = map(BookieId, ensemble(writer))
     ground.stop(lost)
     ground.until(lambda: lost not in ensemble(writer) or writer.append(b"x") < 0)
     ground.format(lost)
