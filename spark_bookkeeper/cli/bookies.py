@@ -90,7 +90,11 @@ def show(settings: Settings, access: Access, bookie_id: str) -> int:
 @click.option("--skip-open-ledgers", is_flag=True, help="Leave ledgers alone that are not closed.")
 @click.option("--even-if-alive", is_flag=True, help="Also for a bookie that is registered.")
 @click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on copying.")
-@click.option("--delete-cookie", is_flag=True, help="When all is done, forget the lost bookies.")
+@click.option(
+    "--delete-cookie",
+    is_flag=True,
+    help="When all is done, forget the lost bookies; they must be down.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @report_table

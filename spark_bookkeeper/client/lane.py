@@ -190,6 +190,8 @@ class Lane:
         holders = bulk.holders[part.ref.name]
         if self.bookie in holders:
             return
+        assert self._reserve is not None, "made with the log"
+        self._reserve.spend(part.ref.size_bytes)
         causes = []
         for bookie, incarnation in list(holders.items()):
             try:
