@@ -188,6 +188,9 @@ class Writer:
             case BookieReadOnly(position, bookie):
                 if self.ensemble[position] != bookie or self._is_changing:
                     return []
+                if self._leaving == position:  # still behind: no longer waited for, this time
+                    self._leaving = None
+                    return self._confirm()
                 self._leaving = position
                 return self._leave()
             case BookieFenced(position, bookie):
@@ -210,7 +213,8 @@ class Writer:
 
         It serves what it has, so no re-replication will ever look for what it never got: its
         share of what is acknowledged must be whole before it is left. Meanwhile nothing more is
-        acknowledged, or a slow one would never come to the end of it.
+        acknowledged, or a slow one would never come to the end of it. Who is told of it a second
+        time meanwhile goes on without leaving: it may be one that hangs.
         """
         assert self._leaving is not None
         if self._is_changing or self._stored_through[self._leaving] < self.last_add_confirmed:

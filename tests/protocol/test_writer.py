@@ -238,6 +238,26 @@ def test_a_bookie_is_left_when_its_share_of_what_is_acknowledged_is_whole() -> N
     )
 
 
+def test_a_bookie_that_does_not_come_to_the_end_of_its_share_holds_nobody_up_for_long() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 4            -> -
+        a stores 1       -> -
+        b stores 1       -> ack 1
+        c is readonly    -> -
+        a stores 2       -> -
+        b stores 2       -> -
+        c is readonly    -> ack 2
+        a stores 3       -> -
+        b stores 3       -> ack 3
+        c is readonly    -> -
+        c stores 3       -> leave c from 4
+        """,
+    )
+
+
 def test_where_nobody_takes_its_place_a_bookie_that_is_read_only_stays() -> None:
     assert_story(
         Quorum(3, 3, 2),
