@@ -37,7 +37,8 @@ class ClientConfig:
 
     add_timeout_ms: int = 30_000
     """A bookie that does not store an add in this time is replaced. Too short replaces bookies
-    that are merely busy; too long keeps writers waiting for dead ones."""
+    that are merely busy; too long keeps writers waiting for dead ones. Four times within it a
+    writer looks whether a bookie became read-only, and leaves it."""
 
     max_pending_bytes: int = 64 * MIB
     """Appended and not yet acknowledged; further appends wait. Bounds a writer's memory."""

@@ -201,7 +201,10 @@ class SlotTakenError(BookieUnavailableError):
 
 
 class BookieReadOnlyError(BookieError):
-    """The bookie takes no new data. Refused before writing. Use another bookie."""
+    """The bookie takes no new data: its last space is for fences and recovery.
+
+    Refused before writing. Use another bookie; a writer does so by itself where there is one.
+    """
 
     condition = "BOOKKEEPER_BOOKIE_READ_ONLY"
 

@@ -207,8 +207,9 @@ def format_partition(
         )
         raise CookieMismatchError(
             f"{storage.uri} is not empty (it holds {', '.join(found[:5])}; {owner}). Nothing was "
-            "changed. Choose an empty directory, or make sure that no ledger needs it and wipe it",
+            "changed. Choose an empty directory, or move what is there elsewhere",
             bookie_id=bookie_id,
+            nothing_changed=True,
         )
     if is_probe_required:
         probe(storage, token, race=race, on_check=on_check)

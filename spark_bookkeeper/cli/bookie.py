@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 import logging
-import os
 import shlex
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit
 
 import click
 
 from spark_bookkeeper.bookie.format import ledger_directories, probe
-from spark_bookkeeper.bookie.marker import Marker, read_marker
-from spark_bookkeeper.bookie.roots import open_storage
 from spark_bookkeeper.bookie.storage import Storage
 from spark_bookkeeper.cli.asking import confirm
 from spark_bookkeeper.cli.bookies import list_, recover, show
+from spark_bookkeeper.cli.cookies import cookie
+from spark_bookkeeper.cli.partition import (
+    id_option,
+    marker_of,
+    open_partition,
+    root_option,
+    storage_options,
+)
 from spark_bookkeeper.cli.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.ownership import format_bookie, ledgers_that_name
 from spark_bookkeeper.config import BookieConfig, load_bookie_config
-from spark_bookkeeper.errors import (
-    BookieUnavailableError,
-    InvalidArgumentError,
-    UnsuitableStorageError,
-)
+from spark_bookkeeper.errors import UnsuitableStorageError
 from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @click.group(
@@ -48,36 +45,19 @@ def bookie() -> None:
 bookie.add_command(list_)
 bookie.add_command(show)
 bookie.add_command(recover)
-
-
-def _storage_options(command: Command) -> Command:
-    return click.option(
-        "--storage-option",
-        "storage_options",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Passed to the file system, for example endpoint_url=http://...; repeatable.",
-    )(command)
-
-
-_id = click.option(
-    "--bookie-id", required=True, metavar="HOST:PORT", help="Its name in the cluster."
-)
-_root = click.option(
-    "--root", required=True, metavar="URI", help="Its storage: a path, file:///..., s3://..."
-)
+bookie.add_command(cookie)
 
 
 @bookie.command(
     epilog="Example: spark-bookkeeper --metadata-uri zk://zk1:2181/ledgers bookie start "
     "--bookie-id 10.0.0.3:3181 --root /srv/bookie"
 )
-@_id
-@_root
+@id_option
+@root_option
 @click.option("--rack", default="/default-rack", show_default=True, help="For placement.")
 @click.option("--conf", type=click.Path(path_type=Path), help="A TOML file like conf/bookie.toml.")
 @click.option("--moved", is_flag=True, help="Its storage was moved here (not copied).")
-@_storage_options
+@storage_options
 @click.pass_obj
 def start(
     settings: Settings,
@@ -91,7 +71,7 @@ def start(
     """Run the agent of one bookie until Ctrl-C or SIGTERM; a new partition is formatted."""
     name = parse_bookie_id(bookie_id)
     config = load_bookie_config(conf) if conf else BookieConfig()
-    storage = _open(root, storage_options)
+    storage = open_partition(root, storage_options)
     runtime = ThreadRuntime()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("kazoo").setLevel(logging.ERROR)
@@ -126,10 +106,10 @@ def start(
     epilog="Example: spark-bookkeeper --metadata-uri zk://zk1:2181/ledgers bookie format "
     "--bookie-id 10.0.0.3:3181 --root /srv/bookie",
 )
-@_id
-@_root
+@id_option
+@root_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@_storage_options
+@storage_options
 @click.pass_obj
 def format_(
     settings: Settings, bookie_id: str, root: str, yes: bool, storage_options: Sequence[str]
@@ -139,7 +119,7 @@ def format_(
     Refused while the bookie may hold the last good copy of anything.
     """
     name = parse_bookie_id(bookie_id)
-    storage = _open(root, storage_options)
+    storage = open_partition(root, storage_options)
     runtime = ThreadRuntime()
     store = ZooKeeperStore(settings.require_metadata_uri(), token=runtime.token)
     try:
@@ -174,7 +154,7 @@ def format_(
 def _show_what_goes(
     settings: Settings, store: ZooKeeperStore, storage: Storage, name: BookieId
 ) -> None:
-    found = _marker(storage)
+    found = marker_of(storage)
     directories = len(ledger_directories(storage))
     settings.output.note(
         f"{storage.uri} holds "
@@ -186,14 +166,14 @@ def _show_what_goes(
 
 @bookie.command(epilog="Example: spark-bookkeeper bookie verify s3://bucket/bookies/3")
 @click.argument("root")
-@_storage_options
+@storage_options
 @click.pass_obj
 def verify(settings: Settings, root: str, storage_options: Sequence[str]) -> int:
     """Check that a file system can be a bookie: conditional create, sync, read back, listing.
 
     Fencing rests on it. Nothing is left behind; a partition in use is not disturbed.
     """
-    storage = _open(root, storage_options)
+    storage = open_partition(root, storage_options)
     reason: str | None = None
     held: list[str] = []
 
@@ -202,7 +182,7 @@ def verify(settings: Settings, root: str, storage_options: Sequence[str]) -> int
         settings.output.say(f"holds: {check}")
 
     try:
-        marker = _marker(storage)
+        marker = marker_of(storage)
         settings.output.note(f"probing {storage.uri} ...")
         try:
             probe(storage, ThreadRuntime().token, on_check=show_check)
@@ -238,45 +218,3 @@ def verify(settings: Settings, root: str, storage_options: Sequence[str]) -> int
         show,
     )
     return EXIT_DONE if reason is None else EXIT_LEFT_UNDONE
-
-
-def _marker(storage: Storage) -> Marker | None:
-    """What a partition says it is: the first look at a storage, before anything is done.
-
-    Raises:
-        BookieUnavailableError: it does not answer. Nothing was changed.
-    """
-    try:
-        return read_marker(storage)
-    except BookieUnavailableError as error:
-        cause = error.__cause__ or error
-        raise BookieUnavailableError(
-            f"{storage.uri} cannot be read: {type(cause).__name__}: {cause}. Nothing was changed. "
-            "Check the root and who may read it; credentials come from --storage-option or from "
-            "the environment, as the file system's own documents say",
-            **error.facts,
-            nothing_changed=True,
-        ) from error
-
-
-def _open(root: str, options: Sequence[str]) -> Storage:
-    values: dict[str, Any] = {}
-    for option in options:
-        key, separator, value = option.partition("=")
-        if not separator or not key:
-            raise InvalidArgumentError(
-                f"--storage-option {option!r} is not of the form KEY=VALUE, for example "
-                "endpoint_url=http://127.0.0.1:9000"
-            )
-        values[key] = value
-    if "://" not in root:
-        root = os.path.abspath(os.path.expanduser(root))
-    storage = open_storage(root, values)
-    place = urlsplit(storage.uri)
-    if place.scheme == "file" and not Path(unquote(place.path)).is_dir():
-        path = shlex.quote(unquote(place.path))
-        raise InvalidArgumentError(
-            f"{path} is not a directory; make it first, on the disk that the bookie is to have to "
-            f"itself: mkdir -p {path}. Nothing was changed"
-        )
-    return storage

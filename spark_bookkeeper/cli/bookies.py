@@ -11,10 +11,14 @@ from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.cli.asking import confirm
 from spark_bookkeeper.cli.connection import Access, access_options, connected
 from spark_bookkeeper.cli.parameters import LedgerIdType
-from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
+from spark_bookkeeper.cli.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.work import no_spark, open_table, report_table, show_report
-from spark_bookkeeper.cluster.ownership import ledgers_that_name
-from spark_bookkeeper.errors import BookieError, InvalidArgumentError, VersionConflictError
+from spark_bookkeeper.cluster.ownership import (
+    check_forgettable,
+    forget_bookie,
+    ledgers_that_name,
+)
+from spark_bookkeeper.errors import BookieError, InvalidArgumentError, MetadataError
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 from spark_bookkeeper.replication.report import PLANNED, RecoveryReport
 from spark_bookkeeper.session import BookKeeper
@@ -86,7 +90,11 @@ def show(settings: Settings, access: Access, bookie_id: str) -> int:
 @click.option("--skip-open-ledgers", is_flag=True, help="Leave ledgers alone that are not closed.")
 @click.option("--even-if-alive", is_flag=True, help="Also for a bookie that is registered.")
 @click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on copying.")
-@click.option("--delete-cookie", is_flag=True, help="When all is done, forget the lost bookies.")
+@click.option(
+    "--delete-cookie",
+    is_flag=True,
+    help="When all is done, forget the lost bookies; they must be down.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @report_table
@@ -120,8 +128,13 @@ def recover(
     if target is not None:
         parse_bookie_id(target)
     if not names:
-        raise InvalidArgumentError("no bookie was named; `bookie list --state lost` shows them")
+        raise InvalidArgumentError(
+            "no bookie was named; nothing was changed. `spark-bookkeeper bookie list --state lost` "
+            "shows those that are lost"
+        )
     with connected(settings, access, with_spark=not no_spark and not dry_run) as bk:
+        if delete_cookie:
+            check_forgettable(bk.context.store, names)
         table = open_table(settings, report_table)
 
         def work(is_dry: bool) -> RecoveryReport:
@@ -140,9 +153,11 @@ def recover(
         if not dry_run and not yes:
             _ask(settings, work(True), names if delete_cookie else [])
         report = work(dry_run)
+        is_forgotten = True
         if delete_cookie and not dry_run:
-            _delete_cookies(settings, bk, names, report)
-    return show_report(settings, report, table)
+            is_forgotten = _delete_cookies(settings, bk, names, report)
+    code = show_report(settings, report, table)
+    return code if is_forgotten else max(code, EXIT_LEFT_UNDONE)
 
 
 def _ask(settings: Settings, plan: RecoveryReport, forgotten: Sequence[str]) -> None:
@@ -167,25 +182,23 @@ def _ask(settings: Settings, plan: RecoveryReport, forgotten: Sequence[str]) -> 
 
 def _delete_cookies(
     settings: Settings, bk: BookKeeper, names: Sequence[BookieId], report: RecoveryReport
-) -> None:
+) -> bool:
+    """Whether none of them has a cookie now; whose cookie stays is told, and why."""
     store = bk.context.store
+    stays = False
     for name in names:
-        cookie = store.read_cookie(name)
-        ledgers = ledgers_that_name(store, name)
-        if cookie is None:
-            continue
-        if not report.is_complete or ledgers:
-            many = "ledger still counts" if len(ledgers) == 1 else "ledgers still count"
-            counting = f"{len(ledgers)} {many} on that bookie"
-            why = counting if ledgers else "not everything could be done"
-            settings.output.note(f"the cookie of {name} stays: {why}")
+        if store.read_cookie(name) is None:
             continue
         try:
-            store.delete_cookie(name, cookie.version)
-        except VersionConflictError:
-            settings.output.note(f"the cookie of {name} stays: it was written again meanwhile")
+            if not report.is_complete:
+                raise InvalidArgumentError("not everything could be done; see the report")
+            forget_bookie(store, name)
+        except (InvalidArgumentError, MetadataError) as error:
+            stays = True
+            settings.output.note(f"the cookie of {name} stays: {error.message}")
         else:
             settings.output.note(f"the cookie of {name} is deleted; the cluster forgot that bookie")
+    return not stays
 
 
 def _look_at(bk: BookKeeper, name: BookieId) -> dict[str, Any]:

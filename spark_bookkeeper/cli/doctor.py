@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import shlex
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
@@ -226,12 +227,20 @@ class _Look:
                 "names no storage: it serves BookKeeper's own protocol, or its registration is "
                 "broken; no ledgers of ours go there",
             )
-        if cookie is None or cookie.incarnation != live.incarnation:
-            found = "none" if cookie is None else cookie.incarnation
+        if cookie is None:
             return Finding(
                 check,
                 "problem",
-                f"its cookie has incarnation {found}, its registration {live.incarnation}",
+                "its cookie is gone: it takes no new data, and once stopped it will not start",
+                "if it is to stay, write the cookie again: spark-bookkeeper bookie cookie create "
+                f"--bookie-id {bookie} --root {shlex.quote(live.root_uri)}",
+            )
+        if cookie.incarnation != live.incarnation:
+            return Finding(
+                check,
+                "problem",
+                f"its cookie has incarnation {cookie.incarnation}, its registration "
+                f"{live.incarnation}",
                 "stop its agent and start it again; what it then says is the cause",
             )
         return self._storage(check, bookie, live)

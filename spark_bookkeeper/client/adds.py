@@ -41,10 +41,12 @@ from spark_bookkeeper.protocol.writer import (
     AddRequested,
     BookieFailed,
     BookieFenced,
+    BookieReadOnly,
     ChangeEnsemble,
     Command,
     EnsembleChanged,
     EnsembleChangeFailed,
+    EnsembleStays,
     FailPending,
     Send,
     Stored,
@@ -357,6 +359,11 @@ class Adds:
             return  # everything is acknowledged; re-replication will fill what is missing
         self._carry_out(self.machine.step(BookieFailed(lane.position, lane.bookie)))
 
+    def became_readonly(self, lane: Lane) -> None:
+        """A bookie takes no new data, and there is one that does."""
+        if lane.is_active() and not self._is_closing:
+            self._carry_out(self.machine.step(BookieReadOnly(lane.position, lane.bookie)))
+
     # Carrying out commands; the lock is held
 
     def _carry_out(self, commands: Iterable[Command]) -> None:
@@ -366,8 +373,8 @@ class Adds:
                     self._lanes.open(position, bookie, first)
                 case Acknowledge(through):
                     self._acknowledge(through)
-                case ChangeEnsemble(first, failed):
-                    self._spawn_change(first, dict(failed))
+                case ChangeEnsemble():
+                    self._spawn_change(command)
                 case FailPending():
                     self._fail(self._error or self._gave_up("no ensemble could be formed"))
                 case _:
@@ -386,15 +393,21 @@ class Adds:
 
     # Ensemble change
 
-    def _spawn_change(self, first: EntryId, failed: dict[int, BookieId]) -> None:
-        self._runtime.spawn("ensemble-change", lambda: self._change(first, failed))
+    def _spawn_change(self, wanted: ChangeEnsemble) -> None:
+        self._runtime.spawn("ensemble-change", lambda: self._change(wanted))
 
-    def _change(self, first: EntryId, failed: dict[int, BookieId]) -> None:
+    def _change(self, wanted: ChangeEnsemble) -> None:
         with self._changed:
             left = dict(self._left)
         try:
             updated = change_ensemble(
-                self._context, self.ledger, self._versioned, first, failed, left
+                self._context,
+                self.ledger,
+                self._versioned,
+                wanted.first,
+                wanted.failed,
+                left,
+                may_stay=wanted.may_stay,
             )
         except Exception as caught:  # noqa: BLE001  (whatever it was, nobody may wait for ever)
             unforeseen = AppendFailedError(f"{type(caught).__name__}: {caught}")
@@ -410,9 +423,15 @@ class Adds:
             with self._changed:
                 if self._is_ended:
                     return  # closed meanwhile: nothing is sent any more, and no lane is opened
-                self._adopt(updated)
-                ensemble = updated.value.last_fragment.ensemble
-                self._carry_out(self.machine.step(EnsembleChanged(ensemble)))
+                if updated is None:
+                    self._carry_out(self.machine.step(EnsembleStays()))
+                else:
+                    if wanted.may_stay:
+                        reason = "left by this writer when it became read-only"
+                        self._left |= dict.fromkeys(wanted.failed.values(), reason)
+                    self._adopt(updated)
+                    ensemble = updated.value.last_fragment.ensemble
+                    self._carry_out(self.machine.step(EnsembleChanged(ensemble)))
                 self._lanes.forget(self.machine.last_add_confirmed)
                 self._changed.notify_all()
         self._delivery.deliver()

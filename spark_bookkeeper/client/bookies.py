@@ -104,8 +104,9 @@ class Bookies:
             cookie = self._registry.read_cookie(bookie_id)
             if cookie is None:
                 raise BookieUnavailableError(
-                    f"bookie {bookie_id} is not registered and has no cookie: "
-                    "nobody knows where its storage is",
+                    f"bookie {bookie_id} is not registered and has no cookie: nobody knows where "
+                    "its storage is. Where it is whole, `spark-bookkeeper bookie cookie create` "
+                    "makes it known again",
                     bookie_id=bookie_id,
                 )
             self._roots[bookie_id] = cookie.value.root_uri

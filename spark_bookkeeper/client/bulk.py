@@ -19,6 +19,7 @@ from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.part import PartEncoder
+from spark_bookkeeper.bookie.reserve import Reserve
 from spark_bookkeeper.bookie.schema import LedgerKey, part_name
 from spark_bookkeeper.bookie.storage import FileSink, Storage
 from spark_bookkeeper.client import rows
@@ -280,11 +281,13 @@ class FanOut:
         try:
             log = self._open_log(target)
             log.prepare()
+            reserve = Reserve(log.storage, bookie)
             for chunk in channel:
                 sink = sinks.get(chunk.stripe_class)
                 if sink is None:
                     sink = log.parts.create(self._name(chunk.stripe_class))
                     sinks[chunk.stripe_class] = sink
+                reserve.spend(memoryview(chunk.data).nbytes)
                 sink.write(chunk.data)
             if not channel.is_abandoned:
                 for sink in sinks.values():

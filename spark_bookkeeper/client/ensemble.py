@@ -10,7 +10,12 @@ from collections.abc import Mapping
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
-from spark_bookkeeper.errors import LedgerClosedError, LedgerFencedError, NotEnoughBookiesError
+from spark_bookkeeper.errors import (
+    LedgerClosedError,
+    LedgerFencedError,
+    MetadataUnavailableError,
+    NotEnoughBookiesError,
+)
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import read_again, update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
@@ -25,20 +30,30 @@ def change_ensemble(
     first: EntryId,
     failed: Mapping[int, BookieId],
     left: Mapping[BookieId, str],
-) -> Versioned[LedgerMetadata]:
+    *,
+    may_stay: bool = False,
+) -> Versioned[LedgerMetadata] | None:
     """Replace failed bookies from entry ``first`` on.
 
     Args:
         failed: by position; one that somebody else replaced meanwhile is left as it is.
         left: every bookie this writer has given up, with the reason; none is chosen again.
+        may_stay: they are only read-only, so the writer can go on without a change.
+
+    Returns:
+        what is stored now; ``None``, only with ``may_stay``, when nobody can take their place or
+        could be asked about, and nothing was written for certain.
 
     Raises:
         NotEnoughBookiesError: with every bookie and why it was not chosen. Nothing was written.
         LedgerFencedError, LedgerClosedError: the ledger is not OPEN any more.
         NoSuchLedgerError, MetadataUnavailableError: as ``update_ledger``.
     """
+    is_written = False
+    """Whether a write was begun, whose answer may have been lost."""
 
     def without(old: LedgerMetadata) -> LedgerMetadata | None:
+        nonlocal is_written
         check_open(ledger, old, EntryId(first - 1))
         ensemble = old.last_fragment.ensemble
         positions = [p for p, bookie in failed.items() if ensemble[p] == bookie]
@@ -51,11 +66,19 @@ def change_ensemble(
         reasons = context.bookies.ineligible(alive, len(positions), current, excluded)
         chosen = replace_bookies(ensemble, positions, context.bookies.candidates(alive), reasons)
         added = {b: alive[b].incarnation for b in chosen if b not in ensemble}
-        return with_incarnations(old.with_new_ensemble(first, chosen), added)
+        new = with_incarnations(old.with_new_ensemble(first, chosen), added)
+        is_written = True
+        return new
 
     try:
         return update_ledger(context.store, ledger.ledger_id, without, known=known)
+    except MetadataUnavailableError:
+        if may_stay and not is_written:
+            return None
+        raise
     except NotEnoughBookiesError:
+        if may_stay:
+            return None
         # The ledger may be another client's by now, which explains more than the bookies do.
         now = read_again(context.store, ledger.ledger_id, ledger.metadata.nonce)
         check_open(ledger, now.value, EntryId(first - 1))

@@ -24,6 +24,7 @@ from spark_bookkeeper.bookie.messages import (
     int64s,
 )
 from spark_bookkeeper.bookie.record import encode_add
+from spark_bookkeeper.bookie.reserve import Reserve
 from spark_bookkeeper.client.bell import Bell
 from spark_bookkeeper.errors import (
     BookieError,
@@ -143,6 +144,7 @@ class Lane:
         """Rung when there is something to send, or the lane is retired."""
         self._open_log = open_log
         self._log: LedgerLog | None = None
+        self._reserve: Reserve | None = None
         self._runtime = runtime
         self._is_retired = False
         self._slot = 0
@@ -170,6 +172,8 @@ class Lane:
             for part in group.parts(self.position):
                 self._bring(log, group.bulk, part)
         data = group.record(self.position, self._slot)
+        assert self._reserve is not None, "made with the log"
+        self._reserve.spend(len(data))
         held = (group.first, group.last)
         self._repeat(lambda: log.add(self._slot, data, held))
         self._slot += 1
@@ -178,7 +182,7 @@ class Lane:
         if self._log is None:
             log = self._open_log(self.bookie, self.incarnation)
             self._repeat(log.prepare)
-            self._log = log
+            self._log, self._reserve = log, Reserve(log.storage, self.bookie)
         return self._log
 
     def _bring(self, log: LedgerLog, bulk: BulkBlock, part: PlacedPart) -> None:
@@ -186,6 +190,8 @@ class Lane:
         holders = bulk.holders[part.ref.name]
         if self.bookie in holders:
             return
+        assert self._reserve is not None, "made with the log"
+        self._reserve.spend(part.ref.size_bytes)
         causes = []
         for bookie, incarnation in list(holders.items()):
             try:

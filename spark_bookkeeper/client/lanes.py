@@ -39,6 +39,9 @@ class Reports(Protocol):
     def lose(self, lane: Lane, cause: str) -> None:
         """A lane's bookie is to be given up."""
 
+    def became_readonly(self, lane: Lane) -> None:
+        """A lane's bookie takes no new data, and there is one outside the ensemble that does."""
+
 
 class Lanes:
     """Which bookie is sent what. Methods are called with the writer's lock held.
@@ -90,6 +93,9 @@ class Lanes:
             lambda bookie, incarnation: self._context.bookies.log(bookie, ledger, incarnation),
             self._runtime,
         )
+        before = self.by_position.get(position)
+        if before is not None:  # it is read-only, and has served until now
+            self.drop(before)
         self.by_position[position] = lane
         self._spawn(lane)
 
@@ -227,3 +233,27 @@ class Lanes:
             if is_lost:  # beside this task, which no callback may end
                 self._runtime.spawn("delivery", self._delivery.deliver)
             self._over.wait(limit / 4)
+            self._look_for_readonly()
+
+    def _look_for_readonly(self) -> None:
+        """Report bookies that take no new data, if there is one that could take their place.
+
+        Adds go on succeeding there, and would fill the space that fences and recovery need. The
+        metadata store is asked only after it told of a change. While it is slow to answer, no
+        bookie is given up: none could be replaced.
+        """
+        with self._lock:
+            if self._is_over:
+                return
+        try:
+            alive = self._context.bookies.last_registrations()
+        except BookKeeperError:
+            return  # whoever needs the metadata store says so; here it is asked again soon
+        with self._lock:
+            inside = {lane.bookie for lane in self.by_position.values()}
+            if not any(not r.is_readonly for b, r in alive.items() if b not in inside):
+                return
+            for lane in list(self.by_position.values()):
+                registration = alive.get(lane.bookie)
+                if registration is not None and registration.is_readonly:
+                    self._reports.became_readonly(lane)

@@ -10,7 +10,8 @@ Source: BookKeeper ``bookie/BookieStateManager`` (registering again after a lost
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import shlex
+from dataclasses import dataclass, replace
 
 from spark_bookkeeper.bookie.format import AGENT_PROBE_PREFIX
 from spark_bookkeeper.bookie.marker import Marker
@@ -25,12 +26,13 @@ from spark_bookkeeper.cluster.health import (
     decide,
     observe,
 )
-from spark_bookkeeper.cluster.ownership import check_claim, claim_partition
+from spark_bookkeeper.cluster.ownership import check_claim, claim_partition, has_cookie
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     BookKeeperError,
     CookieMismatchError,
+    MetadataError,
 )
 from spark_bookkeeper.metadata.store import MetadataStore, Registration
 from spark_bookkeeper.protocol.ids import BookieId
@@ -52,6 +54,8 @@ class AgentStatus:
     """``None`` while the bookie is not registered."""
     problem: str | None
     """Why it is not registered."""
+    lacks_cookie: bool = False
+    """Its cookie was deleted under it, so it takes no new data until it is there again."""
 
 
 class BookieAgent:
@@ -89,6 +93,7 @@ class BookieAgent:
         self._published: Published | None = None
         self._is_unsure = False
         self._problem: str | None = None
+        self._lacks_cookie = False
         self._sessions_lost = 0
         self._is_listening = False
         self._is_stopping = False
@@ -115,6 +120,7 @@ class BookieAgent:
             incarnation=self._marker.incarnation if self._marker else "",
             published=self._published,
             problem=self._problem,
+            lacks_cookie=self._lacks_cookie,
         )
 
     def start(self) -> None:
@@ -140,6 +146,7 @@ class BookieAgent:
             token=self._runtime.token,
             is_move_accepted=self._is_move_accepted,
         )
+        self._lacks_cookie = False
         if not self._is_listening:
             self._store.on_session_lost(self._session_lost)
             self._is_listening = True
@@ -184,11 +191,13 @@ class BookieAgent:
         if seen is None:
             return
         try:
-            if seen.problem is None and self._published is None:
+            if seen.problem is None and self._published is None and not self._lacks_cookie:
                 # Time has passed since the claim was checked: the cluster may have been
                 # formatted, or the bookie given up and its cookie deleted.
                 assert self._marker is not None
                 check_claim(self._store, self._storage, self._marker)
+            elif seen.problem is None:
+                seen = self._with_cookie(seen)
             action = decide(self._published, seen, self._config)
             if isinstance(action, Stay) and seen.problem is not None and self._is_unsure:
                 action = Unregister(seen.problem)
@@ -258,6 +267,28 @@ class BookieAgent:
             if number == self._looks:
                 self._seen = seen
                 self._changed.notify_all()
+
+    def _with_cookie(self, seen: Observation) -> Observation:
+        """What was seen, and whether the cookie was deleted while the bookie is served."""
+        assert self._marker is not None
+        before = self._lacks_cookie
+        try:
+            self._lacks_cookie = not has_cookie(self._store, self._marker)
+        except CookieMismatchError as error:
+            return Observation(error.message)
+        except MetadataError as error:
+            log.info("the cookie of bookie %s could not be read: %s", self.bookie_id, error)
+        if self._lacks_cookie and not before:
+            log.warning(
+                "bookie %s takes no new data: its cookie was deleted while this agent runs. If "
+                "the bookie is to stay, `spark-bookkeeper bookie cookie create --bookie-id %s "
+                "--root %s` writes it again, and the bookie goes on. If it was given up, stop this "
+                "agent",
+                self.bookie_id,
+                self.bookie_id,
+                shlex.quote(self._storage.uri),
+            )
+        return replace(seen, lacks_cookie=self._lacks_cookie)
 
     def _carry_out(self, action: Stay | Register | Unregister) -> None:
         if isinstance(action, Register):

@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -146,7 +147,8 @@ def status(directory: str | os.PathLike[str]) -> LocalStatus:
             place,
             is_running=False,
             problem=f"process {pid} ended without being stopped; everything is still in "
-            f"{place}, and `spark-bookkeeper local start` starts it again",
+            f"{place}, and `spark-bookkeeper local start --directory {shlex.quote(str(place))}` "
+            "starts it again",
         )
     bookie_ids = tuple(BookieId(bookie_id) for bookie_id in found["bookie_ids"])
     registrations: tuple[Registration, ...] = ()

@@ -5,6 +5,7 @@ seen                                                    registration
 ======================================================  ==================
 the right incarnation, writing and reading work         writable
 the same, but space is short or the disk is full        read-only
+the same, but the bookie's cookie is gone               read-only
 no answer, a failed write, another marker, no marker,   none
 the marker and no directory of ledgers
 ======================================================  ==================
@@ -42,6 +43,9 @@ class Observation:
     """A write was refused for lack of space."""
     free_bytes: int | None = None
     total_bytes: int | None = None
+    lacks_cookie: bool = False
+    """The cluster has forgotten the bookie. What it has can be read; once stopped it could not be
+    started, so it takes nothing new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,7 @@ def decide(
 
 def _is_readonly(published: Published | None, seen: Observation, config: BookieConfig) -> bool:
     """Between the two marks a bookie stays what it is, and a new one is writable."""
-    if seen.is_full:
+    if seen.is_full or seen.lacks_cookie:
         return True
     if seen.free_bytes is None:
         return False

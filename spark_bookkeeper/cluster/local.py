@@ -181,7 +181,9 @@ class LocalCluster:
         running = self._require()
         agent = running.agents.get(running.bookie(bookie_id).bookie_id)
         if agent is None:
-            raise InvalidArgumentError(f"bookie {bookie_id} does not run")
+            raise InvalidArgumentError(
+                f"bookie {bookie_id} does not run; start_bookie({bookie_id!r}) starts it"
+            )
         return agent
 
     def root_of(self, bookie_id: str) -> Path:

@@ -16,7 +16,7 @@ import enum
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_bookkeeper.bookie.format import (
     AGENT_PROBE_PREFIX,
@@ -31,10 +31,12 @@ from spark_bookkeeper.bookie.marker import Marker, read_marker
 from spark_bookkeeper.bookie.roots import open_storage
 from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import (
     BookKeeperError,
     CookieMismatchError,
     InvalidArgumentError,
+    MetadataFormatError,
     VersionConflictError,
 )
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
@@ -95,20 +97,30 @@ def judge(claims: Claims) -> Verdict:
         raise _mismatch(
             claims,
             f"the storage is that of bookie {marker.bookie_id}",
-            f"start it under its own id: spark-bookkeeper bookie start --bookie-id "
-            f"{marker.bookie_id} --root {root}",
+            f"start it under its own id: `spark-bookkeeper bookie start --bookie-id "
+            f"{marker.bookie_id} --root {root}`",
         )
+    new = f"spark-bookkeeper bookie format --bookie-id {bookie_id} --root {root}"
     if cookie is None:
         if marker is not None and not claims.has_content:
             return Verdict.WRITE_COOKIE
         if marker is None and not claims.has_content:
             return Verdict.FORMAT
+        if marker is None:
+            raise _mismatch(
+                claims,
+                "the cluster knows no such bookie (any more), and the storage holds data of which "
+                "nothing says whose it is",
+                "use an empty directory or prefix as the root. What is here stays as it is; if no "
+                f"ledger needs it, `{new}` makes a new bookie of it",
+            )
         raise _mismatch(
             claims,
-            "the cluster knows no such bookie (any more), but the storage holds data",
-            "use an empty directory or prefix as the root. What is here stays as it is; if no "
-            f"ledger needs it, `spark-bookkeeper bookie format --bookie-id {bookie_id} --root "
-            f"{root}` makes a new bookie of it",
+            "the cluster has no cookie of this bookie (any more), but the storage holds its data",
+            "if the cookie was lost, or the bookie is to come back: `spark-bookkeeper bookie "
+            f"cookie create --bookie-id {bookie_id} --root {root}` writes it again, and `{start}` "
+            "serves what is here. Never do so with an older copy of the storage. If no ledger "
+            f"needs what is here: `{new}` makes a new, empty bookie of it",
         )
     if marker is None:
         raise _mismatch(
@@ -117,15 +129,13 @@ def judge(claims: Claims) -> Verdict:
             "was wiped",
             f"bring back the storage and repeat `{start}`. If it is lost for good: "
             f"`spark-bookkeeper bookie recover {bookie_id}` first, which copies what it held, "
-            f"then `spark-bookkeeper bookie format --bookie-id {bookie_id} --root "
-            f"{root}`",
+            f"then `{new}`",
         )
     if cookie.instance_id not in (None, claims.instance_id):
         raise _mismatch(
             claims,
             "the cookie is from before this cluster was formatted",
-            "format the bookie as well if nothing of the old cluster is needed: spark-bookkeeper "
-            f"bookie format --bookie-id {bookie_id} --root {root}",
+            f"format the bookie as well if nothing of the old cluster is needed: `{new}`",
         )
     if cookie.incarnation != marker.incarnation:
         raise _mismatch(
@@ -134,8 +144,7 @@ def judge(claims: Claims) -> Verdict:
             "copy, or a partition that was wiped and formatted by hand",
             f"bring back the right storage and repeat `{start}`. If it is lost for good: "
             f"`spark-bookkeeper bookie recover {bookie_id}` first, which copies what it held, "
-            f"then `spark-bookkeeper bookie format --bookie-id {bookie_id} --root "
-            f"{root}`",
+            f"then `{new}`",
         )
     if cookie.root_uri.rstrip("/") != claims.root_uri.rstrip("/"):
         return Verdict.MOVE
@@ -173,13 +182,10 @@ def claim_partition(
             assert claims.marker is not None
             return claims.marker
         if verdict is Verdict.MOVE and not is_move_accepted:
-            raise _mismatch(
-                claims,
-                "the bookie is known under another root: it was moved, or this is a copy",
-                "if it was moved and nothing is left at the old root, repeat with --moved. "
-                "Never do so for a copy: it lacks what was acknowledged since",
-            )
+            raise _moved(claims)
         marker = claims.marker
+        if verdict is Verdict.WRITE_COOKIE:
+            _check_whole(store, claims)
         if verdict is Verdict.FORMAT:
             marker = format_partition(storage, bookie_id, claims.instance_id, token=token)
         assert marker is not None
@@ -209,6 +215,131 @@ def _retire_old_root(old_uri: str, storage: Storage, marker: Marker) -> None:
     # The old root may be another name for the new one: a link, or a second mount.
     if read_marker(storage) is None:
         storage.put_if_absent(MARKER_PATH, marker.encode())
+
+
+def restore_cookie(store: MetadataStore, storage: Storage, bookie_id: BookieId) -> Cookie:
+    """Write the cookie of a partition that is whole, and whose cookie is gone.
+
+    It is safe for the very partition that the ledgers mean, or when none means any of that id:
+
+    * Metadata name the incarnation of every bookie in their ensembles, so a partition of another
+      incarnation would never be asked for their entries (SLOT-LOG rule R11). It is refused here
+      all the same: the right one may turn up.
+    * Whoever was given up (``bookie recover --delete-cookie``) is in no ensemble any more, and
+      what it holds is asked for by nobody. It comes back as one does that was down while its
+      shares were made again elsewhere: what it stored of a ledger is what that ledger's writer
+      sent it, still true, and it may be chosen for copies like any other.
+    * What cannot be told from the marker is an older copy of the partition. The caller asks.
+
+    Returns:
+        the cookie, which may have been there already.
+
+    Raises:
+        CookieMismatchError: it is not that partition, or holds nothing while ledgers count on
+            it; the text names the way out. Nothing was changed.
+        VersionConflictError: somebody else wrote the cookie meanwhile.
+    """
+    known = store.read_cookie(bookie_id)
+    claims = _claims(store, storage, bookie_id, known)
+    if claims.marker is None and known is None:
+        start = f"--bookie-id {bookie_id} --root {shlex.quote(claims.root_uri)}"
+        raise _mismatch(
+            claims,
+            "the storage holds no BOOKIE marker, so nothing says that it is this bookie's",
+            "bring back the right storage, and repeat. If it is lost for good: `spark-bookkeeper "
+            f"bookie recover {bookie_id}` where ledgers count on it, then `spark-bookkeeper bookie "
+            f"format {start}` makes a new bookie here",
+        )
+    is_there = known is not None
+    verdict = judge(claims if is_there else replace(claims, has_content=False))
+    if verdict is Verdict.MOVE:
+        raise _moved(claims)
+    if known is not None:
+        return known.value
+    assert claims.marker is not None
+    for registration in store.registrations():
+        if registration.bookie_id == bookie_id and (
+            registration.incarnation != claims.marker.incarnation
+            or registration.root_uri.rstrip("/") != claims.root_uri.rstrip("/")
+        ):
+            raise _mismatch(
+                claims,
+                f"an agent serves the bookie from {registration.root_uri}, incarnation "
+                f"{registration.incarnation or '?'}",
+                "if that is the right storage, name it as the root; if this is, stop that agent, "
+                "and repeat",
+            )
+    _check_whole(store, claims)
+    cookie = _cookie(claims.marker, storage)
+    store.write_cookie(cookie, None)
+    return cookie
+
+
+def forget_bookie(store: MetadataStore, bookie_id: BookieId) -> None:
+    """Delete the cookie of a bookie that is down and that no ledger counts on.
+
+    Raises:
+        InvalidArgumentError: it is alive, has no cookie, or a ledger counts on it; nothing was
+            changed, and the text names the way.
+        VersionConflictError: its cookie was written again meanwhile, and stays.
+    """
+    known = store.read_cookie(bookie_id)
+    if known is None:
+        raise InvalidArgumentError(
+            f"bookie {bookie_id} has no cookie; nothing was changed. `spark-bookkeeper bookie "
+            "list` shows the bookies"
+        )
+    check_forgettable(store, [bookie_id])
+    needed = ledgers_that_name(store, bookie_id)
+    if needed:
+        raise InvalidArgumentError(
+            f"{'ledger' if len(needed) == 1 else 'ledgers'} {_shown(needed)} still "
+            f"{'counts' if len(needed) == 1 else 'count'} on bookie {bookie_id}; its cookie stays. "
+            f"Run `spark-bookkeeper bookie recover {bookie_id}` first, which copies what it held",
+            ledger_ids=tuple(needed),
+        )
+    store.delete_cookie(bookie_id, known.version)
+
+
+def check_forgettable(store: MetadataStore, bookie_ids: Sequence[BookieId]) -> None:
+    """Refuse to delete the cookie of a bookie that is alive.
+
+    It would go on, and once stopped it could not be started. (An agent that starts at this very
+    moment finds its cookie gone, and takes no new data: ``has_cookie``.)
+
+    Raises:
+        InvalidArgumentError: one is registered; nothing was changed.
+    """
+    alive = {registration.bookie_id for registration in store.registrations()}
+    for bookie_id in bookie_ids:
+        if bookie_id in alive:
+            raise InvalidArgumentError(
+                f"bookie {bookie_id} is alive (registered), and its cookie is deleted only when it "
+                "is down; nothing was changed. Stop its agent, and repeat. To copy its data "
+                f"elsewhere before: `spark-bookkeeper bookie recover {bookie_id} --even-if-alive`"
+            )
+
+
+def has_cookie(store: MetadataStore, marker: Marker) -> bool:
+    """Whether the cookie of a partition that is being served is still there. One read.
+
+    Raises:
+        CookieMismatchError: it is that of another partition; nothing was changed.
+        MetadataUnavailableError: no answer.
+    """
+    bookie_id = BookieId(marker.bookie_id)
+    known = store.read_cookie(bookie_id)
+    if known is None:
+        return False
+    if known.value.incarnation != marker.incarnation:
+        raise CookieMismatchError(
+            f"bookie {bookie_id} was formatted by somebody else while its agent ran: its cookie "
+            f"says incarnation {known.value.incarnation or '?'}, and the storage here is "
+            f"{marker.incarnation}. Stop this agent; start it again to have the bookie checked "
+            "from the beginning",
+            bookie_id=bookie_id,
+        )
+    return True
 
 
 def check_claim(store: MetadataStore, storage: Storage, marker: Marker) -> None:
@@ -264,14 +395,16 @@ def format_bookie(
         )
     needed = ledgers_that_name(store, bookie_id, for_certain=True)
     if needed:
-        shown = ", ".join(map(str, needed[:_NAMED_IN_A_MESSAGE]))
-        more = f" and {len(needed) - _NAMED_IN_A_MESSAGE} more" * (
-            len(needed) > _NAMED_IN_A_MESSAGE
-        )
+        way = ""
+        if known is None and found is not None:  # its own copies can be reached only with a cookie
+            way = (
+                f"`spark-bookkeeper bookie cookie create --bookie-id {bookie_id} --root "
+                f"{shlex.quote(storage.uri)}`, then "
+            )
         raise InvalidArgumentError(
-            f"bookie {bookie_id} may hold the last good copy of entries of ledger {shown}{more}. "
-            f"Run `spark-bookkeeper bookie recover {bookie_id}` first; it copies what the bookie "
-            "held to others. Nothing was changed",
+            f"bookie {bookie_id} may hold the last good copy of entries of ledger "
+            f"{_shown(needed)}. Run {way}`spark-bookkeeper bookie recover {bookie_id}` first; it "
+            "copies what the bookie held to others. Nothing was changed",
             ledger_ids=tuple(needed),
         )
     foreign = [
@@ -311,6 +444,60 @@ def ledgers_that_name(
         elif found is not None and for_certain:
             raise found
     return naming
+
+
+def _shown(ledger_ids: Sequence[LedgerId]) -> str:
+    shown = ", ".join(map(str, ledger_ids[:_NAMED_IN_A_MESSAGE]))
+    more = len(ledger_ids) - _NAMED_IN_A_MESSAGE
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _check_whole(store: MetadataStore, claims: Claims) -> None:
+    """Refuse a partition without a cookie that is not the one the ledgers mean, or is empty.
+
+    Reads all ledgers' metadata, which is for a day on which a cookie was lost. One that cannot be
+    decoded is passed over: what it means is checked again by whoever reads it (R11).
+    """
+    assert claims.marker is not None
+    wrong: list[LedgerId] = []
+    needed: list[LedgerId] = []
+    for ledger_id, found in store.read_ledgers(store.ledger_ids()):
+        if not isinstance(found, Versioned) or claims.bookie_id not in found.value.bookies():
+            continue
+        try:
+            ledger = Ledger.of(ledger_id, found.value)
+        except MetadataFormatError:
+            continue  # another client's, which has no data on partitions like this one
+        meant = ledger.incarnations.get(claims.bookie_id)
+        (needed if meant == claims.marker.incarnation else wrong).append(ledger_id)
+    root = shlex.quote(claims.root_uri)
+    anew = (
+        f"If it is lost for good: `spark-bookkeeper bookie recover {claims.bookie_id}` first, "
+        "which makes its copies again from others, then `spark-bookkeeper bookie format "
+        f"--bookie-id {claims.bookie_id} --root {root}`"
+    )
+    if wrong:
+        raise _mismatch(
+            claims,
+            f"ledger {_shown(wrong)} counts on another formatting of this bookie's storage",
+            f"bring back the storage that it means. {anew}",
+        )
+    if needed and not claims.has_content:
+        raise _mismatch(
+            claims,
+            f"ledger {_shown(needed)} counts on what this very storage held, and it is empty",
+            f"bring back what it held. {anew}",
+        )
+
+
+def _moved(claims: Claims) -> CookieMismatchError:
+    return _mismatch(
+        claims,
+        "the bookie is known under another root: it was moved, or this is a copy",
+        "if it was moved and nothing is left at the old root: `spark-bookkeeper bookie start "
+        f"--bookie-id {claims.bookie_id} --root {shlex.quote(claims.root_uri)} --moved`. Never do "
+        "so for a copy: it lacks what was acknowledged since",
+    )
 
 
 def _claims(

@@ -7,7 +7,7 @@ those which contain the failed bookie"); BookKeeper ``client/LedgerFragment`` an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
@@ -56,9 +56,29 @@ def entries_at(quorum: Quorum, position: int, first: EntryId, last: EntryId) -> 
     return tuple(runs)
 
 
-def live_copies(quorum: Quorum, fragment: FragmentRange, lost: Collection[BookieId]) -> int:
-    """The fewest copies that any write set of a fragment still has on bookies not lost."""
+def live_bookies(
+    registered: Mapping[BookieId, str],
+    meant: Mapping[BookieId, str],
+    lost: Collection[BookieId] = (),
+) -> frozenset[BookieId]:
+    """The bookies on which a ledger has live copies now.
+
+    Args:
+        registered: those that are alive, and their incarnations.
+        meant: incarnations that the ledger means (SLOT-LOG rule R11); a bookie it says nothing of
+            counts as it is.
+        lost: bookies to be given up, alive or not.
+    """
+    return frozenset(
+        bookie
+        for bookie, incarnation in registered.items()
+        if bookie not in lost and meant.get(bookie, incarnation) == incarnation
+    )
+
+
+def live_copies(quorum: Quorum, fragment: FragmentRange, live: Collection[BookieId]) -> int:
+    """The fewest copies that any write set of a fragment has on live bookies."""
     return min(
-        sum(fragment.ensemble[position] not in lost for position in write_set)
+        sum(fragment.ensemble[position] in live for position in write_set)
         for write_set in quorum.write_sets()
     )

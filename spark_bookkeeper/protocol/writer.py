@@ -45,6 +45,14 @@ class BookieFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class BookieReadOnly:
+    """A bookie takes no new data: another is to take its place, if there is one."""
+
+    position: int
+    bookie: BookieId
+
+
+@dataclass(frozen=True, slots=True)
 class BookieFenced:
     """A bookie holds a fence where the writer's next slot should be."""
 
@@ -64,7 +72,21 @@ class EnsembleChangeFailed:
     """No new ensemble could be published: too few bookies, or the ledger is not OPEN."""
 
 
-Event = AddRequested | Stored | BookieFailed | BookieFenced | EnsembleChanged | EnsembleChangeFailed
+@dataclass(frozen=True, slots=True)
+class EnsembleStays:
+    """Nobody can take the place of a bookie that is read-only. Nothing was written, for certain."""
+
+
+Event = (
+    AddRequested
+    | Stored
+    | BookieFailed
+    | BookieReadOnly
+    | BookieFenced
+    | EnsembleChanged
+    | EnsembleChangeFailed
+    | EnsembleStays
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +111,8 @@ class ChangeEnsemble:
 
     first: EntryId
     failed: Mapping[int, BookieId]
+    may_stay: bool = False
+    """They are only read-only: where nobody can take their place, the ensemble stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +145,8 @@ class Writer:
         self.status = WriterStatus.WRITING
         self._stored_through = [NO_ENTRY] * quorum.ensemble_size
         self._failed: dict[int, BookieId] = {}
+        self._leaving: int | None = None
+        """Position of a bookie that is read-only and will be replaced."""
         self._is_changing = False
 
     def start(self) -> list[Command]:
@@ -153,12 +179,20 @@ class Writer:
                 if self.ensemble[position] != bookie:
                     return []  # an answer from a bookie that was replaced counts for nothing
                 self._stored_through[position] = max(self._stored_through[position], through)
-                return self._confirm()
+                return self._confirm() if self._leaving is None else self._leave()
             case BookieFailed(position, bookie):
                 if self.ensemble[position] != bookie or position in self._failed:
                     return []
                 self._failed[position] = bookie
                 return [] if self._is_changing else self._change_ensemble()
+            case BookieReadOnly(position, bookie):
+                if self.ensemble[position] != bookie or self._is_changing:
+                    return []
+                if self._leaving == position:  # still behind: no longer waited for, this time
+                    self._leaving = None
+                    return self._confirm()
+                self._leaving = position
+                return self._leave()
             case BookieFenced(position, bookie):
                 if self.ensemble[position] != bookie:
                     return []
@@ -166,14 +200,39 @@ class Writer:
                 return [FailPending()]
             case EnsembleChanged(ensemble):
                 return self._adopt(ensemble)
+            case EnsembleStays():
+                return self._stay()
             case EnsembleChangeFailed():
                 self.status = WriterStatus.FAILED
                 return [FailPending()]
             case _:
                 assert_never(event)
 
+    def _leave(self) -> list[Command]:
+        """Replace a bookie that is read-only, as soon as it stores what is acknowledged.
+
+        It serves what it has, so no re-replication will ever look for what it never got: its
+        share of what is acknowledged must be whole before it is left. Meanwhile nothing more is
+        acknowledged, or a slow one would never come to the end of it. Who is told of it a second
+        time meanwhile goes on without leaving: it may be one that hangs.
+        """
+        assert self._leaving is not None
+        if self._is_changing or self._stored_through[self._leaving] < self.last_add_confirmed:
+            return []
+        self._is_changing = True
+        left = {self._leaving: self.ensemble[self._leaving]}
+        return [ChangeEnsemble(EntryId(self.last_add_confirmed + 1), left, may_stay=True)]
+
+    def _stay(self) -> list[Command]:
+        self._leaving = None
+        if self._failed:
+            return self._change_ensemble()
+        self._is_changing = False
+        return self._confirm()
+
     def _change_ensemble(self) -> list[Command]:
         self._is_changing = True
+        self._leaving = None  # what failed comes first; who is read-only is asked about again
         return [ChangeEnsemble(EntryId(self.last_add_confirmed + 1), dict(self._failed))]
 
     def _adopt(self, ensemble: tuple[BookieId, ...]) -> list[Command]:
@@ -191,13 +250,14 @@ class Writer:
             self._failed.pop(position, None)
             commands.append(Send(position, bookie, first))
         self.ensemble = ensemble
+        self._leaving = None
         if self._failed:
             return commands + self._change_ensemble()
         self._is_changing = False
         return commands + self._confirm()
 
     def _confirm(self) -> list[Command]:
-        if self._is_changing:
+        if self._is_changing or self._leaving is not None:
             return []  # only on an ensemble that is published (rule R7, ec_cas_first)
         confirmed = self.quorum.confirmed_through(self._stored_through, self.last_add_pushed)
         if confirmed <= self.last_add_confirmed:

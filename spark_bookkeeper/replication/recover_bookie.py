@@ -19,7 +19,12 @@ from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError, N
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
-from spark_bookkeeper.protocol.underreplication import entries_at, live_copies, missing_replicas
+from spark_bookkeeper.protocol.underreplication import (
+    entries_at,
+    live_bookies,
+    live_copies,
+    missing_replicas,
+)
 from spark_bookkeeper.replication.pieces import (
     PIECE_BYTES,
     PieceWork,
@@ -28,7 +33,7 @@ from spark_bookkeeper.replication.pieces import (
     told,
 )
 from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_one
-from spark_bookkeeper.replication.report import RecoveryReport, Row
+from spark_bookkeeper.replication.report import PLANNED, RecoveryReport, Row
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.replication.runner import Progress, Runner, limited, no_progress
 from spark_bookkeeper.replication.shares import share_bytes
@@ -79,7 +84,11 @@ def recover_bookie(
     _check(context, wish, registrations, affected)
     if dry_run:
         targets = Targets(context.bookies, registrations, wish.bookies, wish.target)
-        rows += [row for i, m in affected.items() for row in _planned(i, m.value, wish, targets)]
+        rows += [
+            row
+            for i, m in affected.items()
+            for row in _planned(i, m.value, wish, targets, registrations)
+        ]
     else:
         opened = [i for i, m in affected.items() if _needs_recovery(m.value, wish)]
         skipped: set[LedgerId] = set()
@@ -112,10 +121,10 @@ def _copy(
     progress: Progress,
 ) -> Iterable[Row]:
     """The Rereplication process for every affected fragment, those in most danger first."""
-    fragments = _work(affected, wish)
+    alive = context.bookies.last_registrations()
+    fragments = _work(affected, wish, alive)
     if not fragments:
         return ()
-    alive = context.bookies.last_registrations()
     targets = Targets(context.bookies, alive, wish.bookies, wish.target)
     items: list[_Copying] = []
     pieces: dict[FragmentWork, Sequence[PieceWork]] = {}
@@ -156,7 +165,10 @@ def _affected(
     wanted = list(context.store.ledger_ids()) if wish.ledger_ids is None else wish.ledger_ids
     for done, (ledger_id, found) in enumerate(context.store.read_ledgers(wanted), 1):
         if found is None and wish.ledger_ids is not None:
-            raise InvalidArgumentError(f"ledger {ledger_id} does not exist; nothing was changed")
+            raise InvalidArgumentError(
+                f"ledger {ledger_id} does not exist; nothing was changed. `spark-bookkeeper ledger "
+                "list` shows those there are"
+            )
         if isinstance(found, Versioned):
             if found.value.bookies() & set(wish.bookies):
                 affected[ledger_id] = found
@@ -177,8 +189,8 @@ def _check(
     for bookie in wish.bookies:
         if bookie in registrations and not wish.even_if_alive:
             raise InvalidArgumentError(
-                f"bookie {bookie} is alive (registered); nothing was changed. Stop it first, or "
-                "use even_if_alive (--even-if-alive) to copy its data elsewhere while it runs"
+                f"bookie {bookie} is alive (registered); nothing was changed. Stop its agent, "
+                "or use even_if_alive (--even-if-alive), and its data is copied while it runs"
             )
         if bookie not in known:
             raise InvalidArgumentError(
@@ -190,7 +202,8 @@ def _check(
     target = registrations.get(wish.target)
     if wish.target in wish.bookies:
         raise InvalidArgumentError(
-            f"target {wish.target} is one of the bookies to recover; choose another or none"
+            f"target {wish.target} is one of the bookies to recover; nothing was changed. Choose "
+            "another target, or none"
         )
     if target is None:
         raise InvalidArgumentError(
@@ -222,11 +235,14 @@ def _needs_recovery(metadata: LedgerMetadata, wish: BookieRecovery) -> bool:
 
 
 def _work(
-    affected: Mapping[LedgerId, Versioned[LedgerMetadata]], wish: BookieRecovery
+    affected: Mapping[LedgerId, Versioned[LedgerMetadata]],
+    wish: BookieRecovery,
+    alive: Mapping[BookieId, Registration],
 ) -> Sequence[FragmentWork]:
     """One piece for each affected fragment, those with the fewest live copies first."""
     pieces: list[tuple[int, FragmentWork]] = []
     for ledger_id, found in affected.items():
+        live = _live(ledger_id, found.value, wish, alive)
         fragments = {
             m.fragment.index: m.fragment for m in missing_replicas(found.value, wish.bookies)
         }
@@ -243,13 +259,32 @@ def _work(
                 share_bytes(found.value, fragment),
                 nonce=found.value.nonce,
             )
-            pieces.append((live_copies(found.value.quorum, fragment, wish.bookies), piece))
+            pieces.append((live_copies(found.value.quorum, fragment, live), piece))
     pieces.sort(key=lambda pair: pair[0])
     return [piece for _, piece in pieces]
 
 
+def _live(
+    ledger_id: LedgerId,
+    metadata: LedgerMetadata,
+    wish: BookieRecovery,
+    alive: Mapping[BookieId, Registration],
+) -> frozenset[BookieId]:
+    """Where a ledger has live copies now: not on a lost bookie, nor on any other that is down."""
+    try:
+        meant = Ledger.of(ledger_id, metadata).incarnations
+    except MetadataFormatError:
+        meant = {}  # its work says that it cannot be read
+    registered = {bookie: found.incarnation for bookie, found in alive.items()}
+    return live_bookies(registered, meant, wish.bookies)
+
+
 def _planned(
-    ledger_id: LedgerId, metadata: LedgerMetadata, wish: BookieRecovery, targets: Targets
+    ledger_id: LedgerId,
+    metadata: LedgerMetadata,
+    wish: BookieRecovery,
+    targets: Targets,
+    alive: Mapping[BookieId, Registration],
 ) -> Iterable[Row]:
     """What a run would do, and what it would have to leave, as far as that is known now."""
     try:
@@ -263,9 +298,10 @@ def _planned(
         if is_skipped:
             yield _open_share(ledger_id, metadata, wish, "skipped: its last fragment is still open")
         else:
-            yield Row(ledger_id, "recover", "planned", "fence, recover and close it first")
+            yield Row(ledger_id, "recover", PLANNED, "fence, recover and close it first")
     size = metadata.length_bytes or 0
     total = (metadata.last_entry_id or 0) + 1
+    live = _live(ledger_id, metadata, wish, alive)
     taken: dict[int, list[BookieId]] = {}
     for missing in missing_replicas(metadata, wish.bookies):
         fragment = missing.fragment
@@ -274,22 +310,26 @@ def _planned(
             continue
         chosen = taken.setdefault(fragment.index, [])
         try:
-            chosen.append(targets.choose(ledger, fragment, missing.position, chosen))
+            target = targets.choose(ledger, fragment, missing.position, chosen)
         except NotEnoughBookiesError as error:
             yield Row(ledger_id, "copy", "left", error.message, first, last, missing.bookie)
             continue
+        chosen.append(target)
+        copies = _copies_text(live_copies(metadata.quorum, fragment, live))
         if last is None:
-            continue  # how much there is to copy is known when it is closed
+            reason = f"{copies}; how much there is to copy is known when it is closed"
+            yield Row(ledger_id, "copy", PLANNED, reason, first, None, missing.bookie, target)
+            continue
         count = sum(map(len, entries_at(metadata.quorum, missing.position, first, last)))
         yield Row(
             ledger_id,
             "copy" if count else "metadata",
-            "planned",
-            _copies_text(live_copies(metadata.quorum, fragment, wish.bookies)),
+            PLANNED,
+            copies,
             first,
             last,
             missing.bookie,
-            wish.target,
+            target,
             count,
             size * count // total if total else 0,
         )

@@ -114,9 +114,8 @@ class SparkRunner(Runner):
         on_tasks: Callable[[int, int], None],
     ) -> list[Row]:
         tasks = task_count(items, parallelism(self._spark))
-        # Dealt out in turn: the first items are the urgent ones, and every task begins with some.
         packs = [
-            [(i, pickle.dumps(items[i])) for i in range(n, len(items), tasks)] for n in range(tasks)
+            [(i, pickle.dumps(items[i])) for i in numbers] for numbers in dealt(len(items), tasks)
         ]
         frame = self._spark.range(0, tasks, 1, tasks).mapInArrow(
             _task(self._connection, packs, work), RESULT_SCHEMA
@@ -136,6 +135,13 @@ def task_count(items: Sequence[Any], cores: int) -> int:
     """How many tasks share these items: one for each core, and more only where it pays."""
     by_size = _size_bytes(items) // BYTES_PER_TASK
     return min(len(items), max(cores, len(items) // ITEMS_PER_TASK, by_size))
+
+
+def dealt(items: int, tasks: int) -> list[range]:
+    """The numbers of the items of each task, dealt out in turn: the first items are the urgent
+    ones, and every task begins with some of them.
+    """
+    return [range(first, items, tasks) for first in range(tasks)]
 
 
 def _size_bytes(items: Sequence[Any]) -> int:

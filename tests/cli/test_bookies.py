@@ -10,6 +10,8 @@ import pytest
 
 from spark_bookkeeper.client.views import BOOKIES
 from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.testing.sessions import connect_without_spark
 
 pytestmark = pytest.mark.integration
 
@@ -97,6 +99,12 @@ def test_a_lost_bookie_is_recovered_and_forgotten(
             (opened["ledger_id"], "copy"): "left",
         },
     )
+    (target,) = (
+        row["target"] for row in plan["rows"] if row["status"] == "planned" and row["source"]
+    )
+    assert target in set(own_cluster.bookie_ids) - {lost}
+    shown = call_own("bookie", "recover", lost, "--dry-run").out
+    assert target in shown
     skipping = call_own("bookie", "recover", lost, "--dry-run", "--skip-open-ledgers")
     assert (skipping.code, "1 row is not as it should be" in skipping.out) == (1, True)
     state = call_own("ledger", "show", opened["ledger_id"], "--json").json["state"]
@@ -105,7 +113,7 @@ def test_a_lost_bookie_is_recovered_and_forgotten(
     done = call_own(
         "bookie", "recover", lost, "--ledger", closed, "--no-spark", "--yes", "--delete-cookie"
     )
-    assert (done.code, "1 ledger still counts on that bookie" in done.err) == (0, True)
+    assert (done.code, f"still counts on bookie {lost}" in done.err) == (1, True)
 
     full = call_own("bookie", "recover", lost, "--no-spark", "--yes", "--json")
     assert full.code == 1
@@ -120,6 +128,65 @@ def test_a_lost_bookie_is_recovered_and_forgotten(
     }
     for ledger_id in (closed, opened["ledger_id"]):
         assert call_own("ledger", "check", ledger_id, "--percentage", 100, "--no-spark").code == 0
+
+
+def test_a_living_bookie_is_never_forgotten(
+    own_cluster: LocalCluster, call_own: Call, numbers: Path
+) -> None:
+    """Not even when its data may be copied off: once stopped it could not be started again."""
+    ledger_id = call_own("ledger", "append", numbers, "-e", 3, "--json").json["ledger_id"]
+    bookie = call_own("ledger", "show", ledger_id, "--json").json["bookies"][0]
+    forgetting = ("bookie", "recover", bookie, "--delete-cookie", "--no-spark", "--yes")
+
+    refused = call_own(*forgetting, "--even-if-alive")
+    deleted = call_own("bookie", "cookie", "delete", bookie, "--yes")
+
+    for done in (refused, deleted):
+        assert (done.code, "Stop its agent, and repeat" in done.err) == (2, True)
+    assert bookie in call_own("ledger", "show", ledger_id, "--json").json["bookies"]
+    copied = call_own("bookie", "recover", bookie, "--even-if-alive", "--no-spark", "--json")
+    assert (copied.code, copied.json["complete"]) == (0, True)
+    root = own_cluster.root_of(bookie)
+    own_cluster.stop_bookie(bookie)
+    assert call_own(*forgetting).code == 0
+    assert call_own("bookie", "cookie", "get", bookie).code == 2
+
+    made = call_own("bookie", "format", "--bookie-id", bookie, "--root", root, "--yes")
+    own_cluster.start_bookie(bookie)
+
+    assert made.code == 0
+    assert call_own("bookie", "show", bookie, "--json").json["state"] == "writable"
+
+
+def test_a_cookie_that_was_lost_is_written_again(
+    own_cluster: LocalCluster, call_own: Call, numbers: Path
+) -> None:
+    ledger_id = call_own("ledger", "append", numbers, "-e", 3, "--json").json["ledger_id"]
+    bookie = BookieId(call_own("ledger", "show", ledger_id, "--json").json["bookies"][0])
+    root = own_cluster.root_of(bookie)
+    own_cluster.stop_bookie(bookie)
+    told = call_own("bookie", "cookie", "get", bookie, "--json").json
+    with connect_without_spark(own_cluster.metadata_uri) as bk:
+        store = bk.context.store
+        cookie = store.read_cookie(bookie)
+        assert cookie is not None
+        store.delete_cookie(bookie, cookie.version)
+    name = ("--bookie-id", bookie, "--root", root)
+    for verb in ("start", "format"):
+        refused = call_own("bookie", verb, *name, *(["--yes"] if verb == "format" else []))
+        remedy = f"bookie cookie create --bookie-id {bookie} --root file://{root}"
+        assert (refused.code, remedy in refused.err) == (2, True)
+
+    asked = call_own("bookie", "cookie", "create", *name)
+    assert (asked.code, "Is this the storage" in asked.err) == (1, True)
+    made = call_own("bookie", "cookie", "create", *name, "--yes", "--json")
+    again = call_own("bookie", "cookie", "create", *name)
+    own_cluster.start_bookie(bookie)
+
+    assert (made.code, made.json, again.code) == (0, told, 0)
+    assert told["bookie_id"] == bookie
+    assert call_own("bookie", "show", bookie, "--json").json["state"] == "writable"
+    assert call_own("ledger", "check", ledger_id, "--percentage", 100, "--no-spark").code == 0
 
 
 def test_a_cluster_is_summed_up(cluster: LocalCluster, call: Call, numbers: Path) -> None:

@@ -13,6 +13,7 @@ from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.settings import METADATA_URI_VARIABLE
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import MetadataUnavailableError
+from spark_bookkeeper.testing.sessions import connect_without_spark
 
 pytestmark = pytest.mark.integration
 
@@ -82,6 +83,23 @@ def test_a_partition_that_was_exchanged_is_noticed(
 
     assert found["verdict"] == "problem"
     assert "wiped, replaced or mounted wrongly" in found["detail"]
+
+
+def test_a_bookie_whose_cookie_is_gone_gets_it_back(
+    own_cluster: LocalCluster, call_own: Call
+) -> None:
+    bookie = own_cluster.bookie_ids[0]
+    with connect_without_spark(own_cluster.metadata_uri) as bk:
+        cookie = bk.context.store.read_cookie(bookie)
+        assert cookie is not None
+        bk.context.store.delete_cookie(bookie, cookie.version)
+
+    found = findings(call_own)[f"bookie {bookie}"]
+    command = found["remedy"].split("spark-bookkeeper ")[1].split()
+    done = call_own(*command, "--yes")
+
+    assert (found["verdict"], done.code) == ("problem", 0)
+    assert findings(call_own)[f"bookie {bookie}"]["verdict"] == "ok"
 
 
 def test_a_cluster_that_cannot_be_reached_is_exit_code_2(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 from typing_extensions import override
@@ -14,6 +15,7 @@ from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.cli.settings import EXIT_NOTHING_CHANGED, exit_code_of
 from spark_bookkeeper.client.runtime import Task, ThreadRuntime
 from spark_bookkeeper.cluster.agent import BookieAgent
+from spark_bookkeeper.cluster.ownership import restore_cookie
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import (
     BookieFullError,
@@ -293,6 +295,51 @@ def test_a_bookie_given_up_while_its_storage_was_away_does_not_come_back(world: 
     assert world.state == "gone"
     assert world.store.read_cookie(BOOKIE) is None
     assert "given up" in str(world.agent.status.problem)
+
+
+def test_a_living_bookie_whose_cookie_is_deleted_takes_nothing_new_until_it_is_back(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.agent.start()
+    cookie = world.store.read_cookie(BOOKIE)
+    assert cookie is not None
+    world.store.delete_cookie(BOOKIE, cookie.version)
+
+    world.agent.step()
+    world.agent.step()
+
+    assert (world.state, world.agent.status.lacks_cookie) == ("readonly", True)
+    assert caplog.text.count("bookie cookie create --bookie-id 10.0.0.3:3181 --root") == 1
+    world.store.expire()
+    world.agent.step()
+    assert world.state == "readonly", "what it has can still be read"
+
+    restore_cookie(world.store, world.storage, BOOKIE)
+    world.agent.step()
+
+    assert (world.state, world.agent.status.lacks_cookie) == ("writable", False)
+
+
+def test_a_living_bookie_whose_cookie_became_anothers_goes(world: World) -> None:
+    world.agent.start()
+    cookie = world.store.read_cookie(BOOKIE)
+    assert cookie is not None
+    world.store.write_cookie(replace(cookie.value, incarnation="another"), cookie.version)
+
+    world.agent.step()
+
+    assert world.state == "gone"
+    assert "formatted by somebody else" in str(world.agent.status.problem)
+
+
+def test_a_cookie_that_cannot_be_read_for_a_moment_changes_nothing(world: World) -> None:
+    world.agent.start()
+    world.disturb.lost_requests = {"read_cookie"}
+
+    world.agent.step()
+
+    assert world.state == "writable"
+    assert world.agent.status.problem is None
 
 
 def test_a_second_agent_for_the_same_bookie_is_refused(

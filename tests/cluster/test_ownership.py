@@ -8,17 +8,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.bookie.marker import Marker, read_marker
+from spark_bookkeeper.client.ledger import custom_metadata
 from spark_bookkeeper.cluster.ownership import (
     Claims,
     Verdict,
     check_claim,
     claim_partition,
+    forget_bookie,
     format_bookie,
+    has_cookie,
     judge,
+    restore_cookie,
 )
 from spark_bookkeeper.errors import (
     BookKeeperError,
@@ -28,7 +33,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
 from spark_bookkeeper.metadata.store import Cookie, Registration
-from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 
@@ -79,7 +84,11 @@ def test_what_may_be_served(claims: Claims, verdict: Verdict) -> None:
             "that of bookie 10.0.0.4:3181",
             "--bookie-id 10.0.0.4:3181",
         ),
-        (replace(AGREED, cookie=None), "the storage holds data", "use an empty directory"),
+        (
+            replace(AGREED, cookie=None),
+            "the storage holds its data",
+            "bookie cookie create --bookie-id 10.0.0.3:3181 --root file:///srv/bookie",
+        ),
         (
             replace(AGREED, cookie=None, marker=None),
             "the storage holds data",
@@ -243,16 +252,158 @@ def test_a_claim_ends_when_the_cookie_is_deleted(
     assert store.read_cookie(BOOKIE) is None
 
 
-def add_ledger(store: MemoryStore, *ensemble: BookieId) -> None:
+def add_ledger(store: MemoryStore, *ensemble: BookieId, incarnation: str | None = None) -> None:
+    """One that names these bookies; with an incarnation it is one of our own."""
+    custom = {}
+    if incarnation is not None:
+        meant = dict.fromkeys(ensemble, incarnation)
+        custom = custom_metadata("0" * 32, pa.schema([("n", pa.int64())]), None, 1, meant)
     store.create_ledger(
         store.generate_ledger_id(),
         LedgerMetadata(
             quorum=Quorum(len(ensemble), 1, 1),
             state=LedgerState.OPEN,
             fragments=(Fragment(EntryId(0), ensemble),),
+            custom_metadata=custom,
         ),
         is_generated=True,
     )
+
+
+# A cookie that is gone
+
+
+def served(store: MemoryStore, path: Path, token: Callable[[], str]) -> tuple[LocalStorage, Marker]:
+    """A bookie that held something and is down now."""
+    storage = make_storage(path)
+    marker = claim_partition(store, storage, BOOKIE, token=token)
+    storage.make_directory("ledgers/7-x")
+    return storage, marker
+
+
+def lose_cookie(store: MemoryStore) -> None:
+    cookie = store.read_cookie(BOOKIE)
+    assert cookie is not None
+    store.delete_cookie(BOOKIE, cookie.version)
+
+
+def test_a_cookie_that_was_lost_is_written_again_and_the_bookie_is_served(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    store = metadata.session()
+    storage, marker = served(store, tmp_path / "b", token)
+    add_ledger(store, BOOKIE, incarnation=marker.incarnation)
+    before = store.read_cookie(BOOKIE)
+    assert before is not None
+    lose_cookie(store)
+    with pytest.raises(CookieMismatchError, match="cookie create"):
+        claim_partition(store, storage, BOOKIE, token=token)
+    with pytest.raises(InvalidArgumentError, match="cookie create"):
+        format_bookie(store, storage, BOOKIE, token=token)
+
+    assert restore_cookie(store, storage, BOOKIE) == before.value
+
+    assert claim_partition(store, storage, BOOKIE, token=token) == marker
+    assert restore_cookie(store, storage, BOOKIE) == before.value, "repeating it changes nothing"
+
+
+def test_a_bookie_that_was_given_up_may_come_back(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    store = metadata.session()
+    storage, marker = served(store, tmp_path / "b", token)
+    add_ledger(store, BookieId("10.0.0.9:3181"), incarnation="i9")
+    forget_bookie(store, BOOKIE)
+
+    restore_cookie(store, storage, BOOKIE)
+
+    assert claim_partition(store, storage, BOOKIE, token=token) == marker
+
+
+def test_a_partition_that_the_ledgers_do_not_mean_gets_no_cookie(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    store = metadata.session()
+    storage, _ = served(store, tmp_path / "b", token)
+    lose_cookie(store)
+    add_ledger(store, BOOKIE, incarnation="another")
+
+    with pytest.raises(CookieMismatchError, match="ledger 0 counts on another formatting"):
+        restore_cookie(store, storage, BOOKIE)
+
+    assert store.read_cookie(BOOKIE) is None
+
+
+def test_a_partition_that_lost_its_cookie_and_what_it_held_gets_no_cookie(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    """It would say "no such entry" of what it held (SLOT-LOG rule R5)."""
+    store = metadata.session()
+    storage, marker = served(store, tmp_path / "b", token)
+    lose_cookie(store)
+    storage.delete_directory("ledgers")
+    add_ledger(store, BOOKIE, incarnation=marker.incarnation)
+
+    for attempt in (
+        lambda: restore_cookie(store, storage, BOOKIE),
+        lambda: claim_partition(store, storage, BOOKIE, token=token),
+    ):
+        with pytest.raises(CookieMismatchError, match="it is empty"):
+            attempt()
+
+    assert store.read_cookie(BOOKIE) is None
+
+
+def test_a_bookie_that_is_served_from_elsewhere_gets_no_cookie_here(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    store = metadata.session()
+    storage, marker = served(store, tmp_path / "b", token)
+    shutil.copytree(tmp_path / "b", tmp_path / "copy")
+    lose_cookie(store)
+    store.register(Registration(BOOKIE, storage.uri, marker.incarnation))
+
+    with pytest.raises(CookieMismatchError, match="an agent serves the bookie from"):
+        restore_cookie(store, make_storage(tmp_path / "copy"), BOOKIE)
+    restore_cookie(store, storage, BOOKIE)
+
+
+def test_no_cookie_is_made_of_nothing(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    store = metadata.session()
+    empty = make_storage(tmp_path / "empty")
+    with pytest.raises(CookieMismatchError, match="holds no BOOKIE marker"):
+        restore_cookie(store, empty, BOOKIE)
+    served(store, tmp_path / "b", token)
+    with pytest.raises(CookieMismatchError, match="not mounted, or it was wiped"):
+        restore_cookie(store, empty, BOOKIE)
+    (tmp_path / "b").rename(tmp_path / "c")
+    with pytest.raises(CookieMismatchError, match="--moved"):
+        restore_cookie(store, make_storage(tmp_path / "c"), BOOKIE)
+
+
+def test_only_a_bookie_that_is_down_and_that_nobody_counts_on_is_forgotten(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    store = metadata.session()
+    with pytest.raises(InvalidArgumentError, match="has no cookie"):
+        forget_bookie(store, BOOKIE)
+    storage, marker = served(store, tmp_path / "b", token)
+    assert has_cookie(store, marker)
+    store.register(Registration(BOOKIE, storage.uri, marker.incarnation))
+    with pytest.raises(InvalidArgumentError, match="is alive"):
+        forget_bookie(store, BOOKIE)
+    store.unregister(BOOKIE)
+    add_ledger(store, BOOKIE, incarnation=marker.incarnation)
+    with pytest.raises(InvalidArgumentError, match="ledger 0 still counts"):
+        forget_bookie(store, BOOKIE)
+    assert has_cookie(store, marker)
+    store.delete_ledger(LedgerId(0))
+
+    forget_bookie(store, BOOKIE)
+
+    assert not has_cookie(store, marker)
 
 
 def test_a_bookie_that_a_ledger_counts_on_is_not_formatted(

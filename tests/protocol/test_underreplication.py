@@ -7,7 +7,12 @@ from itertools import combinations, pairwise
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.protocol.underreplication import entries_at, live_copies, missing_replicas
+from spark_bookkeeper.protocol.underreplication import (
+    entries_at,
+    live_bookies,
+    live_copies,
+    missing_replicas,
+)
 
 A, B, C, D, E = (BookieId(f"{name}:3181") for name in "abcde")
 
@@ -68,9 +73,17 @@ def test_live_copies_are_those_of_the_worst_write_set() -> None:
     metadata = LedgerMetadata(quorum, LedgerState.OPEN, (Fragment(EntryId(0), members),))
     (fragment,) = metadata.fragment_ranges()
     for count in range(5):
-        for lost in combinations(members, count):
+        for live in combinations(members, count):
             copies = [
-                sum(members[p] not in lost for p in quorum.write_set(EntryId(e))) for e in range(8)
+                sum(members[p] in live for p in quorum.write_set(EntryId(e))) for e in range(8)
             ]
 
-            assert live_copies(quorum, fragment, lost) == min(copies)
+            assert live_copies(quorum, fragment, live) == min(copies)
+
+
+def test_a_bookie_has_live_copies_when_it_is_registered_as_what_the_ledger_means() -> None:
+    registered = {A: "a1", B: "b2", C: "c1", D: "d1"}
+    meant = {A: "a1", B: "b1", C: "c1", E: "e1"}
+
+    assert live_bookies(registered, meant) == {A, C, D}
+    assert live_bookies(registered, meant, lost=(C,)) == {A, D}

@@ -14,10 +14,12 @@ from spark_bookkeeper.protocol.writer import (
     AddRequested,
     BookieFailed,
     BookieFenced,
+    BookieReadOnly,
     ChangeEnsemble,
     Command,
     EnsembleChanged,
     EnsembleChangeFailed,
+    EnsembleStays,
     Event,
     FailPending,
     Send,
@@ -46,6 +48,10 @@ def event_of(line: str, writer: Writer) -> Event:
             return Stored(int(position), BookieId(name), EntryId(int(through)))
         case [name, "fails"]:
             return BookieFailed(writer.ensemble.index(BookieId(name)), BookieId(name))
+        case [name, "is", "readonly"]:
+            return BookieReadOnly(writer.ensemble.index(BookieId(name)), BookieId(name))
+        case ["ensemble", "stays"]:
+            return EnsembleStays()
         case [name, "is", "fenced"]:
             return BookieFenced(writer.ensemble.index(BookieId(name)), BookieId(name))
         case ["ensemble", names]:
@@ -62,8 +68,9 @@ def text_of(command: Command) -> str:
             return f"send {bookie} at {position} from {first}"
         case Acknowledge(through):
             return f"ack {through}"
-        case ChangeEnsemble(first, failed):
-            return f"replace {''.join(failed.values())} from {first}"
+        case ChangeEnsemble(first, failed, may_stay):
+            verb = "leave" if may_stay else "replace"
+            return f"{verb} {''.join(failed.values())} from {first}"
         case FailPending():
             return "fail pending"
 
@@ -189,6 +196,117 @@ def test_a_bookie_that_fails_during_a_change_is_replaced_by_the_next_one() -> No
         ensemble abd     -> send d at 2 from 0, replace b from 0
         d stores 0       -> -
         ensemble aed     -> send e at 1 from 0, ack 0
+        """,
+    )
+
+
+def test_a_bookie_that_is_read_only_is_left_for_another_one() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 4            -> -
+        a stores 1       -> -
+        b stores 1       -> ack 1
+        c stores 1       -> -
+        c is readonly    -> leave c from 2
+        a stores 3       -> -
+        c stores 3       -> -
+        c is readonly    -> -
+        ensemble abd     -> send d at 2 from 2
+        c at 2 stores 3  -> -
+        d stores 3       -> ack 3
+        """,
+    )
+
+
+def test_a_bookie_is_left_when_its_share_of_what_is_acknowledged_is_whole() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 4            -> -
+        a stores 1       -> -
+        b stores 1       -> ack 1
+        c is readonly    -> -
+        a stores 3       -> -
+        b stores 3       -> -
+        c stores 0       -> -
+        c stores 1       -> leave c from 2
+        ensemble abd     -> send d at 2 from 2, ack 3
+        """,
+    )
+
+
+def test_a_bookie_that_does_not_come_to_the_end_of_its_share_holds_nobody_up_for_long() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 4            -> -
+        a stores 1       -> -
+        b stores 1       -> ack 1
+        c is readonly    -> -
+        a stores 2       -> -
+        b stores 2       -> -
+        c is readonly    -> ack 2
+        a stores 3       -> -
+        b stores 3       -> ack 3
+        c is readonly    -> -
+        c stores 3       -> leave c from 4
+        """,
+    )
+
+
+def test_where_nobody_takes_its_place_a_bookie_that_is_read_only_stays() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 2            -> -
+        c is readonly    -> leave c from 0
+        a stores 0       -> -
+        c stores 0       -> -
+        ensemble stays   -> ack 0
+        c stores 1       -> -
+        b stores 1       -> ack 1
+        c is readonly    -> leave c from 2
+        """,
+    )
+
+
+def test_a_bookie_that_fails_comes_before_one_that_is_read_only() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 2            -> -
+        a stores 0       -> -
+        b stores 0       -> ack 0
+        c is readonly    -> -
+        a fails          -> replace a from 1
+        ensemble dbc     -> send d at 0 from 1
+        b stores 1       -> -
+        d stores 1       -> ack 1
+        c stores 1       -> -
+        c is readonly    -> leave c from 2
+        b fails          -> -
+        ensemble stays   -> replace b from 2
+        ensemble dec     -> send e at 1 from 2
+        """,
+    )
+
+
+def test_a_bookie_that_fails_while_it_is_left_is_replaced_all_the_same() -> None:
+    assert_story(
+        Quorum(3, 3, 2),
+        "abc",
+        """
+        add 1            -> -
+        c is readonly    -> leave c from 0
+        c fails          -> -
+        ensemble stays   -> replace c from 0
+        no ensemble      -> fail pending
         """,
     )
 
@@ -329,14 +447,26 @@ class World:
 
     def publish(self) -> None:
         assert self.change is not None
-        ensemble = list(self.fragments[-1][1])
-        for position in self.change.failed:
+        since, before = self.fragments[-1]
+        ensemble = list(before)
+        for position, bookie in self.change.failed.items():
             ensemble[position] = self.new_bookie()
+            if self.change.may_stay:
+                share = {e for e in range(since, self.change.first) if self.holds(position, e)}
+                assert share <= self.truth[bookie], "left before its share was whole"
         if self.fragments[-1][0] == self.change.first:
             self.fragments.pop()
         self.fragments.append((self.change.first, tuple(ensemble)))
         self.is_published = True
         self.check()
+
+    def holds(self, position: int, entry_id: int) -> bool:
+        return self.quorum.holds(position, EntryId(entry_id))
+
+    def stay(self) -> None:
+        """Nobody could take the place of a bookie that is read-only."""
+        self.change = None
+        self.step(EnsembleStays())
 
     def finish_change(self) -> None:
         self.change, self.is_published = None, False
@@ -360,7 +490,10 @@ def test_in_whatever_order_events_arrive_no_promise_is_broken(
         can += ["store", "store"] if world.lanes else []
         can += ["answer", "answer"] if world.answers else []
         can += ["fail"] if world.lanes and failures < 6 else []
+        can += ["readonly"] if world.lanes else []
         can += ["publish"] if world.change is not None and not world.is_published else []
+        may_stay = world.change is not None and world.change.may_stay
+        can += ["stay"] if may_stay and not world.is_published else []
         can += ["finish"] if world.is_published else []
         match data.draw(st.sampled_from(can), "what"):
             case "add":
@@ -374,6 +507,11 @@ def test_in_whatever_order_events_arrive_no_promise_is_broken(
             case "fail":
                 world.fail(data.draw(st.sampled_from(sorted(world.lanes)), "position"))
                 failures += 1
+            case "readonly":
+                position = data.draw(st.sampled_from(sorted(world.lanes)), "position")
+                world.step(BookieReadOnly(position, world.lanes[position][0]))
+            case "stay":
+                world.stay()
             case "publish":
                 world.publish()
             case _:

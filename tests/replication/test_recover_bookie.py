@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from typing_extensions import override
 
 from spark_bookkeeper.client import ledgers
 from spark_bookkeeper.client.bookies import Bookies
+from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.errors import BookieFullError, InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Registration
@@ -21,9 +23,9 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.pieces import PIECE_BYTES
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
-from spark_bookkeeper.replication.report import RecoveryReport
+from spark_bookkeeper.replication.report import RecoveryReport, Row
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
-from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.replication.runner import Item, LocalRunner, Progress, Work
 from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime, KillAt, Killed
 
 USUAL = Quorum(3, 3, 2)
@@ -178,11 +180,83 @@ def test_a_dry_run_shows_what_the_run_then_does(tmp_path: Path) -> None:
 
     def shares(report: RecoveryReport) -> list[tuple[object, ...]]:
         return [
-            (r.ledger_id, r.action, r.first_entry_id, r.last_entry_id, r.source, r.entries)
+            (
+                *(r.ledger_id, r.action, r.first_entry_id, r.last_entry_id),
+                *(r.source, r.target, r.entries),
+            )
             for r in report.rows
         ]
 
     assert shares(plan) == shares(done)
+    assert {row.target for row in plan.rows} <= set(ground.bookie_ids) - {lost}
+    assert plan.to_arrow()["target"].null_count == 0
+    assert all(row["target"] for row in plan.to_dict()["rows"])
+
+
+def test_a_dry_run_shows_the_target_of_what_is_still_open(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=6)
+    writer = written(ground, close=False)
+    lost = writer.metadata.last_fragment.ensemble[1]
+    ground.stop(lost)
+
+    plan = recovered(ground, lost, dry_run=True)
+    done = recovered(ground, lost)
+
+    def rows(report: RecoveryReport) -> list[tuple[object, ...]]:
+        return [(r.action, r.first_entry_id, r.source, r.target) for r in report.rows]
+
+    (recover, copy) = plan.rows
+    assert (recover.action, recover.status, copy.status) == ("recover", "planned", "planned")
+    assert "known when it is closed" in str(copy.reason)
+    assert copy.target is not None
+    assert rows(plan)[1:] == rows(done)[1:]
+
+
+class InOrder(LocalRunner):
+    """Notes in which order fragments are worked on."""
+
+    def __init__(self, context: ClientContext) -> None:
+        super().__init__(context)
+        self.order: list[int] = []
+
+    @override
+    def run(
+        self, phase: str, items: Sequence[Item], work: Work[Item], progress: Progress
+    ) -> Iterator[Row]:
+        self.order += [getattr(item, "ledger_id", -1) for item in items]
+        yield from super().run(phase, items, work, progress)
+
+
+def test_what_has_the_fewest_copies_on_bookies_that_are_alive_goes_first(tmp_path: Path) -> None:
+    """Also when those that are down were not named, or were formatted again since."""
+    ground = Ground(tmp_path, bookies=3)
+    safe, down, anew, named = (written(ground) for _ in range(4))
+    assert safe.metadata.bookies() == set(ground.bookie_ids)
+    lost, other, third = map(BookieId, ground.bookie_ids)
+    for _ in range(4):
+        ground.add_bookie()
+    gone, formatted, fourth, spare = ground.bookie_ids[3:]
+
+    def moved(writer: LedgerWriter, *moves: tuple[BookieId, BookieId]) -> None:
+        for source, target in moves:
+            assert recovered(
+                ground, source, target=target, ledger_ids=(writer.ledger_id,), even_if_alive=True
+            ).is_complete
+
+    moved(down, (other, gone))  # two live copies less: the named one, and one that is down
+    moved(anew, (other, formatted), (third, gone))  # none is left but on a partition that is new
+    moved(named, (other, fourth))
+    for bookie in (lost, gone):
+        ground.stop(bookie)
+    ground.format(formatted)
+    client = ground.client()
+    runner = InOrder(client)
+
+    recover_bookie(client, runner, BookieRecovery((lost,), spare))
+
+    assert runner.order == [writer.ledger_id for writer in (anew, down, safe, named)], (
+        "none, one, two and two live copies"
+    )
 
 
 def test_a_given_target_takes_everything(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from spark_bookkeeper.bookie.index import Doubt
 from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.record import Record, RecordKind, encode_add, encode_fence
+from spark_bookkeeper.bookie.reserve import Reserve, reserve_bytes
 from spark_bookkeeper.client import context, ensemble, ledgers, recovery
 from spark_bookkeeper.client import reader as client_reader
 from spark_bookkeeper.client.bulk import FanOut, write_local
@@ -34,7 +35,9 @@ from spark_bookkeeper.client.recovery import _LedgerRecovery, recover_ledger
 from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.errors import (
+    AppendFailedError,
     BookieError,
+    BookieFullError,
     BookKeeperError,
     LedgerExistsError,
     LedgerFencedError,
@@ -54,6 +57,8 @@ from spark_bookkeeper.protocol.writer import (
     Acknowledge,
     AddRequested,
     BookieFailed,
+    BookieReadOnly,
+    ChangeEnsemble,
     Command,
     EnsembleChanged,
     Stored,
@@ -126,6 +131,68 @@ def _(patch: pytest.MonkeyPatch) -> None:
         return [Acknowledge(confirmed)] if confirmed > self.last_add_confirmed else []
 
     patch.setattr(Writer, "_confirm", confirm)
+
+
+def a_bookie_that_is_left_has_its_whole_share(_: Path) -> None:
+    """It is read-only and serves what it has: nobody would look for what it never got."""
+    writer = Writer(USUAL, (A, B, C))
+    commands: list[Command] = []
+    for event in (AddRequested(2), Stored(0, A, EntryId(0)), Stored(1, B, EntryId(0))):
+        commands += writer.step(event)
+    assert commands == [Acknowledge(EntryId(0))]
+
+    assert writer.step(BookieReadOnly(2, C)) == []
+    assert writer.step(Stored(0, A, EntryId(1))) == []
+    assert writer.step(Stored(1, B, EntryId(1))) == [], "or a slow bookie would never be left"
+    assert writer.step(Stored(2, C, EntryId(0))) == [
+        ChangeEnsemble(EntryId(1), {2: C}, may_stay=True)
+    ]
+
+
+@rule("leave_whole", a_bookie_that_is_left_has_its_whole_share)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def leave(writer: Writer) -> list[Command]:
+        assert writer._leaving is not None
+        writer._is_changing = True
+        left = {writer._leaving: writer.ensemble[writer._leaving]}
+        return [ChangeEnsemble(EntryId(writer.last_add_confirmed + 1), left, may_stay=True)]
+
+    patch.setattr(Writer, "_leave", leave)
+
+
+def the_last_space_is_left_to_fences(directory: Path) -> None:
+    """Every disk is full of appends: the ledger must still be closed at its end."""
+    ground = Ground(directory, bookies=3)
+    size, used = 40_000_000, [0]
+    kept = reserve_bytes(size)
+
+    def space(storage: LocalStorage) -> tuple[int, int]:
+        return size - used[0], size
+
+    def put(storage: LocalStorage, path: str, data: bytes) -> bool:
+        used[0] += len(data)
+        if used[0] > size - kept // 2:
+            raise BookieFullError("no space left on device")
+        return put_if_absent(storage, path, data)
+
+    put_if_absent = LocalStorage.put_if_absent
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalStorage, "space", space)
+        patch.setattr(LocalStorage, "put_if_absent", put)
+        writer = ledgers.create_ledger(ground.context, USUAL)
+        acknowledged = -1
+        with suppress(AppendFailedError):
+            while True:
+                acknowledged = writer.append(bytes(100_000))
+
+        reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+    assert reader.is_closed
+    assert reader.last_add_confirmed >= acknowledged > 0
+
+
+@rule("last_space", the_last_space_is_left_to_fences)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Reserve, "spend", lambda _, size_bytes: None)
 
 
 def what_a_lost_bookie_stored_is_not_counted(_: Path) -> None:

@@ -15,7 +15,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.replication.report import Row
 from spark_bookkeeper.spark.job import collect, first_line
-from spark_bookkeeper.spark.runner import SparkRunner, task_count
+from spark_bookkeeper.spark.runner import SparkRunner, dealt, task_count
 from spark_bookkeeper.spark.workers import task_context
 
 pytestmark = pytest.mark.spark
@@ -47,6 +47,16 @@ def test_every_item_is_done_and_the_rows_come_back_in_the_order_of_the_items(
     assert {row.reason for row in rows} == {bk.context.store.instance_id()}
     assert heard[0] == ("copying", 0, 300, 0)
     assert heard[-1] == ("copying", 300, 300, 600)
+
+
+def test_every_task_begins_with_the_most_urgent_items() -> None:
+    for tasks in range(1, 9):
+        for items in range(tasks, 40):
+            hands = dealt(items, tasks)
+
+            assert sorted(n for hand in hands for n in hand) == [*range(items)]
+            for turn in range(items // tasks):
+                assert {hand[turn] for hand in hands} == {*range(turn * tasks, (turn + 1) * tasks)}
 
 
 def test_nothing_to_do_starts_no_job_and_no_spark(bk: sbk.BookKeeper) -> None:

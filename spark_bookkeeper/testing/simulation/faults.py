@@ -47,7 +47,7 @@ class Rates:
     """The actor freezes, before or after the effect, and goes on later."""
 
 
-Kind = Literal["down", "wipe", "destroy", "damage", "power cut", "expire"]
+Kind = Literal["down", "wipe", "destroy", "damage", "power cut", "expire", "read-only"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,9 @@ class SimCluster:
             case "expire":
                 self._agents[bookie].expire()
                 self._world.later(disaster.seconds, lambda: self._register(bookie))
+            case "read-only":
+                self._register(bookie, is_readonly=True)
+                self._world.later(disaster.seconds, lambda: self._register(bookie))
 
     def lost_bookies(self) -> list[BookieId]:
         """Bookies whose storage was destroyed or damaged at some time."""
@@ -233,9 +236,12 @@ class SimCluster:
         agent.write_cookie(cookie, known.version if known else None)
         self._register(bookie)
 
-    def _register(self, bookie: BookieId) -> None:
+    def _register(self, bookie: BookieId, *, is_readonly: bool = False) -> None:
         if MARKER_PATH in self.disks[bookie].files:
-            registration = Registration(bookie, self._uri(bookie), self._incarnations[bookie])
+            incarnation = self._incarnations[bookie]
+            registration = Registration(
+                bookie, self._uri(bookie), incarnation, is_readonly=is_readonly
+            )
             self._agents[bookie].register(registration)
 
     @staticmethod

@@ -82,6 +82,8 @@ class Script:
     the operation at which it begins."""
     delete_at: int | None = None
     """The operation at which somebody deletes the ledger."""
+    add_timeout_ms: int = 30_000
+    """Of its clients; bookies that became read-only are looked for four times within it."""
 
     @classmethod
     def drawn(cls, seed: int) -> Script:
@@ -164,7 +166,9 @@ class _Lifetime:
             world, script.bookies, script.plan, has_directories=script.has_directories
         )
         self._cluster.evidence.is_rereplicated = bool(script.menders)
-        self._config = ClientConfig(max_group_entries=script.max_group_entries)
+        self._config = ClientConfig(
+            max_group_entries=script.max_group_entries, add_timeout_ms=script.add_timeout_ms
+        )
         self._ledger_id: LedgerId | None = None
         self._waiting: list[Callable[[], None]] = []
         """What lets each actor begin that has not begun yet."""

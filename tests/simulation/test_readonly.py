@@ -1,0 +1,59 @@
+"""Bookies that become read-only at any moment, among everything else that goes wrong."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from spark_bookkeeper.client import adds
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.testing.simulation.faults import Disaster
+from spark_bookkeeper.testing.simulation.lifetime import Script, run_lifetime
+
+SEEDS = 150
+
+
+def crowded(seed: int) -> Script:
+    """A drawn lifetime in which bookies are read-only for a while, and writers look often."""
+    dice = random.Random(f"{seed}/crowded")
+    script = replace(Script.drawn(seed), ending="leave", delete_at=None)
+    short = tuple(
+        Disaster(
+            "read-only",
+            dice.randrange(script.bookies + 2),
+            dice.randint(1, 60),
+            dice.choice((5.0, 60.0)),
+        )
+        for _ in range(dice.randint(1, 4))
+    )
+    plan = replace(script.plan, disasters=(*script.plan.disasters, *short))
+    return replace(
+        script,
+        waits=frozenset(range(20)),
+        plan=plan,
+        bookies=script.bookies + 2,
+        add_timeout_ms=400,
+    )
+
+
+def test_lifetimes_with_bookies_that_become_read_only_keep_every_invariant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    change = adds.change_ensemble
+    met = {True: 0, False: 0}
+
+    def noted(*arguments: object, may_stay: bool) -> Versioned[LedgerMetadata] | None:
+        changed = change(*arguments, may_stay=may_stay)  # type: ignore[arg-type]  # passed on
+        if may_stay:
+            met[changed is not None] += 1
+        return changed
+
+    monkeypatch.setattr(adds, "change_ensemble", noted)
+
+    for seed in range(SEEDS):
+        run_lifetime(seed, crowded(seed))
+
+    assert met[True] > 10, met
