@@ -66,7 +66,11 @@ class LedgerMetadata:
 
     Invariants (``fragments-are-sorted-and-valid``): at least one fragment, the first at
     entry 0, first entries strictly increasing, every ensemble of E distinct bookies; CLOSED
-    if and only if ``last_entry_id`` and ``length_bytes`` are set.
+    if and only if ``last_entry_id`` and ``length_bytes`` are set, and then the end is nowhere
+    before the last fragment.
+
+    Raises:
+        InvalidArgumentError: the values break an invariant.
     """
 
     quorum: Quorum
@@ -99,6 +103,11 @@ class LedgerMetadata:
             )
         if not self.fragments:
             raise InvalidArgumentError("a ledger has at least one fragment")
+        first = self.fragments[0].first_entry_id
+        if first != 0:
+            raise InvalidArgumentError(
+                f"fragments-are-sorted-and-valid: the first fragment is at entry {first}, not at 0"
+            )
         before = -1
         for fragment in self.fragments:
             if fragment.first_entry_id <= before:
@@ -112,6 +121,18 @@ class LedgerMetadata:
                     f"fragments-are-sorted-and-valid: the ensemble {list(fragment.ensemble)} at "
                     f"entry {fragment.first_entry_id} has not the size {self.quorum.ensemble_size}"
                 )
+            if len(set(fragment.ensemble)) != len(fragment.ensemble):
+                raise InvalidArgumentError(
+                    f"fragments-are-sorted-and-valid: the ensemble {list(fragment.ensemble)} at "
+                    f"entry {fragment.first_entry_id} names a bookie twice"
+                )
+        if self.last_entry_id is not None and self.last_entry_id < before - 1:
+            raise InvalidArgumentError(
+                f"the ledger ends at entry {self.last_entry_id}, before its last fragment, which "
+                f"is at entry {before}"
+            )
+        if self.length_bytes is not None and self.length_bytes < 0:
+            raise InvalidArgumentError(f"a length of {self.length_bytes} bytes is below 0")
 
     @property
     def is_closed(self) -> bool:

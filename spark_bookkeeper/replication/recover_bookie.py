@@ -30,7 +30,13 @@ from spark_bookkeeper.replication.pieces import (
 from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_one
 from spark_bookkeeper.replication.report import RecoveryReport, Row
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
-from spark_bookkeeper.replication.runner import Progress, Runner, limited, no_progress
+from spark_bookkeeper.replication.runner import (
+    Progress,
+    Runner,
+    limited,
+    no_progress,
+    reason_of,
+)
 from spark_bookkeeper.replication.shares import share_bytes
 from spark_bookkeeper.replication.targets import Targets
 
@@ -79,7 +85,7 @@ def recover_bookie(
     _check(context, wish, registrations, affected)
     if dry_run:
         targets = Targets(context.bookies, registrations, wish.bookies, wish.target)
-        rows += [row for i, m in affected.items() for row in _planned(i, m.value, wish, targets)]
+        rows += [row for i, m in affected.items() for row in _plan(i, m.value, wish, targets)]
     else:
         opened = [i for i, m in affected.items() if _needs_recovery(m.value, wish)]
         skipped: set[LedgerId] = set()
@@ -109,21 +115,25 @@ def _copy(
     progress: Progress,
 ) -> Iterable[Row]:
     """The Rereplication process for every affected fragment, those in most danger first."""
-    fragments = _work(affected, wish)
+    fragments, unplanned = _work(affected, wish)
     if not fragments:
-        return ()
+        return unplanned
     alive = context.bookies.last_registrations()
     targets = Targets(context.bookies, alive, wish.bookies, wish.target)
     items: list[_Copying] = []
     pieces: dict[FragmentWork, Sequence[PieceWork]] = {}
     for work in fragments:
         metadata = affected[work.ledger_id].value
-        pieces[work] = list(pieces_of(work, metadata, targets, wish.piece_bytes))
+        try:
+            pieces[work] = list(pieces_of(work, metadata, targets, wish.piece_bytes))
+        except Exception as error:  # noqa: BLE001  (one ledger of many; its own work says so)
+            reason_of(error, f"cutting ledger {work.ledger_id} into pieces")
+            pieces[work] = ()
         items += pieces[work] or [work]
     # The width may be known only when Spark has started, and that takes its time.
     progress("copying fragments", 0, len(items), 0)
     copies = limited(items, wish.bytes_per_second, runner)
-    rows = list(runner.run("copying fragments", copies, _copy_one, progress))
+    rows = [*unplanned, *runner.run("copying fragments", copies, _copy_one, progress)]
     large = told(pieces, rows)
     if not large:
         return rows
@@ -177,7 +187,7 @@ def _check(
                 f"bookie {bookie} is alive (registered); nothing was changed. Stop it first, or "
                 "use even_if_alive (--even-if-alive) to copy its data elsewhere while it runs"
             )
-        if bookie not in known:
+        if bookie not in known and not _has_cookie(context, bookie):
             raise InvalidArgumentError(
                 f"bookie {bookie} is unknown: it has no registration, no cookie and no fragment "
                 "names it; nothing was changed. `spark-bookkeeper bookie list` shows the bookies"
@@ -214,34 +224,69 @@ def _check(
         )
 
 
+def _has_cookie(context: ClientContext, bookie: BookieId) -> bool:
+    """Also one that cannot be decoded, which is not among those that are listed."""
+    try:
+        return context.store.read_cookie(bookie) is not None
+    except MetadataFormatError:
+        return True
+
+
 def _needs_recovery(metadata: LedgerMetadata, wish: BookieRecovery) -> bool:
     return not metadata.is_closed and bool(set(metadata.last_fragment.ensemble) & set(wish.bookies))
 
 
 def _work(
     affected: Mapping[LedgerId, Versioned[LedgerMetadata]], wish: BookieRecovery
-) -> Sequence[FragmentWork]:
-    """One piece for each affected fragment, those with the fewest live copies first."""
+) -> tuple[Sequence[FragmentWork], list[Row]]:
+    """One piece for each affected fragment, those with the fewest live copies first.
+
+    And a row for each ledger that cannot be planned.
+    """
     pieces: list[tuple[int, FragmentWork]] = []
+    rows: list[Row] = []
     for ledger_id, found in affected.items():
-        fragments = {
-            m.fragment.index: m.fragment for m in missing_replicas(found.value, wish.bookies)
-        }
-        for fragment in fragments.values():
-            if fragment.last_entry_id is None:
-                continue  # its ledger could not be recovered, or was skipped: said elsewhere
-            piece = FragmentWork(
+        try:
+            pieces += _work_on(ledger_id, found.value, wish)
+        except Exception as error:  # noqa: BLE001  (one ledger of many becomes its row)
+            reason = reason_of(error, f"planning the recovery of ledger {ledger_id}")
+            rows.append(Row(ledger_id, "copy", "left", reason))
+    pieces.sort(key=lambda pair: pair[0])
+    return [piece for _, piece in pieces], rows
+
+
+def _work_on(
+    ledger_id: LedgerId, metadata: LedgerMetadata, wish: BookieRecovery
+) -> Sequence[tuple[int, FragmentWork]]:
+    """The pieces of one ledger, each with how many live copies there are at the least."""
+    fragments = {m.fragment.index: m.fragment for m in missing_replicas(metadata, wish.bookies)}
+    return [
+        (
+            live_copies(metadata.quorum, fragment, wish.bookies),
+            FragmentWork(
                 ledger_id,
                 fragment.first_entry_id,
                 wish.bookies,
                 wish.target,
                 wish.even_if_alive,
                 wish.bytes_per_second,
-                share_bytes(found.value, fragment),
-            )
-            pieces.append((live_copies(found.value.quorum, fragment, wish.bookies), piece))
-    pieces.sort(key=lambda pair: pair[0])
-    return [piece for _, piece in pieces]
+                share_bytes(metadata, fragment),
+            ),
+        )
+        for fragment in fragments.values()
+        # Without an end its ledger could not be recovered, or was skipped: said elsewhere.
+        if fragment.last_entry_id is not None
+    ]
+
+
+def _plan(
+    ledger_id: LedgerId, metadata: LedgerMetadata, wish: BookieRecovery, targets: Targets
+) -> Sequence[Row]:
+    try:
+        return list(_planned(ledger_id, metadata, wish, targets))
+    except Exception as error:  # noqa: BLE001  (one ledger of many becomes its row)
+        reason = reason_of(error, f"planning the recovery of ledger {ledger_id}")
+        return [Row(ledger_id, "copy", "left", reason)]
 
 
 def _planned(
