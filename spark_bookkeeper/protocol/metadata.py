@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.errors import InvalidArgumentError, VersionConflictError
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
 
@@ -172,9 +172,18 @@ class LedgerMetadata:
         """The last fragment ends before ``first_entry_id``, and a new one begins there.
 
         A last fragment that begins at the same entry is replaced: it holds nothing.
+
+        Raises:
+            VersionConflictError: the last fragment begins behind that. Nobody who follows the
+                protocol made it.
         """
         last = self.last_fragment.first_entry_id
-        assert first_entry_id >= last, "fragments-are-sorted-and-valid"
+        if first_entry_id < last:
+            raise VersionConflictError(
+                f"fragments-are-sorted-and-valid: the last fragment begins at entry {last}, and a "
+                f"new one would at entry {first_entry_id}: another program changed the ledger. "
+                "Nothing was written. Stop that program, and read the ledger's metadata again"
+            )
         kept = self.fragments[:-1] if first_entry_id == last else self.fragments
         return replace(self, fragments=(*kept, Fragment(first_entry_id, ensemble)))
 
@@ -202,7 +211,7 @@ class LedgerMetadata:
     def closed(self, last_entry_id: EntryId, length_bytes: int) -> LedgerMetadata:
         """The one transition that fixes the end; CLOSED is never left again."""
         assert self.state is not LedgerState.CLOSED, "all-closes-agree"
-        assert last_entry_id >= NO_ENTRY
+        assert last_entry_id >= NO_ENTRY, "an empty ledger ends at -1"
         return replace(
             self,
             state=LedgerState.CLOSED,
