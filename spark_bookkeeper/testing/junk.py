@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
 from spark_bookkeeper.client.ledger import ENCODING, INCARNATIONS, NONCE, SCHEMA
+from spark_bookkeeper.metadata import paths
 from spark_bookkeeper.metadata.formats import (
     BookieServiceInfoFormat,
     CookieFormat,
     LedgerMetadataFormat,
     format_text,
 )
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 
 ABSURD: Final = (
-    *(0, 1, -1, 2, -2, -102, 7, 127, 128, 255, 256, 65_535, 65_536, 10**6, 10**9, 10**12),
+    *(0, 1, -1, 2, -2, -102, 7, 127, 128, 255, 256, 10**4, 2**30, 10**9, 10**12),
     *(2**31 - 1, 2**31, -(2**31), 2**32, 2**40, 2**53, 2**62, 2**63 - 1, 2**63, -(2**63), 2**64),
     *(10**19, 10**30, -(10**30)),
 )
@@ -376,6 +378,59 @@ def node_name(dice: random.Random) -> str:
                 "000",
             ),
             *("a b", "10.0.0.1", "10.0.0.1:99999", "HOB-", "HOB-x", "HOB-99999999999999", "ID-x"),
-            *("abcd12", "HOB-0000000001x", "x" * 300, "[bold]", "𝟘𝟘"),
+            *("abcd12", "HOB-0000000001x", "x" * 300, "[bold]"),
         )
     )
+
+
+# Nodes of every kind at once
+
+ROOT: Final = "/ledgers"
+
+STRANGERS: Final = [BookieId(f"10.0.0.{n}:3181") for n in range(1, 4)]
+"""Bookies of which there is nothing but junk."""
+
+LEDGERS: Final = [LedgerId(n) for n in (50, 51, 52, 53, 1 << 33)]
+
+
+def nodes(
+    dice: random.Random,
+    node: Mapping[str, bytes],
+    ledger_ids: Sequence[LedgerId],
+    alive: Sequence[BookieId],
+    lost: BookieId,
+) -> dict[str, bytes]:
+    """Junk for nodes of every kind, made from what real nodes hold."""
+    real = [node[paths.ledger(ROOT, i)] for i in ledger_ids]
+    cookies = [node[paths.cookie(ROOT, b)] for b in alive]
+    registrations = [node[paths.registration(ROOT, b, readonly=False)] for b in alive]
+    planted = {paths.ledger(ROOT, i): ledger(dice, dice.choice(real)) for i in LEDGERS}
+    for stranger in STRANGERS:
+        planted[paths.cookie(ROOT, stranger)] = cookie(dice, *dice.sample(cookies, 2))
+        planted[paths.registration(ROOT, stranger, readonly=dice.random() < 0.3)] = registration(
+            dice, *dice.sample(registrations, 2)
+        )
+    parents = (
+        *(ROOT, f"{ROOT}/00", f"{ROOT}/00/0000", f"{ROOT}/available", f"{ROOT}/cookies"),
+        *(f"{ROOT}/available/readonly", f"{ROOT}/idgen", f"{ROOT}/idgen-long", f"{ROOT}/000"),
+    )
+    for parent in dice.sample(parents, 3):
+        odd = f"{parent}/{node_name(dice)}"
+        data = dice.choice(
+            (
+                noise(dice),
+                ledger(dice, real[0]),
+                registration(dice, *registrations[:2]),
+            )
+        )
+        if odd not in node:
+            planted[odd] = data
+    if dice.random() < 0.3:
+        planted[f"{ROOT}/999/9999/9999/9999/L9999"] = ledger(dice, real[0])
+    if dice.random() < 0.3:
+        planted[f"{ROOT}/idgen"] = noise(dice)
+    if dice.random() < 0.3:
+        planted[paths.instance_id(ROOT)] = noise(dice) + b"\xff"  # never another cluster's
+    if dice.random() < 0.3:
+        planted[paths.cookie(ROOT, lost)] = noise(dice)
+    return planted

@@ -37,14 +37,8 @@ from spark_bookkeeper.testing.znodes import ZNodes, client_class
 
 T = TypeVar("T")
 
-ROUNDS: Final = 40
-ROOT: Final = "/ledgers"
+ROUNDS: Final = 24
 URI: Final = "zk://nowhere:2181/ledgers"
-
-STRANGERS: Final = [BookieId(f"10.0.0.{n}:3181") for n in range(1, 4)]
-"""Bookies of which there is nothing but junk."""
-
-JUNK_LEDGERS: Final = [LedgerId(n) for n in (50, 51, 52, 53, 1 << 33)]
 
 STATUSES: Final = {
     *("replicated", "closed", "gone", "no longer needed", "healthy", "planned", "left"),
@@ -69,7 +63,7 @@ class World:
 
     def put_back(self) -> None:
         self.znodes.nodes = copy.deepcopy(self.before)
-        self.znodes.put(paths.available(ROOT), b"")  # whoever watches is told
+        self.znodes.put(paths.available(junk.ROOT), b"")  # whoever watches is told
 
 
 @pytest.fixture(scope="module")
@@ -170,40 +164,10 @@ def ours_only(call: Callable[[], T]) -> T | BookKeeperError:
 
 
 def plant(world: World, dice: random.Random) -> dict[str, bytes]:
-    """Junk in nodes of every kind."""
+    """Put junk into nodes of every kind."""
     node = {path: found.data for path, found in world.before.items()}
-    real = [node[paths.ledger(ROOT, i)] for i in (*world.healthy[:2], world.is_open)]
-    cookies = [node[paths.cookie(ROOT, b)] for b in world.alive]
-    registrations = [node[paths.registration(ROOT, b, readonly=False)] for b in world.alive]
-    planted = {paths.ledger(ROOT, i): junk.ledger(dice, dice.choice(real)) for i in JUNK_LEDGERS}
-    for stranger in STRANGERS:
-        planted[paths.cookie(ROOT, stranger)] = junk.cookie(dice, *dice.sample(cookies, 2))
-        planted[paths.registration(ROOT, stranger, readonly=dice.random() < 0.3)] = (
-            junk.registration(dice, *dice.sample(registrations, 2))
-        )
-    parents = (
-        *(ROOT, f"{ROOT}/00", f"{ROOT}/00/0000", f"{ROOT}/available", f"{ROOT}/cookies"),
-        *(f"{ROOT}/available/readonly", f"{ROOT}/idgen", f"{ROOT}/idgen-long", f"{ROOT}/000"),
-    )
-    for parent in dice.sample(parents, 3):
-        odd = f"{parent}/{junk.node_name(dice)}"
-        data = dice.choice(
-            (
-                junk.noise(dice),
-                junk.ledger(dice, real[0]),
-                junk.registration(dice, *registrations[:2]),
-            )
-        )
-        if odd not in node:
-            planted[odd] = data
-    if dice.random() < 0.3:
-        planted[f"{ROOT}/999/9999/9999/9999/L9999"] = junk.ledger(dice, real[0])
-    if dice.random() < 0.3:
-        planted[f"{ROOT}/idgen"] = junk.noise(dice)
-    if dice.random() < 0.3:
-        planted[paths.instance_id(ROOT)] = junk.noise(dice) + b"\xff"  # never another cluster's
-    if dice.random() < 0.3:
-        planted[paths.cookie(ROOT, world.lost)] = junk.noise(dice)
+    ids = [*world.healthy[:2], world.is_open]
+    planted = junk.nodes(dice, node, ids, world.alive, world.lost)
     for path, data in planted.items():
         world.znodes.put(path, data)
     return planted
@@ -213,8 +177,8 @@ def about_junk(world: World, planted: dict[str, bytes]) -> None:
     """What is asked of the junk itself ends with a result, or with an error of ours."""
     bk = world.bk
     listed = {row["ledger_id"] for row in bk.ledgers_arrow().to_pylist()}
-    assert {*JUNK_LEDGERS, *world.healthy} <= listed
-    for ledger_id in JUNK_LEDGERS:
+    assert {*junk.LEDGERS, *world.healthy} <= listed
+    for ledger_id in junk.LEDGERS:
         info = ours_only(lambda i=ledger_id: bk.ledger(i))  # type: ignore[misc]
         if not isinstance(info, BookKeeperError):
             info.fragments_arrow()
@@ -231,10 +195,10 @@ def about_junk(world: World, planted: dict[str, bytes]) -> None:
 
 def doomed(world: World) -> None:
     """Junk can be deleted."""
-    for ledger_id in JUNK_LEDGERS:
+    for ledger_id in junk.LEDGERS:
         world.bk.delete_ledger(ledger_id)
     left = {row["ledger_id"] for row in world.bk.ledgers_arrow().to_pylist()}
-    assert not left & {*JUNK_LEDGERS}
+    assert not left & {*junk.LEDGERS}
 
 
 def one_round(world: World, seed: str) -> None:
@@ -282,10 +246,10 @@ def test_commands_go_on_beside_junk(
         f"bookie recover {world.lost} --dry-run",
         f"bookie recover {world.lost} --no-spark --yes --delete-cookie",
         "ledger recover --no-spark --yes",
-        *(f"bookie show {name}" for name in (*world.alive[:1], *STRANGERS)),
-        *(f"ledger show {ledger_id}" for ledger_id in (world.healthy[0], *JUNK_LEDGERS)),
-        f"ledger check --no-spark {world.healthy[0]} {JUNK_LEDGERS[0]}",
-        *(f"ledger delete --yes {ledger_id}" for ledger_id in JUNK_LEDGERS),
+        *(f"bookie show {name}" for name in (*world.alive[:1], *junk.STRANGERS)),
+        *(f"ledger show {ledger_id}" for ledger_id in (world.healthy[0], *junk.LEDGERS)),
+        f"ledger check --no-spark {world.healthy[0]} {junk.LEDGERS[0]}",
+        *(f"ledger delete --yes {ledger_id}" for ledger_id in junk.LEDGERS),
     )
     try:
         planted = plant(world, dice)
@@ -294,10 +258,57 @@ def test_commands_go_on_beside_junk(
                 capsys.readouterr()
                 code = run(["--metadata-uri", URI, *command.split(), *more])
                 said = capsys.readouterr()
-                about = any(str(name) in command for name in (*JUNK_LEDGERS, *STRANGERS))
+                about = any(str(name) in command for name in (*junk.LEDGERS, *junk.STRANGERS))
                 assert "Traceback" not in said.err + said.out, (command, said.err, planted)
                 assert code in (0, 1) or about, (command, said.err, planted)
                 if more and said.out:
                     json.loads(said.out)
+    finally:
+        world.put_back()
+
+
+def test_a_cookie_with_junk_in_it_takes_no_ledger_of_that_bookie_along(world: World) -> None:
+    try:
+        world.znodes.put(paths.cookie(junk.ROOT, world.lost), b"\xff")
+        with connect_without_spark(URI) as fresh:  # which never knew where that bookie was
+            assert fresh.open_ledger(world.is_open).read_arrow().num_rows == 5
+            assert fresh.recover_bookie(world.lost).is_complete
+            rows = fresh.check_ledgers(percentage=100).rows
+        assert {row.status for row in rows} == {"healthy"}
+    finally:
+        world.put_back()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_registration_with_junk_in_it_takes_only_that_bookie_along(
+    world: World, seed: int
+) -> None:
+    dice = random.Random(f"registration-{seed}")
+    spoilt, other = world.alive[:2]
+    path = paths.registration(junk.ROOT, spoilt, readonly=False)
+    real, another = (
+        world.before[paths.registration(junk.ROOT, b, readonly=False)].data for b in (spoilt, other)
+    )
+    try:
+        data = junk.registration(dice, real, another)
+        print(data)  # shown when it fails
+        world.znodes.put(path, data)
+        with connect_without_spark(URI) as fresh:
+            with fresh.create_ledger() as writer:
+                writer.append(b"new")
+            for ledger_id, rows in zip(
+                (*world.healthy[:2], world.is_open), (3, 40, 5), strict=True
+            ):
+                assert fresh.open_ledger(ledger_id).read_arrow().num_rows == rows
+            states = {r["bookie_id"]: r["state"] for r in fresh.bookies_arrow().to_pylist()}
+            assert states[spoilt] != "lost"
+            report = fresh.check_ledgers()
+            assert {r.status for r in report.rows if r.source not in (spoilt, world.lost)} == {
+                "healthy"
+            }
+            assert {r.status for r in fresh.recover_bookie(world.lost).rows} <= {
+                "replicated",
+                "no longer needed",
+            }
     finally:
         world.put_back()
