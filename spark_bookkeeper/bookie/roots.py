@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.bookie.remote import RemoteStorage
 from spark_bookkeeper.bookie.storage import Storage
-from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementError
 
 
 def open_storage(uri: str, options: Mapping[str, Any] | None = None) -> Storage:
@@ -22,9 +22,23 @@ def open_storage(uri: str, options: Mapping[str, Any] | None = None) -> Storage:
 
     Raises:
         InvalidArgumentError: ``memory://`` (a twin is handed in, it has no address), a relative
-            path, or a ``file`` URI with a host.
+            path, a ``file`` URI with a host, or anything else that leads to no file system.
         MissingRequirementError: the file system's package is not installed.
     """
+    try:
+        return _opened(uri, dict(options or {}))
+    except (InvalidArgumentError, MissingRequirementError):
+        raise
+    except Exception as error:  # a registration may say anything, and fsspec asks many libraries
+        raise InvalidArgumentError(
+            f"{uri!r} leads to no storage ({type(error).__name__}: {error}); write file:///path, "
+            "s3://bucket/prefix, gs://..., abfs://..., or another URI that fsspec knows"
+        ) from error
+
+
+def _opened(uri: str, options: dict[str, Any]) -> Storage:
+    if "\0" in uri:
+        raise InvalidArgumentError(f"{uri!r} holds a NUL, which no path does")
     scheme = uri.partition("://")[0] if "://" in uri else ""
     if scheme == "memory":
         raise InvalidArgumentError(
@@ -42,4 +56,4 @@ def open_storage(uri: str, options: Mapping[str, Any] | None = None) -> Storage:
         if not path.startswith("/"):
             raise InvalidArgumentError(f"{uri!r} is not absolute; write file:///path or /path")
         return LocalStorage(path)
-    return RemoteStorage(uri, **dict(options or {}))
+    return RemoteStorage(uri, **options)

@@ -10,7 +10,7 @@ import click
 from spark_bookkeeper.cli.connection import Access, access_options, connected
 from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
 from spark_bookkeeper.client.runtime import ThreadRuntime
-from spark_bookkeeper.errors import MetadataUnavailableError
+from spark_bookkeeper.errors import MetadataFormatError, MetadataUnavailableError
 from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
 
 
@@ -56,7 +56,11 @@ def init(settings: Settings, access: Access) -> int:
 def info(settings: Settings, access: Access) -> int:
     """What the cluster has: bookies by state, ledgers by state, entries, bytes, space."""
     with connected(settings, access) as bk, settings.output.progress("reading ledger metadata"):
-        instance_id = bk.context.store.instance_id()
+        try:
+            instance_id: str | None = bk.context.store.instance_id()
+        except MetadataFormatError as error:
+            settings.output.note(error.message)
+            instance_id = None
         bookies = bk.bookies_arrow().to_pylist()
         ledgers = bk.ledgers_arrow().to_pylist()
     states = Counter(row["state"] for row in bookies)

@@ -116,7 +116,7 @@ def connected(
             nothing_changed=True,
         ) from error
     with bk:
-        bk.context.store.instance_id()  # no cluster there: say so before anything else
+        bk.context.store.require_cluster()  # no cluster there: say so before anything else
         yield bk
 
 

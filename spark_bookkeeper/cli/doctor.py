@@ -156,8 +156,18 @@ def _unreachable(error: BookKeeperError, uri: str) -> Finding:
 
 def _cluster(bk: BookKeeper) -> Iterator[Finding]:
     store = bk.context.store
-    instance_id = store.instance_id()
-    yield Finding("zookeeper", "ok", f"{bk.metadata_uri} answers; cluster {instance_id}")
+    instance_id: str | None = None
+    try:
+        instance_id = store.instance_id()
+    except MetadataFormatError as junk:
+        yield Finding(
+            "zookeeper",
+            "problem",
+            junk.message,
+            "give that node the cluster's name again before an agent is started",
+        )
+    else:
+        yield Finding("zookeeper", "ok", f"{bk.metadata_uri} answers; cluster {instance_id}")
     alive = bk.context.bookies.registrations()
     cookies = {cookie.value.bookie_id: cookie.value for cookie in store.cookies()}
     ledgers: dict[LedgerId, LedgerMetadata] = {}
@@ -194,7 +204,8 @@ class _Look:
     """Looks at one bookie."""
 
     bk: BookKeeper
-    instance_id: str
+    instance_id: str | None
+    """``None`` when nobody can tell."""
     alive: Mapping[BookieId, Registration]
     cookies: Mapping[BookieId, Cookie]
     named: Set[BookieId]
@@ -249,7 +260,7 @@ class _Look:
         try:
             storage = self.bk.context.bookies.storage(bookie)
             marker = check_marker(storage, live.incarnation, bookie)
-            if marker.instance_id != self.instance_id:
+            if self.instance_id is not None and marker.instance_id != self.instance_id:
                 return Finding(
                     check,
                     "problem",

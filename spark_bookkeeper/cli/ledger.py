@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timezone
 from typing import Any, Final
 
 import click
@@ -18,10 +17,10 @@ from spark_bookkeeper.cli.new_ledger import create_ledger, new_ledger_options
 from spark_bookkeeper.cli.parameters import LedgerIdType
 from spark_bookkeeper.cli.picture import draw_fragments, legend
 from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
-from spark_bookkeeper.client.ledger import SCHEMA
+from spark_bookkeeper.client.ledger import schema_of
 from spark_bookkeeper.client.ledgers import RESERVED_PREFIX
-from spark_bookkeeper.client.views import SLOTS, UNREADABLE, LedgerInfo
-from spark_bookkeeper.errors import NoSuchLedgerError
+from spark_bookkeeper.client.views import SLOTS, UNREADABLE, LedgerInfo, moment
+from spark_bookkeeper.errors import MetadataFormatError, NoSuchLedgerError
 from spark_bookkeeper.protocol.ids import BookieId, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 
@@ -166,11 +165,15 @@ def delete(settings: Settings, access: Access, ledger_ids: Sequence[int], yes: b
     with connected(settings, access) as bk:
         gone: list[int] = []
         found: list[LedgerInfo] = []
+        unreadable: list[int] = []
         for ledger_id in dict.fromkeys(ledger_ids):
             try:
                 found.append(bk.ledger(ledger_id))
             except NoSuchLedgerError:
                 gone.append(ledger_id)
+            except MetadataFormatError as error:
+                unreadable.append(ledger_id)
+                settings.output.note(error.message)
         for info in found:
             size = "unknown" if info.length_bytes is None else f"{info.length_bytes:,}"
             settings.output.note(
@@ -180,13 +183,14 @@ def delete(settings: Settings, access: Access, ledger_ids: Sequence[int], yes: b
             )
         for ledger_id in gone:
             settings.output.note(f"ledger {ledger_id} does not exist")
-        if found and not yes:
-            count = f"{len(found)} ledger{'s' if len(found) > 1 else ''}"
+        doomed = [*(info.ledger_id for info in found), *unreadable]
+        if doomed and not yes:
+            count = f"{len(doomed)} ledger{'s' if len(doomed) > 1 else ''}"
             confirm(f"Delete {count} for ever?")
         deleted: list[int] = []
-        for info in found:
-            bk.delete_ledger(info.ledger_id)
-            deleted.append(info.ledger_id)
+        for ledger_id in doomed:
+            bk.delete_ledger(ledger_id)
+            deleted.append(ledger_id)
     settings.output.result(
         {"deleted": deleted, "not_found": gone},
         lambda: settings.output.say(f"deleted: {', '.join(map(str, deleted)) or 'nothing'}"),
@@ -201,7 +205,6 @@ def ledger_rows(table: pa.Table) -> list[dict[str, Any]]:
 
 def ledger_object(info: LedgerInfo) -> dict[str, Any]:
     """A ledger for programs: the columns of ``views.LEDGERS``, with ``fragments`` as rows."""
-    created = info.ctime
     return {
         "ledger_id": info.ledger_id,
         "state": info.state,
@@ -212,7 +215,7 @@ def ledger_object(info: LedgerInfo) -> dict[str, Any]:
         "last_entry_id": info.last_entry_id,
         "length_bytes": info.length_bytes,
         "digest_type": info.digest_type,
-        "ctime": None if created is None else datetime.fromtimestamp(created / 1000, timezone.utc),
+        "ctime": moment(info.ctime),
         "bookies": sorted({bookie for f in info.fragments for bookie in f.ensemble}),
         "custom_metadata": dict(info.custom_metadata),
     }
@@ -273,14 +276,10 @@ def _show_slots(settings: Settings, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _schema_of(info: LedgerInfo) -> Iterable[pa.Field]:
-    raw = info.custom_metadata.get(SCHEMA)
-    if raw is None:  # written by another BookKeeper client
-        return []
-    columns: Iterable[pa.Field] = pa.ipc.read_schema(pa.py_buffer(raw))
-    return columns
+    columns: Iterable[pa.Field] | None = schema_of(info.custom_metadata)
+    return columns or []  # none where another BookKeeper client wrote it
 
 
 def _moment(milliseconds: int | None) -> str:
-    if milliseconds is None:
-        return "unknown"
-    return f"{datetime.fromtimestamp(milliseconds / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    created = moment(milliseconds)
+    return "unknown" if created is None else f"{created:%Y-%m-%d %H:%M:%S} UTC"

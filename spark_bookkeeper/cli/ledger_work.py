@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from spark_bookkeeper.cli.connection import Access, access_options, connected
 from spark_bookkeeper.cli.parameters import LedgerIdType
 from spark_bookkeeper.cli.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.work import no_spark, open_table, report_table, show_report
+from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.session import BookKeeper
 
 MOST_ENTRIES = 100
@@ -189,11 +191,14 @@ def diff(settings: Settings, access: Access, ledger_id: int) -> int:
 def _refuse_unknown(bk: BookKeeper, wanted: Sequence[int] | None) -> None:
     """A ledger that was named and does not exist is a wrong call; nothing was begun yet.
 
+    One whose metadata cannot be decoded is there; the report says what is wrong with it.
+
     Raises:
         NoSuchLedgerError: for the first of them.
     """
     for ledger_id in wanted or ():
-        bk.ledger(ledger_id)
+        with suppress(MetadataFormatError):
+            bk.ledger(ledger_id)
 
 
 def _is_equal(replicas: Mapping[str, Mapping[str, Any]]) -> bool:

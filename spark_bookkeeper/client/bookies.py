@@ -13,7 +13,12 @@ from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.storage import Storage
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.runtime import Runtime
-from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    InvalidArgumentError,
+    MetadataFormatError,
+    MissingRequirementError,
+)
 from spark_bookkeeper.metadata.store import BookieRegistry, Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.placement import Candidate
@@ -96,12 +101,20 @@ class Bookies:
         """Where a bookie's partition is, also of one that is not registered now.
 
         Raises:
-            BookieUnavailableError: neither a registration nor a cookie knows it.
+            BookieUnavailableError: neither a registration nor a cookie knows it, or what they
+                say cannot be decoded.
         """
         if bookie_id not in self._roots:
             self.registrations()
         if bookie_id not in self._roots:
-            cookie = self._registry.read_cookie(bookie_id)
+            try:
+                cookie = self._registry.read_cookie(bookie_id)
+            except MetadataFormatError as error:
+                raise BookieUnavailableError(
+                    f"bookie {bookie_id} is not registered, and its cookie does not tell where "
+                    f"its storage is: {error.message}",
+                    bookie_id=bookie_id,
+                ) from error
             if cookie is None:
                 raise BookieUnavailableError(
                     f"bookie {bookie_id} is not registered and has no cookie: nobody knows where "
@@ -134,7 +147,14 @@ class Bookies:
         """The partition of a bookie. Raises ``BookieUnavailableError``."""
         uri = self.root_uri(bookie_id)
         if uri not in self._storages:
-            self._storages[uri] = self._open_storage(uri)
+            try:
+                self._storages[uri] = self._open_storage(uri)
+            except (InvalidArgumentError, MissingRequirementError) as error:
+                raise BookieUnavailableError(
+                    f"bookie {bookie_id} says that its storage is at {uri!r}, which cannot be "
+                    f"opened here: {error.message}",
+                    bookie_id=bookie_id,
+                ) from error
         return self._storages[uri]
 
     def log(self, bookie_id: BookieId, ledger: Ledger, incarnation: str | None = None) -> LedgerLog:

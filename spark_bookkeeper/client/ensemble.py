@@ -86,7 +86,11 @@ def change_ensemble(
 
 
 def check_open(ledger: Ledger, found: LedgerMetadata, confirmed: EntryId) -> None:
-    """Raises the error that tells a writer what became of its ledger, unless it is OPEN."""
+    """Raises the error that tells a writer what became of its ledger, unless it is OPEN.
+
+    And unless it is as its writer left it: while a ledger is OPEN, nobody else gives it another
+    last fragment.
+    """
     if found.state is LedgerState.IN_RECOVERY:
         raise fenced_error(ledger, confirmed, "it is IN_RECOVERY in the metadata")
     if found.state is LedgerState.CLOSED:
@@ -97,6 +101,11 @@ def check_open(ledger: Ledger, found: LedgerMetadata, confirmed: EntryId) -> Non
             ledger_id=ledger.ledger_id,
             last_entry_id=found.last_entry_id,
         )
+    first = found.last_fragment.first_entry_id
+    # One at the next entry is the writer's own, if the answer to that change was lost.
+    if first not in (ledger.metadata.last_fragment.first_entry_id, confirmed + 1):
+        cause = f"it has a fragment at entry {first} that this writer did not make"
+        raise fenced_error(ledger, confirmed, cause)
 
 
 def fenced_error(ledger: Ledger, confirmed: EntryId, cause: str) -> LedgerFencedError:

@@ -8,6 +8,7 @@ in the ledger's custom metadata under keys that begin with ``spark-bookkeeper.``
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -21,13 +22,15 @@ from spark_bookkeeper.errors import (
     MetadataFormatError,
     UnauthorizedError,
 )
-from spark_bookkeeper.protocol.arguments import check_password
+from spark_bookkeeper.protocol.arguments import check_password, whole_number
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import NONCE, DigestType, LedgerMetadata
 
 SCHEMA: Final = "spark-bookkeeper.schema"
 INCARNATIONS: Final = "spark-bookkeeper.incarnations"
 ENCODING: Final = "spark-bookkeeper.encoding"
+
+_NONCE: Final = re.compile(rb"[0-9A-Za-z]{1,100}")
 
 DEFAULT_ENTRY_TARGET_BYTES: Final = 8 << 20
 """About how many bytes of rows one entry of a bulk append holds (8 MiB)."""
@@ -63,34 +66,33 @@ class Ledger:
         try:
             form = json.loads(custom[ENCODING])
             return cls(
-                key=LedgerKey(ledger_id, custom[NONCE].decode("ascii")),
+                key=LedgerKey(ledger_id, _nonce(custom[NONCE])),
                 encoding=LedgerEncoding(
-                    schema=pa.ipc.read_schema(pa.py_buffer(custom[SCHEMA])),
+                    schema=_schema(custom[SCHEMA]),
                     digest_type=metadata.digest_type or DigestType.CRC32C,
                     password=metadata.password or b"",
                     compression=form["compression"],
                 ),
                 metadata=metadata,
-                incarnations=json.loads(custom[INCARNATIONS]),
-                entry_target_bytes=form["entry_target_bytes"],
+                incarnations=_incarnations(custom[INCARNATIONS]),
+                entry_target_bytes=whole_number(
+                    "entry_target_bytes", form["entry_target_bytes"], 1
+                ),
             )
-        except (KeyError, ValueError, pa.ArrowInvalid) as error:
-            raise MetadataFormatError(
-                f"ledger {ledger_id} has no usable {NONCE}, {SCHEMA}, {INCARNATIONS} and "
-                f"{ENCODING} in its custom metadata ({error!r}): it was written by another "
-                "BookKeeper client, whose entries live on bookies that speak BookKeeper's own "
-                "protocol. Its metadata "
-                "can be listed here; its entries cannot be read",
-                path=str(ledger_id),
-            ) from error
+        except Exception as error:
+            raise _unusable(str(ledger_id), error) from error
 
     def with_metadata(self, metadata: LedgerMetadata) -> Ledger:
-        """The same ledger as a newer metadata value tells it."""
+        """The same ledger as a newer metadata value tells it.
+
+        Raises:
+            MetadataFormatError: another client took away, or damaged, what was in it.
+        """
         assert metadata.nonce == self.metadata.nonce, "ids-are-not-reused"
-        stored = metadata.custom_metadata[INCARNATIONS]
+        stored = metadata.custom_metadata.get(INCARNATIONS)
         if stored == self.metadata.custom_metadata[INCARNATIONS]:
             return replace(self, metadata=metadata)
-        return replace(self, metadata=metadata, incarnations=json.loads(stored))
+        return replace(self, metadata=metadata, incarnations=incarnations_of(metadata))
 
     def check_password(self, password: bytes) -> None:
         """Raises ``UnauthorizedError`` for another password than the ledger's.
@@ -128,11 +130,12 @@ def with_incarnations(metadata: LedgerMetadata, added: Mapping[BookieId, str]) -
     """Metadata whose incarnations are those of the bookies it names, ``added`` included.
 
     Raises:
+        MetadataFormatError: another client took away, or damaged, what was in it.
         CookieMismatchError: a bookie of ``added`` is in the ledger already, as it was before it
             was formatted again. Which of both were meant would not be known: the empty one
             would be believed when it says that it has no such entry (SLOT-LOG rule R11).
     """
-    known = json.loads(metadata.custom_metadata[INCARNATIONS])
+    known = incarnations_of(metadata)
     for bookie, incarnation in added.items():
         if known.setdefault(bookie, incarnation) != incarnation:
             raise CookieMismatchError(
@@ -144,6 +147,57 @@ def with_incarnations(metadata: LedgerMetadata, added: Mapping[BookieId, str]) -
     named = metadata.bookies()
     kept = {bookie: known[bookie] for bookie in sorted(named) if bookie in known}
     return metadata.with_custom(**{INCARNATIONS: _dump(kept)})
+
+
+def schema_of(custom: Mapping[str, bytes]) -> pa.Schema | None:
+    """The columns of a ledger's rows, for people; ``None`` where nothing usable says them."""
+    try:
+        return _schema(custom[SCHEMA])
+    except Exception:  # noqa: BLE001  (any bytes may stand there)
+        return None
+
+
+def incarnations_of(metadata: LedgerMetadata) -> dict[BookieId, str]:
+    """Which formatting of each bookie is meant.
+
+    Raises:
+        MetadataFormatError: the metadata does not say.
+    """
+    try:
+        return _incarnations(metadata.custom_metadata[INCARNATIONS])
+    except Exception as error:
+        raise _unusable(INCARNATIONS, error) from error
+
+
+def _nonce(data: bytes) -> str:
+    if not _NONCE.fullmatch(data):  # it is part of a path
+        raise ValueError(f"{NONCE} is {data[:40]!r}, and not letters and digits")
+    return data.decode()
+
+
+def _schema(data: bytes) -> pa.Schema:
+    schema = pa.ipc.read_schema(pa.py_buffer(data))
+    for field in schema:  # names that are not UTF-8 are met when they are asked for
+        str(field)
+    return schema
+
+
+def _incarnations(data: bytes) -> dict[BookieId, str]:
+    found = json.loads(data)
+    if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+        raise ValueError(f"{INCARNATIONS} is {data[:80]!r}, and not a mapping of text to text")
+    return found
+
+
+def _unusable(path: str, error: Exception) -> MetadataFormatError:
+    shown = f"{type(error).__name__}: {error}"[:300]
+    return MetadataFormatError(
+        f"ledger {path} has no usable {NONCE}, {SCHEMA}, {INCARNATIONS} and {ENCODING} in its "
+        f"custom metadata ({shown}): it was written by another BookKeeper client, whose entries "
+        "live on bookies that speak BookKeeper's own protocol, or these were damaged. Its "
+        "metadata can be listed here; its entries cannot be read. Nothing was changed",
+        path=path,
+    )
 
 
 def _dump(value: object) -> bytes:

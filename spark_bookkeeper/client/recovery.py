@@ -23,6 +23,7 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
     NotEnoughBookiesError,
     RecoveryUndecidedError,
+    VersionConflictError,
 )
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.metadata.update import read_again, update_ledger
@@ -53,6 +54,7 @@ def recover_ledger(
             as far as it is; the error says which entry, who answered what, who would unblock it.
         NotEnoughBookiesError: recovered entries could not be brought to an ack quorum.
         MetadataUnavailableError: the close may or may not have happened; repeat.
+        VersionConflictError: another program changed it as only a close may; it was not closed.
     """
     found = known or context.store.read_ledger(ledger_id)
     ledger = Ledger.of(ledger_id, found.value)  # another client's is refused, and not flagged
@@ -270,13 +272,28 @@ class _LedgerRecovery:
         def close(old: LedgerMetadata) -> LedgerMetadata | None:
             if old.is_closed:
                 return None  # somebody was faster: all-closes-agree
-            assert old.last_fragment == base, "only a close changes the last fragment in recovery"
+            if old.last_fragment != base or old.state is LedgerState.OPEN:
+                raise self._changed_by_others(old)
             if ensemble != self._ensemble:
                 renewed = old.with_new_ensemble(decision.first_recovered, ensemble)
                 old = with_incarnations(renewed, self._joined)
             return old.closed(last, length)
 
         return update_ledger(self._context.store, self._ledger.ledger_id, close, known=self._found)
+
+    def _changed_by_others(self, found: LedgerMetadata) -> VersionConflictError:
+        """Nobody but a close may do that, so it was none of our clients, or an error in one."""
+        known, now = self._found.value.last_fragment, found.last_fragment
+        return VersionConflictError(
+            f"ledger {self._ledger.ledger_id} was changed during its recovery by another program, "
+            f"and only a close may do that then: it is {found.state.name}, with a last fragment "
+            f"at entry {now.first_entry_id} on {', '.join(now.ensemble)}, and was IN_RECOVERY, "
+            f"with one at entry {known.first_entry_id} on {', '.join(known.ensemble)}. This "
+            "recovery did not close it, and took nothing away: what was acknowledged is where it "
+            "was. Stop that program, compare `spark-bookkeeper ledger show "
+            f"{self._ledger.ledger_id}` with what the bookies hold (--slots), then recover the "
+            "ledger again"
+        )
 
     def _length_at(self, last: EntryId) -> int:
         if last == NO_ENTRY:

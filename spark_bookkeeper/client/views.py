@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,6 +24,8 @@ from spark_bookkeeper.metadata.update import read_again
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import NONCE, Fragment, LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import entries_at
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 UNREADABLE: Final = "UNREADABLE"
 """State of a ledger whose metadata cannot be decoded; ``ledger(id)`` says why."""
@@ -265,10 +268,20 @@ def _ledger_row(ledger_id: LedgerId, m: LedgerMetadata | None) -> dict[str, Any]
         "length_bytes": m.length_bytes,
         "digest_type": m.digest_type.name if m.digest_type else None,
         "format_version": m.format_version,
-        "ctime": None if m.ctime_ms is None else m.ctime_ms * 1000,
+        "ctime": moment(m.ctime_ms),
         "bookies": sorted(m.bookies()),
         "custom_metadata": sorted(m.custom_metadata.items()),
     }
+
+
+def moment(milliseconds: int | None) -> datetime | None:
+    """Milliseconds since 1970 as a moment; ``None`` for what no calendar has."""
+    if milliseconds is None:
+        return None
+    try:
+        return _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return None
 
 
 def _fragment_rows(

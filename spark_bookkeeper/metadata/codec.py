@@ -12,13 +12,19 @@ keeps the format version.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
-from spark_bookkeeper.metadata.formats import LedgerMetadataFormat, format_text, parse_text
-from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
+from spark_bookkeeper.metadata.formats import (
+    LedgerMetadataFormat,
+    format_text,
+    parse_bytes,
+    parse_text,
+)
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, read_bookie_id
 from spark_bookkeeper.protocol.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 
@@ -26,6 +32,11 @@ _HEADER: Final = b"BookieMetadataFormatVersion\t"
 _CLOSED: Final = "CLOSED"
 _IN_RECOVERY: Final = -102
 """What format 1 says in place of the last entry while a ledger is in recovery."""
+_NUMBER_MAX: Final = (1 << 63) - 1
+"""Of any number in a ledger's metadata; formats 2 and 3 hold no larger ones."""
+_ENSEMBLE_MAX: Final = 1000
+"""Bookies in an ensemble. No cluster has so many, and a node has room for enough of them that
+what is done for each pair would never end."""
 
 
 def encode_ledger(metadata: LedgerMetadata) -> bytes:
@@ -40,18 +51,13 @@ def encode_ledger(metadata: LedgerMetadata) -> bytes:
         InvalidArgumentError: the format cannot hold it, for example custom metadata in
             format 1; or there is no such format.
     """
-    if metadata.format_version == 3:
-        body = _delimited(_to_message(metadata))
-    elif metadata.format_version == 2:
-        if metadata.foreign:
-            raise InvalidArgumentError("format 2 cannot hold fields that are not known")
-        body = format_text(_to_message(metadata)).encode()
-    elif metadata.format_version == 1:
-        body = _to_lines(metadata).encode()
-    else:
+    try:
+        body = _body(metadata)
+    except (ValueError, TypeError, EncodeError, DecodeError) as error:
         raise InvalidArgumentError(
-            f"ledger metadata format {metadata.format_version} is not one of 1, 2 and 3"
-        )
+            f"format {metadata.format_version} cannot hold this metadata: {error}. Nothing was "
+            "written"
+        ) from error
     return b"%s%d\n%s" % (_HEADER, metadata.format_version, body)
 
 
@@ -78,13 +84,25 @@ def decode_ledger(data: bytes, path: str) -> LedgerMetadata:
         if version == 1:
             return _from_lines(body.decode())
         raise ValueError(f"format version {version} is not one of 1, 2 and 3")
-    except (ValueError, IndexError, DecodeError) as error:
+    except Exception as error:
         raise MetadataFormatError(
             f"{path} holds no ledger metadata that this version can read: {error}. Nothing was "
             "changed. A newer writer may have made it: upgrade, or look at it with BookKeeper's "
             "`ledgermetadata` command",
             path=path,
         ) from error
+
+
+def _body(metadata: LedgerMetadata) -> bytes:
+    if metadata.format_version == 3:
+        return _delimited(_to_message(metadata))
+    if metadata.format_version == 2:
+        if metadata.foreign:
+            raise ValueError("fields that are not known have no text")
+        return format_text(_to_message(metadata)).encode()
+    if metadata.format_version == 1:
+        return _to_lines(metadata).encode()
+    raise ValueError("there is no such format; it is one of 1, 2 and 3")
 
 
 # Formats 2 and 3: one message, written as text or as bytes
@@ -120,15 +138,14 @@ def _from_message(message: Any, version: int) -> LedgerMetadata:
     closed = message.state == LedgerState.CLOSED.value
     has_ack = message.HasField("ackQuorumSize")
     return LedgerMetadata(
-        quorum=Quorum(
-            ensemble_size=message.ensembleSize,
-            write_quorum_size=message.quorumSize,
-            ack_quorum_size=message.ackQuorumSize if has_ack else message.quorumSize,
+        quorum=_quorum(
+            message.ensembleSize,
+            message.quorumSize,
+            message.ackQuorumSize if has_ack else message.quorumSize,
         ),
         state=LedgerState(message.state),
         fragments=tuple(
-            Fragment(EntryId(s.firstEntryId), tuple(BookieId(b) for b in s.ensembleMember))
-            for s in message.segment
+            Fragment(EntryId(s.firstEntryId), _ensemble(s.ensembleMember)) for s in message.segment
         ),
         digest_type=DigestType(message.digestType) if message.HasField("digestType") else None,
         password=message.password if message.HasField("password") else None,
@@ -140,6 +157,16 @@ def _from_message(message: Any, version: int) -> LedgerMetadata:
         ctoken=message.cToken if message.HasField("cToken") else None,
         foreign=_unknown_fields(message),
     )
+
+
+def _quorum(ensemble_size: int, write_quorum_size: int, ack_quorum_size: int) -> Quorum:
+    if ensemble_size > _ENSEMBLE_MAX:
+        raise ValueError(f"an ensemble of {ensemble_size} is beyond {_ENSEMBLE_MAX}")
+    return Quorum(ensemble_size, write_quorum_size, ack_quorum_size)
+
+
+def _ensemble(names: Iterable[str]) -> tuple[BookieId, ...]:
+    return tuple(map(read_bookie_id, names))
 
 
 def _unknown_fields(message: Any) -> bytes:
@@ -167,6 +194,8 @@ def _delimited(message: Any) -> bytes:
 def _undelimited(data: bytes) -> Any:
     size = shift = start = 0
     while True:
+        if shift > 63:
+            raise ValueError("the length is no number")
         byte = data[start]
         size |= (byte & 0x7F) << shift
         start += 1
@@ -175,7 +204,7 @@ def _undelimited(data: bytes) -> Any:
             break
     if len(data) - start != size:
         raise ValueError(f"{len(data) - start} bytes follow a length of {size}")
-    return LedgerMetadataFormat.FromString(data[start:])
+    return parse_bytes(data[start:], LedgerMetadataFormat)
 
 
 # Format 1: lines
@@ -184,8 +213,8 @@ def _undelimited(data: bytes) -> Any:
 def _to_lines(metadata: LedgerMetadata) -> str:
     quorum = metadata.quorum
     if metadata.custom_metadata or quorum.ack_quorum_size != quorum.write_quorum_size:
-        raise InvalidArgumentError(
-            "format 1 holds neither custom metadata nor an ack quorum of its own; "
+        raise ValueError(
+            "it has room for neither custom metadata nor an ack quorum of its own; "
             "write this ledger in format 3"
         )
     lines = [
@@ -207,20 +236,27 @@ def _from_lines(body: str) -> LedgerMetadata:
     for line in rest:
         first, *names = line.split("\t")
         if names == [_CLOSED]:
-            last = int(first)
+            last = _number(first)
             break
         if line:
-            fragments.append(Fragment(EntryId(int(first)), tuple(map(BookieId, names))))
+            fragments.append(Fragment(EntryId(_number(first)), _ensemble(names)))
     if last is None:
         state = LedgerState.OPEN
     else:
         state = LedgerState.IN_RECOVERY if last == _IN_RECOVERY else LedgerState.CLOSED
     is_closed = state is LedgerState.CLOSED
     return LedgerMetadata(
-        quorum=Quorum(int(ensemble_size), int(write_quorum), int(write_quorum)),
+        quorum=_quorum(_number(ensemble_size), _number(write_quorum), _number(write_quorum)),
         state=state,
         fragments=tuple(fragments),
         last_entry_id=EntryId(last) if is_closed and last is not None else None,
-        length_bytes=int(length) if is_closed else None,
+        length_bytes=_number(length) if is_closed else None,
         format_version=1,
     )
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if abs(number) > _NUMBER_MAX:
+        raise ValueError(f"{number} is beyond {_NUMBER_MAX}")
+    return number

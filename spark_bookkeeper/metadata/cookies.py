@@ -21,7 +21,7 @@ from typing import Final
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.metadata.formats import CookieFormat, format_text, parse_text
 from spark_bookkeeper.metadata.store import Cookie
-from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.ids import read_bookie_id
 
 _LAYOUT: Final = 5
 _READABLE_LAYOUTS: Final = (4, 5)
@@ -70,12 +70,8 @@ def parse_cookie(data: bytes, path: str) -> CookieText:
         if int(first) not in _READABLE_LAYOUTS:
             raise ValueError(f"layout version {first} is not one of 3, 4 and 5")
         message = parse_text(body, CookieFormat())
-    except ValueError as error:
-        raise MetadataFormatError(
-            f"{path} holds no cookie that this version can read: {error}. Nothing was changed. "
-            "BookKeeper's `cookie_get` command shows it",
-            path=path,
-        ) from error
+    except Exception as error:
+        raise _refused(path, error) from error
     return CookieText(
         bookie_host=message.bookieHost,
         journal_dir=message.journalDir,
@@ -115,13 +111,25 @@ def decode_cookie(data: bytes, path: str) -> Cookie:
     Of several ledger directories the first counts as the root; there is no incarnation then.
     """
     fields = parse_cookie(data, path)
+    try:
+        bookie_id = read_bookie_id(fields.bookie_host)
+    except InvalidArgumentError as error:
+        raise _refused(path, error) from error
     _, _, incarnation = fields.journal_dir.rpartition(_INCARNATION)
     directories = fields.ledger_dirs.split("\t")[1:]
     return Cookie(
-        bookie_id=BookieId(fields.bookie_host),
+        bookie_id=bookie_id,
         root_uri=directories[0] if directories else "",
         incarnation=incarnation if _INCARNATION in fields.journal_dir else "",
         instance_id=fields.instance_id,
+    )
+
+
+def _refused(path: str, error: Exception) -> MetadataFormatError:
+    return MetadataFormatError(
+        f"{path} holds no cookie that this version can read: {error}. Nothing was changed. "
+        "BookKeeper's `cookie_get` command shows it",
+        path=path,
     )
 
 

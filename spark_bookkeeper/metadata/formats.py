@@ -15,6 +15,7 @@ import re
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
+from google.protobuf.message import DecodeError
 
 _Field = descriptor_pb2.FieldDescriptorProto
 
@@ -134,13 +135,47 @@ def parse_text(text: str, message: Any) -> Any:
     """Fill a message from protobuf text.
 
     Raises:
-        ValueError: it is none, has unknown fields, or lacks a required one.
+        ValueError: it is none, has unknown fields, lacks a required one, or holds text that is
+            not UTF-8.
     """
     try:
         text_format.Parse(text, message)
     except text_format.ParseError as error:
         raise ValueError(str(error)) from error
+    return _checked(message)
+
+
+def parse_bytes(data: bytes, kind: Any) -> Any:
+    """A message of a class of this module from its bytes; fields that are not known stay in it.
+
+    Raises:
+        ValueError: they are none, lack a required field, or hold text that is not UTF-8.
+    """
+    try:
+        message = kind.FromString(data)
+    except DecodeError as error:
+        raise ValueError(str(error)) from error
+    return _checked(message)
+
+
+def _checked(message: Any) -> Any:
+    """What protobuf lets pass when it reads, and nobody could use or write again."""
     missing = message.FindInitializationErrors()
     if missing:
         raise ValueError(f"{', '.join(missing)} is missing")
+    _check_text(message)
     return message
+
+
+def _check_text(message: Any) -> None:
+    for field, value in message.ListFields():
+        if field.type not in (_Field.TYPE_STRING, _Field.TYPE_MESSAGE):
+            continue
+        is_one = isinstance(value, (str, bytes)) or hasattr(value, "ListFields")
+        for item in (value,) if is_one else value:
+            if field.type == _Field.TYPE_MESSAGE:
+                _check_text(item)
+            elif not isinstance(item, str):  # how protobuf hands out what is not UTF-8
+                raise ValueError(f"{field.name} is {item[:40]!r}, which is not UTF-8")
+            else:
+                item.encode()  # half a surrogate pair came from an escape

@@ -8,6 +8,7 @@ Source: BookKeeper 4.17 ``meta/ZkLedgerIdGenerator``, ``meta/LongZkLedgerIdGener
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from spark_bookkeeper.metadata import paths
@@ -17,6 +18,7 @@ from spark_bookkeeper.protocol.ids import LedgerId
 
 _COUNTER: Final = "ID-"
 _LONG_COUNTER: Final = "HOB-"
+_LONG_COUNTER_NAME: Final = re.compile(r"HOB-([0-9]{10})")
 _COUNTERS_KEPT: Final = 3
 
 
@@ -87,7 +89,9 @@ class LedgerIds:
 
     def _highest_counter(self) -> int:
         names = self._zk.children(paths.long_ids(self._root))
-        numbers = sorted(int(n.removeprefix(_LONG_COUNTER)) for n in names if n[4:].isdecimal())
+        # Whatever else stands there is no counter; and an id is below 2**63.
+        found = (int(m.group(1)) for m in map(_LONG_COUNTER_NAME.fullmatch, names) if m)
+        numbers = sorted(number for number in found if number < 1 << 31)
         for number in numbers[:-_COUNTERS_KEPT]:
             self._zk.discard(self._long_counter(number))
         return numbers[-1] if numbers else 1

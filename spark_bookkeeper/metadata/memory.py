@@ -199,6 +199,9 @@ class MemoryStore:
 
     # Bookies
 
+    def require_cluster(self) -> None:
+        self._call("require_cluster", "", lambda: None)
+
     def instance_id(self) -> str:
         return self._call("instance_id", "", self._instance_id)
 

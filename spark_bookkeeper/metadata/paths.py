@@ -121,6 +121,8 @@ def parse_ledger(root: str, path: str) -> LedgerId | None:
     if len(digits) not in {10, 19}:
         return None
     ledger_id = LedgerId(int(digits))
+    if ledger_id >= 1 << 63:
+        return None
     return ledger_id if ledger(root, ledger_id) == path else None
 
 

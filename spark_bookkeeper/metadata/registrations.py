@@ -8,14 +8,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from spark_bookkeeper.errors import MetadataFormatError, MetadataUnavailableError
+from spark_bookkeeper.errors import (
+    InvalidArgumentError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+)
 from spark_bookkeeper.metadata import paths, refusals
 from spark_bookkeeper.metadata.connection import Connection
 from spark_bookkeeper.metadata.link import AbsentError, ChangedError, Changes, PresentError
 from spark_bookkeeper.metadata.service_info import decode_registration, encode_registration
 from spark_bookkeeper.metadata.shared import SharedRead
 from spark_bookkeeper.metadata.store import Registration
-from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.ids import BookieId, read_bookie_id
 
 _log = logging.getLogger(__name__)
 
@@ -57,17 +61,22 @@ class Registrations:
         # wins: not to write to a bookie is never wrong.
         for path, node in self._zk.get_many(asked, self._changes):
             parent, _, name = path.rpartition("/")
-            if node is not None:
-                bookie_id = BookieId(name)
-                readonly = parent == parents[1]
-                try:
-                    found[bookie_id] = decode_registration(
-                        bookie_id, node.data, path, readonly=readonly
-                    )
-                except MetadataFormatError as error:
-                    # Something is alive there, and nobody can write to it: others go on.
-                    _log.warning("%s", error.message)
-                    found[bookie_id] = Registration(bookie_id, "", "", is_readonly=readonly)
+            if node is None:
+                continue
+            readonly = parent == parents[1]
+            try:
+                bookie_id = read_bookie_id(name)
+            except InvalidArgumentError as error:
+                _log.warning("%s is left out of the bookies: %s", path, error.message)
+                continue
+            try:
+                found[bookie_id] = decode_registration(
+                    bookie_id, node.data, path, readonly=readonly
+                )
+            except MetadataFormatError as error:
+                # Something is alive there, and nobody can write to it: others go on.
+                _log.warning("%s", error.message)
+                found[bookie_id] = Registration(bookie_id, "", "", is_readonly=readonly)
         read = [found[bookie_id] for bookie_id in sorted(found)]
         self._last = (told, read)
         return read

@@ -14,10 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
 from spark_bookkeeper.errors import MetadataFormatError
-from spark_bookkeeper.metadata.formats import BookieServiceInfoFormat
+from spark_bookkeeper.metadata.formats import BookieServiceInfoFormat, parse_bytes
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import BookieId
 
@@ -27,6 +25,8 @@ _FREE_BYTES: Final = "spark-bookkeeper.free_bytes"
 _TOTAL_BYTES: Final = "spark-bookkeeper.total_bytes"
 _RACK: Final = "rack"
 _DEFAULT_RACK: Final = "/default-rack"
+_DIGITS_MAX: Final = 18
+"""So that it is a number of 64 bits; an exabyte has no more."""
 _OURS: Final = frozenset({_ROOT_URI, _INCARNATION, _FREE_BYTES, _TOTAL_BYTES, _RACK})
 
 
@@ -75,8 +75,8 @@ def parse_service_info(data: bytes, path: str) -> ServiceInfo:
         MetadataFormatError: the bytes are no such message.
     """
     try:
-        message = BookieServiceInfoFormat.FromString(data)
-    except DecodeError as error:
+        message = parse_bytes(data, BookieServiceInfoFormat)
+    except Exception as error:
         raise MetadataFormatError(
             f"{path} holds no bookie service info: {error}. Restart that bookie, which "
             "registers it anew",
@@ -132,4 +132,7 @@ def _number(count: int | None) -> str:
 
 
 def _count(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() else None
+    """A number of bytes; what cannot be one is as if nothing had been said."""
+    if not text or not text.isdecimal() or len(text) > _DIGITS_MAX:
+        return None
+    return int(text)

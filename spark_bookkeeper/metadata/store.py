@@ -134,13 +134,22 @@ class LedgerStore(Protocol):
 class BookieRegistry(Protocol):
     """Which bookies there are: alive (registrations) and known (cookies)."""
 
+    def require_cluster(self) -> None:
+        """Raises ``NoClusterError`` when there is no cluster, and nothing when there is one."""
+
     def instance_id(self) -> str:
-        """The cluster's INSTANCEID. Raises ``NoClusterError`` when there is no cluster."""
+        """The cluster's INSTANCEID.
+
+        Raises:
+            NoClusterError: there is no cluster.
+            MetadataFormatError: what stands there is no name. Only agents need it.
+        """
 
     def registrations(self) -> Sequence[Registration]:
         """Bookies alive now, writable and read-only, ordered by id.
 
         One whose registration cannot be decoded is there without storage, so it is not chosen.
+        Nodes whose names are no bookie ids are left out, with a warning in the log.
         """
 
     def last_registrations(self) -> Sequence[Registration]:

@@ -18,6 +18,7 @@ Source: BookKeeper 4.17 ``meta/AbstractZkLedgerManager``, ``discover/ZKRegistrat
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -40,6 +41,7 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata
 _log = logging.getLogger(__name__)
 
 _LAYOUT: Final = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
+_INSTANCE_ID: Final = re.compile(rb"[0-9A-Za-z._\-]{1,100}")
 _LAYOUTS_READ: Final = frozenset({_LAYOUT, b"1\nhierarchical:1"})
 
 _WRITE: Final = "write-"
@@ -226,12 +228,24 @@ class ZooKeeperStore:
 
     # Bookies
 
+    def require_cluster(self) -> None:
+        self._require_cluster()
+
     def instance_id(self) -> str:
         self._require_cluster()
+        path = paths.instance_id(self._root)
         try:
-            return self._zk.get(paths.instance_id(self._root)).data.decode()
+            data = self._zk.get(path).data
         except AbsentError:
             raise refusals.no_cluster(str(self.uri)) from None
+        if not _INSTANCE_ID.fullmatch(data):
+            raise MetadataFormatError(
+                f"{path} holds no name of a cluster: {data[:80]!r}. Nothing was changed. Ledgers "
+                "are read and written without it; bookies are neither started nor formatted. The "
+                "marker (BOOKIE) of any bookie's partition has the right one",
+                path=path,
+            )
+        return data.decode()
 
     def registrations(self) -> Sequence[Registration]:
         self._require_cluster()
@@ -258,7 +272,7 @@ class ZooKeeperStore:
             if node is None:
                 continue
             try:
-                found.append(Versioned(decode_cookie(node.data, path), node.version))
+                found.append(self._cookie(node, path))
             except MetadataFormatError as error:
                 _log.warning("%s", error.message)
         return found
@@ -267,7 +281,7 @@ class ZooKeeperStore:
         self._require_cluster()
         path = paths.cookie(self._root, bookie_id)
         node = self._zk.get_settled(path)
-        return None if node is None else Versioned(decode_cookie(node.data, path), node.version)
+        return None if node is None else self._cookie(node, path)
 
     def write_cookie(self, cookie: Cookie, version: int | None) -> None:
         self._require_cluster()
@@ -288,6 +302,16 @@ class ZooKeeperStore:
             return
         except ChangedError:
             raise self._cookie_conflict(bookie_id, version) from None
+
+    def _cookie(self, node: Node, path: str) -> Versioned[Cookie]:
+        cookie = decode_cookie(node.data, path)
+        if cookie.bookie_id != path.rpartition("/")[2]:
+            raise MetadataFormatError(
+                f"{path} holds the cookie of bookie {cookie.bookie_id!r}, which belongs elsewhere. "
+                "Nothing was changed. BookKeeper's `cookie_get` command shows it",
+                path=path,
+            )
+        return Versioned(cookie, node.version)
 
     def _names(self, parent: str) -> list[str]:
         """The children of a node in order; none when BookKeeper has not made it yet."""

@@ -20,6 +20,7 @@ BookieId = NewType("BookieId", str)
 NO_ENTRY: Final = EntryId(-1)
 """What "nothing yet" is called wherever an entry id stands."""
 
+_ANY_BOOKIE_ID = re.compile(r"[A-Za-z0-9:._\-]+")
 _BOOKIE_ID = re.compile(r"[A-Za-z0-9._\-]+:[0-9]{1,5}")
 
 
@@ -40,6 +41,19 @@ def parse_bookie_id(text: str) -> BookieId:
         raise InvalidArgumentError(
             f"bookie id {text!r} is not of the form host:port, for example 10.0.0.3:3181"
         )
+    return BookieId(text)
+
+
+def read_bookie_id(text: str) -> BookieId:
+    """A bookie id as other clients may have given it: one that BookKeeper itself takes.
+
+    Raises:
+        InvalidArgumentError: it holds other characters, or is reserved.
+
+    Source: BookKeeper ``net/BookieId``.
+    """
+    if not _ANY_BOOKIE_ID.fullmatch(text) or text == "readonly":
+        raise InvalidArgumentError(f"{text[:80]!r} is no bookie id")
     return BookieId(text)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.errors import InvalidArgumentError, VersionConflictError
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
 
@@ -70,7 +70,11 @@ class LedgerMetadata:
 
     Invariants (``fragments-are-sorted-and-valid``): at least one fragment, the first at
     entry 0, first entries strictly increasing, every ensemble of E distinct bookies; CLOSED
-    if and only if ``last_entry_id`` and ``length_bytes`` are set.
+    if and only if ``last_entry_id`` and ``length_bytes`` are set, and then the end is nowhere
+    before the last fragment.
+
+    Raises:
+        InvalidArgumentError: the values break an invariant.
     """
 
     quorum: Quorum
@@ -103,6 +107,11 @@ class LedgerMetadata:
             )
         if not self.fragments:
             raise InvalidArgumentError("a ledger has at least one fragment")
+        first = self.fragments[0].first_entry_id
+        if first != 0:
+            raise InvalidArgumentError(
+                f"fragments-are-sorted-and-valid: the first fragment is at entry {first}, not at 0"
+            )
         before = -1
         for fragment in self.fragments:
             if fragment.first_entry_id <= before:
@@ -116,6 +125,18 @@ class LedgerMetadata:
                     f"fragments-are-sorted-and-valid: the ensemble {list(fragment.ensemble)} at "
                     f"entry {fragment.first_entry_id} has not the size {self.quorum.ensemble_size}"
                 )
+            if len(set(fragment.ensemble)) != len(fragment.ensemble):
+                raise InvalidArgumentError(
+                    f"fragments-are-sorted-and-valid: the ensemble {list(fragment.ensemble)} at "
+                    f"entry {fragment.first_entry_id} names a bookie twice"
+                )
+        if self.last_entry_id is not None and self.last_entry_id < before - 1:
+            raise InvalidArgumentError(
+                f"the ledger ends at entry {self.last_entry_id}, before its last fragment, which "
+                f"is at entry {before}"
+            )
+        if self.length_bytes is not None and self.length_bytes < 0:
+            raise InvalidArgumentError(f"a length of {self.length_bytes} bytes is below 0")
 
     @property
     def is_closed(self) -> bool:
@@ -163,9 +184,18 @@ class LedgerMetadata:
         """The last fragment ends before ``first_entry_id``, and a new one begins there.
 
         A last fragment that begins at the same entry is replaced: it holds nothing.
+
+        Raises:
+            VersionConflictError: the last fragment begins behind that. Nobody who follows the
+                protocol made it.
         """
         last = self.last_fragment.first_entry_id
-        assert first_entry_id >= last, "fragments-are-sorted-and-valid"
+        if first_entry_id < last:
+            raise VersionConflictError(
+                f"fragments-are-sorted-and-valid: the last fragment begins at entry {last}, and a "
+                f"new one would at entry {first_entry_id}: another program changed the ledger. "
+                "Nothing was written. Stop that program, and read the ledger's metadata again"
+            )
         kept = self.fragments[:-1] if first_entry_id == last else self.fragments
         return replace(self, fragments=(*kept, Fragment(first_entry_id, ensemble)))
 
@@ -193,7 +223,7 @@ class LedgerMetadata:
     def closed(self, last_entry_id: EntryId, length_bytes: int) -> LedgerMetadata:
         """The one transition that fixes the end; CLOSED is never left again."""
         assert self.state is not LedgerState.CLOSED, "all-closes-agree"
-        assert last_entry_id >= NO_ENTRY
+        assert last_entry_id >= NO_ENTRY, "an empty ledger ends at -1"
         return replace(
             self,
             state=LedgerState.CLOSED,

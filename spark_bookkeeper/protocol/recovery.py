@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
+from spark_bookkeeper.errors import VersionConflictError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 
@@ -89,10 +90,18 @@ class Recovery:
     Feed it one answer for each position (``answered``), then take ``verifications`` and report
     every entry that turned out bad (``refute``), then take ``decide``. Where damage makes that
     ``Undecided``, an entry may still be put together from several bookies (``rescue``).
+
+    Raises:
+        VersionConflictError: the ledger is not IN_RECOVERY, so a writer may be writing.
     """
 
     def __init__(self, metadata: LedgerMetadata) -> None:
-        assert metadata.state is LedgerState.IN_RECOVERY, "R8: CAS to IN_RECOVERY comes first"
+        if metadata.state is not LedgerState.IN_RECOVERY:  # R8: the CAS to it comes first
+            raise VersionConflictError(
+                f"the ledger is {metadata.state.name} and not IN_RECOVERY: another program changed "
+                "its metadata. Nothing was decided, and nothing was written. Stop that program, "
+                "then recover the ledger again"
+            )
         self.quorum = metadata.quorum
         self.ensemble = metadata.last_fragment.ensemble
         self.fragment_first = metadata.last_fragment.first_entry_id

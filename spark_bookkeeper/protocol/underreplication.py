@@ -9,10 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
+from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
+
+ENTRIES_MAX: Final = 1 << 26
+"""Entries of a fragment that are looked at one by one. A number that was damaged may ask for more
+than there is memory for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +48,18 @@ def entries_at(quorum: Quorum, position: int, first: EntryId, last: EntryId) -> 
     """The entries ``first .. last`` that are striped to a position, as ascending runs.
 
     Few runs when the ensemble is not striped (one), as many as there are stripes otherwise.
+
+    Raises:
+        MetadataFormatError: there would be more than ``ENTRIES_MAX``.
     """
+    if last - first >= ENTRIES_MAX:
+        raise MetadataFormatError(
+            f"a fragment is said to go from entry {first} to entry {last}, and more than "
+            f"{ENTRIES_MAX:,} are not counted one by one. Its metadata may be damaged: compare it "
+            "with what its bookies hold (`spark-bookkeeper ledger show LEDGER --slots`). Nothing "
+            "was changed",
+            path=f"fragment at entry {first}",
+        )
     if not quorum.is_striped:
         return (range(first, last + 1),) if first <= last else ()
     runs: list[range] = []

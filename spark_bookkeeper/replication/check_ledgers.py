@@ -31,9 +31,9 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
-from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerState
+from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata, LedgerState
 from spark_bookkeeper.replication.report import CheckReport, Row
-from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
+from spark_bookkeeper.replication.runner import Progress, Runner, no_progress, reason_of
 from spark_bookkeeper.replication.shares import share_bytes, share_of
 
 LARGE_BYTES: Final = 256 << 20
@@ -81,7 +81,8 @@ def check_ledgers(
       which they were. With a percentage of 100 also where a file is spoilt around its entries: they
       can be read, and Arrow cannot open it.
     * ``unreadable``: it answers, and could not read some of them: a bad sector, a time-out, a file
-      that it may not open. Whether they are damaged is not known.
+      that it may not open. Whether they are damaged is not known. A ledger has one row of this
+      kind, without a bookie, when its check ended with an error that nobody expected.
     * ``pending``: the ledger is open, and the bookie lacks the last of its acknowledged entries: a
       writer that lives is still sending them (an append waits for Qa of the Qw copies). Whether
       it lives is not known here, and the replica is not there, so the report is not complete.
@@ -111,18 +112,30 @@ def check_works(
         shares: list[CheckWork] = []
         nonce = found.value.nonce if isinstance(found, Versioned) else None
         if isinstance(found, Versioned) and found.value.is_closed:
-            for fragment in found.value.fragment_ranges():
-                size = share_bytes(found.value, fragment) * percentage // 100
-                shares += [
-                    CheckWork(ledger_id, percentage, (fragment.first_entry_id, bookie), size, nonce)
-                    for bookie in fragment.ensemble
-                ]
+            try:
+                shares = _shares(ledger_id, found.value, percentage)
+            except Exception as error:  # noqa: BLE001  (one ledger of many)
+                reason_of(error, f"cutting the check of ledger {ledger_id}")  # it is not cut
         size = sum(share.size_bytes for share in shares)
         if size >= LARGE_BYTES:
             works += shares
         else:
             works.append(CheckWork(ledger_id, percentage, size_bytes=size, nonce=nonce))
     return works
+
+
+def _shares(ledger_id: LedgerId, metadata: LedgerMetadata, percentage: int) -> list[CheckWork]:
+    return [
+        CheckWork(
+            ledger_id,
+            percentage,
+            (fragment.first_entry_id, bookie),
+            share_bytes(metadata, fragment) * percentage // 100,
+            metadata.nonce,
+        )
+        for fragment in metadata.fragment_ranges()
+        for bookie in fragment.ensemble
+    ]
 
 
 def check_one(context: ClientContext, work: CheckWork) -> Sequence[Row]:
@@ -294,7 +307,7 @@ def _sample(entries: Sequence[EntryId], percentage: int) -> Sequence[EntryId]:
     if percentage >= 100 or len(entries) <= 2:
         return entries
     wanted = len(entries) * percentage // 100
-    middle = sorted(entries[1:-1], key=_mix)[: max(0, wanted - 2)]
+    middle = sorted(entries[1:-1], key=_mix)[: wanted - 2] if wanted > 2 else []
     return [entries[0], *sorted(middle), entries[-1]]
 
 

@@ -35,7 +35,13 @@ from spark_bookkeeper.replication.pieces import (
 from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_one
 from spark_bookkeeper.replication.report import PLANNED, RecoveryReport, Row
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
-from spark_bookkeeper.replication.runner import Progress, Runner, limited, no_progress
+from spark_bookkeeper.replication.runner import (
+    Progress,
+    Runner,
+    limited,
+    no_progress,
+    reason_of,
+)
 from spark_bookkeeper.replication.shares import share_bytes
 from spark_bookkeeper.replication.targets import Targets
 
@@ -87,7 +93,7 @@ def recover_bookie(
         rows += [
             row
             for i, m in affected.items()
-            for row in _planned(i, m.value, wish, targets, registrations)
+            for row in _plan(i, m.value, wish, targets, registrations)
         ]
     else:
         opened = [i for i, m in affected.items() if _needs_recovery(m.value, wish)]
@@ -122,20 +128,24 @@ def _copy(
 ) -> Iterable[Row]:
     """The Rereplication process for every affected fragment, those in most danger first."""
     alive = context.bookies.last_registrations()
-    fragments = _work(affected, wish, alive)
+    fragments, unplanned = _work(affected, wish, alive)
     if not fragments:
-        return ()
+        return unplanned
     targets = Targets(context.bookies, alive, wish.bookies, wish.target)
     items: list[_Copying] = []
     pieces: dict[FragmentWork, Sequence[PieceWork]] = {}
     for work in fragments:
         metadata = affected[work.ledger_id].value
-        pieces[work] = list(pieces_of(work, metadata, targets, wish.piece_bytes))
+        try:
+            pieces[work] = list(pieces_of(work, metadata, targets, wish.piece_bytes))
+        except Exception as error:  # noqa: BLE001  (one ledger of many; its own work says so)
+            reason_of(error, f"cutting ledger {work.ledger_id} into pieces")
+            pieces[work] = ()
         items += pieces[work] or [work]
     # The width may be known only when Spark has started, and that takes its time.
     progress("copying fragments", 0, len(items), 0)
     copies = limited(items, wish.bytes_per_second, runner)
-    rows = list(runner.run("copying fragments", copies, _copy_one, progress))
+    rows = [*unplanned, *runner.run("copying fragments", copies, _copy_one, progress)]
     large = told(pieces, rows)
     if not large:
         return rows
@@ -192,7 +202,7 @@ def _check(
                 f"bookie {bookie} is alive (registered); nothing was changed. Stop its agent, "
                 "or use even_if_alive (--even-if-alive), and its data is copied while it runs"
             )
-        if bookie not in known:
+        if bookie not in known and not _has_cookie(context, bookie):
             raise InvalidArgumentError(
                 f"bookie {bookie} is unknown: it has no registration, no cookie and no fragment "
                 "names it; nothing was changed. `spark-bookkeeper bookie list` shows the bookies"
@@ -230,6 +240,14 @@ def _check(
         )
 
 
+def _has_cookie(context: ClientContext, bookie: BookieId) -> bool:
+    """Also one that cannot be decoded, which is not among those that are listed."""
+    try:
+        return context.store.read_cookie(bookie) is not None
+    except MetadataFormatError:
+        return True
+
+
 def _needs_recovery(metadata: LedgerMetadata, wish: BookieRecovery) -> bool:
     return not metadata.is_closed and bool(set(metadata.last_fragment.ensemble) & set(wish.bookies))
 
@@ -238,30 +256,64 @@ def _work(
     affected: Mapping[LedgerId, Versioned[LedgerMetadata]],
     wish: BookieRecovery,
     alive: Mapping[BookieId, Registration],
-) -> Sequence[FragmentWork]:
-    """One piece for each affected fragment, those with the fewest live copies first."""
+) -> tuple[Sequence[FragmentWork], list[Row]]:
+    """One piece for each affected fragment, those with the fewest live copies first.
+
+    And a row for each ledger that cannot be planned.
+    """
     pieces: list[tuple[int, FragmentWork]] = []
+    rows: list[Row] = []
     for ledger_id, found in affected.items():
-        live = _live(ledger_id, found.value, wish, alive)
-        fragments = {
-            m.fragment.index: m.fragment for m in missing_replicas(found.value, wish.bookies)
-        }
-        for fragment in fragments.values():
-            if fragment.last_entry_id is None:
-                continue  # its ledger could not be recovered, or was skipped: said elsewhere
-            piece = FragmentWork(
+        try:
+            pieces += _work_on(ledger_id, found.value, wish, alive)
+        except Exception as error:  # noqa: BLE001  (one ledger of many becomes its row)
+            reason = reason_of(error, f"planning the recovery of ledger {ledger_id}")
+            rows.append(Row(ledger_id, "copy", "left", reason))
+    pieces.sort(key=lambda pair: pair[0])
+    return [piece for _, piece in pieces], rows
+
+
+def _work_on(
+    ledger_id: LedgerId,
+    metadata: LedgerMetadata,
+    wish: BookieRecovery,
+    alive: Mapping[BookieId, Registration],
+) -> Sequence[tuple[int, FragmentWork]]:
+    """The pieces of one ledger, each with how many live copies there are at the least."""
+    live = _live(ledger_id, metadata, wish, alive)
+    fragments = {m.fragment.index: m.fragment for m in missing_replicas(metadata, wish.bookies)}
+    return [
+        (
+            live_copies(metadata.quorum, fragment, live),
+            FragmentWork(
                 ledger_id,
                 fragment.first_entry_id,
                 wish.bookies,
                 wish.target,
                 wish.even_if_alive,
                 wish.bytes_per_second,
-                share_bytes(found.value, fragment),
-                nonce=found.value.nonce,
-            )
-            pieces.append((live_copies(found.value.quorum, fragment, live), piece))
-    pieces.sort(key=lambda pair: pair[0])
-    return [piece for _, piece in pieces]
+                share_bytes(metadata, fragment),
+                nonce=metadata.nonce,
+            ),
+        )
+        for fragment in fragments.values()
+        # Without an end its ledger could not be recovered, or was skipped: said elsewhere.
+        if fragment.last_entry_id is not None
+    ]
+
+
+def _plan(
+    ledger_id: LedgerId,
+    metadata: LedgerMetadata,
+    wish: BookieRecovery,
+    targets: Targets,
+    alive: Mapping[BookieId, Registration],
+) -> Sequence[Row]:
+    try:
+        return list(_planned(ledger_id, metadata, wish, targets, alive))
+    except Exception as error:  # noqa: BLE001  (one ledger of many becomes its row)
+        reason = reason_of(error, f"planning the recovery of ledger {ledger_id}")
+        return [Row(ledger_id, "copy", "left", reason)]
 
 
 def _live(

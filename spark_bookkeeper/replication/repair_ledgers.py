@@ -18,11 +18,17 @@ from typing import ClassVar
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.copying import TargetError
 from spark_bookkeeper.client.throttle import Throttle
-from spark_bookkeeper.errors import BookKeeperError, EntryUnreadableError, NoSuchLedgerError
+from spark_bookkeeper.errors import EntryUnreadableError, NoSuchLedgerError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.check_ledgers import CheckWork, Finding, check_works, findings
 from spark_bookkeeper.replication.report import RecoveryReport, Row
-from spark_bookkeeper.replication.runner import Progress, Runner, limited, no_progress
+from spark_bookkeeper.replication.runner import (
+    Progress,
+    Runner,
+    limited,
+    no_progress,
+    reason_of,
+)
 from spark_bookkeeper.replication.shares import copy_share
 
 FOUND_WRONG = frozenset({"missing", "damaged", "unreadable"})
@@ -109,6 +115,7 @@ def _repair(context: ClientContext, work: RepairWork, finding: Finding) -> Row:
         return replace(row, status="unrecoverable", reason=error.message)
     except TargetError as error:
         return replace(row, status="left", reason=error.cause.message)
-    except BookKeeperError as error:
-        return replace(row, status="left", reason=error.message)
+    except Exception as error:  # noqa: BLE001  (one share of many becomes its row)
+        what = f"repairing ledger {work.ledger_id} on {row.source}"
+        return replace(row, status="left", reason=reason_of(error, what))
     return replace(row, status="replicated", reason=None, entries=count, bytes=copied)

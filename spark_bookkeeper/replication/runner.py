@@ -6,6 +6,7 @@ does it is a module-level one that takes the context of the process it finds its
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar, cast
@@ -13,6 +14,8 @@ from typing import Any, Protocol, TypeVar, cast
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.replication.report import Row
+
+_log = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Work = Callable[[ClientContext, Item], Sequence[Row]]
@@ -34,15 +37,30 @@ def left(item: object, reason: str) -> Row:
     return Row(ledger_id, action, "left", reason, getattr(item, "first_entry_id", None))
 
 
+def reason_of(error: Exception, what: str) -> str:
+    """Why something is not done, for a row; of an error that is not ours the log has it all.
+
+    Args:
+        what: that was being done, for the log.
+    """
+    if isinstance(error, BookKeeperError):
+        return error.message
+    _log.error("%s ended with an error that nobody expected", what, exc_info=error)
+    return f"{type(error).__name__}: {error}"
+
+
 def carry_out(work: Work[Item], context: ClientContext, item: Item) -> Sequence[Row]:
     """Do one piece of work; an error becomes a row that says what is left, and why.
 
-    One piece that fails must not take the others with it, nor the account of what was done.
+    One piece that fails must not take the others with it, nor the account of what was done. So
+    this holds for errors that are not ours too; only what ends a process ends a job.
     """
     try:
         return work(context, item)
-    except BookKeeperError as error:
-        return [left(item, error.message)]
+    except Exception as error:  # noqa: BLE001  (a fault of ours becomes a row that names it)
+        row = left(item, reason_of(error, f"{getattr(work, '__name__', 'work')} on {item!r}"))
+        is_unknown = row.action == "check" and not isinstance(error, BookKeeperError)
+        return [replace(row, status="unreadable") if is_unknown else row]
 
 
 def limited(items: Sequence[Item], bytes_per_second: int | None, runner: Runner) -> list[Item]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import cast
 
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.client.context import ClientContext
@@ -17,6 +18,8 @@ from spark_bookkeeper.protocol.underreplication import entries_at
 def share_of(ledger: Ledger, position: int, first: EntryId, last: EntryId) -> Sequence[EntryId]:
     """The entries ``first .. last`` that are striped to a position, ascending."""
     runs = entries_at(ledger.metadata.quorum, position, first, last)
+    if len(runs) == 1:
+        return cast(Sequence[EntryId], runs[0])
     return [EntryId(entry_id) for run in runs for entry_id in run]
 
 
@@ -28,7 +31,7 @@ def share_bytes(metadata: LedgerMetadata, fragment: FragmentRange) -> int:
     entries = fragment.last_entry_id - fragment.first_entry_id + 1
     quorum = metadata.quorum
     share = entries * quorum.write_quorum_size / quorum.ensemble_size
-    return round(metadata.length_bytes * share / (metadata.last_entry_id + 1))
+    return round(metadata.length_bytes * share / max(1, metadata.last_entry_id + 1))
 
 
 def sources_of(

@@ -51,7 +51,7 @@ def connect(
     )
     bk = BookKeeper(connection, SparkFrames(spark, connection))
     try:
-        bk.context.store.instance_id()
+        bk.context.store.require_cluster()
     except BaseException:
         bk.close()
         raise

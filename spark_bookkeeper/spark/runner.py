@@ -179,11 +179,4 @@ def _task(
 
 
 def _pickled(work: Work[Any], context: ClientContext, pair: tuple[int, bytes]) -> bytes:
-    return pickle.dumps(_do(work, context, pickle.loads(pair[1])))
-
-
-def _do(work: Work[Any], context: ClientContext, item: Any) -> Sequence[Row]:
-    try:
-        return carry_out(work, context, item)
-    except Exception as error:  # noqa: BLE001  (a fault of ours becomes a row that names it)
-        return [left(item, f"{type(error).__name__}: {error}")]
+    return pickle.dumps(carry_out(work, context, pickle.loads(pair[1])))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -97,9 +98,11 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
     text = (schema.metadata or {}).get(SPARK_SCHEMA_KEY)
     if text is not None:
-        kept = StructType.fromJson(json.loads(text))
-        if to_arrow_schema(kept, timezone="UTC").equals(schema):
-            return kept
+        # What stands in a ledger's metadata may be damaged. It is only a hint, so it may not fail.
+        with suppress(Exception):
+            kept = StructType.fromJson(json.loads(text))
+            if to_arrow_schema(kept, timezone="UTC").equals(schema):
+                return kept
     for field in schema:
         try:
             _check_decimals(field.type)

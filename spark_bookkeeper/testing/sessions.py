@@ -78,7 +78,7 @@ def connect_without_spark(
     connection = Connection(metadata_uri, config or PATIENT, dict(storage_options or {}))
     door.bk = BookKeeper(connection, door)
     try:
-        door.bk.context.store.instance_id()
+        door.bk.context.store.require_cluster()
     except BaseException:
         door.bk.close()
         raise

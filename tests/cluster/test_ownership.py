@@ -399,7 +399,7 @@ def test_only_a_bookie_that_is_down_and_that_nobody_counts_on_is_forgotten(
     with pytest.raises(InvalidArgumentError, match="ledger 0 still counts"):
         forget_bookie(store, BOOKIE)
     assert has_cookie(store, marker)
-    store.delete_ledger(LedgerId(0))
+    store.delete_ledger(LedgerId(0), None)
 
     forget_bookie(store, BOOKIE)
 

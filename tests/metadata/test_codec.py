@@ -36,7 +36,9 @@ def ledgers(draw: st.DrawFn, version: int) -> LedgerMetadata:
         quorum=Quorum(size, write_quorum, ack_quorum),
         state=state,
         fragments=tuple(Fragment(EntryId(f), tuple(draw(ensembles))) for f in (0, *firsts)),
-        last_entry_id=EntryId(draw(st.integers(-1, 1 << 62))) if closed else None,
+        last_entry_id=EntryId(draw(st.integers(max((0, *firsts)) - 1, 1 << 62)))
+        if closed
+        else None,
         length_bytes=draw(st.integers(0, 1 << 62)) if closed else None,
         format_version=version,
     )

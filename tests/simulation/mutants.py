@@ -484,13 +484,13 @@ def rw_closed_only(patch: Patch) -> None:
 
     def work(
         affected: Mapping[LedgerId, Versioned[LedgerMetadata]], wish: Any
-    ) -> list[FragmentWork]:
+    ) -> tuple[list[FragmentWork], list[Row]]:
         return [
             FragmentWork(i, f.first_entry_id, wish.bookies, None, True, None)
             for i, found in affected.items()
             for f in found.value.fragments
             if set(f.ensemble) & set(wish.bookies)
-        ]
+        ], []
 
     def rereplicate_fragment(context: ClientContext, work: FragmentWork) -> Sequence[Row]:
         try:

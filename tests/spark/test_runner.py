@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
 
 import spark_bookkeeper as sbk
@@ -26,6 +27,15 @@ class Piece:
     action: ClassVar[str] = "copy"
     ledger_id: int
     folder: str = ""
+
+
+@dataclass(frozen=True)
+class Look(Piece):
+    action: ClassVar[str] = "check"
+
+
+class BadToPickle(Exception):
+    """An error that no process can hand to another."""
 
 
 def runner(bk: sbk.BookKeeper) -> SparkRunner:
@@ -84,6 +94,34 @@ def test_errors_of_single_items_are_rows_and_the_others_go_on(bk: sbk.BookKeeper
     assert rows[1].reason == "it went away"
     assert rows[2].reason == "RuntimeError: a fault of ours"
     assert rows[2].action == "copy"
+
+
+@pytest.mark.parametrize(("action", "status"), [("copy", "left"), ("check", "unreadable")])
+def test_an_error_that_is_not_ours_is_the_row_of_its_item(
+    bk: sbk.BookKeeper, action: str, status: str
+) -> None:
+    def work(context: ClientContext, item: Piece) -> Sequence[Row]:
+        if item.ledger_id == 1:
+            raise TypeError("not this type")
+        if item.ledger_id == 2:
+            raise MemoryError
+        if item.ledger_id == 3:
+            raise pa.ArrowNotImplementedError("no kernel")
+        if item.ledger_id == 4:
+            return work(context, item)  # for ever
+        if item.ledger_id == 5:
+            raise BadToPickle(lambda: None)
+        return [Row(item.ledger_id, action, "replicated")]
+
+    items = [Piece(n) if action == "copy" else Look(n) for n in range(7)]
+    rows = list(runner(bk).run("working", items, work, lambda *_: None))
+
+    assert [row.status for row in rows] == ["replicated", *[status] * 5, "replicated"]
+    assert [row.ledger_id for row in rows] == [*range(7)]
+    reasons = [str(row.reason).partition(":")[0] for row in rows[1:6]]
+    assert reasons == [
+        *("TypeError", "MemoryError", "ArrowNotImplementedError", "RecursionError", "BadToPickle"),
+    ]
 
 
 def test_a_worker_process_that_is_killed_is_replaced_and_its_items_are_done_again(

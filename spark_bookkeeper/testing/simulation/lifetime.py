@@ -8,6 +8,7 @@ and everything is read back. The named invariants are checked after every effect
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from spark_bookkeeper.errors import (
     BookKeeperError,
     MetadataUnavailableError,
     NoSuchLedgerError,
+    VersionConflictError,
 )
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
@@ -51,6 +53,10 @@ QUORUMS = (
     Quorum(1, 1, 1),
 )
 """Sizes to draw from: the usual one more often, striped and unstriped, Qa = Qw and Qa = 1."""
+
+_UNFORESEEN: Final = re.compile(r"[A-Z]\w*(?:Error|Exception): |.*\banother program\b", re.DOTALL)
+"""The reason in a row that nothing in a simulated world may give: an error that is not ours, and a
+change that no client makes."""
 
 PIECE_BYTES: Final = 64
 """Of re-replication: small enough that some fragments are copied in pieces, and some are not."""
@@ -316,6 +322,8 @@ class _Lifetime:
         else:
             for row in report.rows:
                 self._world.history.note(actor.name, "row", row.status, row.reason)
+                if row.reason is not None and _UNFORESEEN.match(row.reason):
+                    raise InvariantError(f"no-error-but-ours: {row.reason}")
 
     def _delete(self, actor: Actor) -> None:
         if self._ledger_id is None:
@@ -377,4 +385,6 @@ class _Lifetime:
         self._cluster.told()
 
     def _told(self, actor: Actor, error: BookKeeperError) -> None:
+        if isinstance(error, VersionConflictError):  # nobody else is here to change a ledger
+            raise InvariantError(f"all-closes-agree: {error.message}") from error
         self._world.history.note(actor.name, "was told", error.condition, error.message)

@@ -1,0 +1,120 @@
+"""Nodes that have no business where they are, or hold what nobody can read."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from spark_bookkeeper.errors import MetadataFormatError
+from spark_bookkeeper.metadata import link, paths
+from spark_bookkeeper.metadata.store import Cookie, Registration
+from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.testing.znodes import ZNodes, client_class
+
+ROOT = "/ledgers"
+GOOD = BookieId("10.0.0.1:3181")
+ODD_NAMES = ("a b", "é", "x\u2028", "readonly2/", "[bold]", "a,b")
+
+
+@pytest.fixture
+def znodes(monkeypatch: pytest.MonkeyPatch) -> ZNodes:
+    made = ZNodes()
+    monkeypatch.setattr(link, "KazooClient", client_class(made))
+    return made
+
+
+@pytest.fixture
+def store(znodes: ZNodes) -> Iterator[ZooKeeperStore]:
+    made = opened()
+    made.initialize_cluster()
+    made.register(Registration(GOOD, "file:///good", "3f2a"))
+    made.write_cookie(Cookie(GOOD, "file:///good", "3f2a", made.instance_id()), None)
+    yield made
+    made.close()
+
+
+def opened() -> ZooKeeperStore:
+    numbers = itertools.count(1)
+    return ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: f"{next(numbers):032x}")
+
+
+def test_odd_names_beside_bookies_are_left_out_and_told(
+    znodes: ZNodes, store: ZooKeeperStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ODD_NAMES:
+        znodes.put(f"{paths.available(ROOT)}/{name.strip('/')} ", b"")
+        znodes.put(f"{paths.cookies(ROOT)}/{name.strip('/')} ", b"")
+
+    with caplog.at_level(logging.WARNING):
+        assert [r.bookie_id for r in store.registrations()] == [GOOD]
+        assert [c.value.bookie_id for c in store.cookies()] == [GOOD]
+
+    assert "is left out of the bookies" in caplog.text
+
+
+def test_a_cookie_speaks_for_no_bookie_but_that_of_its_name(
+    znodes: ZNodes, store: ZooKeeperStore
+) -> None:
+    stranger = BookieId("10.0.0.2:3181")
+    znodes.put(paths.cookie(ROOT, stranger), znodes.get(paths.cookie(ROOT, GOOD)))
+
+    assert [c.value.bookie_id for c in store.cookies()] == [GOOD]
+    with pytest.raises(MetadataFormatError, match="holds the cookie of bookie"):
+        store.read_cookie(stranger)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("99/9999/L9999x", "00/0000/L٠٠٠١", "00/0000/l0001", "00/0000/L00001", "00/0000/0001"),
+        *("999/9999/9999/9999/L9999", "922/3372/0368/5477/L5808", "000/0000/0000/0000/L0001"),
+        *("99", "zz/0000/L0001", "00/x/L0001", "00/0000/L0001x/L0001"),
+    ],
+)
+def test_what_is_called_like_no_ledger_is_none(
+    znodes: ZNodes, store: ZooKeeperStore, name: str
+) -> None:
+    znodes.put(f"{ROOT}/{name}", b"junk")
+
+    assert list(store.ledger_ids()) == []
+
+
+def test_the_largest_ledger_id_is_one(znodes: ZNodes, store: ZooKeeperStore) -> None:
+    znodes.put(f"{ROOT}/922/3372/0368/5477/L5807", b"junk")
+
+    assert list(store.ledger_ids()) == [2**63 - 1]
+
+
+def test_odd_names_among_the_counters_of_ids_are_no_counters(
+    znodes: ZNodes, store: ZooKeeperStore
+) -> None:
+    for name in ("abcd12", "HOB-", "HOB-x", "HOB-12", "HOB-9999999999", "HOB-0000000003"):
+        znodes.put(f"{paths.long_ids(ROOT)}/{name}", b"")
+    znodes.put(paths.short_ids(ROOT), b"junk")
+
+    assert store.generate_ledger_id() == 3 << 32
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"a b", b"x" * 200])
+def test_an_instance_id_that_is_none_stops_only_who_needs_it(
+    znodes: ZNodes, store: ZooKeeperStore, data: bytes
+) -> None:
+    znodes.put(paths.instance_id(ROOT), data)
+
+    store.require_cluster()
+    assert [r.bookie_id for r in store.registrations()] == [GOOD]
+    with pytest.raises(MetadataFormatError, match="INSTANCEID holds no name of a cluster"):
+        store.instance_id()
+
+
+def test_a_layout_that_nobody_knows_stops_everything_as_ledgers_may_be_elsewhere(
+    znodes: ZNodes, store: ZooKeeperStore
+) -> None:
+    znodes.put(paths.layout(ROOT), b"\xff")
+
+    with pytest.raises(MetadataFormatError, match="LAYOUT says"):
+        opened().require_cluster()
