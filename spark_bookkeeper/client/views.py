@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
@@ -149,6 +149,7 @@ class LedgerInfo:
 
     def fragments_arrow(self) -> pa.Table:
         """Its fragments, with the bookies of each that are not alive now."""
+        self._check_here()
         alive = self._context.bookies.registrations().keys()
         found = self._context.store.read_ledger(LedgerId(self.ledger_id)).value
         rows = list(_fragment_rows(self.ledger_id, found, alive))
@@ -160,6 +161,7 @@ class LedgerInfo:
 
     def slots_arrow(self) -> pa.Table:
         """Every slot on every bookie that any fragment names and that can be read."""
+        self._check_here()
         ledger, found = self._context.ledger(LedgerId(self.ledger_id))
         rows = [
             row
@@ -167,6 +169,15 @@ class LedgerInfo:
             for row in _slot_rows(self._context, ledger, bookie)
         ]
         return pa.Table.from_pylist(rows, schema=SLOTS)
+
+    def __reduce__(self) -> NoReturn:
+        self._context.refuse_pickling(f"look at ledger {self.ledger_id}", self._looking())
+
+    def _check_here(self) -> None:
+        self._context.check_here(f"look at ledger {self.ledger_id}", self._looking())
+
+    def _looking(self) -> str:
+        return f".ledger({self.ledger_id})"
 
     def _repr_html_(self) -> str:
         names = ("ledger_id", "state", "last_entry_id", "length_bytes")
