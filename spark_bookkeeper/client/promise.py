@@ -39,7 +39,8 @@ class Promises:
         """Why none of the others will be; every caller gets it as one of its own."""
         self.was_told = False
         """Whether some caller has looked at the error."""
-        self.process = process.here
+        self.process = self.locks_in = process.here
+        """The process that keeps them, and the one that ``condition`` is of."""
         self._watched: list[tuple[int, int, Promise]] = []
         """A heap by entry id; the number behind it says who was watched first."""
         self._watches = 0
@@ -149,10 +150,12 @@ class Promise(Future[int]):
         return RUNNING
 
     def _get_condition(self) -> ThreadCondition:
-        if self._promises.process is not process.here and self.done():
-            # Nothing changes any more, and the parent's may have been taken when it forked.
-            return ThreadCondition(is_reentrant=True)
-        return self._promises.condition
+        promises = self._promises
+        if promises.locks_in is not process.here and self.done():
+            # The parent's may have been taken when it forked, by a thread that stayed there.
+            promises.condition = ThreadCondition(is_reentrant=True)
+            promises.locks_in = process.here
+        return promises.condition
 
     def _get_exception(self) -> BookKeeperError | None:
         error = self._promises.error
