@@ -99,15 +99,15 @@ class LedgerWriter:
     def __reduce__(self) -> NoReturn:
         self._context.refuse_pickling(
             f"writer of ledger {self.ledger_id}",
-            ".create_ledger(), for a ledger has one writer; or append a DataFrame in this process, "
-            "whose rows its tasks write",
+            ".create_ledger(), a ledger of its own, since each has one writer. Or append a "
+            "DataFrame where the writer is: its rows are written by tasks",
         )
 
     def _check_here(self) -> None:
         if self._process is not process.here:
             self._context.check_here(
                 f"writer of ledger {self.ledger_id}",
-                ".create_ledger(), for a ledger has one writer",
+                ".create_ledger(), a ledger of its own, since each has one writer",
             )
 
     def append(self, data: Any, expected_entry_id: int | None = None) -> EntryId:
