@@ -37,14 +37,10 @@ so all of them survive pickling with their attributes.
 
 from __future__ import annotations
 
-import logging
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from typing_extensions import Self
-
-_LOG = logging.getLogger(__name__)
 
 
 class BookKeeperError(Exception):
@@ -76,19 +72,6 @@ class BookKeeperError(Exception):
     def for_worker(self) -> str:
         """The text for another process: the condition in brackets first, as Spark does."""
         return f"[{self.condition}] {self.message}"
-
-
-def add_note(error: BaseException, note: str) -> None:
-    """Have a traceback end with a sentence of ours, and leave the error what it is.
-
-    For errors of others that callers know and catch. Before Python 3.11, whose tracebacks show
-    such notes, it is logged.
-    """
-    notes: list[str] = error.__dict__.setdefault("__notes__", [])
-    if note not in notes:
-        notes.append(note)
-        if sys.version_info < (3, 11):
-            _LOG.warning("%s", note)
 
 
 def _rebuild(cls: type[BookKeeperError], message: str, facts: dict[str, Any]) -> BookKeeperError:

@@ -18,7 +18,7 @@ append next to nothing; asking for the process's number is a system call."""
 
 
 def _renew() -> None:
-    global here  # noqa: PLW0603  (one process is one value)
+    global here
     here = object()
 
 

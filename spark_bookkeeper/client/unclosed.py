@@ -72,7 +72,7 @@ def _begin(runtime: Runtime) -> None:
     At the end the last is called first. Clients of ZooKeeper and clusters of this process, which
     go then too, were begun before the writers that need them.
     """
-    global _dropped, _runtime  # noqa: PLW0603  (one process has one end)
+    global _dropped, _runtime
     atexit.unregister(_end)
     atexit.register(_end)
     if _dropped is None:
@@ -132,7 +132,7 @@ def _end() -> None:
 
 def _forget() -> None:
     """A forked child: all of it is the parent's, and so is the thread."""
-    global _dropped, _runtime  # noqa: PLW0603  (as above)
+    global _dropped, _runtime
     _dropped = _runtime = None
     _left.clear()
 

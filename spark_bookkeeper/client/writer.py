@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
@@ -17,10 +19,12 @@ from spark_bookkeeper.client.columns import check_schema, schema_mismatch
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError, add_note
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
+
+_LOG = logging.getLogger(__name__)
 
 _BYTES = (bytes, bytearray, memoryview)
 
@@ -271,7 +275,7 @@ class LedgerWriter:
             try:
                 written = run(plan)
             except BaseException as error:
-                add_note(
+                _add_note(
                     error,
                     f"Nothing of it was appended to ledger {self.ledger_id}; its writer goes on.",
                 )
@@ -281,3 +285,14 @@ class LedgerWriter:
             self._adds.cancel_bulk(bulk)
             raise
         return EntryId(self._context.runtime.wait(future))
+
+
+def _add_note(error: BaseException, note: str) -> None:
+    """Have the traceback end with a sentence of ours, and leave the error what it is.
+
+    It is an error that callers know and catch, Spark's for example; one of ours around it would
+    be missed by them. Before Python 3.11, whose tracebacks show notes, it is logged instead.
+    """
+    error.__dict__.setdefault("__notes__", []).append(note)
+    if sys.version_info < (3, 11):
+        _LOG.warning("%s", note)

@@ -90,8 +90,8 @@ class SparkFrames(SparkDoor):
     def schema(self, frame: Any) -> pa.Schema:
         if is_stopped(frame.sparkSession):
             raise InvalidArgumentError(
-                "the Spark session of the DataFrame was stopped, and its rows went with it; nothing "
-                "was appended. Make the DataFrame again in a session that runs"
+                "the Spark session of the DataFrame was stopped, and its rows went with it; "
+                "nothing was appended. Make the DataFrame again in a session that runs"
             )
         if frame.isStreaming:
             raise InvalidArgumentError(

@@ -132,6 +132,8 @@ def look(writer: LedgerWriter, ground: Ground) -> views.LedgerInfo:
     return views.LedgerInfo.of(writer.ledger_id, writer.metadata, ground.context, lambda t: t)
 
 
+DUMPS: list[Callable[[Any], Any]] = [pickle.dumps, cloudpickle.dumps, copy.copy]
+
 UNPICKLED: dict[str, Callable[[Ground], Any]] = {
     "writer of ledger 0": lambda ground: ledgers.create_ledger(ground.context, Q322),
     "reader of ledger 0": lambda ground: ledgers.open_ledger_no_recovery(
@@ -144,7 +146,7 @@ UNPICKLED: dict[str, Callable[[Ground], Any]] = {
 
 
 @pytest.mark.parametrize("what", UNPICKLED)
-@pytest.mark.parametrize("dumps", [pickle.dumps, cloudpickle.dumps, copy.copy])
+@pytest.mark.parametrize("dumps", DUMPS)
 def test_what_cannot_travel_says_so_and_what_to_write(
     ground: Ground, what: str, dumps: Callable[[Any], Any]
 ) -> None:
@@ -161,7 +163,7 @@ def test_in_a_closure_it_says_so_too(ground: Ground) -> None:
         writer.append(value)
 
     with pytest.raises(InvalidArgumentError, match=r"spark_bookkeeper\.connect\("):
-        cloudpickle.dumps(write)
+        DUMPS[1](write)
 
 
 def test_values_travel(ground: Ground) -> None:

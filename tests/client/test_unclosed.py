@@ -153,13 +153,13 @@ def test_a_thousand_dropped_writers_leave_neither_threads_nor_memory(
     ground: Ground, unsynced: None
 ) -> None:
     kept: list[weakref.ref[Adds]] = []
-    with pytest.warns(ResourceWarning, match=DROPPED):
-        for _ in range(1_000):
-            writer = create(ground)
-            writer.append(b"x")
-            kept.append(weakref.ref(writer._adds))
+    for _ in range(1_000):
+        writer = create(ground)
+        writer.append(b"x")
+        kept.append(weakref.ref(writer._adds))
+        with pytest.warns(ResourceWarning, match=DROPPED):
             del writer
-            ground.until(lambda: threads() < 100)
+        ground.until(lambda: threads() < 100)
     ground.until(all_gone)
     gc.collect()
     ground.until(lambda: not any(ref() is not None for ref in kept))
@@ -178,10 +178,10 @@ def test_a_writer_in_a_cycle_may_be_collected_with_any_lock_held(ground: Ground)
     lock = holder.writer._adds._changed
     ref = weakref.ref(holder.writer)
     future.result(60)
+    del holder
     with pytest.warns(ResourceWarning, match=DROPPED), lock:
-        del holder
         gc.collect()
-        assert ref() is None
+    assert ref() is None
     ground.until(all_gone)
 
 
