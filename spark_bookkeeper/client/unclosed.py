@@ -60,10 +60,11 @@ def look_after(runtime: Runtime, owner: object, work: Work) -> Callable[[], None
 _left: set[Work] = set()
 """Work that was not ended."""
 
-_dropped: SimpleQueue[Work] | None = None
-"""Work whose owner is gone, for the thread that winds it up; ``None`` before there is one."""
+_dropped: SimpleQueue[Work] = SimpleQueue()
+"""Work whose owner is gone, for the thread that winds it up."""
 
 _runtime: Runtime | None = None
+"""That of the first writer; ``None`` before there is one, and so no thread."""
 
 
 def _begin(runtime: Runtime) -> None:
@@ -72,28 +73,26 @@ def _begin(runtime: Runtime) -> None:
     At the end the last is called first. Clients of ZooKeeper and clusters of this process, which
     go then too, were begun before the writers that need them.
     """
-    global _dropped, _runtime
+    global _runtime
     atexit.unregister(_end)
     atexit.register(_end)
-    if _dropped is None:
-        _dropped, _runtime = SimpleQueue(), runtime
+    if _runtime is None:
+        _runtime = runtime
         runtime.spawn("dropped-writers", _wind_up)
 
 
 def _drop(work: Work) -> None:
     """The finalizer of an owner."""
-    queue = _dropped
-    if queue is None:
-        return  # a forked child: it is the parent's
-    queue.put(work)  # first: a warning may be turned into an error
+    if work not in _left:
+        return  # its parent's, in a forked child
+    _dropped.put(work)  # first: a warning may be turned into an error
     account = work.account()
     if account is not None:
-        warnings.warn(f"a writer was dropped without close(). {account}", ResourceWarning, 2)
+        warnings.warn(f"a writer was dropped without close(). {account}", ResourceWarning, 3)
 
 
 def _wind_up() -> None:
     queue = _dropped
-    assert queue is not None
     while True:
         _wind_up_one(queue.get())
 
@@ -133,7 +132,7 @@ def _end() -> None:
 def _forget() -> None:
     """A forked child: all of it is the parent's, and so is the thread."""
     global _dropped, _runtime
-    _dropped = _runtime = None
+    _dropped, _runtime = SimpleQueue(), None
     _left.clear()
 
 

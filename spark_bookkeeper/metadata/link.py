@@ -181,6 +181,7 @@ class Link:
         Without the bound a request that the server drops for its size would be repeated for ever.
 
         Raises:
+            InvalidArgumentError: a forked child of the process that began the session asks.
             MetadataUnavailableError: no answer came in time.
             MetadataError: ZooKeeper refused for another reason, for example its access rules.
         """
