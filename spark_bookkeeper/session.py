@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import pyarrow as pa
 from typing_extensions import Self
 
-from spark_bookkeeper.client import ledgers, views
+from spark_bookkeeper.client import ledgers, process, views
 from spark_bookkeeper.client.bulk import Frames
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
@@ -60,11 +60,17 @@ class BookKeeper:
         self.cluster = cluster
         """The embedded cluster of ``local``; ``None`` after ``connect``."""
         self._door = spark
+        self._process = process.here
         self._context: ClientContext | None = connection.open()
 
     @property
     def context(self) -> ClientContext:
-        """The parts that do the work. Raises ``InvalidArgumentError`` after ``close``."""
+        """The parts that do the work.
+
+        Raises ``InvalidArgumentError`` after ``close``, and in a forked child of the process that
+        made it.
+        """
+        self._check_here()
         if self._context is None:
             raise InvalidArgumentError("this BookKeeper was closed; connect() again")
         return self._context
@@ -77,6 +83,7 @@ class BookKeeper:
     @property
     def spark(self) -> Any:
         """The Spark session that DataFrames and jobs use; started when there is none."""
+        self._check_here()
         return self._door.session
 
     def __repr__(self) -> str:
@@ -88,13 +95,27 @@ class BookKeeper:
         return fields_table(rows)
 
     def close(self) -> None:
-        """End the connection, and the embedded cluster if there is one."""
+        """End the connection, and the embedded cluster if there is one.
+
+        In a forked child there is nothing to end: both are the parent's.
+        """
+        if self._process is not process.here:
+            return
         context, self._context = self._context, None
         if context is not None:
             context.bookies.close()
             context.store.close()
         if self.cluster is not None:
             self.cluster.close()
+
+    def __reduce__(self) -> NoReturn:
+        process.refuse_pickling("BookKeeper", self._connecting())
+
+    def _check_here(self) -> None:
+        process.check_here(self._process, "BookKeeper", self._connecting())
+
+    def _connecting(self) -> str:
+        return f"spark_bookkeeper.connect({self.metadata_uri!r})"
 
     def __enter__(self) -> Self:
         return self

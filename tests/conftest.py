@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from spark_bookkeeper.client import unclosed
+from spark_bookkeeper.errors import BookKeeperError
 
 # A shared machine can stall any example for seconds, so no example has a deadline; on CI the
 # examples are derived from the test itself, so that a run can be repeated.
@@ -32,3 +39,24 @@ os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ["COLUMNS"] = "80"
 for name in ("FORCE_COLOR", "SPARK_BOOKKEEPER_METADATA_URI"):
     os.environ.pop(name, None)
+
+
+@pytest.fixture(autouse=True)
+def left_writers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Writers that a test leaves as a process leaves them that dies: none is closed, none warns.
+
+    They are kept, and abandoned after the test. What becomes of dropped ones is tested in
+    ``client/test_unclosed.py``, which has another fixture of this name.
+    """
+    kept: list[Any] = []
+
+    def keep(runtime: Any, owner: object, work: unclosed.Work) -> Callable[[], None]:
+        kept.append(owner)
+        return lambda: None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(unclosed, "look_after", keep)
+        yield
+    for writer in kept:
+        with suppress(BookKeeperError):
+            writer.abandon()

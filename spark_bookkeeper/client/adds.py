@@ -7,7 +7,7 @@ whose commands are carried out here: acknowledge, change the ensemble, give up.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,6 +30,7 @@ from spark_bookkeeper.errors import (
     LedgerClosedError,
     LedgerError,
     LedgerFencedError,
+    NoSuchLedgerError,
 )
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import update_ledger
@@ -99,6 +100,10 @@ class Adds:
         self._is_started = False
         self._is_closing = False
         self._is_ended = False
+        self._is_closed = False
+        self._is_abandoned = False
+        self._ended: Callable[[], None] | None = None
+        """Called at the end, when nobody waits for it: the writer was dropped."""
         self._bulk: object | None = None
         """The bulk append that runs; the others wait for it."""
         self._delivery = Delivery(self._changed, self._runtime)
@@ -106,6 +111,8 @@ class Adds:
         self._lanes = Lanes(context, self._changed, self._pending, self._delivery, self)
         self._left: dict[BookieId, str] = {}
         self._error: BookKeeperError | None = None
+        self._was_told = False
+        """Whether the error was raised to some caller."""
         self._acks: deque[SlotAck] = deque(maxlen=ACKS_KEPT)
 
     # Pushing
@@ -176,7 +183,7 @@ class Adds:
             self._bulk = None
             self._changed.notify_all()
             if self._error is not None:
-                raise self._error.again()
+                raise self._told(self._error)
             block, sizes = place(plan, results, self._pending.length)
             self._pending.push_block(block, sizes)
             self._lanes.wake()
@@ -208,11 +215,11 @@ class Adds:
                 break  # what is held may be held up by this very thread
             self._changed.wait()
         if self._error is not None:
-            raise self._error.again()
+            raise self._told(self._error)
         if self._is_closing:
             raise LedgerClosedError(
-                f"the writer of ledger {self.ledger.ledger_id} is closed; create another ledger to "
-                "go on",
+                f"the writer of ledger {self.ledger.ledger_id} is {self.state}; create another "
+                "ledger to go on",
                 ledger_id=self.ledger.ledger_id,
                 last_entry_id=self.machine.last_add_confirmed,
             )
@@ -250,7 +257,7 @@ class Adds:
                 self._changed.wait()
             if self.machine.last_add_confirmed < target:
                 assert self._error is not None
-                raise self._error.again()
+                raise self._told(self._error)
             return self.machine.last_add_confirmed
 
     def acks(self) -> tuple[list[SlotAck], EntryId, EntryId]:
@@ -272,10 +279,23 @@ class Adds:
             ):
                 self._changed.wait()
             self._end()
-            return None if self._error is None else self._error.again()
+            return None if self._error is None else self._told(self._error)
 
     def close(self) -> None:
-        """Fix the end of the ledger at the LAC, by CAS while OPEN; see ``LedgerWriter.close``."""
+        """Fix the end of the ledger at the LAC, by CAS while OPEN; see ``LedgerWriter.close``.
+
+        An error that says what became of the ledger is that of every later call, too.
+        """
+        try:
+            self._close()
+        except LedgerError as error:
+            with self._changed:
+                self._error = self._error or error
+                self._was_told = True
+            raise
+        self._is_closed = True
+
+    def _close(self) -> None:
         confirmed, length = self.machine.last_add_confirmed, self.confirmed_length
 
         def closed(old: LedgerMetadata) -> LedgerMetadata | None:
@@ -290,7 +310,7 @@ class Adds:
     def abandon(self) -> None:
         """Stop at once, without closing."""
         with self._changed:
-            self._is_closing = True
+            self._is_closing = self._is_abandoned = True
             self._fail(
                 AppendFailedError(
                     f"the writer of ledger {self.ledger.ledger_id} was abandoned; pending entries "
@@ -301,10 +321,84 @@ class Adds:
             self._end()
         self._delivery.deliver()
 
+    @property
+    def state(self) -> str:
+        """What has become of the writer, in a word or two for people."""
+        if isinstance(self._error, LedgerFencedError):
+            return "fenced"
+        if isinstance(self._error, LedgerClosedError):
+            return "closed by another client"
+        if isinstance(self._error, NoSuchLedgerError):
+            return "deleted"
+        if self._is_abandoned:
+            return "abandoned"
+        if self._is_closed:
+            return "closed"
+        if self._error is not None:
+            return "failed"
+        return "closing" if self._is_closing else "writing"
+
+    def _told(self, error: BookKeeperError) -> BookKeeperError:
+        """The error for one more caller, who knows of it from now on."""
+        self._was_told = True
+        return error.again()
+
     def _end(self) -> None:
         self._is_ended = True
         self._lanes.end()
         self._changed.notify_all()
+
+    # Going on without its writer (``unclosed.py``)
+
+    def is_pending(self) -> bool:
+        if self._error is None:
+            return self._has_pending()
+        return self._has_pending() and not (self._was_told or self._promises.was_told)
+
+    def account(self) -> str | None:
+        error = self._error
+        if error is not None and not self.is_pending():
+            return None  # what became of it was raised to somebody
+        confirmed, pushed = self.machine.last_add_confirmed, self._pending.last
+        if pushed < 0:
+            certain = "nothing was appended"
+        elif confirmed < 0:
+            certain = "no entry is acknowledged"
+        else:
+            certain = f"entries 0 to {confirmed} are acknowledged"
+        why = "" if error is None else f" ({error.message})"
+        doubt = f", {confirmed + 1} to {pushed} may or may not be written{why}"
+        return (
+            f"Ledger {self.ledger.ledger_id}: last add confirmed {confirmed}; {certain}"
+            + (doubt if confirmed < pushed else "")
+            + ". It stays open until somebody recovers it: open_ledger or recover_ledgers closes it"
+        )
+
+    def settle(self, seconds: float) -> None:
+        until = self._runtime.now() + seconds
+        with self._changed:
+            self._lanes.wake_missed()
+            while self._error is None and self._has_pending():
+                left = until - self._runtime.now()
+                if left <= 0:
+                    return
+                self._changed.wait(left)
+
+    def wind_up(self, ended: Callable[[], None]) -> None:
+        with self._changed:
+            self._is_closing = True
+            self._ended = ended
+            self._lanes.wake_missed()
+            self._end_if_dropped()
+
+    def _end_if_dropped(self) -> None:
+        """A dropped writer ends as soon as what was appended is on its whole write set."""
+        if self._ended is None or self._is_ended:
+            return
+        if self._error is None and (self._has_pending() or self._lanes.is_any_behind):
+            return
+        self._end()
+        self._ended()
 
     def _has_pending(self) -> bool:
         return self.machine.last_add_confirmed < self._pending.last
@@ -339,6 +433,8 @@ class Adds:
         self._acks.append(ack)
         self._carry_out(self.machine.step(Stored(lane.position, lane.bookie, group.last)))
         self._lanes.forget(self.machine.last_add_confirmed)
+        if self._ended is not None:
+            self._end_if_dropped()
 
     def failed(self, lane: Lane, error: BookKeeperError) -> None:
         """A bookie met a fence, or is lost."""
@@ -356,6 +452,7 @@ class Adds:
         self._left[lane.bookie] = f"lost to this writer: {cause}"
         self._lanes.drop(lane)
         if self._is_closing and not self._has_pending():
+            self._end_if_dropped()
             return  # everything is acknowledged; re-replication will fill what is missing
         self._carry_out(self.machine.step(BookieFailed(lane.position, lane.bookie)))
 
@@ -390,6 +487,7 @@ class Adds:
         self._delivery.fail(self._error)
         self._lanes.end()
         self._changed.notify_all()
+        self._end_if_dropped()
 
     # Ensemble change
 
@@ -434,6 +532,7 @@ class Adds:
                     self._carry_out(self.machine.step(EnsembleChanged(ensemble)))
                 self._lanes.forget(self.machine.last_add_confirmed)
                 self._changed.notify_all()
+                self._end_if_dropped()
         self._delivery.deliver()
 
     def _adopt(self, versioned: Versioned[LedgerMetadata]) -> None:

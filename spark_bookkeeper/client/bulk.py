@@ -93,7 +93,11 @@ class Frames(Protocol):
         """Whether this is a Spark DataFrame (classic or Connect)."""
 
     def schema(self, frame: Any) -> pa.Schema:
-        """Its schema as Arrow types."""
+        """Its schema as Arrow types.
+
+        Raises ``InvalidArgumentError`` for one whose rows nobody can take: a stream, or one of a
+        session that was stopped.
+        """
 
     def arrow_schema(self, schema: Any) -> pa.Schema:
         """A Spark or Arrow schema as an Arrow schema. Raises ``InvalidArgumentError``."""

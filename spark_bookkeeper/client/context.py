@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NoReturn
 
+from spark_bookkeeper.client import process
 from spark_bookkeeper.client.bookies import Bookies
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.runtime import Runtime
@@ -22,6 +24,32 @@ class ClientContext:
     bookies: Bookies
     runtime: Runtime
     config: ClientConfig
+    metadata_uri: str | None = None
+    """What ``connect`` is given for this cluster; ``None`` where nobody connects."""
+    process: object = field(default_factory=lambda: process.here, repr=False, compare=False)
+    """The process that made it (``process.here``)."""
+
+    def check_here(self, what: str, how: str = "") -> None:
+        """Raises ``InvalidArgumentError`` in a forked child of the process that made it.
+
+        Args:
+            what: the object that is used, as a person calls it.
+            how: what to call there to have such an object: ``.open_ledger(7)``.
+        """
+        if self.process is not process.here:
+            process.check_here(self.process, what, self.connecting(how))
+
+    def refuse_pickling(self, what: str, how: str = "") -> NoReturn:
+        """Raises ``InvalidArgumentError``: an object with this context is to be pickled."""
+        process.refuse_pickling(what, self.connecting(how))
+
+    def connecting(self, how: str = "") -> str:
+        """What to write in another process."""
+        uri = "..." if self.metadata_uri is None else repr(self.metadata_uri)
+        return f"spark_bookkeeper.connect({uri}){how}"
+
+    def __reduce__(self) -> NoReturn:
+        self.refuse_pickling("connection to a cluster")
 
     def ledger(
         self, ledger_id: LedgerId, nonce: bytes | None = None

@@ -17,8 +17,11 @@ from spark_bookkeeper.errors import InvalidArgumentError
 
 
 def is_pandas(data: Any) -> bool:
-    """Whether this is a pandas DataFrame, without importing pandas to ask."""
-    return all(hasattr(data, name) for name in ("iloc", "columns", "dtypes"))
+    """Whether this is a pandas DataFrame, without importing pandas to ask.
+
+    Its class is asked: a Spark column says that it has whatever it is asked for.
+    """
+    return all(hasattr(type(data), name) for name in ("iloc", "columns", "dtypes"))
 
 
 def pandas_table(frame: Any, schema: pa.Schema) -> pa.Table:

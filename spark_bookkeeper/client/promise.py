@@ -15,10 +15,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, RUNNING
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, NoReturn
 
 from typing_extensions import override
 
+from spark_bookkeeper.client import process
 from spark_bookkeeper.client.runtime import ThreadCondition
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import NO_ENTRY
@@ -36,6 +37,10 @@ class Promises:
         """Every promise up to this entry is kept."""
         self.error: BookKeeperError | None = None
         """Why none of the others will be; every caller gets it as one of its own."""
+        self.was_told = False
+        """Whether some caller has looked at the error."""
+        self.process = self.locks_in = process.here
+        """The process that keeps them, and the one that ``condition`` is of."""
         self._watched: list[tuple[int, int, Promise]] = []
         """A heap by entry id; the number behind it says who was watched first."""
         self._watches = 0
@@ -122,6 +127,10 @@ class Promise(Future[int]):
             else:
                 waiter.add_exception(self)
 
+    @override
+    def __reduce__(self) -> NoReturn:
+        process.refuse_pickling("future", "append there, or send what result() gives")
+
     def _await(self, timeout: float | None) -> None:
         """Others share the condition, so being woken does not mean that this one is resolved."""
         if not self.done():
@@ -131,16 +140,32 @@ class Promise(Future[int]):
     def _get_state(self) -> str:
         is_broken = self._promises.error is not None  # looked at first: ``keep`` sets it last
         is_kept = self.entry_id <= self._promises.kept_through
-        return FINISHED if is_kept or is_broken else RUNNING
+        if is_kept or is_broken:
+            return FINISHED
+        process.check_here(
+            self._promises.process,
+            f"future of entry {self.entry_id}",
+            "open its ledger and read what is there",
+        )
+        return RUNNING
+
+    def _get_condition(self) -> ThreadCondition:
+        promises = self._promises
+        if promises.locks_in is not process.here and self.done():
+            # The parent's may have been taken when it forked, by a thread that stayed there.
+            promises.condition = ThreadCondition(is_reentrant=True)
+            promises.locks_in = process.here
+        return promises.condition
 
     def _get_exception(self) -> BookKeeperError | None:
         error = self._promises.error
         if error is None or self.entry_id <= self._promises.kept_through:
             return None
+        self._promises.was_told = True
         return error.again()  # not kept: its traceback would hold this promise, and so itself
 
     # typeshed and mypy know these as plain attributes of a future.
-    _condition: threading.Condition = property(lambda self: self._promises.condition)  # type: ignore[assignment]
+    _condition: threading.Condition = property(_get_condition)  # type: ignore[assignment]
     _state: str = property(_get_state)  # type: ignore[assignment]
     _exception: BaseException | None = property(_get_exception)  # type: ignore[assignment]
     _result: int | None = property(lambda self: self.entry_id)  # type: ignore[assignment]

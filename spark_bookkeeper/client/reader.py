@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from typing_extensions import Self
 
 from spark_bookkeeper.bookie.entry import StoredEntry
+from spark_bookkeeper.client import process
 from spark_bookkeeper.client.bulk import Frames
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.fetch import Fetcher, checked_range
@@ -145,6 +146,13 @@ class LedgerReader:
         fields = {name: getattr(self, name) for name in names}
         return fields_table({"reader": self.metadata.state.name, **fields})
 
+    def __reduce__(self) -> NoReturn:
+        self._context.refuse_pickling(f"reader of ledger {self.ledger_id}", self._opening())
+
+    def _opening(self) -> str:
+        how = "open_ledger" if self.is_closed else "open_ledger_no_recovery"
+        return f".{how}({self.ledger_id})"
+
     def refresh(self) -> EntryId:
         """Look again at a ledger that was not closed; returns the new last add confirmed.
 
@@ -171,6 +179,7 @@ class LedgerReader:
         start, end = self.check_range(first, last)
         for stored in Fetcher(self._context, self._ledger).fetch(start, end):
             yield self._entry(stored)
+            self._check_here()
 
     def read_arrow(self, first: int = 0, last: int | None = None) -> pa.Table:
         """The rows of the entries ``first .. last`` as one table, in order; see ``entries``."""
@@ -233,7 +242,12 @@ class LedgerReader:
         self._check_in_use()
         return checked_range(self.metadata, self.ledger_id, first, last, self._confirmed)
 
+    def _check_here(self) -> None:
+        if self._context.process is not process.here:
+            self._context.check_here(f"reader of ledger {self.ledger_id}", self._opening())
+
     def _check_in_use(self) -> None:
+        self._check_here()
         if self._is_done:
             raise InvalidArgumentError(
                 f"this reader of ledger {self.ledger_id} was closed; open the ledger again to read "

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -45,13 +45,35 @@ def to_table(data: Any, schema: pa.Schema) -> pa.Table:
     if not isinstance(data, pa.Table):
         raise InvalidArgumentError(
             "append takes bytes, a Spark DataFrame, a pyarrow Table or RecordBatch or a pandas "
-            f"DataFrame, not {type(data).__module__}.{type(data).__qualname__}"
+            f"DataFrame, not {type(data).__module__}.{type(data).__qualname__}; nothing was "
+            f"appended{_instead(data)}"
         )
     check_schema(data.schema, schema)
     try:
         return data.cast(schema)
     except (pa.ArrowException, ValueError) as error:
         raise InvalidArgumentError(schema_mismatch(describe(data.schema), schema, error)) from error
+
+
+_INSTEAD: Final[Mapping[str, str]] = {
+    "pyspark.Column": "a column is an expression, without rows: append df.select(column)",
+    "pyspark.RDD": "make a DataFrame of it: spark.createDataFrame(rdd, schema)",
+    "pyspark.GroupedData": "aggregate it first, for example with .count()",
+    "pandas.Series": "make a DataFrame of it: series.to_frame(name)",
+    "numpy.ndarray": "make a table of it: pa.table([array], schema=writer.schema)",
+    "builtins.str": "encode it: text.encode()",
+    "builtins.dict": "make a table of it: pa.Table.from_pylist([row], schema=writer.schema)",
+    "builtins.list": "make a table of rows: pa.Table.from_pylist(rows, schema=writer.schema); "
+    "append several payloads one by one",
+}
+"""What to write for what people try, by the top package and the name of its class."""
+
+
+def _instead(data: object) -> str:
+    """By name: none of these libraries is imported to ask."""
+    kinds = (f"{cls.__module__.partition('.')[0]}.{cls.__name__}" for cls in type(data).__mro__)
+    found = next((_INSTEAD[kind] for kind in kinds if kind in _INSTEAD), None)
+    return "" if found is None else f". Instead: {found}"
 
 
 def entry_batches(table: pa.Table, target_bytes: int) -> list[pa.RecordBatch]:

@@ -18,6 +18,8 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol, TypeVar
 
+from spark_bookkeeper.client import unclosed
+
 T = TypeVar("T")
 
 
@@ -68,6 +70,13 @@ class Runtime(Protocol):
 
     def wait(self, future: Future[T], timeout: float | None = None) -> T:
         """The result of a future, waiting for it; ``TimeoutError`` after ``timeout`` seconds."""
+
+    def look_after(self, owner: object, work: unclosed.Work) -> Callable[[], None]:
+        """Wind work up when its owner is dropped, or the process ends; see ``unclosed.py``.
+
+        Returns:
+            what the owner calls when it ended the work itself.
+        """
 
     def map(self, function: Callable[[Any], T], items: list[Any], width: int = 16) -> list[T]:
         """``[function(item) for item in items]``, up to ``width`` at once; raises the first error
@@ -139,6 +148,9 @@ class ThreadRuntime:
 
     def wait(self, future: Future[T], timeout: float | None = None) -> T:
         return future.result(timeout)
+
+    def look_after(self, owner: object, work: unclosed.Work) -> Callable[[], None]:
+        return unclosed.look_after(self, owner, work)
 
     def map(self, function: Callable[[Any], T], items: list[Any], width: int = 16) -> list[T]:
         return parallel_map(self, function, items, min(width, self._map_width or width))

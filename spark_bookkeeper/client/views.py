@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
@@ -153,6 +153,7 @@ class LedgerInfo:
 
     def fragments_arrow(self) -> pa.Table:
         """Its fragments, with the bookies of each that are not alive now."""
+        self._check_here()
         alive = self._context.bookies.registrations().keys()
         nonce = self.custom_metadata.get(NONCE)
         found = read_again(self._context.store, LedgerId(self.ledger_id), nonce)
@@ -165,6 +166,7 @@ class LedgerInfo:
 
     def slots_arrow(self) -> pa.Table:
         """Every slot on every bookie that any fragment names and that can be read."""
+        self._check_here()
         nonce = self.custom_metadata.get(NONCE)
         ledger, found = self._context.ledger(LedgerId(self.ledger_id), nonce)
         rows = [
@@ -173,6 +175,15 @@ class LedgerInfo:
             for row in _slot_rows(self._context, ledger, bookie)
         ]
         return pa.Table.from_pylist(rows, schema=SLOTS)
+
+    def __reduce__(self) -> NoReturn:
+        self._context.refuse_pickling(f"look at ledger {self.ledger_id}", self._looking())
+
+    def _check_here(self) -> None:
+        self._context.check_here(f"look at ledger {self.ledger_id}", self._looking())
+
+    def _looking(self) -> str:
+        return f".ledger({self.ledger_id})"
 
     def _repr_html_(self) -> str:
         names = ("ledger_id", "state", "last_entry_id", "length_bytes")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from typing_extensions import Self
 
-from spark_bookkeeper.client import rows
+from spark_bookkeeper.client import process, rows
 from spark_bookkeeper.client.adds import Adds
 from spark_bookkeeper.client.bulk import BulkPlan, Frames, TaskResult, write_local
 from spark_bookkeeper.client.columns import check_schema, schema_mismatch
@@ -22,6 +24,8 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
+_LOG = logging.getLogger(__name__)
+
 _BYTES = (bytes, bytearray, memoryview)
 
 
@@ -29,7 +33,12 @@ class LedgerWriter:
     """Appends to one ledger, in order, until it is closed.
 
     A context manager: a normal exit closes the ledger, an exceptional one leaves it to recovery.
-    Safe to use from several threads; entry ids are given in the order of the calls.
+    Safe to use from several threads; entry ids are given in the order of the calls. It belongs to
+    the process that made it, and says so in a forked child and to whoever pickles it.
+
+    One that is dropped without ``close`` warns (``ResourceWarning``), and ends when what was
+    appended is stored. A process that ends without it waits ``unclosed.EXIT_SECONDS`` for what is
+    on its way, and says on standard error what is certain. In both cases the ledger stays open.
     """
 
     def __init__(
@@ -43,7 +52,9 @@ class LedgerWriter:
         self._adds = Adds(context, ledger, versioned)
         self._frames = frames
         self._takes_bytes = ledger.encoding.has_payload
-        self._is_closed = False
+        self._process = context.process
+        self._is_done = False
+        self._looked_after = context.runtime.look_after(self, self._adds)
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -87,7 +98,21 @@ class LedgerWriter:
         return fields_table({"writer": self._state(), **fields})
 
     def _state(self) -> str:
-        return "closed" if self._is_closed else self._adds.machine.status.name.lower()
+        return self._adds.state if self._process is process.here else "of another process"
+
+    def __reduce__(self) -> NoReturn:
+        self._context.refuse_pickling(
+            f"writer of ledger {self.ledger_id}",
+            ".create_ledger(), a ledger of its own, since each has one writer. Or append a "
+            "DataFrame where the writer is: its rows are written by tasks",
+        )
+
+    def _check_here(self) -> None:
+        if self._process is not process.here:
+            self._context.check_here(
+                f"writer of ledger {self.ledger_id}",
+                ".create_ledger(), a ledger of its own, since each has one writer",
+            )
 
     def append(self, data: Any, expected_entry_id: int | None = None) -> EntryId:
         """Append and wait until it is acknowledged; returns the id of its last entry.
@@ -102,7 +127,11 @@ class LedgerWriter:
                 is next. Nothing was sent.
             LedgerFencedError, AppendFailedError: the entries may or may not be written.
             LedgerClosedError: the writer is closed.
+
+        What Spark raises for a DataFrame (a function of yours that fails, a job that is cancelled)
+        is raised as it is, with a note that nothing was appended and that the writer goes on.
         """
+        self._check_here()
         self._adds.check_may_wait("append()")
         if self._frames is not None and self._frames.is_frame(data):
             frames = self._frames
@@ -123,6 +152,8 @@ class LedgerWriter:
         Takes what ``append`` takes but Spark DataFrames. Waits only while more than
         ``max_pending_bytes`` are on their way, and not even then in the callback of an append.
         """
+        if self._process is not process.here:
+            self._check_here()
         if type(data) is bytes and self._takes_bytes:
             return self._adds.push_payload(data, expected_entry_id)
         if not isinstance(data, _BYTES):
@@ -139,6 +170,7 @@ class LedgerWriter:
 
         Raises what ``append`` raises for an entry that cannot be acknowledged any more.
         """
+        self._check_here()
         self._adds.check_may_wait("flush()")
         return self._adds.flush()
 
@@ -156,6 +188,7 @@ class LedgerWriter:
 
     def acks_arrow(self) -> pa.Table:
         """The same as ``acks``, as a ``pyarrow.Table``."""
+        self._check_here()
         slots, confirmed, pushed = self._adds.acks()
         return rows.acks_table(slots, self.metadata, confirmed, pushed)
 
@@ -171,7 +204,8 @@ class LedgerWriter:
                 last acknowledged one.
             MetadataUnavailableError: whether it is closed is not known. Repeat, or recover it.
         """
-        if self._is_closed:
+        self._check_here()
+        if self._is_done:
             return
         self._adds.check_may_wait("close()")
         failure = self._adds.drain()
@@ -185,13 +219,21 @@ class LedgerWriter:
                 "closes it",
                 **error.facts,
             ) from error
-        self._is_closed = True
+        self._is_done = True
+        self._looked_after()
         if failure is not None:
             raise failure
 
     def abandon(self) -> None:
-        """Stop without closing: recovery will find the end. Pending entries may be written."""
-        self._is_closed = True
+        """Stop without closing: recovery will find the end. Pending entries may be written.
+
+        Nothing after ``close``; idempotent.
+        """
+        self._check_here()
+        if self._is_done:
+            return
+        self._is_done = True
+        self._looked_after()
         self._adds.abandon()
 
     def __enter__(self) -> Self:
@@ -205,7 +247,7 @@ class LedgerWriter:
     ) -> None:
         if exception_type is None:
             self.close()
-        else:
+        elif self._process is process.here:  # a forked child that unwinds has nothing to stop
             self.abandon()
 
     def _push(
@@ -230,8 +272,27 @@ class LedgerWriter:
         bulk = object()
         try:
             plan = self._adds.begin_bulk(bulk, expected)
-            future = self._adds.end_bulk(plan, run(plan))
+            try:
+                written = run(plan)
+            except BaseException as error:
+                _add_note(
+                    error,
+                    f"Nothing of it was appended to ledger {self.ledger_id}; its writer goes on.",
+                )
+                raise
+            future = self._adds.end_bulk(plan, written)
         except BaseException:  # Ctrl-C, wherever it came: the others would wait for ever
             self._adds.cancel_bulk(bulk)
             raise
         return EntryId(self._context.runtime.wait(future))
+
+
+def _add_note(error: BaseException, note: str) -> None:
+    """Have the traceback end with a sentence of ours, and leave the error what it is.
+
+    It is an error that callers know and catch, Spark's for example; one of ours around it would
+    be missed by them. Before Python 3.11, whose tracebacks show notes, it is logged instead.
+    """
+    error.__dict__.setdefault("__notes__", []).append(note)
+    if sys.version_info < (3, 11):
+        _LOG.warning("%s", note)

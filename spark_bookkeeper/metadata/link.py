@@ -7,6 +7,7 @@ answer means there, is in ``connection.py``.
 from __future__ import annotations
 
 import logging
+import os
 import select
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,11 @@ from kazoo.handlers.threading import AsyncResult, KazooTimeoutError, SequentialT
 from kazoo.retry import KazooRetry, RetryFailedError
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from spark_bookkeeper.errors import MetadataError, MetadataUnavailableError
+from spark_bookkeeper.errors import (
+    InvalidArgumentError,
+    MetadataError,
+    MetadataUnavailableError,
+)
 from spark_bookkeeper.metadata.options import client_options
 
 T = TypeVar("T")
@@ -106,6 +111,7 @@ class Link:
         self.patience = patience_ms / 1000
         self._lost: list[Callable[[], None]] = []
         self._is_closed = False
+        self._owner = os.getpid()
         self.client: Any = KazooClient(
             hosts=hosts,
             timeout=session_timeout_ms / 1000,
@@ -135,6 +141,8 @@ class Link:
 
     def close(self) -> None:
         """End the session, and with it its ephemeral nodes; idempotent."""
+        if self._owner != os.getpid():
+            return  # a forked child has no say over its parent's session
         if not self._is_closed:
             self._is_closed = True
             self.client.stop()
@@ -173,9 +181,15 @@ class Link:
         Without the bound a request that the server drops for its size would be repeated for ever.
 
         Raises:
+            InvalidArgumentError: a forked child of the process that began the session asks.
             MetadataUnavailableError: no answer came in time.
             MetadataError: ZooKeeper refused for another reason, for example its access rules.
         """
+        if self._owner != os.getpid():
+            raise InvalidArgumentError(
+                f"cannot {what}: this session with ZooKeeper is that of the process which this one "
+                "was forked from, and its threads stayed there. Connect in this process"
+            )
         if self._is_closed:
             raise MetadataUnavailableError(
                 f"cannot {what}: the connection to ZooKeeper was closed; connect again"

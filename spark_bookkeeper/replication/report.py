@@ -68,6 +68,10 @@ class Report:
     frame: Callable[[pa.Table], Any] | None = field(default=None, repr=False, compare=False)
     """Turns a table into a DataFrame; given by the session."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the session, which does not travel; the rows do."""
+        return {**self.__dict__, "frame": None}
+
     @property
     def is_complete(self) -> bool:
         """Whether nothing is left to do. A plan with work in it is not complete: it is not done."""

@@ -23,7 +23,7 @@ from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.replication.runner import Runner
 from spark_bookkeeper.session import SparkDoor
-from spark_bookkeeper.spark.job import collect, parallelism, task_bar
+from spark_bookkeeper.spark.job import collect, is_stopped, parallelism, task_bar
 from spark_bookkeeper.spark.runner import SparkRunner
 from spark_bookkeeper.spark.schemas import (
     arrow_schema,
@@ -88,6 +88,16 @@ class SparkFrames(SparkDoor):
 
     @override
     def schema(self, frame: Any) -> pa.Schema:
+        if is_stopped(frame.sparkSession):
+            raise InvalidArgumentError(
+                "the Spark session of the DataFrame was stopped, and its rows went with it; "
+                "nothing was appended. Make the DataFrame again in a session that runs"
+            )
+        if frame.isStreaming:
+            raise InvalidArgumentError(
+                "the DataFrame is a stream, which has no last row; nothing was appended. Append "
+                "its batches: df.writeStream.foreachBatch(lambda batch, _: writer.append(batch))"
+            )
         return arrow_schema(frame.schema)
 
     @override
@@ -106,15 +116,9 @@ class SparkFrames(SparkDoor):
         speculative copy of itself, has written files under names that nobody lists (R15).
 
         Raises:
-            InvalidArgumentError: the frame is a stream.
             BookKeeperError: a task could not store its rows anywhere, or they do not fit.
                 Whatever Spark raises for the frame itself goes through as it is.
         """
-        if frame.isStreaming:
-            raise InvalidArgumentError(
-                "the DataFrame is a stream, which has no last row; nothing was appended. Append "
-                "its batches: df.writeStream.foreachBatch(lambda batch, _: writer.append(batch))"
-            )
         described = f"append to ledger {plan.key.ledger_id}"
         # mapInArrow asks for its columns by name, and finds none that has a dot in it or differs
         # from another only in case. Tasks go by position.

@@ -6,6 +6,7 @@ sends how far an operation has come.
 
 from __future__ import annotations
 
+import re
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +32,13 @@ _DESCRIPTION: Final = "spark.job.description"
 def is_connect(spark: Any) -> bool:
     """Whether a session (or a DataFrame) is one of Spark Connect."""
     return any(".connect." in cls.__module__ for cls in type(spark).__mro__)
+
+
+def is_stopped(spark: Any) -> bool:
+    """Whether a session was stopped, so that it runs no job any more."""
+    if is_connect(spark):
+        return bool(spark.is_stopped)
+    return spark.sparkContext._jsc is None  # noqa: SLF001  (pyspark itself asks nothing else)
 
 
 def parallelism(spark: SparkSession) -> int:
@@ -59,6 +67,41 @@ def first_line(error: Exception) -> str:
     return (told or type(error).__name__).removeprefix(": ")
 
 
+_STOPPED: Final = re.compile(
+    r": (java\.lang\.InterruptedException|java\.io\.InterruptedIOException"
+    r"|java\.nio\.channels\.ClosedByInterruptException)\b"
+    r"|[^\n]*part of cancelled job group[^\n]*"
+)
+"""What Spark itself looks for in an error of a stream that was stopped."""
+
+
+def shortened(error: Exception) -> Exception | None:
+    """The error of a job that was interrupted, without its stack; ``None`` for any other.
+
+    Stopping a query of ``foreachBatch`` interrupts the thread in which its job runs. Spark then
+    looks for that in the text of what the function raised, with an expression
+    (``StreamExecution.PROXY_ERROR``) that takes some stack for every character behind the words
+    ``Py4JJavaError: An error occurred while calling``. The stack in py4j's own text is too long
+    for it: the stream ends with a ``StackOverflowError`` instead of being stopped.
+    """
+    from py4j.protocol import Py4JJavaError
+
+    if not isinstance(error, Py4JJavaError):
+        return None
+    found = _STOPPED.search(str(error))
+    if found is None:
+        return None
+    said = found[0].strip()
+
+    class Interrupted(Py4JJavaError):  # type: ignore[misc]  # py4j has no types
+        def __str__(self) -> str:
+            return f"{self.errmsg}{said}" if said.startswith(":") else f"{self.errmsg}: {said}"
+
+    # The name that Spark looks for, and that of an error which programs know.
+    Interrupted.__module__, Interrupted.__qualname__ = "py4j.protocol", "Py4JJavaError"
+    return Interrupted(error.errmsg, error.java_exception)
+
+
 def collect(frame: DataFrame, description: str, on_tasks: Tasks | None = None) -> list[Row]:
     """Run a DataFrame as a job of that description and return its rows.
 
@@ -83,7 +126,13 @@ def collect(frame: DataFrame, description: str, on_tasks: Tasks | None = None) -
         else:
             spark.sparkContext.cancelJobsWithTag(tag)
 
-    return wait_apart(run, cancel, partial(_job_thread, spark))
+    try:
+        return wait_apart(run, cancel, partial(_job_thread, spark))
+    except Exception as error:
+        short = shortened(error)
+        if short is None:
+            raise
+        raise short from None
 
 
 def _job_thread(spark: SparkSession, run: Callable[[], None]) -> threading.Thread:

@@ -885,3 +885,102 @@ def test_a_notebook_shows_a_writer_and_a_reader_without_asking_anybody(ground: G
     ground.forget()
     assert "<th>reader</th><td>CLOSED</td>" in reader._repr_html_()
     assert not ground.steps
+
+
+# What a writer calls itself
+
+
+def close(ground: Ground, writer: LedgerWriter) -> None:
+    writer.close()
+    writer.abandon()  # too late
+
+
+def abandon(ground: Ground, writer: LedgerWriter) -> None:
+    writer.abandon()
+    writer.close()  # nothing is left to close
+
+
+def meet_a_fence(ground: Ground, writer: LedgerWriter) -> None:
+    ledgers.open_ledger(ground.client(), writer.ledger_id)
+    with pytest.raises(LedgerFencedError):
+        writer.append(b"b")
+
+
+def meet_a_fence_and_abandon(ground: Ground, writer: LedgerWriter) -> None:
+    meet_a_fence(ground, writer)
+    writer.abandon()
+
+
+def be_fenced_at_close(ground: Ground, writer: LedgerWriter) -> None:
+    flag_in_recovery(ground.client(), writer)
+    with pytest.raises(LedgerFencedError):
+        writer.close()
+
+
+def be_closed_elsewhere(ground: Ground, writer: LedgerWriter) -> None:
+    store = ground.context.store
+    found = store.read_ledger(writer.ledger_id)
+    first = found.value.last_fragment.first_entry_id
+    store.write_ledger(writer.ledger_id, found.value.closed(first, 99), found.version)
+    writer.append(b"b")
+    with pytest.raises(LedgerClosedError):
+        writer.close()
+
+
+def be_deleted(ground: Ground, writer: LedgerWriter) -> None:
+    ground.context.store.delete_ledger(writer.ledger_id)
+    with pytest.raises(NoSuchLedgerError):
+        writer.close()
+
+
+def lose_every_bookie(ground: Ground, writer: LedgerWriter) -> None:
+    for bookie in ground.bookie_ids:
+        ground.stop(bookie)
+    with pytest.raises(AppendFailedError):
+        writer.append(b"b")
+
+
+def lose_zookeeper_at_close(ground: Ground, writer: LedgerWriter) -> None:
+    def away(place: str, operation: str, path: str) -> None:
+        if place == METADATA:
+            raise MetadataUnavailableError("no answer")
+
+    ground.before.append(away)
+    with pytest.raises(MetadataUnavailableError):
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("happens", "state", "error", "says"),
+    [
+        (close, "closed", LedgerClosedError, "is closed"),
+        (abandon, "abandoned", AppendFailedError, "was abandoned"),
+        (meet_a_fence, "fenced", LedgerFencedError, "was fenced by another client"),
+        (meet_a_fence_and_abandon, "fenced", LedgerFencedError, "was fenced by another client"),
+        (be_fenced_at_close, "fenced", LedgerFencedError, "was fenced by another client"),
+        (be_closed_elsewhere, "closed by another client", LedgerClosedError, "another client"),
+        (be_deleted, "deleted", NoSuchLedgerError, "it was deleted"),
+        (lose_every_bookie, "failed", AppendFailedError, "takes no more entries"),
+        (lose_zookeeper_at_close, "closing", LedgerClosedError, "is closing"),
+    ],
+)
+def test_a_writer_says_what_became_of_it_and_every_later_call_says_the_same(
+    ground: Ground,
+    happens: Callable[[Ground, LedgerWriter], None],
+    state: str,
+    error: type[Exception],
+    says: str,
+) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"a")
+    assert f"ledger_id={writer.ledger_id}, writing, " in repr(writer)
+
+    happens(ground, writer)
+
+    assert f"ledger_id={writer.ledger_id}, {state}, " in repr(writer)
+    assert f"<th>writer</th><td>{state}</td>" in writer._repr_html_()
+    for _ in range(2):
+        for append in (writer.append, writer.append_async):
+            with pytest.raises(error, match=says):
+                append(b"z")
+    assert f", {state}, " in repr(writer)

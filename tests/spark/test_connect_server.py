@@ -35,6 +35,32 @@ with sbk.local(bookies=5, spark=spark) as bk:
     assert read.count() == 5000
     assert bk.ledgers().count() == 1
 
+    def fails(batches):
+        raise ValueError("a mistake in a function")
+
+    with bk.create_ledger(schema=spark.range(1).schema) as writer:
+        try:
+            writer.append(spark.range(3).mapInArrow(fails, "id long"))
+        except Exception as error:
+            assert "a mistake in a function" in str(error), error
+            assert "Nothing of it was appended" in error.__notes__[0]
+        else:
+            raise AssertionError("it did not fail")
+        try:
+            writer.append(spark.range(3).id)
+        except sbk.InvalidArgumentError as error:
+            assert "df.select(column)" in str(error), error
+        else:
+            raise AssertionError("a column is no rows")
+        try:
+            spark.range(3).mapInArrow(lambda batches: [writer.metadata], "id long").collect()
+        except Exception as error:
+            assert "a writer of ledger" in str(error), error
+            assert "belongs to the process" in str(error), error
+        else:
+            raise AssertionError("a writer does not travel")
+        assert writer.append(spark.range(3).coalesce(1)) == 0
+
 from spark_bookkeeper.spark.job import collect
 
 def slowly(batches):
@@ -60,8 +86,11 @@ except KeyboardInterrupt:
     assert spark.range(3).count() == 3, "there is room for others, the job is cancelled"
 else:
     raise AssertionError("nobody heard Ctrl-C")
-print("all of it")
+gone = spark.range(3)
 spark.stop()
+from spark_bookkeeper.spark.job import is_stopped
+assert is_stopped(gone.sparkSession)
+print("all of it")
 """
 
 

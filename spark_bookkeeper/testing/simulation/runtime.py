@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from typing_extensions import Self
 
 from spark_bookkeeper.client.runtime import Condition, parallel_map
+from spark_bookkeeper.client.unclosed import Work
 from spark_bookkeeper.testing.simulation.scheduler import Actor, SimulationError, Task, World
 
 T = TypeVar("T")
@@ -56,6 +57,10 @@ class SimRuntime:
             if not self._world.block("a future", timeout) and not future.done():
                 raise TimeoutError
         return future.result(timeout=0)
+
+    def look_after(self, owner: object, work: Work) -> Callable[[], None]:
+        """Nobody does: a process that dies tells nothing, and garbage is not a seed's business."""
+        return lambda: None
 
     def map(self, function: Callable[[Any], T], items: list[Any], width: int = 16) -> list[T]:
         return parallel_map(self, function, items, width)
