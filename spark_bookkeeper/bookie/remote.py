@@ -161,6 +161,18 @@ class RemoteStorage(Storage):
             return None if info.get("type") == "directory" else int(info["size"])
 
     @override
+    def modified_ms(self, path: str) -> int | None:
+        with self._translated(path):
+            try:
+                moment = self._fs.modified(self._full(path))
+            except NotImplementedError:
+                return None
+            except FileNotFoundError as error:
+                _require_bucket(error)
+                return None
+            return int(moment.timestamp() * 1000)
+
+    @override
     def list(self, directory: str) -> Sequence[str]:
         prefix = self._full(directory)
         with self._translated(directory):

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Literal, TypeVar
 
@@ -65,6 +65,10 @@ class MemoryCluster:
         self.cookies: dict[BookieId, Versioned[Cookie]] = {}
         self.registrations: dict[BookieId, tuple[Registration, int]] = {}
         """With the number of the session that holds each."""
+        self.writers: set[tuple[LedgerId, str]] = set()
+        """Ledgers whose writers live, with the token of each."""
+        self.deletion_watchers: dict[tuple[LedgerId, int], Callable[[], None]] = {}
+        """Who is to be told of a deletion, by ledger and session."""
         self.instance_id: str | None = None
         self.pending: list[Callable[[], None]] = []
         """Requests that were postponed; call one to let it take effect."""
@@ -89,6 +93,11 @@ class MemoryCluster:
 
         return stop
 
+    def notify_deleted(self, ledger_id: LedgerId) -> None:
+        """Tell who writes a ledger that it was deleted; the lock is not held."""
+        for key in [key for key in self.deletion_watchers if key[0] == ledger_id]:
+            self.deletion_watchers.pop(key)()
+
     def notify(self) -> None:
         """Tell everybody who watches the registrations; the lock is not held."""
         for changed in list(self._watchers.values()):
@@ -102,6 +111,8 @@ class MemoryStore:
         self.cluster = cluster
         self.faults = faults
         self._session = cluster.number()
+        self._written: dict[LedgerId, str] = {}
+        """Ledgers that are written in this session, with the token of each."""
         self._lost: list[Callable[[], None]] = []
         self._stops: list[Callable[[], None]] = []
         self._is_closed = False
@@ -120,7 +131,7 @@ class MemoryStore:
         return self._call("generate_ledger_id", "", effect)
 
     def create_ledger(
-        self, ledger_id: LedgerId, metadata: LedgerMetadata
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, writer: str | None = None
     ) -> Versioned[LedgerMetadata]:
         if metadata.ctoken is None and metadata.format_version >= 3:
             metadata = replace(metadata, ctoken=self.cluster.number())
@@ -132,6 +143,9 @@ class MemoryStore:
                 metadata.ctoken is None or there.value.ctoken != metadata.ctoken
             ):
                 raise refusals.ledger_exists(ledger_id)
+            if writer is not None:
+                self._written[ledger_id] = writer
+                self.cluster.writers.add((ledger_id, writer))
             return there
 
         return self._call("create_ledger", str(ledger_id), effect)
@@ -150,14 +164,40 @@ class MemoryStore:
             if found != version:
                 raise refusals.ledger_conflict(ledger_id, version, found)
             self.cluster.ledgers[ledger_id] = stored
+            if stored.value.is_closed:
+                self.leave_ledger(ledger_id)
             return stored
 
         return self._call("write_ledger", str(ledger_id), effect)
 
-    def delete_ledger(self, ledger_id: LedgerId) -> None:
-        self._call(
-            "delete_ledger", str(ledger_id), lambda: self.cluster.ledgers.pop(ledger_id, None)
+    def watch_ledger(self, ledger_id: LedgerId, deleted: Callable[[], None]) -> None:
+        if ledger_id in self._written:
+            self.cluster.deletion_watchers[ledger_id, self._session] = deleted
+
+    def leave_ledger(self, ledger_id: LedgerId) -> None:
+        writer = self._written.pop(ledger_id, None)
+        if writer is not None:
+            self.cluster.writers.discard((ledger_id, writer))
+            self.cluster.deletion_watchers.pop((ledger_id, self._session), None)
+
+    def writers(self) -> Set[tuple[LedgerId, str]]:
+        return self._call("writers", "", lambda: frozenset(self.cluster.writers))
+
+    def has_writer(self, ledger_id: LedgerId, token: str) -> bool:
+        return self._call(
+            "has_writer", str(ledger_id), lambda: (ledger_id, token) in self.cluster.writers
         )
+
+    def delete_ledger(self, ledger_id: LedgerId) -> None:
+        def effect() -> bool:
+            return self.cluster.ledgers.pop(ledger_id, None) is not None
+
+        def announce(is_deleted: bool) -> bool:
+            if is_deleted:
+                self.cluster.notify_deleted(ledger_id)
+            return False
+
+        self._call("delete_ledger", str(ledger_id), effect, announce=announce)
 
     def ledger_ids(self) -> Iterator[LedgerId]:
         return iter(self._call("ledger_ids", "", lambda: sorted(self.cluster.ledgers)))
@@ -265,8 +305,15 @@ class MemoryStore:
 
     def expire(self) -> None:
         """End the session as the servers would: registrations go, and a new session begins."""
+        before = self._session
         self._end_session()
         self._session = self.cluster.number()
+        with self.cluster.lock:
+            self.cluster.writers |= set(self._written.items())
+            for ledger_id in self._written:
+                deleted = self.cluster.deletion_watchers.pop((ledger_id, before), None)
+                if deleted is not None:
+                    self.cluster.deletion_watchers[ledger_id, self._session] = deleted
         for lost in list(self._lost):
             lost()
 
@@ -337,6 +384,7 @@ class MemoryStore:
             held = [b for b, (_, s) in self.cluster.registrations.items() if s == self._session]
             for bookie_id in held:
                 del self.cluster.registrations[bookie_id]
+            self.cluster.writers -= set(self._written.items())
         if held:
             self.cluster.notify()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final
 
@@ -22,6 +22,7 @@ from spark_bookkeeper.metadata.connection import Connection, Node
 from spark_bookkeeper.metadata.cookies import decode_cookie, encode_cookie
 from spark_bookkeeper.metadata.ledger_ids import LedgerIds
 from spark_bookkeeper.metadata.link import AbsentError, ChangedError, OccupiedError, PresentError
+from spark_bookkeeper.metadata.presence import Presences
 from spark_bookkeeper.metadata.registrations import Registrations
 from spark_bookkeeper.metadata.store import Cookie, Registration, Versioned
 from spark_bookkeeper.metadata.uri import MetadataUri, parse_metadata_uri
@@ -69,6 +70,7 @@ class ZooKeeperStore:
             options=options,
         )
         self._ids = LedgerIds(self._zk, self._root)
+        self._presences = Presences(self._zk, self._root)
         self._registrations = Registrations(self._zk, self._root, session_timeout_ms)
 
     def __repr__(self) -> str:
@@ -83,11 +85,25 @@ class ZooKeeperStore:
     # Ledgers
 
     def create_ledger(
-        self, ledger_id: LedgerId, metadata: LedgerMetadata
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, writer: str | None = None
     ) -> Versioned[LedgerMetadata]:
         self._require_cluster()
         if metadata.ctoken is None:
             metadata = self._with_fresh_token(metadata)
+        if writer is None:
+            return self._create_ledger(ledger_id, metadata)
+        self._presences.enter(ledger_id, writer)
+        try:
+            created = self._create_ledger(ledger_id, metadata)
+        except BaseException:
+            self._presences.leave(ledger_id, at_once=True)
+            raise
+        self._presences.entered(ledger_id)
+        return created
+
+    def _create_ledger(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata
+    ) -> Versioned[LedgerMetadata]:
         path = paths.ledger(self._root, ledger_id)
         try:
             self._create_with_parents(path, encode_ledger(metadata))
@@ -118,12 +134,28 @@ class ZooKeeperStore:
         self._require_cluster()
         metadata = self._with_fresh_token(metadata)
         path = paths.ledger(self._root, ledger_id)
+        if metadata.is_closed:  # if this session wrote it, that is over, whatever the answer is
+            self._presences.leave(ledger_id, at_once=False)
         try:
             return Versioned(metadata, self._zk.set(path, encode_ledger(metadata), version))
         except ChangedError:
             raise refusals.ledger_conflict(ledger_id, version, None) from None
         except AbsentError:
             raise refusals.no_such_ledger(ledger_id) from None
+
+    def watch_ledger(self, ledger_id: LedgerId, deleted: Callable[[], None]) -> None:
+        self._presences.watch(ledger_id, deleted)
+
+    def leave_ledger(self, ledger_id: LedgerId) -> None:
+        self._presences.leave(ledger_id, at_once=True)
+
+    def writers(self) -> Set[tuple[LedgerId, str]]:
+        self._require_cluster()
+        return self._presences.living()
+
+    def has_writer(self, ledger_id: LedgerId, token: str) -> bool:
+        self._require_cluster()
+        return self._presences.lives(ledger_id, token)
 
     def delete_ledger(self, ledger_id: LedgerId) -> None:
         self._require_cluster()
