@@ -183,16 +183,21 @@ class BookKeeper:
         found = self.context.store.read_ledger(wanted)
         return views.LedgerInfo.of(wanted, found.value, self.context, self._door.from_arrow)
 
-    def ledgers(self) -> Any:
+    def ledgers(self, *, ask_bookies: bool = False) -> Any:
         """All ledgers, as a DataFrame (``views.LEDGERS``).
 
         One whose metadata cannot be decoded has the state ``UNREADABLE`` and nothing else to tell.
-        """
-        return self._door.from_arrow(self.ledgers_arrow())
+        ``writer_state`` of one that is not closed is ``lives``, ``gone`` or ``unknown``.
 
-    def ledgers_arrow(self) -> pa.Table:
+        Args:
+            ask_bookies: fill ``last_add_confirmed`` and ``newest_entry_at`` also for ledgers that
+                are not closed; their bookies are asked, and nothing is fenced.
+        """
+        return self._door.from_arrow(self.ledgers_arrow(ask_bookies=ask_bookies))
+
+    def ledgers_arrow(self, *, ask_bookies: bool = False) -> pa.Table:
         """All ledgers, as an Arrow table: no Spark."""
-        return views.ledgers_table(self.context)
+        return views.ledgers_table(self.context, ask_bookies=ask_bookies)
 
     def bookies(self) -> Any:
         """All bookies that are known, alive or not, as a DataFrame (``views.BOOKIES``)."""

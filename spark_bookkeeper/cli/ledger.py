@@ -20,7 +20,7 @@ from spark_bookkeeper.cli.picture import draw_fragments, legend
 from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
 from spark_bookkeeper.client.ledger import SCHEMA
 from spark_bookkeeper.client.ledgers import RESERVED_PREFIX
-from spark_bookkeeper.client.views import SLOTS, UNREADABLE, LedgerInfo
+from spark_bookkeeper.client.views import SLOTS, UNREADABLE, LedgerInfo, moment
 from spark_bookkeeper.errors import NoSuchLedgerError
 from spark_bookkeeper.protocol.ids import BookieId, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
@@ -245,7 +245,7 @@ def _show_ledger(
         ("bytes", "not fixed yet" if size is None else f"{size:,}"),
         ("digest", info.digest_type),
         ("password", "yes" if metadata.password else "none"),
-        ("created", _moment(info.ctime)),
+        ("created", moment(info.ctime)),
         ("format version", metadata.format_version),
     ]
     labels = info.custom_metadata.items()
@@ -278,9 +278,3 @@ def _schema_of(info: LedgerInfo) -> Iterable[pa.Field]:
         return []
     columns: Iterable[pa.Field] = pa.ipc.read_schema(pa.py_buffer(raw))
     return columns
-
-
-def _moment(milliseconds: int | None) -> str:
-    if milliseconds is None:
-        return "unknown"
-    return f"{datetime.fromtimestamp(milliseconds / 1000, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"

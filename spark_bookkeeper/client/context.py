@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from spark_bookkeeper.client.bookies import Bookies
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.runtime import Runtime
+from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.metadata.store import MetadataStore, Versioned
 from spark_bookkeeper.protocol.ids import LedgerId
@@ -21,6 +22,8 @@ class ClientContext:
     bookies: Bookies
     runtime: Runtime
     config: ClientConfig
+    writer: WriterInfo | None = None
+    """What ledgers that are created here say of their writer; ``None``: nothing."""
 
     def ledger(self, ledger_id: LedgerId) -> tuple[Ledger, Versioned[LedgerMetadata]]:
         """Read a ledger's metadata now. Raises ``NoSuchLedgerError``."""

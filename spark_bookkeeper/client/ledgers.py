@@ -98,7 +98,9 @@ def create_ledger(
     ensemble = choose(size, context.bookies.candidates(alive), reasons, "for the ensemble")
     incarnations = {bookie: alive[bookie].incarnation for bookie in ensemble}
     nonce = context.runtime.token()
-    ours = custom_metadata(nonce, encoding.schema, compression, entry_target_bytes, incarnations)
+    ours = custom_metadata(
+        nonce, encoding.schema, compression, entry_target_bytes, incarnations, context.writer
+    )
     metadata = LedgerMetadata(
         quorum=quorum,
         state=LedgerState.OPEN,
@@ -109,9 +111,10 @@ def create_ledger(
         custom_metadata={**(labels or {}), **ours},
         ctoken=int(context.runtime.token()[:15], 16),
     )
+    writer = nonce if context.writer is not None else None
     while True:
         try:
-            created = context.store.create_ledger(chosen, metadata)
+            created = context.store.create_ledger(chosen, metadata, writer)
         except LedgerExistsError:
             if wanted is not None:
                 raise
