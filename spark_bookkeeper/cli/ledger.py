@@ -18,8 +18,10 @@ from spark_bookkeeper.cli.new_ledger import create_ledger, new_ledger_options
 from spark_bookkeeper.cli.parameters import LedgerIdType
 from spark_bookkeeper.cli.picture import draw_fragments, legend
 from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
+from spark_bookkeeper.cli.writers import age
 from spark_bookkeeper.client.ledger import SCHEMA
 from spark_bookkeeper.client.ledgers import RESERVED_PREFIX
+from spark_bookkeeper.client.presence import GONE
 from spark_bookkeeper.client.views import SLOTS, UNREADABLE, LedgerInfo, moment
 from spark_bookkeeper.errors import NoSuchLedgerError
 from spark_bookkeeper.protocol.ids import BookieId, parse_ledger_id
@@ -87,14 +89,25 @@ def create(
 )
 @click.option("--bookie", metavar="HOST:PORT", help="Only those with a fragment on this bookie.")
 @click.option("--name", help="Only those with this label.")
+@click.option(
+    "--ask-bookies",
+    is_flag=True,
+    help="Also how far those have come that are not closed; it takes a while if there are many.",
+)
 @access_options
 @click.pass_obj
 def list_(
-    settings: Settings, access: Access, state: str | None, bookie: str | None, name: str | None
+    settings: Settings,
+    access: Access,
+    state: str | None,
+    bookie: str | None,
+    name: str | None,
+    ask_bookies: bool,
 ) -> int:
-    """List ledgers: state, sizes, end."""
+    """List ledgers: state, sizes, end; of those that are not closed also whether a writer lives."""
     with connected(settings, access) as bk, settings.output.progress("reading ledger metadata"):
-        rows = ledger_rows(bk.ledgers_arrow())
+        rows = ledger_rows(bk.ledgers_arrow(ask_bookies=ask_bookies))
+        now_ms = bk.context.runtime.wall_ms()
     rows = [
         row
         for row in rows
@@ -107,8 +120,12 @@ def list_(
         if not rows:
             settings.output.say("no ledgers")
             return
+        front = ["confirmed", "newest entry"] if ask_bookies else []
         settings.output.table(
-            ["ledger", "name", "state", "E/Qw/Qa", "fragments", "last entry", "bytes", "created"],
+            [
+                *("ledger", "name", "state", "E/Qw/Qa", "fragments", "last entry", "bytes"),
+                *("created", *front, "writer"),
+            ],
             [
                 [
                     row["ledger_id"],
@@ -119,6 +136,8 @@ def list_(
                     row["last_entry_id"],
                     None if row["length_bytes"] is None else f"{row['length_bytes']:,}",
                     None if row["ctime"] is None else f"{row['ctime']:%Y-%m-%d %H:%M:%S}",
+                    *(_front(row, now_ms) if ask_bookies else ()),
+                    _writer_cell(row),
                 ]
                 for row in rows
             ],
@@ -144,11 +163,12 @@ def show(settings: Settings, access: Access, ledger_id: int, slots: bool) -> int
         found = bk.context.store.read_ledger(parse_ledger_id(ledger_id)).value
         alive = bk.context.bookies.registrations().keys()
         rows = info.slots_arrow().to_pylist() if slots else []
+        now_ms = bk.context.runtime.wall_ms()
     if slots:
         value["slots"] = rows
 
     def present() -> None:
-        _show_ledger(settings, info, found, {b for b in found.bookies() if b not in alive})
+        _show_ledger(settings, info, found, {b for b in found.bookies() if b not in alive}, now_ms)
         if slots:
             _show_slots(settings, rows)
 
@@ -194,6 +214,20 @@ def delete(settings: Settings, access: Access, ledger_ids: Sequence[int], yes: b
     return EXIT_DONE
 
 
+def _front(row: Mapping[str, Any], now_ms: int) -> tuple[object, object]:
+    """The last add confirmed, and the age of the newest entry."""
+    moment = row["newest_entry_at"]
+    at = None if moment is None else age(int(moment.timestamp() * 1000), now_ms)
+    return row["last_add_confirmed"], at
+
+
+def _writer_cell(row: Mapping[str, Any]) -> str | None:
+    """The writer of a ledger that is not closed: whether it lives, and who it is."""
+    if row["writer_state"] is None:
+        return None
+    return ": ".join(filter(None, (row["writer_state"], row["writer"])))
+
+
 def ledger_rows(table: pa.Table) -> list[dict[str, Any]]:
     """The rows of ``views.LEDGERS`` with the map as a mapping."""
     return [{**row, "custom_metadata": dict(row["custom_metadata"])} for row in table.to_pylist()]
@@ -201,7 +235,6 @@ def ledger_rows(table: pa.Table) -> list[dict[str, Any]]:
 
 def ledger_object(info: LedgerInfo) -> dict[str, Any]:
     """A ledger for programs: the columns of ``views.LEDGERS``, with ``fragments`` as rows."""
-    created = info.ctime
     return {
         "ledger_id": info.ledger_id,
         "state": info.state,
@@ -212,10 +245,20 @@ def ledger_object(info: LedgerInfo) -> dict[str, Any]:
         "last_entry_id": info.last_entry_id,
         "length_bytes": info.length_bytes,
         "digest_type": info.digest_type,
-        "ctime": None if created is None else datetime.fromtimestamp(created / 1000, timezone.utc),
+        "ctime": _utc(info.ctime),
         "bookies": sorted({bookie for f in info.fragments for bookie in f.ensemble}),
         "custom_metadata": dict(info.custom_metadata),
+        "writer": None if info.writer is None else str(info.writer),
+        "writer_state": info.writer_state,
+        "last_add_confirmed": info.last_add_confirmed,
+        "newest_entry_at": _utc(info.newest_entry_ms),
     }
+
+
+def _utc(milliseconds: int | None) -> datetime | None:
+    return (
+        None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
+    )
 
 
 def text_of(label: bytes | None) -> str | None:
@@ -232,7 +275,11 @@ def show_picture(settings: Settings, metadata: LedgerMetadata, lost: set[BookieI
 
 
 def _show_ledger(
-    settings: Settings, info: LedgerInfo, metadata: LedgerMetadata, lost: set[BookieId]
+    settings: Settings,
+    info: LedgerInfo,
+    metadata: LedgerMetadata,
+    lost: set[BookieId],
+    now_ms: int,
 ) -> None:
     quorum = metadata.quorum
     settings.output.say(
@@ -247,7 +294,17 @@ def _show_ledger(
         ("password", "yes" if metadata.password else "none"),
         ("created", moment(info.ctime)),
         ("format version", metadata.format_version),
+        ("writer", "unknown" if info.writer is None else info.writer),
     ]
+    if info.writer_state is not None:
+        facts += [
+            (
+                "writer lives",
+                {"lives": "yes", "gone": f"no: {GONE}"}.get(info.writer_state, "unknown"),
+            ),
+            ("last confirmed", _or_unknown(info.last_add_confirmed)),
+            ("newest entry", _moment_and_age(info.newest_entry_ms, now_ms)),
+        ]
     labels = info.custom_metadata.items()
     facts += [(k, text_of(v)) for k, v in sorted(labels) if not k.startswith(RESERVED_PREFIX)]
     for field in _schema_of(info):
@@ -263,6 +320,21 @@ def _show_ledger(
             f"\n  lost: {', '.join(sorted(lost))}. Make their copies again: "
             f"spark-bookkeeper bookie recover {' --bookie '.join(sorted(lost))}"
         )
+    if info.writer_state == "gone":
+        settings.output.say(
+            "\n  nobody writes it any more, and its end is not fixed. Fix it: "
+            f"spark-bookkeeper ledger recover {info.ledger_id}"
+        )
+
+
+def _or_unknown(value: object) -> object:
+    return "unknown" if value is None else value
+
+
+def _moment_and_age(milliseconds: int | None, now_ms: int) -> str:
+    if milliseconds is None:
+        return "none, or unknown"
+    return f"{moment(milliseconds)}, {age(milliseconds, now_ms)}"
 
 
 def _show_slots(settings: Settings, rows: Sequence[Mapping[str, Any]]) -> None:

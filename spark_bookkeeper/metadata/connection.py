@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from kazoo.exceptions import NodeExistsError, RuntimeInconsistency
+from kazoo.protocol.states import EventType
 
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
 from spark_bookkeeper.metadata.grouping import GroupedWrites
@@ -283,9 +284,9 @@ class Connection:
         Args:
             answered: called with kazoo's answer by the thread that read it.
         """
-        self._writes.ask_sometime(
-            lambda writes: writes.create(path, b"", ephemeral=True)
-        ).rawlink(answered)
+        self._writes.ask_sometime(lambda writes: writes.create(path, b"", ephemeral=True)).rawlink(
+            answered
+        )
 
     def create_all(self, nodes: Mapping[str, bytes]) -> None:
         """Create all of these nodes, or none. Raises ``PresentError`` when one is there.
@@ -351,11 +352,17 @@ class Connection:
                 self._client.exists_async(path, changed).rawlink(answered)
 
         def changed(event: Any) -> None:
-            if event.path is not None:  # it has none when the connection was lost: ``look`` follows
-                look()
+            if event.type == EventType.DELETED:  # also when there is another under its name by now
+                tell()
+            elif event.type == EventType.CHANGED:
+                look()  # after a loss of the connection ``look`` is called anyway
 
         def answered(request: Any) -> None:
-            if not is_stopped and request.successful() and request.get_nowait() is None:
+            if request.successful() and request.get_nowait() is None:
+                tell()
+
+        def tell() -> None:
+            if not is_stopped:
                 stop()
                 gone()
 

@@ -298,9 +298,7 @@ class MetadataStoreConformance:
             LedgerId(7), created.value.with_custom(more=b""), created.version
         )
         assert reader.has_writer(LedgerId(7), "ab12")
-        writer.write_ledger(
-            LedgerId(7), changed.value.closed(EntryId(4), 50), changed.version
-        )
+        writer.write_ledger(LedgerId(7), changed.value.closed(EntryId(4), 50), changed.version)
 
         assert not reader.has_writer(LedgerId(7), "ab12")
         assert reader.writers() == frozenset()
@@ -356,9 +354,7 @@ class MetadataStoreConformance:
         for losing, ledger_id in ((stores.answer_lost, 7), (stores.request_lost, 8)):
             mine = open_ledger(ctoken=4711)
             with losing(store):
-                _again(
-                    partial(store.create_ledger, LedgerId(ledger_id), mine, writer="ab12")
-                )
+                _again(partial(store.create_ledger, LedgerId(ledger_id), mine, writer="ab12"))
 
         eventually(lambda: stores.session().writers() == {(7, "ab12"), (8, "ab12")})
 
