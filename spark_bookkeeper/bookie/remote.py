@@ -353,7 +353,7 @@ def _is_conflict(error: BaseException) -> bool:
 
 
 def _milliseconds(moment: object) -> int | None:
-    """Milliseconds since 1970 of a time as some file system tells it; ``None`` for anything else."""
+    """Milliseconds since 1970 of a time as some file system tells it, or ``None``."""
     if isinstance(moment, str):
         with suppress(ValueError):
             moment = datetime.fromisoformat(moment.replace("Z", "+00:00"))

@@ -20,7 +20,7 @@ def age(since_ms: int, now_ms: int) -> str:
 
 
 def about_writer(writer: object, state: WriterState | None) -> str:
-    """What is known of the writer of a ledger that is not closed; ``None`` as ``state``: nothing."""
+    """What is known of the writer of a ledger that is not closed."""
     who = "" if writer is None else f" ({writer})"
     if state == "lives":
         return f"its writer{who} lives"

@@ -80,7 +80,7 @@ def long_ids(root: str) -> str:
 
 
 def writers(root: str) -> str:
-    """Parent of the nodes of writers that live; where no tool of BookKeeper's looks for anything."""
+    """Parent of the nodes of writers that live, where no tool of BookKeeper's looks."""
     return f"{root}/underreplication/spark-bookkeeper-writers"
 
 
