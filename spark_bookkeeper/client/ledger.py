@@ -24,9 +24,8 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.protocol.arguments import check_password
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
-from spark_bookkeeper.protocol.metadata import DigestType, LedgerMetadata
+from spark_bookkeeper.protocol.metadata import NONCE, DigestType, LedgerMetadata
 
-NONCE: Final = "spark-bookkeeper.nonce"
 SCHEMA: Final = "spark-bookkeeper.schema"
 INCARNATIONS: Final = "spark-bookkeeper.incarnations"
 ENCODING: Final = "spark-bookkeeper.encoding"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Set
 from typing import Final, Literal
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import NONCE, WRITER
+from spark_bookkeeper.client.ledger import WRITER
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.metadata.store import Versioned
@@ -81,6 +81,6 @@ def _state(
 
 def _token(metadata: LedgerMetadata) -> str | None:
     """What the writer's node is called by; ``None`` when there never was one."""
-    custom = metadata.custom_metadata
-    nonce = custom.get(NONCE, b"")
-    return nonce.decode() if WRITER in custom and _HEXADECIMAL.fullmatch(nonce) else None
+    nonce = metadata.nonce or b""
+    has_note = WRITER in metadata.custom_metadata and _HEXADECIMAL.fullmatch(nonce)
+    return nonce.decode() if has_note else None

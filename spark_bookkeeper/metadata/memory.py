@@ -73,8 +73,26 @@ class MemoryCluster:
         self.pending: list[Callable[[], None]] = []
         """Requests that were postponed; call one to let it take effect."""
         self.next_ledger_id = 0
+        self.used_ids: set[LedgerId] = set()
+        """Ids that somebody chose; they stay when the ledger is deleted."""
         self._numbers = itertools.count(1)
         self._watchers: dict[int, Callable[[], None]] = {}
+
+    def recreate_by_another_tool(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata
+    ) -> Versioned[LedgerMetadata]:
+        """Delete a ledger, if it is there, and make it again, as a tool does that is not ours.
+
+        It knows of no used ids; versions begin at 0 again, and no write of it is ours. Give other
+        metadata, or another nonce or none: a ledger is told from its predecessor by the nonce.
+        """
+        made = Versioned(_as_stored(metadata), 0)
+        with self.lock:
+            before = self.ledgers.get(ledger_id)
+            self.ledgers[ledger_id] = made
+        if before is not None:
+            self.notify_deleted(ledger_id)
+        return made
 
     def session(self, faults: Faults | None = None) -> MemoryStore:
         """A new session."""
@@ -131,38 +149,54 @@ class MemoryStore:
         return self._call("generate_ledger_id", "", effect)
 
     def create_ledger(
-        self, ledger_id: LedgerId, metadata: LedgerMetadata, writer: str | None = None
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        *,
+        is_generated: bool = False,
+        writer: str | None = None,
     ) -> Versioned[LedgerMetadata]:
         if metadata.ctoken is None and metadata.format_version >= 3:
             metadata = replace(metadata, ctoken=self.cluster.number())
-        stored = Versioned(_as_stored(metadata), 0)
+        stored = Versioned(_as_stored(metadata), 0, own_writes=1)
 
         def effect() -> Versioned[LedgerMetadata]:
-            there = self.cluster.ledgers.setdefault(ledger_id, stored)
-            if there is not stored and (
-                metadata.ctoken is None or there.value.ctoken != metadata.ctoken
+            there = self.cluster.ledgers.get(ledger_id)
+            if there is not None:
+                if metadata.ctoken is None or there.value.ctoken != metadata.ctoken:
+                    raise refusals.ledger_exists(ledger_id)
+                self._show_writer(ledger_id)
+                return there
+            if ledger_id in self.cluster.used_ids or (
+                not is_generated and ledger_id < self.cluster.next_ledger_id
             ):
-                raise refusals.ledger_exists(ledger_id)
-            if writer is not None:
-                self._written[ledger_id] = writer
-                self.cluster.writers.add((ledger_id, writer))
-            return there
+                raise refusals.id_used(ledger_id)
+            if not is_generated:
+                self.cluster.used_ids.add(ledger_id)
+            self.cluster.ledgers[ledger_id] = stored
+            self._show_writer(ledger_id)
+            return stored
 
-        return self._call("create_ledger", str(ledger_id), effect)
+        if writer is not None:
+            self._written[ledger_id] = writer
+        try:
+            return self._call("create_ledger", str(ledger_id), effect)
+        except BaseException:
+            self.leave_ledger(ledger_id)
+            raise
 
     def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
         return self._call("read_ledger", str(ledger_id), lambda: self._ledger(ledger_id))
 
     def write_ledger(
-        self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, known: Versioned[LedgerMetadata]
     ) -> Versioned[LedgerMetadata]:
         token = self.cluster.number() if metadata.format_version >= 3 else None
-        stored = Versioned(_as_stored(replace(metadata, ctoken=token)), version + 1)
+        value = _as_stored(replace(metadata, ctoken=token))
+        stored = Versioned(value, known.version + 1, known.own_writes + 1)
 
         def effect() -> Versioned[LedgerMetadata]:
-            found = self._ledger(ledger_id).version
-            if found != version:
-                raise refusals.ledger_conflict(ledger_id, version, found)
+            _check_unchanged(ledger_id, self._ledger(ledger_id), known)
             self.cluster.ledgers[ledger_id] = stored
             if stored.value.is_closed:
                 self.leave_ledger(ledger_id)
@@ -188,8 +222,11 @@ class MemoryStore:
             "has_writer", str(ledger_id), lambda: (ledger_id, token) in self.cluster.writers
         )
 
-    def delete_ledger(self, ledger_id: LedgerId) -> None:
+    def delete_ledger(self, ledger_id: LedgerId, known: Versioned[LedgerMetadata] | None) -> None:
         def effect() -> bool:
+            there = self.cluster.ledgers.get(ledger_id)
+            if there is not None and known is not None:
+                _check_unchanged(ledger_id, there, known)
             return self.cluster.ledgers.pop(ledger_id, None) is not None
 
         def announce(is_deleted: bool) -> bool:
@@ -367,6 +404,11 @@ class MemoryStore:
             raise refusals.no_cluster("this store")
         return self.cluster.instance_id
 
+    def _show_writer(self, ledger_id: LedgerId) -> None:
+        """If this session writes it."""
+        if ledger_id in self._written:
+            self.cluster.writers.add((ledger_id, self._written[ledger_id]))
+
     def _ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
         try:
             return self.cluster.ledgers[ledger_id]
@@ -391,6 +433,14 @@ class MemoryStore:
 
 def _as_stored(metadata: LedgerMetadata) -> LedgerMetadata:
     return decode_ledger(encode_ledger(metadata), "memory")
+
+
+def _check_unchanged(
+    ledger_id: LedgerId, found: Versioned[LedgerMetadata], known: Versioned[LedgerMetadata]
+) -> None:
+    """The compare of compare-and-swap."""
+    if (found.version, found.own_writes) != (known.version, known.own_writes):
+        raise refusals.ledger_conflict(ledger_id, known.version, found.version)
 
 
 def _ignoring_refusal(take_effect: Callable[[], object]) -> None:

@@ -30,9 +30,15 @@ from spark_bookkeeper.errors import (
     VersionConflictError,
 )
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Registration
-from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.metadata.update import delete_ledger, update_ledger
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
-from spark_bookkeeper.protocol.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.metadata import (
+    NONCE,
+    DigestType,
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+)
 from spark_bookkeeper.protocol.quorum import Quorum
 
 T = TypeVar("T")
@@ -69,7 +75,7 @@ def open_ledger(**changes: object) -> LedgerMetadata:
         digest_type=DigestType.CRC32C,
         password=b"secret\x00\xff",
         ctime_ms=1_700_000_000_123,
-        custom_metadata={"name": b"orders", "spark-bookkeeper.nonce": bytes(range(256))},
+        custom_metadata={"name": b"orders", NONCE: bytes(range(256))},
     )
     return replace(metadata, **changes)  # type: ignore[arg-type]  # the caller's own names
 
@@ -119,7 +125,7 @@ class MetadataStoreConformance:
         created = store.create_ledger(LedgerId(7), open_ledger())
         closed = created.value.closed(EntryId(4), 50)
 
-        written = store.write_ledger(LedgerId(7), closed, created.version)
+        written = store.write_ledger(LedgerId(7), closed, created)
 
         assert written.version == 1
         assert written.value == closed
@@ -160,19 +166,19 @@ class MetadataStoreConformance:
 
     def test_a_stale_write_changes_nothing(self, store: MetadataStore) -> None:
         created = store.create_ledger(LedgerId(7), open_ledger())
-        recovering = store.write_ledger(LedgerId(7), created.value.in_recovery(), created.version)
+        recovering = store.write_ledger(LedgerId(7), created.value.in_recovery(), created)
 
         with pytest.raises(VersionConflictError):
-            store.write_ledger(LedgerId(7), created.value.closed(NO_ENTRY, 0), created.version)
+            store.write_ledger(LedgerId(7), created.value.closed(NO_ENTRY, 0), created)
 
         assert store.read_ledger(LedgerId(7)) == recovering
 
     def test_a_deleted_ledger_is_never_written_again(self, store: MetadataStore) -> None:
         created = store.create_ledger(LedgerId(7), open_ledger())
-        store.delete_ledger(LedgerId(7))
+        store.delete_ledger(LedgerId(7), created)
 
         with pytest.raises(NoSuchLedgerError):
-            store.write_ledger(LedgerId(7), created.value.in_recovery(), created.version)
+            store.write_ledger(LedgerId(7), created.value.in_recovery(), created)
 
         with pytest.raises(NoSuchLedgerError) as caught:
             store.read_ledger(LedgerId(7))
@@ -180,12 +186,13 @@ class MetadataStoreConformance:
         assert list(store.ledger_ids()) == []
 
     def test_deleting_is_idempotent(self, stores: Stores, store: MetadataStore) -> None:
-        store.create_ledger(LedgerId(7), open_ledger())
+        created = store.create_ledger(LedgerId(7), open_ledger())
 
         with stores.answer_lost(store):
-            _again(lambda: store.delete_ledger(LedgerId(7)))
-        store.delete_ledger(LedgerId(7))
-        store.delete_ledger(LONG_FIRST)
+            _again(lambda: store.delete_ledger(LedgerId(7), created))
+        store.delete_ledger(LedgerId(7), created)
+        store.delete_ledger(LONG_FIRST, None)
+        delete_ledger(store, LedgerId(7))
 
         assert list(store.ledger_ids()) == []
 
@@ -252,7 +259,7 @@ class MetadataStoreConformance:
     # Listing and ids
 
     def test_ledgers_are_listed_in_order(self, store: MetadataStore) -> None:
-        ids = [0, 1, 9_999, 10_000, 123_456_789, SHORT_LAST, LONG_FIRST, 1 << 33, LAST]
+        ids = [1, 2, 9_999, 10_000, 123_456_789, SHORT_LAST, LONG_FIRST, 1 << 33, LAST]
         store.register(registration(A))
         store.write_cookie(_cookie(A), None)
         store.generate_ledger_id()
@@ -294,11 +301,9 @@ class MetadataStoreConformance:
         assert not reader.has_writer(LedgerId(7), "ab13"), "of another life of the id"
         assert not reader.has_writer(LedgerId(8), "ab12")
 
-        changed = writer.write_ledger(
-            LedgerId(7), created.value.with_custom(more=b""), created.version
-        )
+        changed = writer.write_ledger(LedgerId(7), created.value.with_custom(more=b""), created)
         assert reader.has_writer(LedgerId(7), "ab12")
-        writer.write_ledger(LedgerId(7), changed.value.closed(EntryId(4), 50), changed.version)
+        writer.write_ledger(LedgerId(7), changed.value.closed(EntryId(4), 50), changed)
 
         assert not reader.has_writer(LedgerId(7), "ab12")
         assert reader.writers() == frozenset()
@@ -367,16 +372,16 @@ class MetadataStoreConformance:
             created = writer.create_ledger(LedgerId(ledger_id), open_ledger(), writer="ab12")
             writer.watch_ledger(LedgerId(ledger_id), partial(heard.append, ledger_id))
             written = writer.write_ledger(
-                LedgerId(ledger_id), created.value.with_custom(more=b""), created.version
+                LedgerId(ledger_id), created.value.with_custom(more=b""), created
             )
-            store.write_ledger(LedgerId(ledger_id), created.value, written.version)
+            store.write_ledger(LedgerId(ledger_id), created.value, written)
         writer.leave_ledger(LedgerId(8))
 
-        store.delete_ledger(LedgerId(8))
-        store.delete_ledger(LedgerId(7))
+        store.delete_ledger(LedgerId(8), None)
+        store.delete_ledger(LedgerId(7), None)
         eventually(lambda: heard != [])
         stores.expire(writer)
-        store.delete_ledger(LedgerId(9))
+        store.delete_ledger(LedgerId(9), None)
 
         eventually(lambda: len(heard) > 1)
         assert heard == [7, 9]
@@ -589,7 +594,7 @@ class MetadataStoreConformance:
             store.cookies,
             lambda: store.create_ledger(LedgerId(1), open_ledger()),
             lambda: store.read_ledger(LedgerId(1)),
-            lambda: store.delete_ledger(LedgerId(1)),
+            lambda: store.delete_ledger(LedgerId(1), None),
             store.writers,
             lambda: store.has_writer(LedgerId(1), "ab12"),
             lambda: list(store.ledger_ids()),
