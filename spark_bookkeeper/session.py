@@ -13,6 +13,7 @@ from typing_extensions import Self
 from spark_bookkeeper.client import ledgers, views
 from spark_bookkeeper.client.bulk import Frames
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.client.reader import LedgerReader
@@ -171,9 +172,21 @@ class BookKeeper:
         """Open a ledger to read up to its last add confirmed; never disturbs its writer."""
         return ledgers.open_ledger_no_recovery(self.context, ledger_id, password, self._door)
 
-    def delete_ledger(self, ledger_id: int) -> None:
-        """Delete a ledger; idempotent."""
-        ledgers.delete_ledger(self.context, ledger_id)
+    def delete_ledger(self, ledger_id: int, *, even_if_alive: bool = False) -> Deletion:
+        """Delete a ledger for ever; idempotent. One that is not closed is fenced before.
+
+        Args:
+            even_if_alive: also when its writer lives, or when that is not known, or when too few
+                of its bookies could be fenced to be certain that it is stopped.
+
+        Returns:
+            the state it was found in, and which bookies could not be fenced.
+
+        Raises:
+            InvalidArgumentError: its writer lives, or may live; the message says who that is.
+            RecoveryUndecidedError: too few bookies could be fenced; it was not deleted.
+        """
+        return ledgers.delete_ledger(self.context, ledger_id, even_if_alive=even_if_alive)
 
     # Looking
 

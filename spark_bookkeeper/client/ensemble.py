@@ -10,7 +10,12 @@ from collections.abc import Mapping
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
-from spark_bookkeeper.errors import LedgerClosedError, LedgerFencedError, NotEnoughBookiesError
+from spark_bookkeeper.errors import (
+    LedgerClosedError,
+    LedgerFencedError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+)
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
@@ -55,6 +60,8 @@ def change_ensemble(
 
     try:
         return update_ledger(context.store, ledger.ledger_id, without, known=known)
+    except NoSuchLedgerError as error:
+        raise deleted_error(ledger, EntryId(first - 1)) from error
     except NotEnoughBookiesError:
         # The ledger may be another client's by now, which explains more than the bookies do.
         check_open(ledger, context.store.read_ledger(ledger.ledger_id).value, EntryId(first - 1))
@@ -81,5 +88,16 @@ def fenced_error(ledger: Ledger, confirmed: EntryId, cause: str) -> LedgerFenced
         f"ledger {ledger.ledger_id} was fenced by another client ({cause}). Entries after "
         f"{confirmed} may or may not be written: treat this like a time-out. Open the ledger to "
         "recover it and read what is there; do not append the same rows elsewhere before that",
+        ledger_id=ledger.ledger_id,
+    )
+
+
+def deleted_error(ledger: Ledger, confirmed: EntryId) -> NoSuchLedgerError:
+    """What a writer is told whose ledger was deleted."""
+    return NoSuchLedgerError(
+        f"ledger {ledger.ledger_id} was DELETED by another client while this writer was at it. "
+        f"Nothing of it can be read any more, also not what was acknowledged (up to {confirmed}); "
+        "later entries may or may not have been written, and are gone with it. Create another "
+        "ledger, and append there what is to be kept",
         ledger_id=ledger.ledger_id,
     )

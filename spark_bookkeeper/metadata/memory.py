@@ -128,6 +128,8 @@ class MemoryStore:
     def __init__(self, cluster: MemoryCluster, faults: Faults | None = None) -> None:
         self.cluster = cluster
         self.faults = faults
+        self.tell: Callable[[Callable[[], None]], None] = lambda call: call()
+        """How this session's client is called when another session deleted its ledger."""
         self._session = cluster.number()
         self._written: dict[LedgerId, str] = {}
         """Ledgers that are written in this session, with the token of each."""
@@ -206,7 +208,7 @@ class MemoryStore:
 
     def watch_ledger(self, ledger_id: LedgerId, deleted: Callable[[], None]) -> None:
         if ledger_id in self._written:
-            self.cluster.deletion_watchers[ledger_id, self._session] = deleted
+            self.cluster.deletion_watchers[ledger_id, self._session] = lambda: self.tell(deleted)
 
     def leave_ledger(self, ledger_id: LedgerId) -> None:
         writer = self._written.pop(ledger_id, None)

@@ -79,6 +79,7 @@ class SimCluster:
         """What an actor needs to be a client of this cluster."""
         runtime = SimRuntime(self._world, actor)
         store = self.store(actor)
+        store.tell = lambda call: self._world.tell(actor, call)
         bookies = Bookies(store, lambda uri: self.storage(actor, uri), runtime)
         writer = WriterInfo(actor.name, 1, "simulation", "lifetime")
         return ClientContext(store, bookies, runtime, config, writer)
