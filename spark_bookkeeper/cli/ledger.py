@@ -10,11 +10,12 @@ from typing import Any, Final
 import click
 import pyarrow as pa
 
-from spark_bookkeeper.cli.asking import confirm
 from spark_bookkeeper.cli.connection import Access, access_options, connected
 from spark_bookkeeper.cli.ledger_data import append, read, schema_of_file
+from spark_bookkeeper.cli.ledger_deletion import delete
 from spark_bookkeeper.cli.ledger_work import check, diff, recover, repair
 from spark_bookkeeper.cli.new_ledger import create_ledger, new_ledger_options
+from spark_bookkeeper.cli.output import text_of
 from spark_bookkeeper.cli.parameters import LedgerIdType
 from spark_bookkeeper.cli.picture import draw_fragments, legend
 from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
@@ -23,7 +24,6 @@ from spark_bookkeeper.client.ledger import SCHEMA
 from spark_bookkeeper.client.ledgers import RESERVED_PREFIX
 from spark_bookkeeper.client.presence import GONE
 from spark_bookkeeper.client.views import SLOTS, UNREADABLE, LedgerInfo, moment
-from spark_bookkeeper.errors import NoSuchLedgerError
 from spark_bookkeeper.protocol.ids import BookieId, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 
@@ -39,6 +39,7 @@ def ledger() -> None:
 ledger.add_command(append)
 ledger.add_command(read)
 ledger.add_command(recover)
+ledger.add_command(delete)
 ledger.add_command(check)
 ledger.add_command(diff)
 ledger.add_command(repair)
@@ -176,44 +177,6 @@ def show(settings: Settings, access: Access, ledger_id: int, slots: bool) -> int
     return EXIT_DONE
 
 
-@ledger.command(epilog="Example: spark-bookkeeper ledger delete 7 9 --yes")
-@click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@access_options
-@click.pass_obj
-def delete(settings: Settings, access: Access, ledger_ids: Sequence[int], yes: bool) -> int:
-    """Delete ledgers for ever. What bookies hold of them becomes garbage."""
-    with connected(settings, access) as bk:
-        gone: list[int] = []
-        found: list[LedgerInfo] = []
-        for ledger_id in dict.fromkeys(ledger_ids):
-            try:
-                found.append(bk.ledger(ledger_id))
-            except NoSuchLedgerError:
-                gone.append(ledger_id)
-        for info in found:
-            size = "unknown" if info.length_bytes is None else f"{info.length_bytes:,}"
-            settings.output.note(
-                f"ledger {info.ledger_id}: {info.state}, last entry {info.last_entry_id}, {size} "
-                f"bytes, label {text_of(info.custom_metadata.get('name')) or 'none'}"
-                + ("" if info.state == "CLOSED" else "; ITS WRITER MAY BE AT WORK")
-            )
-        for ledger_id in gone:
-            settings.output.note(f"ledger {ledger_id} does not exist")
-        if found and not yes:
-            count = f"{len(found)} ledger{'s' if len(found) > 1 else ''}"
-            confirm(f"Delete {count} for ever?")
-        deleted: list[int] = []
-        for info in found:
-            bk.delete_ledger(info.ledger_id)
-            deleted.append(info.ledger_id)
-    settings.output.result(
-        {"deleted": deleted, "not_found": gone},
-        lambda: settings.output.say(f"deleted: {', '.join(map(str, deleted)) or 'nothing'}"),
-    )
-    return EXIT_DONE
-
-
 def _front(row: Mapping[str, Any], now_ms: int) -> tuple[object, object]:
     """The last add confirmed, and the age of the newest entry."""
     moment = row["newest_entry_at"]
@@ -259,11 +222,6 @@ def _utc(milliseconds: int | None) -> datetime | None:
     return (
         None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, timezone.utc)
     )
-
-
-def text_of(label: bytes | None) -> str | None:
-    """A label as text."""
-    return None if label is None else label.decode("utf-8", "replace")
 
 
 def show_picture(settings: Settings, metadata: LedgerMetadata, lost: set[BookieId]) -> None:

@@ -67,18 +67,21 @@ def delete_ledger(
             update.delete_ledger(store, wanted, known=found)
             return Deletion(wanted, found.value.state.name)
         if not even_if_alive:
-            _refuse_if_alive(context, wanted, found.value)
+            check_nobody_writes(context, wanted, found.value)
         return _stop_and_delete(context, wanted, found, is_certain=not even_if_alive)
     except NoSuchLedgerError:
         return Deletion(wanted, None)
-    except MetadataFormatError:
+    except MetadataFormatError as error:
         if not even_if_alive:
-            raise
+            raise unreadable(error) from error
         store.delete_ledger(wanted, None)
         return Deletion(wanted, "UNREADABLE")
 
 
-def _refuse_if_alive(context: ClientContext, ledger_id: LedgerId, found: LedgerMetadata) -> None:
+def check_nobody_writes(context: ClientContext, ledger_id: LedgerId, found: LedgerMetadata) -> None:
+    """Raises ``InvalidArgumentError`` for a ledger whose writer lives, or may live."""
+    if found.is_closed:
+        return
     state = writer_state(context, ledger_id, found)
     if state == "gone":
         return
@@ -94,6 +97,15 @@ def _refuse_if_alive(context: ClientContext, ledger_id: LedgerId, found: LedgerM
         "close it, or stop it and recover_ledgers() it, and repeat. even_if_alive=True (on the "
         "command line --even-if-alive) stops the writer by a fence, and deletes what it has "
         "written"
+    )
+
+
+def unreadable(error: MetadataFormatError) -> MetadataFormatError:
+    """What is said of a ledger that cannot be decoded, so that nobody knows who writes it."""
+    return MetadataFormatError(
+        f"{error.message}. It was not deleted. even_if_alive=True (on the command line "
+        "--even-if-alive) deletes it as it is, without a fence",
+        **error.facts,
     )
 
 
