@@ -361,6 +361,8 @@ class MemoryStore:
             self._is_closed = True
             for stop in self._stops:
                 stop()
+            for ledger_id in list(self._written):
+                self.leave_ledger(ledger_id)
             self._end_session()
 
     # Inside
