@@ -17,7 +17,7 @@ from spark_bookkeeper.errors import (
     NotEnoughBookiesError,
 )
 from spark_bookkeeper.metadata.store import Versioned
-from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.metadata.update import read_again, update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.placement import members, replace_bookies
@@ -64,7 +64,8 @@ def change_ensemble(
         raise deleted_error(ledger, EntryId(first - 1)) from error
     except NotEnoughBookiesError:
         # The ledger may be another client's by now, which explains more than the bookies do.
-        check_open(ledger, context.store.read_ledger(ledger.ledger_id).value, EntryId(first - 1))
+        now = read_again(context.store, ledger.ledger_id, ledger.metadata.nonce)
+        check_open(ledger, now.value, EntryId(first - 1))
         raise
 
 

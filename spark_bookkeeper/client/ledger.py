@@ -88,6 +88,7 @@ class Ledger:
 
     def with_metadata(self, metadata: LedgerMetadata) -> Ledger:
         """The same ledger as a newer metadata value tells it."""
+        assert metadata.nonce == self.metadata.nonce, "ids-are-not-reused"
         stored = metadata.custom_metadata[INCARNATIONS]
         if stored == self.metadata.custom_metadata[INCARNATIONS]:
             return replace(self, metadata=metadata)

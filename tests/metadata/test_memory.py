@@ -11,7 +11,7 @@ from spark_bookkeeper.errors import MetadataUnavailableError, NoSuchLedgerError
 from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore, Postponed
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import LedgerId
-from spark_bookkeeper.protocol.metadata import LedgerState
+from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.testing.conformance.metadata import (
     MetadataStoreConformance,
     Stores,
@@ -40,6 +40,9 @@ class MemoryStores:
     def expire(self, store: MetadataStore) -> None:
         assert isinstance(store, MemoryStore)
         store.expire()
+
+    def recreate(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
+        self.cluster.recreate_by_another_tool(ledger_id, metadata)
 
     @contextmanager
     def answer_lost(self, store: MetadataStore) -> Iterator[None]:

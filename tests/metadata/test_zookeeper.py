@@ -28,6 +28,7 @@ from spark_bookkeeper.errors import (
     VersionConflictError,
 )
 from spark_bookkeeper.metadata import paths
+from spark_bookkeeper.metadata.codec import encode_ledger
 from spark_bookkeeper.metadata.connection import Connection, Node
 from spark_bookkeeper.metadata.link import AbsentError
 from spark_bookkeeper.metadata.store import MetadataStore, Versioned
@@ -165,6 +166,16 @@ class ZooKeeperStores:
         twin.start(timeout=60)
         twin.stop()
         twin.close()
+
+    def recreate(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
+        other = KazooClient(self.address)
+        other.start(timeout=60)
+        path = paths.ledger(self.root, ledger_id)
+        if other.exists(path):
+            other.delete(path)
+        other.create(path, encode_ledger(metadata), makepath=True)
+        other.stop()
+        other.close()
 
     @contextmanager
     def answer_lost(self, store: MetadataStore) -> Iterator[None]:

@@ -65,6 +65,9 @@ class Stores(Protocol):
     def request_lost(self, store: MetadataStore) -> AbstractContextManager[None]:
         """The first change in the block never arrives."""
 
+    def recreate(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
+        """Another tool deletes a ledger, if it is there, and makes it again."""
+
 
 def open_ledger(**changes: object) -> LedgerMetadata:
     """A ledger as its writer creates it."""
@@ -255,6 +258,114 @@ class MetadataStoreConformance:
 
         assert updated.value.foreign == unknown
         assert store.read_ledger(LedgerId(7)).value.foreign == unknown
+
+    # No id has two lives
+
+    def test_an_id_that_was_chosen_is_never_used_again(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        for ledger_id in (LedgerId(7), LONG_FIRST, LAST):
+            created = store.create_ledger(ledger_id, open_ledger())
+            store.delete_ledger(ledger_id, created)
+
+            for is_generated in (False, True):
+                with pytest.raises(LedgerExistsError, match="was used before") as caught:
+                    stores.session().create_ledger(
+                        ledger_id, open_ledger(), is_generated=is_generated
+                    )
+                assert caught.value.ledger_id == ledger_id
+                assert "let one be generated" in caught.value.message
+
+        assert list(store.ledger_ids()) == []
+
+    def test_a_create_that_was_deleted_again_does_not_repeat_itself(
+        self, store: MetadataStore
+    ) -> None:
+        mine = open_ledger(ctoken=4711)
+        store.delete_ledger(LedgerId(7), store.create_ledger(LedgerId(7), mine))
+
+        with pytest.raises(LedgerExistsError, match="was used before"):
+            store.create_ledger(LedgerId(7), mine)
+
+    def test_an_id_that_was_given_out_cannot_be_chosen(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        used, unused, there = (store.generate_ledger_id() for _ in range(3))
+        created = store.create_ledger(used, open_ledger(), is_generated=True)
+        store.delete_ledger(used, created)
+        store.create_ledger(there, open_ledger(), is_generated=True)
+
+        for ledger_id in (used, unused):
+            with pytest.raises(LedgerExistsError, match="given out by the cluster's counter"):
+                stores.session().create_ledger(ledger_id, open_ledger())
+        with pytest.raises(LedgerExistsError, match="exists already"):
+            stores.session().create_ledger(there, open_ledger())
+        store.create_ledger(LedgerId(there + 1), open_ledger())
+
+    def test_a_generated_id_passes_over_those_that_were_chosen(self, store: MetadataStore) -> None:
+        deleted, there = LedgerId(1), LedgerId(2)
+        store.delete_ledger(deleted, store.create_ledger(deleted, open_ledger()))
+        store.create_ledger(there, open_ledger())
+
+        made: list[LedgerId] = []
+        for _ in range(4):
+            ledger_id = store.generate_ledger_id()
+            with suppress(LedgerExistsError):
+                store.create_ledger(ledger_id, open_ledger(), is_generated=True)
+                made.append(ledger_id)
+
+        assert made == [0, 3]
+
+    @pytest.mark.parametrize("nonce", [b"other", None])
+    @pytest.mark.parametrize("writes", [0, 1, 2])
+    def test_what_another_tool_made_again_is_never_taken_for_its_predecessor(
+        self, stores: Stores, store: MetadataStore, nonce: bytes | None, writes: int
+    ) -> None:
+        first = store.create_ledger(LedgerId(7), open_ledger())
+        for number in range(writes):
+            changed = first.value.with_custom(n=b"%d" % number)
+            first = store.write_ledger(LedgerId(7), changed, first)
+        made_again = _with_nonce(nonce)
+        stores.recreate(LedgerId(7), made_again)
+        second = store.read_ledger(LedgerId(7))
+        for number in range(writes):  # so that both have the same version
+            changed = second.value.with_custom(m=b"%d" % number)
+            second = store.write_ledger(LedgerId(7), changed, second)
+        assert second.version == first.version
+
+        with pytest.raises(VersionConflictError):
+            store.write_ledger(LedgerId(7), first.value.in_recovery(), first)
+        with pytest.raises(VersionConflictError):
+            store.delete_ledger(LedgerId(7), first)
+        with pytest.raises(NoSuchLedgerError, match="created another with the same id"):
+            update_ledger(store, LedgerId(7), LedgerMetadata.in_recovery, known=first)
+        delete_ledger(store, LedgerId(7), known=first)
+
+        assert store.read_ledger(LedgerId(7)) == second
+        delete_ledger(store, LedgerId(7))
+        assert list(store.ledger_ids()) == []
+
+    def test_a_delete_whose_answer_was_lost_does_not_reach_the_next_ledger(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        first = store.create_ledger(LedgerId(7), open_ledger())
+
+        with stores.answer_lost(store), suppress(MetadataUnavailableError):
+            store.delete_ledger(LedgerId(7), first)
+        stores.recreate(LedgerId(7), _with_nonce(b"other"))
+        delete_ledger(store, LedgerId(7), known=first)
+
+        assert store.read_ledger(LedgerId(7)).value.nonce == b"other"
+
+    def test_a_ledger_that_another_tool_restored_goes_on(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        first = store.create_ledger(LedgerId(7), open_ledger())
+        stores.recreate(LedgerId(7), open_ledger())
+
+        updated = update_ledger(store, LedgerId(7), LedgerMetadata.in_recovery, known=first)
+
+        assert store.read_ledger(LedgerId(7)) == updated
 
     # Listing and ids
 
@@ -625,6 +736,10 @@ def _cookie(bookie_id: BookieId, incarnation: str = "first") -> Cookie:
         incarnation=incarnation,
         instance_id="ccb3dcc6-6bca-47a5-bd1a-18b99e6345e7",
     )
+
+
+def _with_nonce(nonce: bytes | None) -> LedgerMetadata:
+    return open_ledger(custom_metadata={} if nonce is None else {NONCE: nonce})
 
 
 def _with_key(key: str, old: LedgerMetadata) -> LedgerMetadata:
