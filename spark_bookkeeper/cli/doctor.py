@@ -205,7 +205,10 @@ def _writers(
     gone = [ledger_id for ledger_id, state in states.items() if state == "gone"]
     unknown = sum(state == "unknown" for state in states.values())
     living = len(states) - len(gone) - unknown
-    counts = f"{living:,} live, {len(gone):,} are gone, {unknown:,} left no note"
+    counts = (
+        f"{living:,} whose writer lives, {len(gone):,} whose writer is gone, {unknown:,} whose "
+        "writer left no note"
+    )
     if not gone:
         return Finding(check, "ok", counts if states else "every ledger is closed")
 

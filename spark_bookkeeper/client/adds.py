@@ -111,7 +111,6 @@ class Adds:
         self._left: dict[BookieId, str] = {}
         self._error: BookKeeperError | None = None
         self._acks: deque[SlotAck] = deque(maxlen=ACKS_KEPT)
-        context.store.watch_ledger(ledger.ledger_id, self._hear_of_deletion)
 
     # Pushing
 
@@ -332,6 +331,7 @@ class Adds:
         """Start the lanes with the first append."""
         self._is_started = True
         try:
+            self._context.store.watch_ledger(self.ledger.ledger_id, self._hear_of_deletion)
             self._carry_out(self.machine.start())
             self._lanes.watch()
         except BaseException as error:  # Ctrl-C, or no more threads: too few lanes would hang
