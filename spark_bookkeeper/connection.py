@@ -14,6 +14,7 @@ from spark_bookkeeper.bookie.roots import open_storage
 from spark_bookkeeper.client.bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.runtime import Condition, ThreadRuntime
+from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.store import MetadataStore
@@ -60,7 +61,14 @@ class Connection:
     def _context(self, runtime: ThreadRuntime, store: MetadataStore) -> ClientContext:
         options = dict(self.storage_options)
         bookies = Bookies(store, lambda uri: open_storage(uri, options), runtime)
-        return ClientContext(store, bookies, runtime, self.config, self.metadata_uri)
+        return ClientContext(
+            store,
+            bookies,
+            runtime,
+            self.config,
+            self.metadata_uri,
+            writer=WriterInfo.of_this_process(),
+        )
 
 
 class _LazyStore:

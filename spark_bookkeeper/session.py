@@ -13,6 +13,7 @@ from typing_extensions import Self
 from spark_bookkeeper.client import ledgers, process, views
 from spark_bookkeeper.client.bulk import Frames
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.client.reader import LedgerReader
@@ -192,9 +193,21 @@ class BookKeeper:
         """Open a ledger to read up to its last add confirmed; never disturbs its writer."""
         return ledgers.open_ledger_no_recovery(self.context, ledger_id, password, self._door)
 
-    def delete_ledger(self, ledger_id: int) -> None:
-        """Delete a ledger; idempotent."""
-        ledgers.delete_ledger(self.context, ledger_id)
+    def delete_ledger(self, ledger_id: int, *, even_if_alive: bool = False) -> Deletion:
+        """Delete a ledger for ever; idempotent. One that is not closed is fenced before.
+
+        Args:
+            even_if_alive: also when its writer lives, or when that is not known, or when too few
+                of its bookies could be fenced to be certain that it is stopped.
+
+        Returns:
+            the state it was found in, and which bookies could not be fenced.
+
+        Raises:
+            InvalidArgumentError: its writer lives, or may live; the message says who that is.
+            RecoveryUndecidedError: too few bookies could be fenced; it was not deleted.
+        """
+        return ledgers.delete_ledger(self.context, ledger_id, even_if_alive=even_if_alive)
 
     # Looking
 
@@ -204,16 +217,21 @@ class BookKeeper:
         found = self.context.store.read_ledger(wanted)
         return views.LedgerInfo.of(wanted, found.value, self.context, self._door.from_arrow)
 
-    def ledgers(self) -> Any:
+    def ledgers(self, *, ask_bookies: bool = False) -> Any:
         """All ledgers, as a DataFrame (``views.LEDGERS``).
 
         One whose metadata cannot be decoded has the state ``UNREADABLE`` and nothing else to tell.
-        """
-        return self._door.from_arrow(self.ledgers_arrow())
+        ``writer_state`` of one that is not closed is ``lives``, ``gone`` or ``unknown``.
 
-    def ledgers_arrow(self) -> pa.Table:
+        Args:
+            ask_bookies: fill ``last_add_confirmed`` and ``newest_entry_at`` also for ledgers that
+                are not closed; their bookies are asked, and nothing is fenced.
+        """
+        return self._door.from_arrow(self.ledgers_arrow(ask_bookies=ask_bookies))
+
+    def ledgers_arrow(self, *, ask_bookies: bool = False) -> pa.Table:
         """All ledgers, as an Arrow table: no Spark."""
-        return views.ledgers_table(self.context)
+        return views.ledgers_table(self.context, ask_bookies=ask_bookies)
 
     def bookies(self) -> Any:
         """All bookies that are known, alive or not, as a DataFrame (``views.BOOKIES``)."""

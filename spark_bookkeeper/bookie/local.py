@@ -134,6 +134,15 @@ class LocalStorage(Storage):
                 return None
 
     @override
+    def modified_ms(self, path: str) -> int | None:
+        target = f"{self._root}/{path}"
+        with self._translated(target):
+            try:
+                return os.stat(target).st_mtime_ns // 1_000_000
+            except FileNotFoundError:
+                return None
+
+    @override
     def list(self, directory: str) -> Sequence[str]:
         target = f"{self._root}/{directory}"
         with self._translated(target):

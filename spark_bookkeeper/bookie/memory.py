@@ -163,6 +163,11 @@ class MemoryStorage(Storage):
         return None if data is None else len(data)
 
     @override
+    def modified_ms(self, path: str) -> int | None:
+        self.faults("modified_ms", path, "before")
+        return None  # there is no clock here
+
+    @override
     def list(self, directory: str) -> Sequence[str]:
         self.faults("list", directory, "before")
         names = self._names(directory)

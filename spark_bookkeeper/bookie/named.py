@@ -57,6 +57,10 @@ class NamedStorage(Storage):
         return self._call(self._storage.size, path)
 
     @override
+    def modified_ms(self, path: str) -> int | None:
+        return self._call(self._storage.modified_ms, path)
+
+    @override
     def list(self, directory: str) -> Sequence[str]:
         return self._call(self._storage.list, directory)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from tempfile import SpooledTemporaryFile
 from typing import Any, Final
 
@@ -41,6 +42,10 @@ _EXTRAS: Final = {
     "abfs": "azure",
     "az": "azure",
 }
+
+
+_MODIFIED: Final = ("mtime", "LastModified", "last_modified", "updated", "created")
+"""What file systems call the time of a file's content; ours never change."""
 
 
 class RemoteStorage(Storage):
@@ -159,6 +164,17 @@ class RemoteStorage(Storage):
                 _require_bucket(error)
                 return None
             return None if info.get("type") == "directory" else int(info["size"])
+
+    @override
+    def modified_ms(self, path: str) -> int | None:
+        with self._translated(path):
+            try:
+                info = self._fs.info(self._full(path))
+            except FileNotFoundError as error:
+                _require_bucket(error)
+                return None
+            told = (info.get(key) for key in _MODIFIED)
+            return next((ms for ms in map(_milliseconds, told) if ms is not None), None)
 
     @override
     def list(self, directory: str) -> Sequence[str]:
@@ -337,6 +353,16 @@ def _is_taken(error: BaseException) -> bool:
 
 def _is_conflict(error: BaseException) -> bool:
     return _status(error) == 409 or "ConditionalRequestConflict" in str(error)
+
+
+def _milliseconds(moment: object) -> int | None:
+    """Milliseconds since 1970 of a time as some file system tells it, or ``None``."""
+    if isinstance(moment, str):
+        with suppress(ValueError):
+            moment = datetime.fromisoformat(moment.replace("Z", "+00:00"))
+    if isinstance(moment, datetime):
+        moment = moment.timestamp()
+    return int(moment * 1000) if isinstance(moment, (int, float)) else None
 
 
 def _require_bucket(error: FileNotFoundError) -> None:

@@ -79,6 +79,13 @@ class Storage(Protocol):
     def size(self, path: str) -> int | None:
         """Size in bytes, or ``None`` as in ``read``."""
 
+    def modified_ms(self, path: str) -> int | None:
+        """When a file got its content, in milliseconds since 1970 by the storage's own clock.
+
+        For people, and never for a decision (SLOT-LOG rule R17). ``None`` when the file is not
+        there, or where the storage keeps no such time.
+        """
+
     def list(self, directory: str) -> Sequence[str]:
         """Names directly in a directory, sorted; empty if it is not there. Never cached.
 

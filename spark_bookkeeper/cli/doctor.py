@@ -22,6 +22,9 @@ from spark_bookkeeper.cli.settings import (
     EXIT_NOTHING_CHANGED,
     Settings,
 )
+from spark_bookkeeper.cli.writers import age
+from spark_bookkeeper.client.newest import newest_entry
+from spark_bookkeeper.client.presence import GONE, WriterState, ledgers_with_writers, writer_of
 from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.cluster.java import java_home
 from spark_bookkeeper.config import GIB
@@ -172,11 +175,14 @@ def _cluster(bk: BookKeeper) -> Iterator[Finding]:
     cookies = {cookie.value.bookie_id: cookie.value for cookie in store.cookies()}
     ledgers: dict[LedgerId, LedgerMetadata] = {}
     unreadable: list[MetadataFormatError] = []
-    for ledger_id, found in store.read_ledgers(store.ledger_ids()):
+    states: dict[LedgerId, WriterState] = {}
+    for ledger_id, found, state in ledgers_with_writers(bk.context):
         if isinstance(found, MetadataFormatError):
             unreadable.append(found)
-        elif found is not None:
-            ledgers[ledger_id] = found.value
+            continue
+        ledgers[ledger_id] = found
+        if state is not None:
+            states[ledger_id] = state
     if not alive:
         yield Finding(
             "bookies",
@@ -196,7 +202,49 @@ def _cluster(bk: BookKeeper) -> Iterator[Finding]:
             "its data cannot be read, recovered or counted here; the other ledgers can. Do not "
             "remove anything before somebody looked at it",
         )
+    yield _writers(bk, ledgers, states)
     yield from _ledgers(ledgers, set(known) - alive.keys())
+
+
+def _writers(
+    bk: BookKeeper,
+    ledgers: Mapping[LedgerId, LedgerMetadata],
+    states: Mapping[LedgerId, WriterState],
+) -> Finding:
+    """Ledgers that nobody closed and nobody writes; their bookies say for how long."""
+    check = "writers of open ledgers"
+    gone = [ledger_id for ledger_id, state in states.items() if state == "gone"]
+    unknown = sum(state == "unknown" for state in states.values())
+    living = len(states) - len(gone) - unknown
+    counts = (
+        f"{living:,} whose writer lives, {len(gone):,} whose writer is gone, {unknown:,} whose "
+        "writer left no note"
+    )
+    if not gone:
+        return Finding(check, "ok", counts if states else "every ledger is closed")
+
+    def name(ledger_id: LedgerId) -> str:
+        metadata = ledgers[ledger_id]
+        newest = newest_entry(bk.context, ledger_id, metadata)
+        now_ms = bk.context.runtime.wall_ms()
+        facts = [str(writer_of(metadata) or "unknown")]
+        if newest.last_add_confirmed is not None:
+            facts.append(f"confirmed up to {newest.last_add_confirmed}")
+        if newest.stored_at_ms is not None:
+            facts.append(f"newest entry {age(newest.stored_at_ms, now_ms)}")
+        elif metadata.ctime_ms is not None:
+            facts.append(f"created {age(metadata.ctime_ms, now_ms)}")
+        return f"{ledger_id} ({', '.join(facts)})"
+
+    named = bk.context.runtime.map(name, gone[:MOST_NAMED])
+    more = "; ..." if len(gone) > MOST_NAMED else ""
+    shown = " ".join(map(str, gone[:MOST_NAMED])) + (" ..." if more else "")
+    return Finding(
+        check,
+        "warning",
+        f"{counts}: {'; '.join(named)}{more}. Gone: {GONE}",
+        f"nobody closes these any more: spark-bookkeeper ledger recover {shown}",
+    )
 
 
 @dataclass(frozen=True)

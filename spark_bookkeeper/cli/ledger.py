@@ -9,18 +9,20 @@ from typing import Any, Final
 import click
 import pyarrow as pa
 
-from spark_bookkeeper.cli.asking import confirm
 from spark_bookkeeper.cli.connection import Access, access_options, connected
 from spark_bookkeeper.cli.ledger_data import append, read, schema_of_file
+from spark_bookkeeper.cli.ledger_deletion import delete
 from spark_bookkeeper.cli.ledger_work import check, diff, recover, repair
 from spark_bookkeeper.cli.new_ledger import create_ledger, new_ledger_options
+from spark_bookkeeper.cli.output import text_of
 from spark_bookkeeper.cli.parameters import LedgerIdType
 from spark_bookkeeper.cli.picture import draw_fragments, legend
 from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
+from spark_bookkeeper.cli.writers import age
 from spark_bookkeeper.client.ledger import schema_of
 from spark_bookkeeper.client.ledgers import RESERVED_PREFIX
-from spark_bookkeeper.client.views import SLOTS, UNREADABLE, LedgerInfo, moment
-from spark_bookkeeper.errors import MetadataFormatError, NoSuchLedgerError
+from spark_bookkeeper.client.presence import GONE
+from spark_bookkeeper.client.views import SLOTS, UNREADABLE, LedgerInfo, moment, moment_text
 from spark_bookkeeper.protocol.ids import BookieId, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 
@@ -36,6 +38,7 @@ def ledger() -> None:
 ledger.add_command(append)
 ledger.add_command(read)
 ledger.add_command(recover)
+ledger.add_command(delete)
 ledger.add_command(check)
 ledger.add_command(diff)
 ledger.add_command(repair)
@@ -86,14 +89,25 @@ def create(
 )
 @click.option("--bookie", metavar="HOST:PORT", help="Only those with a fragment on this bookie.")
 @click.option("--name", help="Only those with this label.")
+@click.option(
+    "--ask-bookies",
+    is_flag=True,
+    help="Also how far those have come that are not closed; it takes a while if there are many.",
+)
 @access_options
 @click.pass_obj
 def list_(
-    settings: Settings, access: Access, state: str | None, bookie: str | None, name: str | None
+    settings: Settings,
+    access: Access,
+    state: str | None,
+    bookie: str | None,
+    name: str | None,
+    ask_bookies: bool,
 ) -> int:
-    """List ledgers: state, sizes, end."""
+    """List ledgers: state, sizes, end; of those that are not closed also whether a writer lives."""
     with connected(settings, access) as bk, settings.output.progress("reading ledger metadata"):
-        rows = ledger_rows(bk.ledgers_arrow())
+        rows = ledger_rows(bk.ledgers_arrow(ask_bookies=ask_bookies))
+        now_ms = bk.context.runtime.wall_ms()
     rows = [
         row
         for row in rows
@@ -106,8 +120,12 @@ def list_(
         if not rows:
             settings.output.say("no ledgers")
             return
+        front = ["confirmed", "newest entry"] if ask_bookies else []
         settings.output.table(
-            ["ledger", "name", "state", "E/Qw/Qa", "fragments", "last entry", "bytes", "created"],
+            [
+                *("ledger", "name", "state", "E/Qw/Qa", "fragments", "last entry", "bytes"),
+                *("created", *front, "writer"),
+            ],
             [
                 [
                     row["ledger_id"],
@@ -118,6 +136,8 @@ def list_(
                     row["last_entry_id"],
                     None if row["length_bytes"] is None else f"{row['length_bytes']:,}",
                     None if row["ctime"] is None else f"{row['ctime']:%Y-%m-%d %H:%M:%S}",
+                    *(_front(row, now_ms) if ask_bookies else ()),
+                    _writer_cell(row),
                 ]
                 for row in rows
             ],
@@ -143,11 +163,12 @@ def show(settings: Settings, access: Access, ledger_id: int, slots: bool) -> int
         found = bk.context.store.read_ledger(parse_ledger_id(ledger_id)).value
         alive = bk.context.bookies.registrations().keys()
         rows = info.slots_arrow().to_pylist() if slots else []
+        now_ms = bk.context.runtime.wall_ms()
     if slots:
         value["slots"] = rows
 
     def present() -> None:
-        _show_ledger(settings, info, found, {b for b in found.bookies() if b not in alive})
+        _show_ledger(settings, info, found, {b for b in found.bookies() if b not in alive}, now_ms)
         if slots:
             _show_slots(settings, rows)
 
@@ -155,47 +176,18 @@ def show(settings: Settings, access: Access, ledger_id: int, slots: bool) -> int
     return EXIT_DONE
 
 
-@ledger.command(epilog="Example: spark-bookkeeper ledger delete 7 9 --yes")
-@click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, required=True)
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@access_options
-@click.pass_obj
-def delete(settings: Settings, access: Access, ledger_ids: Sequence[int], yes: bool) -> int:
-    """Delete ledgers for ever. What bookies hold of them becomes garbage."""
-    with connected(settings, access) as bk:
-        gone: list[int] = []
-        found: list[LedgerInfo] = []
-        unreadable: list[int] = []
-        for ledger_id in dict.fromkeys(ledger_ids):
-            try:
-                found.append(bk.ledger(ledger_id))
-            except NoSuchLedgerError:
-                gone.append(ledger_id)
-            except MetadataFormatError as error:
-                unreadable.append(ledger_id)
-                settings.output.note(error.message)
-        for info in found:
-            size = "unknown" if info.length_bytes is None else f"{info.length_bytes:,}"
-            settings.output.note(
-                f"ledger {info.ledger_id}: {info.state}, last entry {info.last_entry_id}, {size} "
-                f"bytes, label {text_of(info.custom_metadata.get('name')) or 'none'}"
-                + ("" if info.state == "CLOSED" else "; ITS WRITER MAY BE AT WORK")
-            )
-        for ledger_id in gone:
-            settings.output.note(f"ledger {ledger_id} does not exist")
-        doomed = [*(info.ledger_id for info in found), *unreadable]
-        if doomed and not yes:
-            count = f"{len(doomed)} ledger{'s' if len(doomed) > 1 else ''}"
-            confirm(f"Delete {count} for ever?")
-        deleted: list[int] = []
-        for ledger_id in doomed:
-            bk.delete_ledger(ledger_id)
-            deleted.append(ledger_id)
-    settings.output.result(
-        {"deleted": deleted, "not_found": gone},
-        lambda: settings.output.say(f"deleted: {', '.join(map(str, deleted)) or 'nothing'}"),
-    )
-    return EXIT_DONE
+def _front(row: Mapping[str, Any], now_ms: int) -> tuple[object, object]:
+    """The last add confirmed, and the age of the newest entry."""
+    moment = row["newest_entry_at"]
+    at = None if moment is None else age(int(moment.timestamp() * 1000), now_ms)
+    return row["last_add_confirmed"], at
+
+
+def _writer_cell(row: Mapping[str, Any]) -> str | None:
+    """The writer of a ledger that is not closed: whether it lives, and who it is."""
+    if row["writer_state"] is None:
+        return None
+    return ": ".join(filter(None, (row["writer_state"], row["writer"])))
 
 
 def ledger_rows(table: pa.Table) -> list[dict[str, Any]]:
@@ -218,12 +210,11 @@ def ledger_object(info: LedgerInfo) -> dict[str, Any]:
         "ctime": moment(info.ctime),
         "bookies": sorted({bookie for f in info.fragments for bookie in f.ensemble}),
         "custom_metadata": dict(info.custom_metadata),
+        "writer": None if info.writer is None else str(info.writer),
+        "writer_state": info.writer_state,
+        "last_add_confirmed": info.last_add_confirmed,
+        "newest_entry_at": moment(info.newest_entry_ms),
     }
-
-
-def text_of(label: bytes | None) -> str | None:
-    """A label as text."""
-    return None if label is None else label.decode("utf-8", "replace")
 
 
 def show_picture(settings: Settings, metadata: LedgerMetadata, lost: set[BookieId]) -> None:
@@ -235,7 +226,11 @@ def show_picture(settings: Settings, metadata: LedgerMetadata, lost: set[BookieI
 
 
 def _show_ledger(
-    settings: Settings, info: LedgerInfo, metadata: LedgerMetadata, lost: set[BookieId]
+    settings: Settings,
+    info: LedgerInfo,
+    metadata: LedgerMetadata,
+    lost: set[BookieId],
+    now_ms: int,
 ) -> None:
     quorum = metadata.quorum
     settings.output.say(
@@ -248,9 +243,19 @@ def _show_ledger(
         ("bytes", "not fixed yet" if size is None else f"{size:,}"),
         ("digest", info.digest_type),
         ("password", "yes" if metadata.password else "none"),
-        ("created", _moment(info.ctime)),
+        ("created", moment_text(info.ctime)),
         ("format version", metadata.format_version),
+        ("writer", "unknown" if info.writer is None else info.writer),
     ]
+    if info.writer_state is not None:
+        facts += [
+            (
+                "writer lives",
+                {"lives": "yes", "gone": f"no: {GONE}"}.get(info.writer_state, "unknown"),
+            ),
+            ("last confirmed", _or_unknown(info.last_add_confirmed)),
+            ("newest entry", _moment_and_age(info.newest_entry_ms, now_ms)),
+        ]
     labels = info.custom_metadata.items()
     facts += [(k, text_of(v)) for k, v in sorted(labels) if not k.startswith(RESERVED_PREFIX)]
     for field in _schema_of(info):
@@ -266,6 +271,21 @@ def _show_ledger(
             f"\n  lost: {', '.join(sorted(lost))}. Make their copies again: "
             f"spark-bookkeeper bookie recover {' --bookie '.join(sorted(lost))}"
         )
+    if info.writer_state == "gone":
+        settings.output.say(
+            "\n  nobody writes it any more, and its end is not fixed. Fix it: "
+            f"spark-bookkeeper ledger recover {info.ledger_id}"
+        )
+
+
+def _or_unknown(value: object) -> object:
+    return "unknown" if value is None else value
+
+
+def _moment_and_age(milliseconds: int | None, now_ms: int) -> str:
+    if milliseconds is None:
+        return "none, or unknown"
+    return f"{moment_text(milliseconds)}, {age(milliseconds, now_ms)}"
 
 
 def _show_slots(settings: Settings, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -278,8 +298,3 @@ def _show_slots(settings: Settings, rows: Sequence[Mapping[str, Any]]) -> None:
 def _schema_of(info: LedgerInfo) -> Iterable[pa.Field]:
     columns: Iterable[pa.Field] | None = schema_of(info.custom_metadata)
     return columns or []  # none where another BookKeeper client wrote it
-
-
-def _moment(milliseconds: int | None) -> str:
-    created = moment(milliseconds)
-    return "unknown" if created is None else f"{created:%Y-%m-%d %H:%M:%S} UTC"

@@ -20,6 +20,7 @@ from spark_bookkeeper.cli.new_ledger import create_ledger, new_ledger_options, p
 from spark_bookkeeper.cli.output import Progress
 from spark_bookkeeper.cli.parameters import LedgerIdType
 from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
+from spark_bookkeeper.cli.writers import about_writer
 from spark_bookkeeper.client.columns import check_schema
 from spark_bookkeeper.client.reader import LedgerReader
 from spark_bookkeeper.client.writer import LedgerWriter
@@ -152,7 +153,6 @@ def read(
     if output is not None:
         _check_output(output)
     with connected(settings, access) as bk:
-        is_open = bk.ledger(ledger_id).state != "CLOSED"
         opener = bk.open_ledger if recover else bk.open_ledger_no_recovery
         try:
             reader = opener(ledger_id, password.encode())
@@ -165,10 +165,12 @@ def read(
                 "--password, or set SPARK_BOOKKEEPER_PASSWORD",
                 ledger_id=ledger_id,
             ) from error
-        if is_open and not recover:
+        if not reader.is_closed:
+            about = about_writer(reader.writer, reader.writer_state())
             settings.output.note(
                 f"ledger {ledger_id} is not closed: reading up to entry "
-                f"{reader.last_add_confirmed}; --recover fences its writer and reads all of it"
+                f"{reader.last_add_confirmed}; {about}; --recover fences its writer and reads all "
+                "of it"
             )
         if output is not None:
             return _read_to_file(settings, reader, first, last, limit, output)

@@ -13,6 +13,7 @@ from spark_bookkeeper.cli.connection import Access, access_options, connected
 from spark_bookkeeper.cli.parameters import LedgerIdType
 from spark_bookkeeper.cli.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.work import no_spark, open_table, report_table, show_report
+from spark_bookkeeper.cli.writers import about_writer
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.session import BookKeeper
 
@@ -51,11 +52,12 @@ def recover(
         if wanted is None and not dry_run and not yes:
             open_ones = [
                 row
-                for row in bk.ledgers_arrow().select(["ledger_id", "state"]).to_pylist()
+                for row in bk.ledgers_arrow().drop_columns("custom_metadata").to_pylist()
                 if row["state"] in ("OPEN", "IN_RECOVERY")
             ]
             for row in open_ones:
-                settings.output.note(f"ledger {row['ledger_id']}: {row['state']}")
+                about = about_writer(row["writer"], row["writer_state"])
+                settings.output.note(f"ledger {row['ledger_id']}: {row['state']}; {about}")
             if open_ones:
                 many = len(open_ones) > 1
                 confirm(

@@ -217,6 +217,11 @@ class _Lines(Progress):
         return text
 
 
+def text_of(label: bytes | None) -> str | None:
+    """A label as text."""
+    return None if label is None else label.decode("utf-8", "replace")
+
+
 def _stdout() -> Console:
     """A console that fits the terminal, or never wraps when stdout is not one."""
     return Console() if sys.stdout.isatty() else Console(width=10_000)

@@ -18,7 +18,12 @@ from typing_extensions import assert_never
 from spark_bookkeeper.bookie.messages import MOST_ENTRY_BYTES, check_entry_size
 from spark_bookkeeper.client.bulk import BulkPlan, TaskResult, place
 from spark_bookkeeper.client.delivery import Delivery
-from spark_bookkeeper.client.ensemble import change_ensemble, check_open, fenced_error
+from spark_bookkeeper.client.ensemble import (
+    change_ensemble,
+    check_open,
+    deleted_error,
+    fenced_error,
+)
 from spark_bookkeeper.client.lanes import Lanes
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.pending import PendingEntries
@@ -33,7 +38,7 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
 )
 from spark_bookkeeper.metadata.store import Versioned
-from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.metadata.update import read_again, update_ledger
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
@@ -278,7 +283,7 @@ class Adds:
                 self._has_pending() or self._bulk is not None or self._lanes.is_any_behind
             ):
                 self._changed.wait()
-            self._end()
+            self._end(is_to_be_closed=True)
             return None if self._error is None else self._told(self._error)
 
     def close(self) -> None:
@@ -305,7 +310,15 @@ class Adds:
             return old.closed(confirmed, length)
 
         store, ledger_id = self._context.store, self.ledger.ledger_id
-        self._adopt(update_ledger(store, ledger_id, closed, known=self._versioned))
+        try:
+            self._adopt(update_ledger(store, ledger_id, closed, known=self._versioned))
+        except NoSuchLedgerError as error:
+            self._leave()
+            raise deleted_error(self.ledger, confirmed) from error
+        except LedgerError:
+            self._leave()
+            raise
+        self._leave()
 
     def abandon(self) -> None:
         """Stop at once, without closing."""
@@ -343,8 +356,10 @@ class Adds:
         self._was_told = True
         return error.again()
 
-    def _end(self) -> None:
+    def _end(self, *, is_to_be_closed: bool = False) -> None:
         self._is_ended = True
+        if not is_to_be_closed:
+            self._leave()
         self._lanes.end()
         self._changed.notify_all()
 
@@ -400,6 +415,10 @@ class Adds:
         self._end()
         self._ended()
 
+    def _leave(self) -> None:
+        """Others are shown that nobody writes the ledger; nothing is waited for."""
+        self._context.store.leave_ledger(self.ledger.ledger_id)
+
     def _has_pending(self) -> bool:
         return self.machine.last_add_confirmed < self._pending.last
 
@@ -407,6 +426,7 @@ class Adds:
         """Start the lanes with the first append."""
         self._is_started = True
         try:
+            self._context.store.watch_ledger(self.ledger.ledger_id, self._hear_of_deletion)
             self._carry_out(self.machine.start())
             self._lanes.watch()
         except BaseException as error:  # Ctrl-C, or no more threads: too few lanes would hang
@@ -439,9 +459,8 @@ class Adds:
     def failed(self, lane: Lane, error: BookKeeperError) -> None:
         """A bookie met a fence, or is lost."""
         if isinstance(error, LedgerFencedError):
-            confirmed = self.machine.last_add_confirmed
-            self._error = fenced_error(self.ledger, confirmed, error.message)
-            self._carry_out(self.machine.step(BookieFenced(lane.position, lane.bookie)))
+            if self.machine.step(BookieFenced(lane.position, lane.bookie)):
+                self._runtime.spawn("fenced", lambda: self._learn_of_fence(error.message))
         else:
             self.lose(lane, error.message)
 
@@ -484,10 +503,39 @@ class Adds:
 
     def _fail(self, error: BookKeeperError) -> None:
         self._error = self._error or error
+        self._leave()
         self._delivery.fail(self._error)
         self._lanes.end()
         self._changed.notify_all()
         self._end_if_dropped()
+
+    # What others did to the ledger
+
+    def _learn_of_fence(self, cause: str) -> None:
+        """The metadata tell whether it is being recovered, or was deleted. No lock is held."""
+        confirmed = self.machine.last_add_confirmed  # the machine confirms no more
+        error: BookKeeperError = fenced_error(self.ledger, confirmed, cause)
+        try:
+            store, ledger_id = self._context.store, self.ledger.ledger_id
+            read_again(store, ledger_id, self.ledger.metadata.nonce)
+        except NoSuchLedgerError:
+            error = deleted_error(self.ledger, confirmed)
+        except BookKeeperError:
+            pass  # that it was fenced is certain
+        self._give_up(error)
+
+    def _hear_of_deletion(self) -> None:
+        """Called by a thread of the store, which has other things to do."""
+        self._runtime.spawn("ledger-deleted", self._learn_of_deletion)
+
+    def _learn_of_deletion(self) -> None:
+        if not self._is_ended:  # a close that is under way finds out itself
+            self._give_up(deleted_error(self.ledger, self.machine.last_add_confirmed))
+
+    def _give_up(self, error: BookKeeperError) -> None:
+        with self._changed:
+            self._fail(error)
+        self._delivery.deliver()
 
     # Ensemble change
 

@@ -9,6 +9,7 @@ from spark_bookkeeper.client import process
 from spark_bookkeeper.client.bookies import Bookies
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.runtime import Runtime
+from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.metadata.store import MetadataStore, Versioned
 from spark_bookkeeper.metadata.update import read_again
@@ -28,6 +29,8 @@ class ClientContext:
     """What ``connect`` is given for this cluster; ``None`` where nobody connects."""
     process: object = field(default_factory=lambda: process.here, repr=False, compare=False)
     """The process that made it (``process.here``)."""
+    writer: WriterInfo | None = None
+    """What ledgers that are created here say of their writer; ``None``: nothing."""
 
     def check_here(self, what: str, how: str = "") -> None:
         """Raises ``InvalidArgumentError`` in a forked child of the process that made it.

@@ -14,6 +14,7 @@ from spark_bookkeeper.errors import (
     LedgerClosedError,
     LedgerFencedError,
     MetadataUnavailableError,
+    NoSuchLedgerError,
     NotEnoughBookiesError,
 )
 from spark_bookkeeper.metadata.store import Versioned
@@ -76,6 +77,8 @@ def change_ensemble(
         if may_stay and not is_written:
             return None
         raise
+    except NoSuchLedgerError as error:
+        raise deleted_error(ledger, EntryId(first - 1)) from error
     except NotEnoughBookiesError:
         if may_stay:
             return None
@@ -114,5 +117,16 @@ def fenced_error(ledger: Ledger, confirmed: EntryId, cause: str) -> LedgerFenced
         f"ledger {ledger.ledger_id} was fenced by another client ({cause}). Entries after "
         f"{confirmed} may or may not be written: treat this like a time-out. Open the ledger to "
         "recover it and read what is there; do not append the same rows elsewhere before that",
+        ledger_id=ledger.ledger_id,
+    )
+
+
+def deleted_error(ledger: Ledger, confirmed: EntryId) -> NoSuchLedgerError:
+    """What a writer is told whose ledger was deleted."""
+    return NoSuchLedgerError(
+        f"ledger {ledger.ledger_id} was DELETED by another client while this writer was at it. "
+        f"Nothing of it can be read any more, also not what was acknowledged (up to {confirmed}); "
+        "later entries may or may not have been written, and are gone with it. Create another "
+        "ledger, and append there what is to be kept",
         ledger_id=ledger.ledger_id,
     )

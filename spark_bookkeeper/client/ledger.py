@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.schema import LedgerKey
+from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import (
     CookieMismatchError,
     MetadataFormatError,
@@ -29,6 +30,7 @@ from spark_bookkeeper.protocol.metadata import NONCE, DigestType, LedgerMetadata
 SCHEMA: Final = "spark-bookkeeper.schema"
 INCARNATIONS: Final = "spark-bookkeeper.incarnations"
 ENCODING: Final = "spark-bookkeeper.encoding"
+WRITER: Final = "spark-bookkeeper.writer"
 
 _NONCE: Final = re.compile(rb"[0-9A-Za-z]{1,100}")
 
@@ -115,10 +117,13 @@ def custom_metadata(
     compression: str | None,
     entry_target_bytes: int,
     incarnations: Mapping[BookieId, str],
+    writer: WriterInfo | None = None,
 ) -> dict[str, bytes]:
-    """The custom metadata of a new ledger, as ``Ledger.of`` reads it."""
+    """The custom metadata of a new ledger, as ``Ledger.of`` reads it; ``writer`` is for people."""
     form = {"compression": compression, "entry_target_bytes": entry_target_bytes}
+    told = {} if writer is None else {WRITER: writer.encode()}
     return {
+        **told,
         NONCE: nonce.encode("ascii"),
         SCHEMA: schema.serialize().to_pybytes(),
         INCARNATIONS: _dump(incarnations),

@@ -11,6 +11,7 @@ from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA, LedgerKey
 from spark_bookkeeper.client.bulk import Frames
 from spark_bookkeeper.client.columns import check_columns
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.deletion import delete_ledger as delete_ledger
 from spark_bookkeeper.client.ledger import (
     DEFAULT_ENTRY_TARGET_BYTES,
     Ledger,
@@ -20,7 +21,6 @@ from spark_bookkeeper.client.reader import LedgerReader
 from spark_bookkeeper.client.recovery import recover_ledger
 from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError, LedgerExistsError
-from spark_bookkeeper.metadata import update
 from spark_bookkeeper.protocol.arguments import check_labels, check_text, whole_number
 from spark_bookkeeper.protocol.ids import EntryId, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
@@ -99,7 +99,9 @@ def create_ledger(
     ensemble = choose(size, context.bookies.candidates(alive), reasons, "for the ensemble")
     incarnations = {bookie: alive[bookie].incarnation for bookie in ensemble}
     nonce = context.runtime.token()
-    ours = custom_metadata(nonce, encoding.schema, compression, entry_target_bytes, incarnations)
+    ours = custom_metadata(
+        nonce, encoding.schema, compression, entry_target_bytes, incarnations, context.writer
+    )
     metadata = LedgerMetadata(
         quorum=quorum,
         state=LedgerState.OPEN,
@@ -110,9 +112,12 @@ def create_ledger(
         custom_metadata={**(labels or {}), **ours},
         ctoken=int(context.runtime.token()[:15], 16),
     )
+    writer = nonce if context.writer is not None else None
     while True:
         try:
-            created = context.store.create_ledger(chosen, metadata, is_generated=wanted is None)
+            created = context.store.create_ledger(
+                chosen, metadata, is_generated=wanted is None, writer=writer
+            )
         except LedgerExistsError:
             if wanted is not None:
                 raise
@@ -146,11 +151,3 @@ def open_ledger_no_recovery(
     ledger, _ = context.ledger(parse_ledger_id(ledger_id))
     ledger.check_password(password)
     return LedgerReader(context, ledger, frames)
-
-
-def delete_ledger(context: ClientContext, ledger_id: int) -> None:
-    """Delete a ledger's metadata; what bookies hold of it becomes garbage. Idempotent.
-
-    Never another ledger that somebody makes with its id meanwhile.
-    """
-    update.delete_ledger(context.store, parse_ledger_id(ledger_id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
@@ -17,13 +18,25 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.fetch import Fetcher, checked_range
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.errors import BookieError, EntryUnreadableError, InvalidArgumentError
+from spark_bookkeeper.client.presence import GONE, WriterState, writer_of, writer_state
+from spark_bookkeeper.client.writer_info import WriterInfo
+from spark_bookkeeper.errors import (
+    BookieError,
+    EntryUnreadableError,
+    InvalidArgumentError,
+    MetadataError,
+)
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
 TAIL_POLL_SECONDS = 0.1
 """Between two looks of ``tail`` at a ledger that has nothing new."""
+
+WRITER_LOOK_MS = 5_000
+"""Between two looks of ``tail`` for the writer of a ledger that has nothing new."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +144,23 @@ class LedgerReader:
         return self._confirmed
 
     @property
+    def writer(self) -> WriterInfo | None:
+        """The process that created the ledger; ``None`` when its client left no such note."""
+        return writer_of(self.metadata)
+
+    def writer_state(self) -> WriterState | None:
+        """Whether the ledger's writer lives, asked of the metadata store now; ``None`` if closed.
+
+        ``lives``; ``gone``: its process ended, was frozen for long, or lost ZooKeeper, and nothing
+        more comes until somebody recovers the ledger; ``unknown``: it left no note of itself. For
+        people: a writer that is gone may come back.
+        """
+        self._check_in_use()
+        if self.is_closed:
+            return None
+        return writer_state(self._context, self.ledger_id, self.metadata)
+
+    @property
     def length_bytes(self) -> int | None:
         """Sum of the lengths of all entries; ``None`` while the ledger is not closed."""
         return self._ledger.metadata.length_bytes
@@ -201,6 +231,9 @@ class LedgerReader:
     def tail(self, timeout_ms: int | None = None) -> Iterator[Entry]:
         """Entries as they are confirmed, until the ledger closes.
 
+        While nothing comes it looks from time to time whether the writer lives. When it is gone,
+        that is logged once, with what to do: nobody else ends the ledger, and nobody writes it.
+
         Args:
             timeout_ms: ends after this time without a new entry; ``None`` waits for ever.
         """
@@ -208,16 +241,22 @@ class LedgerReader:
             timeout_ms = whole_number("timeout_ms", timeout_ms, 0)
         following = EntryId(0)
         waiting_since = self._context.runtime.now()
+        look_at_ms, is_told = float(WRITER_LOOK_MS), False
         while True:
             self._check_in_use()
             if following <= self._confirmed:
                 yield from self.entries(following, self._confirmed)
                 following = EntryId(self._confirmed + 1)
                 waiting_since = self._context.runtime.now()
+                look_at_ms, is_told = float(WRITER_LOOK_MS), False
             if self.is_closed:
                 return
             waited_ms = (self._context.runtime.now() - waiting_since) * 1000
-            if timeout_ms is not None and waited_ms >= timeout_ms:
+            is_over = timeout_ms is not None and waited_ms >= timeout_ms
+            if not is_told and (is_over or waited_ms >= look_at_ms):
+                is_told = self._tell_if_writer_is_gone()
+                look_at_ms = waited_ms + WRITER_LOOK_MS
+            if is_over:
                 return
             if self.refresh() < following and not self.is_closed:
                 self._context.runtime.sleep(TAIL_POLL_SECONDS)
@@ -253,6 +292,22 @@ class LedgerReader:
                 f"this reader of ledger {self.ledger_id} was closed; open the ledger again to read "
                 "on"
             )
+
+    def _tell_if_writer_is_gone(self) -> bool:
+        """Whether a person was told so; what cannot be found out now does not end the following."""
+        try:
+            if self.writer_state() != "gone":
+                return False
+        except MetadataError:
+            return False
+        _log.warning(
+            "the writer of ledger %d (%s) is gone: %s. Nothing follows entry %d until somebody "
+            "recovers the ledger: open_ledger(%d) or recover_ledgers([%d]) keeps what was "
+            "acknowledged, and closes it; then those who follow it come to its end",
+            *(self.ledger_id, self.writer, GONE),
+            *(self._confirmed, self.ledger_id, self.ledger_id),
+        )
+        return True
 
     def _readable(self) -> EntryId:
         last = self._ledger.metadata.last_entry_id

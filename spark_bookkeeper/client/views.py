@@ -17,8 +17,11 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.holdings import verify
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.newest import Newest, newest_entry
+from spark_bookkeeper.client.presence import ledgers_with_writers, writer_of, writer_state
 from spark_bookkeeper.client.reader import read_last_add_confirmed
-from spark_bookkeeper.errors import BookieError, EntryUnreadableError
+from spark_bookkeeper.client.writer_info import WriterInfo
+from spark_bookkeeper.errors import BookieError, EntryUnreadableError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import read_again
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
@@ -45,6 +48,10 @@ LEDGERS: Final = pa.schema(
         pa.field("ctime", pa.timestamp("us", tz="UTC")),
         pa.field("bookies", pa.list_(pa.string()), nullable=False),
         pa.field("custom_metadata", pa.map_(pa.string(), pa.binary()), nullable=False),
+        pa.field("writer", pa.string()),
+        pa.field("writer_state", pa.string()),
+        pa.field("last_add_confirmed", pa.int64()),
+        pa.field("newest_entry_at", pa.timestamp("us", tz="UTC")),
     ]
 )
 
@@ -119,6 +126,16 @@ class LedgerInfo:
     ctime: int | None
     """Milliseconds since 1970."""
     digest_type: str | None
+    writer: WriterInfo | None
+    """The process that created it; ``None`` when its client left no such note."""
+    writer_state: str | None
+    """``lives``, ``gone`` (its process ended, was frozen for long, or lost ZooKeeper) or
+    ``unknown`` (it left no note); ``None`` when the ledger is closed."""
+    last_add_confirmed: int | None
+    """As far as the bookies were told, a little behind the writer; ``None`` when none answered."""
+    newest_entry_ms: int | None
+    """When the newest entry of a ledger that is not closed was stored, by its bookie's clock, in
+    milliseconds since 1970; for people."""
     _context: ClientContext = field(repr=False, compare=False)
     _frame: Callable[[pa.Table], Any] = field(repr=False, compare=False)
 
@@ -130,7 +147,15 @@ class LedgerInfo:
         context: ClientContext,
         frame: Callable[[pa.Table], Any],
     ) -> LedgerInfo:
-        """As the metadata says."""
+        """As the metadata says; and of one that is not closed, as its bookies and writer do.
+
+        Raises ``MetadataUnavailableError``. Bookies that do not answer are passed over.
+        """
+        if metadata.is_closed:
+            state, newest = None, Newest(metadata.last_entry_id)
+        else:
+            state = writer_state(context, ledger_id, metadata)
+            newest = newest_entry(context, ledger_id, metadata)
         return cls(
             ledger_id=ledger_id,
             state=metadata.state.name,
@@ -143,6 +168,10 @@ class LedgerInfo:
             custom_metadata=metadata.custom_metadata,
             ctime=metadata.ctime_ms,
             digest_type=metadata.digest_type.name if metadata.digest_type else None,
+            writer=writer_of(metadata),
+            writer_state=state,
+            last_add_confirmed=newest.last_add_confirmed,
+            newest_entry_ms=newest.stored_at_ms,
             _context=context,
             _frame=frame,
         )
@@ -188,12 +217,39 @@ class LedgerInfo:
     def _repr_html_(self) -> str:
         names = ("ledger_id", "state", "last_entry_id", "length_bytes")
         fields = {name: getattr(self, name) for name in names}
-        return fields_table({**fields, "fragments": len(self.fragments)})
+        fields["fragments"] = len(self.fragments)
+        if self.writer is not None:
+            fields["writer"] = self.writer
+        if self.writer_state is not None:
+            fields["writer_state"] = self.writer_state
+            fields["last_add_confirmed"] = self.last_add_confirmed
+            fields["newest_entry"] = moment_text(self.newest_entry_ms)
+        return fields_table(fields)
 
 
-def ledgers_table(context: ClientContext) -> pa.Table:
-    """One row for each ledger (``LEDGERS``)."""
-    rows = [_ledger_row(ledger_id, metadata) for ledger_id, metadata in _all_metadata(context)]
+def moment_text(milliseconds: int | None) -> str:
+    """Milliseconds since 1970 as people read them."""
+    at = moment(milliseconds)
+    return "unknown" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def ledgers_table(context: ClientContext, *, ask_bookies: bool = False) -> pa.Table:
+    """One row for each ledger (``LEDGERS``).
+
+    Args:
+        ask_bookies: also how far those have come that are not closed, and when; otherwise that
+            is null. It takes some reads of each bookie for each of them.
+    """
+    rows: list[dict[str, Any]] = []
+    for ledger_id, found, state in ledgers_with_writers(context):
+        if isinstance(found, MetadataFormatError):
+            rows.append(_unreadable_row(ledger_id))
+            continue
+        if found.is_closed:
+            newest = Newest(found.last_entry_id)
+        else:
+            newest = newest_entry(context, ledger_id, found) if ask_bookies else Newest()
+        rows.append(_ledger_row(ledger_id, found, state, newest))
     return pa.Table.from_pylist(rows, schema=LEDGERS)
 
 
@@ -203,9 +259,10 @@ def bookies_table(context: ClientContext) -> pa.Table:
     cookies = {c.value.bookie_id: c.value for c in context.store.cookies()}
     ledgers: Counter[BookieId] = Counter()
     fragments: Counter[BookieId] = Counter()
-    for metadata in (m for _, m in _all_metadata(context) if m is not None):
-        ledgers.update(metadata.bookies())
-        fragments.update(b for f in metadata.fragments for b in f.ensemble)
+    for _, found in context.store.read_ledgers(context.store.ledger_ids()):
+        if isinstance(found, Versioned):
+            ledgers.update(found.value.bookies())
+            fragments.update(b for f in found.value.fragments for b in f.ensemble)
     rows = []
     for bookie in sorted(alive.keys() | cookies.keys() | ledgers.keys()):
         live, cookie = alive.get(bookie), cookies.get(bookie)
@@ -250,24 +307,20 @@ def replicas_table(context: ClientContext, ledger_id: LedgerId) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=REPLICAS)
 
 
-def _all_metadata(context: ClientContext) -> Iterator[tuple[LedgerId, LedgerMetadata | None]]:
-    """``None`` where it cannot be decoded."""
-    for ledger_id, found in context.store.read_ledgers(context.store.ledger_ids()):
-        if isinstance(found, Versioned):
-            yield ledger_id, found.value
-        elif found is not None:
-            yield ledger_id, None
+def _unreadable_row(ledger_id: LedgerId) -> dict[str, Any]:
+    sizes = ("ensemble_size", "write_quorum_size", "ack_quorum_size", "fragments")
+    return {
+        "ledger_id": ledger_id,
+        "state": UNREADABLE,
+        **dict.fromkeys((*sizes, "format_version"), 0),
+        **dict.fromkeys(("bookies", "custom_metadata"), ()),
+    }
 
 
-def _ledger_row(ledger_id: LedgerId, m: LedgerMetadata | None) -> dict[str, Any]:
-    if m is None:
-        sizes = ("ensemble_size", "write_quorum_size", "ack_quorum_size", "fragments")
-        return {
-            "ledger_id": ledger_id,
-            "state": UNREADABLE,
-            **dict.fromkeys((*sizes, "format_version"), 0),
-            **dict.fromkeys(("bookies", "custom_metadata"), ()),
-        }
+def _ledger_row(
+    ledger_id: LedgerId, m: LedgerMetadata, state: str | None, newest: Newest
+) -> dict[str, Any]:
+    writer = writer_of(m)
     return {
         "ledger_id": ledger_id,
         "state": m.state.name,
@@ -282,6 +335,10 @@ def _ledger_row(ledger_id: LedgerId, m: LedgerMetadata | None) -> dict[str, Any]
         "ctime": moment(m.ctime_ms),
         "bookies": sorted(m.bookies()),
         "custom_metadata": sorted(m.custom_metadata.items()),
+        "writer": None if writer is None else str(writer),
+        "writer_state": state,
+        "last_add_confirmed": newest.last_add_confirmed,
+        "newest_entry_at": moment(newest.stored_at_ms),
     }
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from kazoo.exceptions import NodeExistsError, RuntimeInconsistency
+from kazoo.protocol.states import EventType
 
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
 from spark_bookkeeper.metadata.grouping import GroupedWrites
@@ -112,6 +113,9 @@ class Connection:
         )
         self._client = self._link.client
         self._writes = GroupedWrites(self._client)
+        self._watches: set[Callable[[], None]] = set()
+        """What looks at nodes that are watched; again after each loss of the connection."""
+        self._link.on_connected(self._look_again)
         self._try = self._link.insist
         self._wait = self._link.wait
 
@@ -127,6 +131,10 @@ class Connection:
     def on_session_lost(self, lost: Callable[[], None]) -> None:
         """Call ``lost`` in a thread of its own after each end of a session."""
         self._link.on_session_lost(lost)
+
+    def on_connected(self, connected: Callable[[], None]) -> None:
+        """Call ``connected`` in a thread of its own after the connection came back."""
+        self._link.on_connected(connected)
 
     # Reading
 
@@ -363,9 +371,28 @@ class Connection:
 
         self._try(f"delete {path}", attempt, may_have_changed=lambda: uncertain)
 
-    def discard(self, path: str) -> None:
-        """Delete a node with the next write of this session; it is no harm if it stays."""
-        self._writes.ask_sometime(lambda writes: writes.delete(path))
+    def discard(self, path: str, *, at_once: bool = False) -> None:
+        """Delete a node with the next write of this session; it is no harm if it stays.
+
+        Nothing is waited for, and nothing is raised.
+
+        Args:
+            at_once: send a request for it, for there may be no next write.
+        """
+        ask = self._writes.ask if at_once else self._writes.ask_sometime
+        ask(lambda writes: writes.delete(path))
+
+    def create_along(self, path: str, answered: Callable[[Any], None]) -> None:
+        """Create an empty ephemeral node with the next write of this session.
+
+        That write does not depend on it: when this one is refused, the other is sent again alone.
+
+        Args:
+            answered: called with kazoo's answer by the thread that read it.
+        """
+        self._writes.ask_sometime(lambda writes: writes.create(path, b"", ephemeral=True)).rawlink(
+            answered
+        )
 
     def create_all(self, nodes: Mapping[str, bytes]) -> None:
         """Create all of these nodes, or none. Raises ``PresentError`` when one is there.
@@ -412,6 +439,46 @@ class Connection:
             return True
         event.wait(timeout_ms / 1000)
         return not self._try(f"watch {path}", is_there)
+
+    def watch_gone(self, path: str, gone: Callable[[], None]) -> Callable[[], None]:
+        """Call ``gone`` once, from any thread, when there is no such node; returns how to stop.
+
+        A request is sent now, and one after each change of the node and each loss of the
+        connection; nobody waits for their answers.
+        """
+        is_stopped = False
+
+        def stop() -> None:
+            nonlocal is_stopped
+            is_stopped = True
+            self._watches.discard(look)
+
+        def look() -> None:
+            if not is_stopped:
+                self._client.exists_async(path, changed).rawlink(answered)
+
+        def changed(event: Any) -> None:
+            if event.type == EventType.DELETED:  # also when there is another under its name by now
+                tell()
+            elif event.type == EventType.CHANGED:
+                look()  # after a loss of the connection ``look`` is called anyway
+
+        def answered(request: Any) -> None:
+            if request.successful() and request.get_nowait() is None:
+                tell()
+
+        def tell() -> None:
+            if not is_stopped:
+                stop()
+                gone()
+
+        self._watches.add(look)
+        look()
+        return stop
+
+    def _look_again(self) -> None:
+        for look in list(self._watches):
+            look()
 
     def watch_children(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
         """Call ``changed`` after children come or go; returns how to stop. Any thread calls."""

@@ -67,9 +67,9 @@ class GroupedWrites:
         self._go_on()
         return write.answer
 
-    def ask_sometime(self, add: Add) -> None:
+    def ask_sometime(self, add: Add) -> Any:
         """Ask for a write that nobody waits for: it goes with the next one that is asked for."""
-        self._take(add, 0)
+        return self._take(add, 0).answer
 
     def _take(self, add: Add, size_bytes: int) -> _Write:
         alone = self._client.transaction()

@@ -110,6 +110,7 @@ class Link:
         self.hosts = hosts
         self.patience = patience_ms / 1000
         self._lost: list[Callable[[], None]] = []
+        self._connected: list[Callable[[], None]] = []
         self._is_closed = False
         self._owner = os.getpid()
         self.client: Any = KazooClient(
@@ -151,6 +152,13 @@ class Link:
     def on_session_lost(self, lost: Callable[[], None]) -> None:
         """Call ``lost`` in a thread of its own after each end of a session."""
         self._lost.append(lost)
+
+    def on_connected(self, connected: Callable[[], None]) -> None:
+        """Call ``connected`` in a thread of its own each time the connection is there again.
+
+        In the same session or in a new one.
+        """
+        self._connected.append(connected)
 
     def wait(self, request: Any, convert: Callable[[Any], T]) -> T:
         """The answer to one request. A late one is uncertain: it may still be carried out.
@@ -222,9 +230,11 @@ class Link:
             ) from error
 
     def _state_changed(self, state: str) -> None:
-        if state == KazooState.LOST and not self._is_closed:
-            for lost in list(self._lost):
-                self.client.handler.spawn(lost)
+        if self._is_closed:
+            return
+        hear = {KazooState.LOST: self._lost, KazooState.CONNECTED: self._connected}
+        for told in list(hear.get(state, ())):
+            self.client.handler.spawn(told)
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types

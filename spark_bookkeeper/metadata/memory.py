@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from typing import Literal, TypeVar
 
@@ -65,6 +65,10 @@ class MemoryCluster:
         self.cookies: dict[BookieId, Versioned[Cookie]] = {}
         self.registrations: dict[BookieId, tuple[Registration, int]] = {}
         """With the number of the session that holds each."""
+        self.writers: set[tuple[LedgerId, str]] = set()
+        """Ledgers whose writers live, with the token of each."""
+        self.deletion_watchers: dict[tuple[LedgerId, int], Callable[[], None]] = {}
+        """Who is to be told of a deletion, by ledger and session."""
         self.instance_id: str | None = None
         self.pending: list[Callable[[], None]] = []
         """Requests that were postponed; call one to let it take effect."""
@@ -82,9 +86,13 @@ class MemoryCluster:
         It knows of no used ids; versions begin at 0 again, and no write of it is ours. Give other
         metadata, or another nonce or none: a ledger is told from its predecessor by the nonce.
         """
+        made = Versioned(_as_stored(metadata), 0)
         with self.lock:
-            self.ledgers[ledger_id] = Versioned(_as_stored(metadata), 0)
-            return self.ledgers[ledger_id]
+            before = self.ledgers.get(ledger_id)
+            self.ledgers[ledger_id] = made
+        if before is not None:
+            self.notify_deleted(ledger_id)
+        return made
 
     def session(self, faults: Faults | None = None) -> MemoryStore:
         """A new session."""
@@ -103,6 +111,11 @@ class MemoryCluster:
 
         return stop
 
+    def notify_deleted(self, ledger_id: LedgerId) -> None:
+        """Tell who writes a ledger that it was deleted; the lock is not held."""
+        for key in [key for key in self.deletion_watchers if key[0] == ledger_id]:
+            self.deletion_watchers.pop(key)()
+
     def notify(self) -> None:
         """Tell everybody who watches the registrations; the lock is not held."""
         for changed in list(self._watchers.values()):
@@ -115,7 +128,11 @@ class MemoryStore:
     def __init__(self, cluster: MemoryCluster, faults: Faults | None = None) -> None:
         self.cluster = cluster
         self.faults = faults
+        self.tell: Callable[[Callable[[], None]], None] = lambda call: call()
+        """How this session's client is called when another session deleted its ledger."""
         self._session = cluster.number()
+        self._written: dict[LedgerId, str] = {}
+        """Ledgers that are written in this session, with the token of each."""
         self._lost: list[Callable[[], None]] = []
         self._stops: list[Callable[[], None]] = []
         self._is_closed = False
@@ -134,7 +151,12 @@ class MemoryStore:
         return self._call("generate_ledger_id", "", effect)
 
     def create_ledger(
-        self, ledger_id: LedgerId, metadata: LedgerMetadata, *, is_generated: bool = False
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        *,
+        is_generated: bool = False,
+        writer: str | None = None,
     ) -> Versioned[LedgerMetadata]:
         if metadata.ctoken is None and metadata.format_version >= 3:
             metadata = replace(metadata, ctoken=self.cluster.number())
@@ -145,6 +167,7 @@ class MemoryStore:
             if there is not None:
                 if metadata.ctoken is None or there.value.ctoken != metadata.ctoken:
                     raise refusals.ledger_exists(ledger_id)
+                self._show_writer(ledger_id)
                 return there
             if ledger_id in self.cluster.used_ids or (
                 not is_generated and ledger_id < self.cluster.next_ledger_id
@@ -153,9 +176,16 @@ class MemoryStore:
             if not is_generated:
                 self.cluster.used_ids.add(ledger_id)
             self.cluster.ledgers[ledger_id] = stored
+            self._show_writer(ledger_id)
             return stored
 
-        return self._call("create_ledger", str(ledger_id), effect)
+        if writer is not None:
+            self._written[ledger_id] = writer
+        try:
+            return self._call("create_ledger", str(ledger_id), effect)
+        except BaseException:
+            self.leave_ledger(ledger_id)
+            raise
 
     def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
         return self._call("read_ledger", str(ledger_id), lambda: self._ledger(ledger_id))
@@ -170,18 +200,43 @@ class MemoryStore:
         def effect() -> Versioned[LedgerMetadata]:
             _check_unchanged(ledger_id, self._ledger(ledger_id), known)
             self.cluster.ledgers[ledger_id] = stored
+            if stored.value.is_closed:
+                self.leave_ledger(ledger_id)
             return stored
 
         return self._call("write_ledger", str(ledger_id), effect)
 
+    def watch_ledger(self, ledger_id: LedgerId, deleted: Callable[[], None]) -> None:
+        if ledger_id in self._written:
+            self.cluster.deletion_watchers[ledger_id, self._session] = lambda: self.tell(deleted)
+
+    def leave_ledger(self, ledger_id: LedgerId) -> None:
+        writer = self._written.pop(ledger_id, None)
+        if writer is not None:
+            self.cluster.writers.discard((ledger_id, writer))
+            self.cluster.deletion_watchers.pop((ledger_id, self._session), None)
+
+    def writers(self) -> Set[tuple[LedgerId, str]]:
+        return self._call("writers", "", lambda: frozenset(self.cluster.writers))
+
+    def has_writer(self, ledger_id: LedgerId, token: str) -> bool:
+        return self._call(
+            "has_writer", str(ledger_id), lambda: (ledger_id, token) in self.cluster.writers
+        )
+
     def delete_ledger(self, ledger_id: LedgerId, known: Versioned[LedgerMetadata] | None) -> None:
-        def effect() -> None:
+        def effect() -> bool:
             there = self.cluster.ledgers.get(ledger_id)
             if there is not None and known is not None:
                 _check_unchanged(ledger_id, there, known)
-            self.cluster.ledgers.pop(ledger_id, None)
+            return self.cluster.ledgers.pop(ledger_id, None) is not None
 
-        self._call("delete_ledger", str(ledger_id), effect)
+        def announce(is_deleted: bool) -> bool:
+            if is_deleted:
+                self.cluster.notify_deleted(ledger_id)
+            return False
+
+        self._call("delete_ledger", str(ledger_id), effect, announce=announce)
 
     def ledger_ids(self) -> Iterator[LedgerId]:
         return iter(self._call("ledger_ids", "", lambda: sorted(self.cluster.ledgers)))
@@ -292,8 +347,15 @@ class MemoryStore:
 
     def expire(self) -> None:
         """End the session as the servers would: registrations go, and a new session begins."""
+        before = self._session
         self._end_session()
         self._session = self.cluster.number()
+        with self.cluster.lock:
+            self.cluster.writers |= set(self._written.items())
+            for ledger_id in self._written:
+                deleted = self.cluster.deletion_watchers.pop((ledger_id, before), None)
+                if deleted is not None:
+                    self.cluster.deletion_watchers[ledger_id, self._session] = deleted
         for lost in list(self._lost):
             lost()
 
@@ -302,6 +364,8 @@ class MemoryStore:
             self._is_closed = True
             for stop in self._stops:
                 stop()
+            for ledger_id in list(self._written):
+                self.leave_ledger(ledger_id)
             self._end_session()
 
     # Inside
@@ -347,6 +411,11 @@ class MemoryStore:
             raise refusals.no_cluster("this store")
         return self.cluster.instance_id
 
+    def _show_writer(self, ledger_id: LedgerId) -> None:
+        """If this session writes it."""
+        if ledger_id in self._written:
+            self.cluster.writers.add((ledger_id, self._written[ledger_id]))
+
     def _ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
         try:
             return self.cluster.ledgers[ledger_id]
@@ -364,6 +433,7 @@ class MemoryStore:
             held = [b for b, (_, s) in self.cluster.registrations.items() if s == self._session]
             for bookie_id in held:
                 del self.cluster.registrations[bookie_id]
+            self.cluster.writers -= set(self._written.items())
         if held:
             self.cluster.notify()
 

@@ -79,6 +79,20 @@ def long_ids(root: str) -> str:
     return f"{root}/idgen-long"
 
 
+def writers(root: str) -> str:
+    """Parent of the nodes of writers that live, where no tool of BookKeeper's looks."""
+    return f"{root}/underreplication/spark-bookkeeper-writers"
+
+
+def writer(root: str, ledger_id: LedgerId, token: str) -> str:
+    """The ephemeral node that says that a ledger's writer lives.
+
+    Args:
+        token: of this life of the ledger, so that the writer of an earlier one is another.
+    """
+    return f"{writers(root)}/{ledger_id}-{token}"
+
+
 def used_id(root: str, ledger_id: LedgerId) -> str:
     """The mark that an id was chosen by somebody, which stays when the ledger is deleted.
 

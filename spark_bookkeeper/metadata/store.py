@@ -9,7 +9,7 @@ such a method means that it MAY have happened (SLOT-LOG rule R14: re-read and co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -70,7 +70,12 @@ class LedgerStore(Protocol):
         """A ledger id that was never given out before."""
 
     def create_ledger(
-        self, ledger_id: LedgerId, metadata: LedgerMetadata, *, is_generated: bool = False
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        *,
+        is_generated: bool = False,
+        writer: str | None = None,
     ) -> Versioned[LedgerMetadata]:
         """Create a ledger; a create whose answer was lost is recognised by its cToken.
 
@@ -80,6 +85,8 @@ class LedgerStore(Protocol):
         Args:
             is_generated: the id comes from ``generate_ledger_id``, and was used for no create
                 yet whose answer is known.
+            writer: hexadecimal token of this life of the ledger. From now on this session is
+                shown as one that writes it, until it closes the ledger, leaves it or ends.
 
         Raises:
             LedgerExistsError: the id is taken by somebody else, or was used before. A generated
@@ -104,6 +111,24 @@ class LedgerStore(Protocol):
             NoSuchLedgerError: it was deleted.
             MetadataUnavailableError: it may or may not have been written.
         """
+
+    def watch_ledger(self, ledger_id: LedgerId, deleted: Callable[[], None]) -> None:
+        """Call ``deleted`` once, from any thread, after a ledger that we write was deleted.
+
+        As soon as the store tells of it: soon, or when it answers again. Ends with ``leave``.
+        """
+
+    def leave_ledger(self, ledger_id: LedgerId) -> None:
+        """This session writes the ledger no more. Waits for nothing, raises nothing."""
+
+    def writers(self) -> Set[tuple[LedgerId, str]]:
+        """Ledgers whose writers live, with the token of each. For people (SLOT-LOG rule R17).
+
+        What was read of ledgers before this call is no newer than what it tells.
+        """
+
+    def has_writer(self, ledger_id: LedgerId, token: str) -> bool:
+        """Whether one writer lives, as everybody knows it; otherwise as ``writers``."""
 
     def delete_ledger(self, ledger_id: LedgerId, known: Versioned[LedgerMetadata] | None) -> None:
         """Delete a ledger as it was read; one that is not there counts as deleted.

@@ -20,7 +20,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -32,6 +32,7 @@ from spark_bookkeeper.metadata.connection import Connection, Create, Delete, Nod
 from spark_bookkeeper.metadata.cookies import decode_cookie, encode_cookie
 from spark_bookkeeper.metadata.ledger_ids import LedgerIds
 from spark_bookkeeper.metadata.link import AbsentError, ChangedError, OccupiedError, PresentError
+from spark_bookkeeper.metadata.presence import Presences
 from spark_bookkeeper.metadata.registrations import Registrations
 from spark_bookkeeper.metadata.store import Cookie, Registration, Versioned
 from spark_bookkeeper.metadata.uri import MetadataUri, parse_metadata_uri
@@ -83,6 +84,7 @@ class ZooKeeperStore:
             options=options,
         )
         self._ids = LedgerIds(self._zk, self._root)
+        self._presences = Presences(self._zk, self._root)
         self._registrations = Registrations(self._zk, self._root, session_timeout_ms)
 
     def __repr__(self) -> str:
@@ -97,13 +99,32 @@ class ZooKeeperStore:
     # Ledgers
 
     def create_ledger(
-        self, ledger_id: LedgerId, metadata: LedgerMetadata, *, is_generated: bool = False
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        *,
+        is_generated: bool = False,
+        writer: str | None = None,
     ) -> Versioned[LedgerMetadata]:
         self._require_cluster()
         if metadata.ctoken is None:
             metadata = self._with_fresh_token(metadata)
-        if is_generated:
-            return self._create_ledger(ledger_id, metadata, is_generated=True)
+        if writer is not None:
+            self._presences.enter(ledger_id, writer)
+        try:
+            if is_generated:
+                created = self._create_ledger(ledger_id, metadata, is_generated=True)
+            else:
+                created = self._create_chosen(ledger_id, metadata)
+        except BaseException:
+            self._presences.leave(ledger_id, at_once=True)
+            raise
+        self._presences.entered(ledger_id)
+        return created
+
+    def _create_chosen(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata
+    ) -> Versioned[LedgerMetadata]:
         if self._ids.has_given(ledger_id):
             there = self._zk.exists(paths.ledger(self._root, ledger_id))
             raise (refusals.ledger_exists if there else refusals.id_used)(ledger_id)
@@ -158,6 +179,8 @@ class ZooKeeperStore:
         self._require_cluster()
         metadata = self._with_fresh_token(metadata)
         path = paths.ledger(self._root, ledger_id)
+        if metadata.is_closed:  # if this session wrote it, that is over, whatever the answer is
+            self._presences.leave(ledger_id, at_once=False)
         also = _counted_write(path, known.own_writes)
         try:
             version = self._zk.set(path, encode_ledger(metadata), known.version, also=also)
@@ -166,6 +189,20 @@ class ZooKeeperStore:
         except AbsentError:
             raise refusals.no_such_ledger(ledger_id) from None
         return Versioned(metadata, version, known.own_writes + 1)
+
+    def watch_ledger(self, ledger_id: LedgerId, deleted: Callable[[], None]) -> None:
+        self._presences.watch(ledger_id, deleted)
+
+    def leave_ledger(self, ledger_id: LedgerId) -> None:
+        self._presences.leave(ledger_id, at_once=True)
+
+    def writers(self) -> Set[tuple[LedgerId, str]]:
+        self._require_cluster()
+        return self._presences.living()
+
+    def has_writer(self, ledger_id: LedgerId, token: str) -> bool:
+        self._require_cluster()
+        return self._presences.lives(ledger_id, token)
 
     def delete_ledger(self, ledger_id: LedgerId, known: Versioned[LedgerMetadata] | None) -> None:
         self._require_cluster()

@@ -71,6 +71,11 @@ class CountingStorage(Storage):
         return self.inner.size(path)
 
     @override
+    def modified_ms(self, path: str) -> int | None:
+        self._note("modified_ms", path)
+        return self.inner.modified_ms(path)
+
+    @override
     def list(self, directory: str) -> Sequence[str]:
         self._note("list", directory)
         return self.inner.list(directory)

@@ -22,12 +22,15 @@ from spark_bookkeeper.bookie.storage import FileSink, Storage
 from spark_bookkeeper.client.bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.runtime import Runtime, ThreadRuntime
+from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.testing.counting import CountingStorage
+
+WRITER: Final = WriterInfo("ground", 1, "tester", "tests")
 
 METADATA: Final = "metadata"
 """The place of an operation on the metadata."""
@@ -119,7 +122,8 @@ class Ground:
                 lambda operation, path: self._after(bookie, operation, path),
             )
 
-        return ClientContext(store, Bookies(store, opened, runtime), runtime, self.config)
+        bookies = Bookies(store, opened, runtime)
+        return ClientContext(store, bookies, runtime, self.config, writer=WRITER)
 
     # Bookies
 

@@ -237,9 +237,9 @@ def test_a_ledger_deleted_under_its_writer_cannot_be_closed_and_is_not_made_agai
     writer.append(b"0")
     reader = bk.open_ledger_no_recovery(writer.ledger_id)
 
-    bk.delete_ledger(writer.ledger_id)
+    bk.delete_ledger(writer.ledger_id, even_if_alive=True)
 
-    with pytest.raises(NoSuchLedgerError, match=f"no ledger {writer.ledger_id}"):
+    with pytest.raises(NoSuchLedgerError, match=f"ledger {writer.ledger_id} was DELETED"):
         writer.close()
     with pytest.raises(NoSuchLedgerError):
         reader.refresh()
@@ -253,7 +253,7 @@ def test_a_ledger_deleted_under_its_writer_ends_an_ensemble_change_too(
 ) -> None:
     writer = bk.create_ledger()
     writer.append(b"0")
-    bk.delete_ledger(writer.ledger_id)
+    bk.delete_ledger(writer.ledger_id, even_if_alive=True)
 
     def append_on() -> None:
         while True:  # two of three go on acknowledging until the ensemble is to change

@@ -124,6 +124,7 @@ def test_without_zookeeper_every_call_ends_in_time_and_says_that_nothing_changed
             bk.create_ledger,
             lambda: bk.open_ledger(writer.ledger_id),
             lambda: bk.recover_bookie(own.bookie_ids[0]),
+            lambda: bk.delete_ledger(writer.ledger_id),
         ]
         for call in calls:
             began = time.monotonic()
@@ -135,12 +136,13 @@ def test_without_zookeeper_every_call_ends_in_time_and_says_that_nothing_changed
             assert "majority" in caught.value.message
 
         with pytest.raises(MetadataUnavailableError) as caught:
-            bk.delete_ledger(writer.ledger_id)
+            bk.context.store.delete_ledger(writer.ledger_id, None)
         assert "may or may not have been made: read, then decide" in caught.value.message
 
     own.zookeeper.start()
     with connect_without_spark(own.metadata_uri) as bk:
-        bk.delete_ledger(writer.ledger_id)  # whether it was deleted then or is now
+        # Whether it was deleted then or is now; its writer's session may not have ended yet.
+        bk.delete_ledger(writer.ledger_id, even_if_alive=True)
         with pytest.raises(NoSuchLedgerError):
             bk.ledger(writer.ledger_id)
 

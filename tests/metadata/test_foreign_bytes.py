@@ -18,6 +18,7 @@ from spark_bookkeeper.client.ledger import (
     incarnations_of,
     schema_of,
 )
+from spark_bookkeeper.client.newest import Newest
 from spark_bookkeeper.client.views import LEDGERS, _ledger_row, moment
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
@@ -80,7 +81,9 @@ def test_any_ledger_metadata_is_a_value_that_can_be_written_and_shown_or_is_refu
             continue
         values += 1
         assert decode_ledger(encode_ledger(found), "again") == found, seed
-        pa.Table.from_pylist([_ledger_row(LedgerId(1), found)], schema=LEDGERS).to_pylist()
+        pa.Table.from_pylist(
+            [_ledger_row(LedgerId(1), found, None, Newest())], schema=LEDGERS
+        ).to_pylist()
         ours = ends_well(seed, data, lambda m=found: Ledger.of(LedgerId(1), m))  # type: ignore[misc]
         if ours is not None:
             str(ours.schema)

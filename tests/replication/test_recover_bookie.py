@@ -440,7 +440,7 @@ def test_a_ledger_deleted_meanwhile_is_gone(ground: Ground) -> None:
             ledger_id: int = writer.ledger_id,
         ) -> None:
             if operation == moment or f"/{moment}/" in path:
-                ledgers.delete_ledger(ground.context, ledger_id)
+                ledgers.delete_ledger(ground.context, ledger_id, even_if_alive=True)
 
         report = recovered(ground, lost, hooks=(delete,))
 

@@ -27,7 +27,7 @@ from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.record import Record, RecordKind, encode_add, encode_fence
 from spark_bookkeeper.bookie.reserve import Reserve, reserve_bytes
-from spark_bookkeeper.client import context, ensemble, ledgers, recovery
+from spark_bookkeeper.client import context, deletion, ensemble, ledgers, recovery
 from spark_bookkeeper.client import reader as client_reader
 from spark_bookkeeper.client.bulk import FanOut, write_local
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
@@ -787,6 +787,46 @@ def _(patch: pytest.MonkeyPatch) -> None:
         return old if intended is None else store.write_ledger(ledger_id, intended, now)
 
     patch.setattr(recovery, "update_ledger", believing)
+
+
+def a_writer_that_was_frozen_appends_nothing_to_a_ledger_deleted_meanwhile(
+    directory: Path,
+) -> None:
+    ground = Ground(directory)
+    frozen = ground.client()
+    writer = ledgers.create_ledger(frozen, USUAL)
+    writer.append(b"before")
+    frozen.store.close()  # its session ends, and nothing tells it of anything
+
+    ledgers.delete_ledger(ground.context, writer.ledger_id)
+
+    with pytest.raises(LedgerFencedError):
+        writer.append(b"after")
+
+
+@rule("delete_fence", a_writer_that_was_frozen_appends_nothing_to_a_ledger_deleted_meanwhile)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(deletion, "_fence", lambda context, ledger_id, metadata: {})
+
+
+def a_ledger_is_not_deleted_while_a_frozen_writer_could_go_on(directory: Path) -> None:
+    ground = Ground(directory)
+    frozen = ground.client()
+    writer = ledgers.create_ledger(frozen, USUAL)
+    writer.append(b"before")
+    frozen.store.close()
+    for bookie in writer.metadata.last_fragment.ensemble[:2]:  # an ack quorum
+        ground.stop(bookie)
+
+    with suppress(RecoveryUndecidedError):
+        ledgers.delete_ledger(ground.context, writer.ledger_id)
+
+    assert writer.ledger_id in ground.cluster.ledgers
+
+
+@rule("delete_coverage", a_ledger_is_not_deleted_while_a_frozen_writer_could_go_on)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Quorum, "has_coverage", lambda self, answered: True)
 
 
 @pytest.mark.parametrize("case", RULES, ids=lambda case: case.name)

@@ -399,6 +399,104 @@ class MetadataStoreConformance:
         assert len(set(given)) == 80
         assert list(store.ledger_ids()) == []
 
+    # Writers
+
+    def test_a_writer_is_seen_until_it_closes_its_ledger(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        writer, reader = stores.session(), stores.session()
+        created = writer.create_ledger(LedgerId(7), open_ledger(), writer="ab12")
+        store.create_ledger(LedgerId(8), open_ledger())  # nobody says who writes it
+        assert reader.writers() == {(7, "ab12")}
+        assert reader.has_writer(LedgerId(7), "ab12")
+        assert not reader.has_writer(LedgerId(7), "ab13"), "of another life of the id"
+        assert not reader.has_writer(LedgerId(8), "ab12")
+
+        changed = writer.write_ledger(LedgerId(7), created.value.with_custom(more=b""), created)
+        assert reader.has_writer(LedgerId(7), "ab12")
+        writer.write_ledger(LedgerId(7), changed.value.closed(EntryId(4), 50), changed)
+
+        assert not reader.has_writer(LedgerId(7), "ab12")
+        assert reader.writers() == frozenset()
+        writer.leave_ledger(LedgerId(7))
+        writer.leave_ledger(LedgerId(8))
+
+    def test_a_writer_that_leaves_is_gone(self, stores: Stores, store: MetadataStore) -> None:
+        store.create_ledger(LedgerId(7), open_ledger(), writer="ab12")
+
+        store.leave_ledger(LedgerId(7))
+        store.leave_ledger(LedgerId(7))
+
+        eventually(lambda: not stores.session().has_writer(LedgerId(7), "ab12"))
+
+    def test_a_writer_goes_with_its_session(self, stores: Stores, store: MetadataStore) -> None:
+        writer = stores.session()
+        for ledger_id in (7, 8):
+            writer.create_ledger(LedgerId(ledger_id), open_ledger(), writer="ab12")
+        assert len(store.writers()) == 2
+
+        writer.close()
+
+        assert store.writers() == frozenset()
+
+    def test_a_writer_whose_session_was_lost_is_seen_again(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        writer = stores.session()
+        for ledger_id in (7, 8, 9):
+            writer.create_ledger(LedgerId(ledger_id), open_ledger(), writer="ab12")
+        writer.leave_ledger(LedgerId(9))
+        lost = threading.Event()
+        writer.on_session_lost(lost.set)
+
+        stores.expire(writer)
+        assert lost.wait(60)
+
+        eventually(lambda: store.writers() == {(7, "ab12"), (8, "ab12")})
+
+    def test_who_is_refused_a_ledger_does_not_write_it(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        store.create_ledger(LedgerId(7), open_ledger(), writer="ab12")
+
+        with pytest.raises(LedgerExistsError):
+            stores.session().create_ledger(LedgerId(7), open_ledger(), writer="cd34")
+
+        eventually(lambda: store.writers() == {(7, "ab12")})
+
+    def test_a_writer_is_seen_after_a_lost_answer(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        for losing, ledger_id in ((stores.answer_lost, 7), (stores.request_lost, 8)):
+            mine = open_ledger(ctoken=4711)
+            with losing(store):
+                _again(partial(store.create_ledger, LedgerId(ledger_id), mine, writer="ab12"))
+
+        eventually(lambda: stores.session().writers() == {(7, "ab12"), (8, "ab12")})
+
+    def test_a_writer_hears_that_its_ledger_was_deleted(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        heard: list[int] = []
+        writer = stores.session()
+        for ledger_id in (7, 8, 9):
+            created = writer.create_ledger(LedgerId(ledger_id), open_ledger(), writer="ab12")
+            writer.watch_ledger(LedgerId(ledger_id), partial(heard.append, ledger_id))
+            written = writer.write_ledger(
+                LedgerId(ledger_id), created.value.with_custom(more=b""), created
+            )
+            store.write_ledger(LedgerId(ledger_id), created.value, written)
+        writer.leave_ledger(LedgerId(8))
+
+        store.delete_ledger(LedgerId(8), None)
+        store.delete_ledger(LedgerId(7), None)
+        eventually(lambda: heard != [])
+        stores.expire(writer)
+        store.delete_ledger(LedgerId(9), None)
+
+        eventually(lambda: len(heard) > 1)
+        assert heard == [7, 9]
+
     # Bookies
 
     def test_a_cookie_is_created_once(self, stores: Stores, store: MetadataStore) -> None:
@@ -608,6 +706,8 @@ class MetadataStoreConformance:
             lambda: store.create_ledger(LedgerId(1), open_ledger()),
             lambda: store.read_ledger(LedgerId(1)),
             lambda: store.delete_ledger(LedgerId(1), None),
+            store.writers,
+            lambda: store.has_writer(LedgerId(1), "ab12"),
             lambda: list(store.ledger_ids()),
             lambda: list(store.read_ledgers([LedgerId(1)])),
             lambda: store.register(registration(A)),

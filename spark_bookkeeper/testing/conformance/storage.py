@@ -123,6 +123,7 @@ class StorageConformance:
         assert storage.read_range("d/a", 0, 10) is None
         assert storage.map("d/a") is None
         assert storage.size("d/a") is None
+        assert storage.modified_ms("d/a") is None
         assert list(storage.list("nowhere")) == []
 
     def test_what_does_not_answer_is_unknown_and_never_absent(self, storages: Storages) -> None:
@@ -134,6 +135,7 @@ class StorageConformance:
             lambda: storage.read("d/a"),
             lambda: storage.read_range("d/a", 0, 1),
             lambda: storage.size("d/a"),
+            lambda: storage.modified_ms("d/a"),
             lambda: storage.put_if_absent("d/b", b"x"),
             lambda: storage.sync("d/a"),
             lambda: storage.list("d"),
@@ -155,6 +157,16 @@ class StorageConformance:
         mapped = storage.map("d/a")
         assert mapped is not None
         assert bytes(mapped) == b"0123456789"
+
+    def test_a_file_is_as_old_as_its_content_or_of_unknown_age(self, storages: Storages) -> None:
+        storage = self.directory(storages)
+        storage.put_if_absent("d/a", b"first")
+        moment = storage.modified_ms("d/a")
+        assert moment is None or moment > 1_700_000_000_000  # this was written later
+
+        storage.put_if_absent("d/a", b"second")
+
+        assert storage.modified_ms("d/a") == moment
 
     def test_a_listing_shows_at_once_what_is_there(self, storages: Storages) -> None:
         storage, other = self.directory(storages), storages.open()

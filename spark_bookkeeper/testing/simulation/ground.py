@@ -14,6 +14,7 @@ from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.client.bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
 from spark_bookkeeper.metadata.store import Cookie, Registration
@@ -79,8 +80,10 @@ class SimCluster:
         """What an actor needs to be a client of this cluster."""
         runtime = SimRuntime(self._world, actor)
         store = self.store(actor)
+        store.tell = lambda call: self._world.tell(actor, call)
         bookies = Bookies(store, lambda uri: self.storage(actor, uri), runtime)
-        return ClientContext(store, bookies, runtime, config)
+        writer = WriterInfo(actor.name, 1, "simulation", "lifetime")
+        return ClientContext(store, bookies, runtime, config, writer=writer)
 
     def heal(self) -> None:
         """Faults stop, and every bookie answers and is registered."""

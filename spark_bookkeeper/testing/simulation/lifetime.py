@@ -329,7 +329,8 @@ class _Lifetime:
         if self._ledger_id is None:
             return
         try:
-            ledgers.delete_ledger(self._cluster.context(actor, self._config), self._ledger_id)
+            context = self._cluster.context(actor, self._config)
+            ledgers.delete_ledger(context, self._ledger_id, even_if_alive=True)
         except BookKeeperError as error:
             self._told(actor, error)
 

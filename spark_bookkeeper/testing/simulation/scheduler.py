@@ -173,6 +173,11 @@ class World:
         self._refuse_the_dead(self.current)
         return self._new_task(self.current.actor, name, run, is_main=False)
 
+    def tell(self, actor: Actor, call: Callable[[], None]) -> None:
+        """Call something in a task of an actor's own, as a message from outside makes it do."""
+        if not actor.is_crashed:
+            self._new_task(actor, "told", call, is_main=False)
+
     def _new_task(self, actor: Actor, name: str, run: Callable[[], None], *, is_main: bool) -> Task:
         task = Task(self, actor, name, run, is_main=is_main)
         if is_main:

@@ -1,0 +1,177 @@
+"""Deleting a ledger: its writer is stopped before, unless nobody writes it any more.
+
+A closed ledger is just deleted. Of any other the writer may be at work, and would go on being
+told that its entries are stored. So it is flagged IN_RECOVERY, by which the writer can change
+nothing; its bookies are fenced, by which the writer can acknowledge nothing once every write set
+is covered; and then it is deleted as it was read, never another one with its id.
+
+A tool that only removes the metadata stops nobody. The writer hears of it from ZooKeeper soon
+after; at the latest where it changes its ensemble or closes (``LedgerStore.watch_ledger``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.presence import GONE, writer_of, writer_state
+from spark_bookkeeper.errors import (
+    BookieError,
+    InvalidArgumentError,
+    MetadataFormatError,
+    NoSuchLedgerError,
+    RecoveryUndecidedError,
+)
+from spark_bookkeeper.metadata import update
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, LedgerId, parse_ledger_id
+from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """What became of one ledger that was to be deleted. It is gone."""
+
+    ledger_id: LedgerId
+    state: str | None
+    """OPEN, IN_RECOVERY or CLOSED, as it was found; UNREADABLE when its metadata could not be
+    decoded; ``None`` when there was no such ledger."""
+    not_fenced: Mapping[BookieId, str] = field(default_factory=dict)
+    """Bookies that were not told, with the reason: a writer that lives may still store there."""
+
+
+def delete_ledger(
+    context: ClientContext, ledger_id: int, *, even_if_alive: bool = False
+) -> Deletion:
+    """Delete a ledger's metadata; what bookies hold of it becomes garbage. Idempotent.
+
+    Args:
+        even_if_alive: also when its writer lives, may live, or could not be stopped. What such a
+            writer appends next fails, as soon as it meets a fence or hears of the deletion.
+
+    Raises:
+        InvalidArgumentError: the ledger is not closed, and its writer lives, or that is not known.
+            Nothing was changed.
+        RecoveryUndecidedError: too few bookies could be fenced, so a writer that is not gone
+            after all could go on. The ledger is IN_RECOVERY; it was not deleted.
+        MetadataFormatError: what is there cannot be decoded. Nothing was changed.
+        MetadataUnavailableError: it may or may not have been deleted; repeat.
+    """
+    wanted = parse_ledger_id(ledger_id)
+    store = context.store
+    try:
+        found = store.read_ledger(wanted)
+        if found.value.is_closed:
+            update.delete_ledger(store, wanted, known=found)
+            return Deletion(wanted, found.value.state.name)
+        if not even_if_alive:
+            check_nobody_writes(context, wanted, found.value)
+        return _stop_and_delete(context, wanted, found, is_certain=not even_if_alive)
+    except NoSuchLedgerError:
+        return Deletion(wanted, None)
+    except MetadataFormatError as error:
+        if not even_if_alive:
+            raise unreadable(error) from error
+        store.delete_ledger(wanted, None)
+        return Deletion(wanted, "UNREADABLE")
+
+
+def check_nobody_writes(context: ClientContext, ledger_id: LedgerId, found: LedgerMetadata) -> None:
+    """Raises ``InvalidArgumentError`` for a ledger whose writer lives, or may live."""
+    if found.is_closed:
+        return
+    state = writer_state(context, ledger_id, found)
+    if state == "gone":
+        return
+    who = writer_of(found)
+    about = "" if who is None else f" ({who})"
+    why = (
+        f"its writer{about} lives"
+        if state == "lives"
+        else "it is not known whether its writer lives, as it left no note of itself"
+    )
+    raise InvalidArgumentError(
+        f"ledger {ledger_id} is {found.state.name} and {why}; nothing was changed. Have the writer "
+        "close it, or stop it and recover_ledgers() it, and repeat. even_if_alive=True (on the "
+        "command line --even-if-alive) stops the writer by a fence, and deletes what it has "
+        "written"
+    )
+
+
+def unreadable(error: MetadataFormatError) -> MetadataFormatError:
+    """What is said of a ledger that cannot be decoded, so that nobody knows who writes it."""
+    return MetadataFormatError(
+        f"{error.message}. It was not deleted. even_if_alive=True (on the command line "
+        "--even-if-alive) deletes it as it is, without a fence",
+        **error.facts,
+    )
+
+
+def _stop_and_delete(
+    context: ClientContext,
+    ledger_id: LedgerId,
+    found: Versioned[LedgerMetadata],
+    *,
+    is_certain: bool,
+) -> Deletion:
+    """Flag, fence, delete.
+
+    Args:
+        is_certain: go on to the deletion only when no writer can acknowledge anything any more.
+    """
+    state = found.value.state.name
+    flagged = update.update_ledger(context.store, ledger_id, _stop, known=found)
+    not_fenced: dict[BookieId, str] = {}
+    if not flagged.value.is_closed:
+        not_fenced = _fence(context, ledger_id, flagged.value)
+        ensemble = flagged.value.last_fragment.ensemble
+        fenced = {p for p, bookie in enumerate(ensemble) if bookie not in not_fenced}
+        if is_certain and not flagged.value.quorum.has_coverage(fenced):
+            raise _not_stopped(ledger_id, not_fenced)
+    update.delete_ledger(context.store, ledger_id, known=flagged)
+    return Deletion(ledger_id, state, not_fenced)
+
+
+def _stop(old: LedgerMetadata) -> LedgerMetadata | None:
+    """From now on the writer can change nothing in the metadata."""
+    return old.in_recovery() if old.state is LedgerState.OPEN else None
+
+
+def _fence(
+    context: ClientContext, ledger_id: LedgerId, metadata: LedgerMetadata
+) -> dict[BookieId, str]:
+    """Fence the bookies that the writer appends to; returns those that could not be, and why."""
+    ensemble = list(metadata.last_fragment.ensemble)
+    try:
+        ledger = Ledger.of(ledger_id, metadata)
+    except MetadataFormatError:
+        return dict.fromkeys(ensemble, "the ledger is another client's, which is fenced otherwise")
+
+    def fence(bookie: BookieId) -> str | None:
+        try:
+            context.bookies.log(bookie, ledger).fence()
+        except BookieError as error:
+            return error.message
+        except NoSuchLedgerError:  # a tombstone: it takes nothing either
+            return None
+        return None
+
+    answers = zip(ensemble, context.runtime.map(fence, ensemble), strict=True)
+    return {bookie: why for bookie, why in answers if why is not None}
+
+
+def _not_stopped(ledger_id: LedgerId, not_fenced: Mapping[BookieId, str]) -> RecoveryUndecidedError:
+    said = "\n".join(f"  {bookie}: {why}" for bookie, why in not_fenced.items())
+    return RecoveryUndecidedError(
+        f"ledger {ledger_id} was not deleted. Its writer is gone as far as is known ({GONE}), but "
+        "too many of its bookies could not be fenced: should the writer come back, it could go on "
+        f"acknowledging there\n{said}\nThe ledger is IN_RECOVERY. Bring a bookie back and repeat; "
+        "if the writer is certainly dead, even_if_alive=True (on the command line "
+        "--even-if-alive) deletes it as it is",
+        ledger_id=ledger_id,
+        entry_id=NO_ENTRY,
+        answers=dict(not_fenced),
+        blockers=tuple(not_fenced),
+    )

@@ -1,0 +1,86 @@
+"""Whether the writers of ledgers live. For people: no decision about data rests on it.
+
+Who a writer is stands in its ledger's custom metadata. Whether it lives is an ephemeral node of
+its session (``metadata/presence.py``). A writer that is frozen, or cut off from ZooKeeper for
+longer than a session lasts, is shown as gone and may come back; what stops it is the fence of a
+recovery, never this (SLOT-LOG rule R17).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Set
+from typing import Final, Literal
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import WRITER
+from spark_bookkeeper.client.writer_info import WriterInfo
+from spark_bookkeeper.errors import MetadataFormatError
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+
+WriterState = Literal["lives", "gone", "unknown"]
+"""``unknown``: the ledger was made by another client, or by a version that left no such node."""
+
+GONE: Final = "its process ended, was frozen for long, or lost ZooKeeper"
+"""What it can mean that a writer is gone."""
+
+_HEXADECIMAL = re.compile(rb"[0-9a-f]+")
+
+
+def writer_of(metadata: LedgerMetadata) -> WriterInfo | None:
+    """Who created the ledger; ``None`` when nobody said so, or it cannot be read."""
+    told = metadata.custom_metadata.get(WRITER)
+    return None if told is None else WriterInfo.decode(told)
+
+
+def writer_state(context: ClientContext, ledger_id: LedgerId, known: LedgerMetadata) -> WriterState:
+    """Whether the writer of a ledger lives, asked now. Raises ``MetadataUnavailableError``."""
+    token = _token(known)
+    if token is None:
+        return "unknown"
+    return "lives" if context.store.has_writer(ledger_id, token) else "gone"
+
+
+def ledgers_with_writers(
+    context: ClientContext,
+) -> Iterator[tuple[LedgerId, LedgerMetadata | MetadataFormatError, WriterState | None]]:
+    """Every ledger in order, and whether its writer lives; ``None`` for one that is closed.
+
+    However many ledgers there are, their writers are one request more; and the ledgers whose
+    writers seem gone are read once more, as they may have been closed meanwhile. So a ledger
+    that is told to be open without a writer was.
+    """
+    store = context.store
+    found = {i: m for i, m in store.read_ledgers(store.ledger_ids()) if m is not None}
+    living = store.writers()
+    unsure = [i for i, m in found.items() if _state(i, m, living) == "gone"]
+    for ledger_id, again in store.read_ledgers(unsure):
+        if again is None:
+            del found[ledger_id]
+        else:
+            found[ledger_id] = again
+    for ledger_id, metadata in found.items():
+        value = metadata.value if isinstance(metadata, Versioned) else metadata
+        yield ledger_id, value, _state(ledger_id, metadata, living)
+
+
+def _state(
+    ledger_id: LedgerId,
+    found: Versioned[LedgerMetadata] | MetadataFormatError,
+    living: Set[tuple[LedgerId, str]],
+) -> WriterState | None:
+    if not isinstance(found, Versioned) or found.value.is_closed:
+        return None
+    token = _token(found.value)
+    if token is None:
+        return "unknown"
+    return "lives" if (ledger_id, token) in living else "gone"
+
+
+def _token(metadata: LedgerMetadata) -> str | None:
+    """What the writer's node is called by; ``None`` when there never was one."""
+    nonce = metadata.nonce or b""
+    has_note = WRITER in metadata.custom_metadata and _HEXADECIMAL.fullmatch(nonce)
+    return nonce.decode() if has_note else None
