@@ -9,6 +9,7 @@ from typing_extensions import Buffer, override
 
 from spark_bookkeeper.bookie.storage import FileSink, Storage
 from spark_bookkeeper.client.runtime import Runtime
+from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.testing.counting import CountingStorage
 
 OPERATIONS: Final = (
@@ -57,16 +58,19 @@ class Hang:
 
     def meet(self, operation: str, path: str) -> None:
         """Called before an operation; returns when it is let go."""
-        if self._is_over or not self.hangs(operation, path):
+        if not self._holds() or not self.hangs(operation, path):
             return
         with self._changed:
             self.count += 1
             self.stuck += 1
-            while not self._is_over:
+            while self._holds():
                 self._changed.wait()
             self.stuck -= 1
         if not self._is_late:
-            raise TimeoutError(f"{operation} {path} never got there")
+            raise BookieUnavailableError(f"{operation} {path} never got there", path=path)
+
+    def _holds(self) -> bool:
+        return not self._is_over
 
     def release(self) -> None:
         """Nothing hangs any more."""

@@ -96,6 +96,10 @@ class SimCluster:
             case "down":
                 self.faults.down.add(bookie)
                 self._world.later(disaster.seconds, lambda: self.faults.down.discard(bookie))
+            case "hang":
+                self.faults.hanging.add(bookie)
+                if disaster.seconds < 50:  # else for ever
+                    self._world.later(disaster.seconds, lambda: self.faults.let_go(bookie))
             case "wipe" | "destroy":
                 self._outages[bookie] += 1
                 self._lose(bookie, is_all=True)
