@@ -112,9 +112,9 @@ class FaultPlan:
         ]
         calm = dice.random() < 0.05
         plan = cls() if calm else cls(rates(1.0), rates(0.7), tuple(disasters))
-        return plan._with_hangs(seed, bookies, operations)
+        return plan.with_hangs(seed, bookies, operations)
 
-    def _with_hangs(self, seed: int, bookies: int, operations: int) -> FaultPlan:
+    def with_hangs(self, seed: int, bookies: int, operations: int) -> FaultPlan:
         """In some runs single calls hang, or all calls to a bookie, for a while or for ever."""
         dice = random.Random(f"{seed}/hangs")
         rate = dice.choice((0.0, 0.0, 0.002, 0.01))
