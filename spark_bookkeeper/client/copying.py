@@ -109,9 +109,7 @@ def copy_entries(
             run = _CopyRun(runtime, sources[ask.position], target, throttle)
             done, refused = run.copy(ask.entries)
             copied += run.copied_bytes
-            reader.delivered(done)
-            for entry_id, cause in refused.items():
-                reader.refused(ask.position, [entry_id], cause)
+            reader.answered(ask, done, refused)
     if wanted:
         _check_found(target, wanted)
     return copied

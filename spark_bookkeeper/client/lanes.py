@@ -91,6 +91,7 @@ class Lanes:
             ledger,
             first,
             lambda bookie, incarnation: self._context.bookies.log(bookie, ledger, incarnation),
+            lambda: self._context.bookies.door(bookie),
             self._runtime,
         )
         before = self.by_position.get(position)

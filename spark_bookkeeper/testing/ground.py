@@ -70,6 +70,10 @@ class InlineRuntime(ThreadRuntime):
         self.slept += seconds
 
     @override
+    def employ(self, name: str, run: Callable[[], None]) -> None:
+        run()
+
+    @override
     def map(self, function: Callable[[Any], T], items: list[Any], width: int = 16) -> list[T]:
         return [function(item) for item in items]
 
@@ -122,7 +126,7 @@ class Ground:
                 lambda operation, path: self._after(bookie, operation, path),
             )
 
-        bookies = Bookies(store, opened, runtime)
+        bookies = Bookies(store, opened, runtime, self.config)
         return ClientContext(store, bookies, runtime, self.config, writer=WRITER)
 
     # Bookies

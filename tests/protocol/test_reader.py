@@ -35,8 +35,8 @@ def test_a_striped_run_is_shared_out_to_who_holds_what() -> None:
 
 def test_what_a_bookie_cannot_deliver_goes_to_the_next_one() -> None:
     machine = reader(Quorum(3, 3, 2), 3, (0, 1, 2))
-    machine.delivered([EntryId(0), EntryId(2)])
-    machine.refused(0, [EntryId(1)], "damaged")
+    first = Ask(0, (EntryId(0), EntryId(1), EntryId(2)))
+    machine.answered(first, [EntryId(0), EntryId(2)], {EntryId(1): "damaged"})
 
     assert asked(machine.next()) == {1: (1,)}
     machine.delivered([EntryId(1)])
@@ -45,8 +45,8 @@ def test_what_a_bookie_cannot_deliver_goes_to_the_next_one() -> None:
 
 def test_when_none_is_left_the_read_fails_and_names_each_bookie_and_why() -> None:
     machine = reader(Quorum(3, 2, 2), 1, (0, 1, 2))
-    machine.refused(0, [EntryId(0)], "damaged")
-    machine.refused(1, [EntryId(0)], "does not hold it")
+    machine.answered(Ask(0, (EntryId(0),)), [], {EntryId(0): "damaged"})
+    machine.answered(Ask(1, (EntryId(0),)), [], {EntryId(0): "does not hold it"})
 
     assert machine.next() == Unreadable(
         EntryId(0), {BookieId("a"): "damaged", BookieId("b"): "does not hold it"}
@@ -63,10 +63,7 @@ def test_an_entry_is_delivered_exactly_when_some_bookie_of_its_write_set_can() -
                 while (found := machine.next()) and not isinstance(found, Unreadable):
                     (ask,) = found
                     asks += 1
-                    if good[ask.position]:
-                        machine.delivered(ask.entries)
-                    else:
-                        machine.refused(ask.position, ask.entries, "no")
+                    machine.answered(ask, ask.entries if good[ask.position] else (), {})
 
                 can = any(good[p] for p in quorum.write_set(entry_id))
                 assert isinstance(found, Unreadable) == (not can)
@@ -78,8 +75,28 @@ def test_a_bookie_that_answers_neither_way_is_not_asked_again() -> None:
     asks = 0
     while (found := machine.next()) and not isinstance(found, Unreadable):
         asks += 1
-        machine.delivered([EntryId(0)])
+        machine.answered(found[0], [EntryId(0)], {})
 
     assert asks == 3
     assert isinstance(found, Unreadable)
     assert set(found.causes.values()) == {"asked, and did not deliver it"}
+
+
+def test_while_a_bookie_is_late_the_next_one_is_asked_and_the_late_one_is_no_refusal() -> None:
+    machine = reader(Quorum(3, 2, 2), 1, (0, 1, 2))
+    (first,) = asks_of(machine.next())
+
+    assert machine.next(under_way=[first]) == []
+    (second,) = asks_of(machine.next(late=[first]))
+    assert second.position == 1
+    assert machine.next(late=[first, second]) == [], "an answer may still come"
+    machine.answered(second, [], {EntryId(0): "damaged"})
+    assert machine.next(late=[first]) == []
+    machine.answered(first, [EntryId(0)], {})
+    assert machine.next() == []
+    assert machine.waiting == ()
+
+
+def asks_of(found: list[Ask] | Unreadable) -> list[Ask]:
+    assert not isinstance(found, Unreadable)
+    return found

@@ -23,7 +23,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata import memory as metadata_memory
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.testing.simulation.scheduler import Actor, World
+from spark_bookkeeper.testing.simulation.scheduler import Actor, Task, World
 
 CALL_TIMEOUT: Final = 5.0
 """Seconds after which a caller is told that there is no answer, at most."""
@@ -45,9 +45,11 @@ class Rates:
     """The actor dies, before or after the effect."""
     pause: float = 0.0
     """The actor freezes, before or after the effect, and goes on later."""
+    hang: float = 0.0
+    """There is no answer and no error, for long or for ever, before or after the effect."""
 
 
-Kind = Literal["down", "wipe", "destroy", "damage", "power cut", "expire", "read-only"]
+Kind = Literal["down", "wipe", "destroy", "damage", "power cut", "expire", "hang", "read-only"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,22 @@ class FaultPlan:
             for bookie in wiped
         ]
         calm = dice.random() < 0.05
-        return cls() if calm else cls(rates(1.0), rates(0.7), tuple(disasters))
+        plan = cls() if calm else cls(rates(1.0), rates(0.7), tuple(disasters))
+        return plan.with_hangs(seed, bookies, operations)
+
+    def with_hangs(self, seed: int, bookies: int, operations: int) -> FaultPlan:
+        """In some runs single calls hang, or all calls to a bookie, for a while or for ever."""
+        dice = random.Random(f"{seed}/hangs")
+        rate = dice.choice((0.0, 0.0, 0.002, 0.01))
+        hangs = [
+            _disaster(dice, "hang", bookies, operations)
+            for _ in range(dice.choice((0, 0, 0, 1, 2)))
+        ]
+        return replace(
+            self,
+            storage=replace(self.storage, hang=rate),
+            disasters=(*self.disasters, *hangs),
+        )
 
 
 def _disaster(dice: random.Random, kind: Kind, bookies: int, operations: int) -> Disaster:
@@ -160,6 +177,11 @@ class Faults:
         """Operations begun by all actors."""
         self.down: set[str] = set()
         """Bookies that give no answer now."""
+        self.hanging: set[str] = set()
+        """Bookies whose storage lets every call wait now."""
+        self.hangs = 0
+        """Calls that hung so far."""
+        self._stuck: dict[str, list[tuple[Task, int]]] = {}
         for disaster in plan.disasters:
             self.at_operation(disaster.at_operation, lambda d=disaster: self._strike(d))  # type: ignore[misc]  # bound early
 
@@ -172,6 +194,14 @@ class Faults:
         self._plan = NO_FAULTS
         self._due.clear()
         self.down.clear()
+        for bookie in list(self.hanging):
+            self.let_go(bookie)
+
+    def let_go(self, bookie: str) -> None:
+        """A bookie's storage hangs no more, and what waited there goes on."""
+        self.hanging.discard(bookie)
+        for task, epoch in self._stuck.pop(bookie, []):
+            self._world.wake(task, epoch)
 
     def storage(self, actor: Actor, bookie: BookieId) -> bookie_memory.Faults:
         """The hook for one actor's door to a bookie."""
@@ -188,6 +218,8 @@ class Faults:
                 self._begin(actor)
                 if bookie in self.down:
                     self._fail_slowly(door, "is down")
+                if bookie in self.hanging:
+                    self._wait_for_it(door)
                 self._before(door, self._plan.storage)
             elif moment == "visible":
                 outages = self._ground.outages(bookie)
@@ -229,7 +261,8 @@ class Faults:
 
     def _before(self, door: _Door, rates: Rates) -> None:
         late = rates.late_effect if door.operation in POSTPONABLE else 0.0
-        match self._choose([rates.delay, rates.request_lost, rates.crash, rates.pause, late]):
+        wishes = [rates.delay, rates.request_lost, rates.crash, rates.pause, late, rates.hang]
+        match self._choose(wishes):
             case 1:
                 self._note(door, "takes its time")
                 self._world.delay(self._seconds())
@@ -244,6 +277,8 @@ class Faults:
                 self._note(door, "will arrive late")
                 self._ground.land_later(door.name, self._seconds())
                 raise door.late()
+            case 6:
+                self._hang(door)
             case _:
                 pass
 
@@ -265,7 +300,8 @@ class Faults:
     def _after(self, door: _Door, rates: Rates) -> None:
         self._note(door, "")
         self._ground.took_effect(door.name, door.operation, door.subject)
-        match self._choose([rates.delay, rates.answer_lost, rates.crash, rates.pause]):
+        wishes = [rates.delay, rates.answer_lost, rates.crash, rates.pause, rates.hang]
+        match self._choose(wishes):
             case 1:
                 self._world.delay(self._seconds())
             case 2:
@@ -274,8 +310,25 @@ class Faults:
                 self._world.crash(door.actor)
             case 4:
                 self._pause(door.actor)
+            case 5:
+                self._hang(door)
             case _:
                 pass
+
+    def _hang(self, door: _Door) -> None:
+        """One call waits, ten times as long as others take, or for ever."""
+        self._note(door, "hangs")
+        self.hangs += 1
+        fraction = self._world.choices.fraction()
+        self._world.block("no answer", None if fraction < 0.5 else 10 * self._seconds())
+
+    def _wait_for_it(self, door: _Door) -> None:
+        """Every call to a bookie that hangs waits until that is over."""
+        self._note(door, "waits for a bookie that hangs")
+        self.hangs += 1
+        task = self._world.current
+        self._stuck.setdefault(door.name, []).append((task, task.epoch))
+        self._world.block("a bookie that hangs")
 
     def _choose(self, probabilities: list[float]) -> int:
         return self._world.choices.fault(probabilities) if any(probabilities) else 0

@@ -81,7 +81,7 @@ class SimCluster:
         runtime = SimRuntime(self._world, actor)
         store = self.store(actor)
         store.tell = lambda call: self._world.tell(actor, call)
-        bookies = Bookies(store, lambda uri: self.storage(actor, uri), runtime)
+        bookies = Bookies(store, lambda uri: self.storage(actor, uri), runtime, config)
         writer = WriterInfo(actor.name, 1, "simulation", "lifetime")
         return ClientContext(store, bookies, runtime, config, writer=writer)
 
@@ -100,6 +100,10 @@ class SimCluster:
             case "down":
                 self.faults.down.add(bookie)
                 self._world.later(disaster.seconds, lambda: self.faults.down.discard(bookie))
+            case "hang":
+                self.faults.hanging.add(bookie)
+                if disaster.seconds < 50:  # else for ever
+                    self._world.later(disaster.seconds, lambda: self.faults.let_go(bookie))
             case "wipe" | "destroy":
                 self._outages[bookie] += 1
                 self._lose(bookie, is_all=True)
