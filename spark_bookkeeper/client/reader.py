@@ -11,7 +11,7 @@ import pyarrow as pa
 from typing_extensions import Self
 
 from spark_bookkeeper.bookie.entry import StoredEntry
-from spark_bookkeeper.client.bulk import Frames
+from spark_bookkeeper.client.bulk import EntryRange, Frames
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.fetch import Fetcher, checked_range
 from spark_bookkeeper.client.html import fields_table
@@ -183,7 +183,7 @@ class LedgerReader:
         if self._frames is None:
             raise InvalidArgumentError("read() needs a Spark session; read_arrow() does not")
         start, end = self.check_range(first, last)
-        return self._frames.read(self._context, self._ledger, start, end)
+        return self._frames.read(self._context, self.schema, [EntryRange(self._ledger, start, end)])
 
     def tail(self, timeout_ms: int | None = None) -> Iterator[Entry]:
         """Entries as they are confirmed, until the ledger closes.

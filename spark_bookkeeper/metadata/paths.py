@@ -79,6 +79,11 @@ def long_ids(root: str) -> str:
     return f"{root}/idgen-long"
 
 
+def register(root: str, name: str) -> str:
+    """A value of ours that is none of BookKeeper's, in a tree beside its own."""
+    return f"{root}-spark-bookkeeper/{name}"
+
+
 def ledger(root: str, ledger_id: LedgerId) -> str:
     """The node that holds a ledger's metadata."""
     if ledger_id < LONG_ID_FIRST:

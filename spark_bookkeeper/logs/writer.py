@@ -1,0 +1,218 @@
+"""The writer of a log, as its users hold it: append, roll, close."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+from typing_extensions import Self
+
+from spark_bookkeeper.client.bulk import Frames
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.html import fields_table
+from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.errors import (
+    InvalidArgumentError,
+    LedgerFencedError,
+    LogOwnershipLostError,
+)
+from spark_bookkeeper.logs.opening import OvertakenError, add_ledger
+from spark_bookkeeper.metadata import logs
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.log import Position
+
+
+class LogWriter:
+    """Appends to one log, until it is closed or another writer takes over.
+
+    A context manager: a normal exit closes the newest ledger, an exceptional one leaves it to the
+    next writer. Safe to use from several threads; rows are in the order of the calls.
+    """
+
+    def __init__(
+        self,
+        context: ClientContext,
+        name: str,
+        nonce: str,
+        ledger: LedgerWriter,
+        frames: Frames | None = None,
+    ) -> None:
+        self.name = name
+        self._context = context
+        self._nonce = nonce
+        self._frames = frames
+        self._ledger = ledger
+        self._turn = context.runtime.condition()
+        """Held while an append is handed to a ledger, so that rolling falls between two appends."""
+        self._rolling = context.runtime.condition()
+        """Held while the log is rolled, once at a time."""
+        self._is_closed = False
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """The ledger that the next append goes to."""
+        return self._ledger.ledger_id
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the log's rows."""
+        return self._ledger.schema
+
+    @property
+    def last_position(self) -> Position:
+        """The last acknowledged entry of the newest ledger; entry -1 while it has none."""
+        ledger = self._ledger
+        return Position(ledger.ledger_id, ledger.last_add_confirmed)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "writing"
+        return f"LogWriter({self.name!r}, ledger_id={self.ledger_id}, {state})"
+
+    def _repr_html_(self) -> str:
+        return fields_table({"log": self.name, "last_position": str(self.last_position)})
+
+    def append(self, data: Any) -> Position:
+        """Append and wait until it is acknowledged; returns the position of its last entry.
+
+        Args:
+            data: what ``LedgerWriter.append`` takes.
+
+        Raises:
+            LogOwnershipLostError: another writer took over. What was pending may or may not be
+                written: read the end of the log to know.
+            AppendFailedError, InvalidArgumentError: as ``LedgerWriter.append``.
+        """
+        if self._frames is not None and self._frames.is_frame(data):
+            with self._turn, self._told():
+                ledger = self._open_ledger()
+                return Position(ledger.ledger_id, ledger.append(data))
+        return self._context.runtime.wait(self.append_async(data))
+
+    def append_async(self, data: Any) -> Future[Position]:
+        """Append without waiting; the future gives the position of its last entry.
+
+        Takes what ``append`` takes but Spark DataFrames, as ``LedgerWriter.append_async``.
+        """
+        with self._turn, self._told():
+            ledger = self._open_ledger()
+            appended = ledger.append_async(data)
+        position: Future[Position] = Future()
+        position.set_running_or_notify_cancel()
+
+        def told(done: Future[int]) -> None:
+            error = done.exception()
+            if error is None:
+                position.set_result(Position(ledger.ledger_id, done.result()))  # type: ignore[arg-type]  # an entry id
+            else:
+                position.set_exception(self._translated(error))
+
+        appended.add_done_callback(told)
+        return position
+
+    def flush(self) -> Position:
+        """Wait until everything appended so far is acknowledged; returns ``last_position``."""
+        with self._told():
+            self._open_ledger().flush()
+            return self.last_position
+
+    def roll(self) -> LedgerId:
+        """Go on in a new ledger, so that what is before it can be truncated; returns its id.
+
+        Appends go on meanwhile in the old ledger; between its last one and the first one of the
+        new ledger lies only the wait for what is pending.
+
+        Raises:
+            LogOwnershipLostError: another writer took over.
+            NoSuchLogError: the log was deleted.
+            NotEnoughBookiesError, MetadataUnavailableError: there is no new ledger; the writer
+                goes on in the old one.
+
+        Source: The BookKeeper protocol, "Rolling ledgers" (create, add by compare-and-swap,
+        close the previous one).
+        """
+        with self._rolling:
+            old = self._open_ledger()
+            head = logs.read_life(self._context.store.registers, self.name, self._nonce)
+            if head.newest != old.ledger_id:
+                raise self._lost(f"ledger {head.newest} follows its ledger {old.ledger_id}")
+            try:
+                new = add_ledger(self._context, self.name, head, self._frames)
+            except OvertakenError:
+                raise self._lost("it added a ledger first") from None
+            with self._turn:
+                try:
+                    with self._told():
+                        old.flush()  # nothing may be acknowledged behind what is not
+                except BaseException:
+                    new.abandon()
+                    raise
+                self._ledger = new
+            with self._told():
+                old.close()
+            return new.ledger_id
+
+    def close(self) -> None:
+        """Acknowledge what is pending and close the newest ledger; idempotent.
+
+        Raises what ``LedgerWriter.close`` raises, and ``LogOwnershipLostError``.
+        """
+        with self._rolling, self._turn:
+            if self._is_closed:
+                return
+            with self._told():
+                self._ledger.close()
+            self._is_closed = True
+
+    def abandon(self) -> None:
+        """Stop without closing: the next writer finds the end. Pending rows may be written."""
+        self._is_closed = True
+        self._ledger.abandon()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exception_type is None:
+            self.close()
+        else:
+            self.abandon()
+
+    def _open_ledger(self) -> LedgerWriter:
+        if self._is_closed:
+            raise InvalidArgumentError(
+                f"this writer of log {self.name!r} was closed; become_writer() gives a new one"
+            )
+        return self._ledger
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Whoever is fenced is told about the log, not only about one ledger."""
+        try:
+            yield
+        except LedgerFencedError as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: BaseException) -> BaseException:
+        if isinstance(error, LedgerFencedError) and not isinstance(error, LogOwnershipLostError):
+            lost = self._lost(error.message)
+            lost.__cause__ = error
+            return lost
+        return error
+
+    def _lost(self, how: str) -> LogOwnershipLostError:
+        return LogOwnershipLostError(
+            f"another writer took over log {self.name!r}, or somebody recovered its newest ledger: "
+            f"{how}. What was acknowledged is in the log; what was pending may or may not be. Read "
+            "its end to know, then become_writer() again if this process is still to lead",
+            log=self.name,
+            ledger_id=self._ledger.ledger_id,
+        )
