@@ -25,7 +25,6 @@ from spark_bookkeeper.errors import (
     LogOwnershipLostError,
     NoSuchLedgerError,
     NoSuchLogError,
-    VersionConflictError,
 )
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata import logs
@@ -73,11 +72,21 @@ def take_over(
                 recover_ledger(context, ledger_id)
             except NoSuchLedgerError:
                 continue  # deleted: nobody writes it any more
+        writer = new_ledger(context, name, head, frames)
         try:
-            return add_ledger(context, name, head, frames)
+            add_to_list(context, name, head, writer.ledger_id)
         except OvertakenError:
+            discard(context, writer)
             if is_leader is not None and not is_leader():
                 break
+        except NoSuchLogError:
+            discard(context, writer)
+            raise
+        except BaseException:
+            writer.abandon()
+            raise
+        else:
+            return writer
     raise LogOwnershipLostError(
         f"another writer of log {name!r} was faster. Nothing was written. Find out who is to "
         "lead before you try again",
@@ -86,39 +95,13 @@ def take_over(
     )
 
 
-def add_ledger(
+def new_ledger(
     context: ClientContext, name: str, head: LogHead, frames: Frames | None
 ) -> LedgerWriter:
-    """Create a ledger and add it to the list, if its end is still the one in ``head``.
+    """A ledger made as the log says, which no list names yet.
 
-    Raises:
-        OvertakenError: it is not. The ledger that was created for it is gone again.
-        NoSuchLogError: the log was deleted. So is the ledger.
+    Its id is above all in the list, since they ascend along a log.
     """
-    writer = _newer_ledger(context, name, head, frames)
-
-    def step(old: LogHead) -> LogHead | None:
-        if old.newest == writer.ledger_id:
-            return None  # an earlier attempt did it
-        if old.newest != head.newest:
-            raise OvertakenError
-        return old.with_ledger(writer.ledger_id)
-
-    try:
-        with_it = logs.change_log(context.store.registers, name, head.nonce, step)
-    except (OvertakenError, BookKeeperError) as error:
-        writer.abandon()
-        if isinstance(error, OvertakenError) or _is_certain(error):
-            ledgers.delete_ledger(context, writer.ledger_id)
-        raise
-    _seal(context, name, with_it)
-    return writer
-
-
-def _newer_ledger(
-    context: ClientContext, name: str, head: LogHead, frames: Frames | None
-) -> LedgerWriter:
-    """A ledger whose id is above all in the list, since they ascend along a log."""
     options = LogOptions.from_json(name, head.options)
     while True:
         writer = ledgers.create_ledger(
@@ -134,13 +117,36 @@ def _newer_ledger(
         )
         if head.newest is None or writer.ledger_id > head.newest:
             return writer
-        writer.abandon()
+        discard(context, writer)
+
+
+def add_to_list(context: ClientContext, name: str, head: LogHead, ledger_id: LedgerId) -> None:
+    """Add a ledger to the list, if its end is still the one in ``head``.
+
+    Raises:
+        OvertakenError: it is not, since somebody else added one. This one is not in the list.
+        NoSuchLogError: the log was deleted, so it is not in the list either.
+        MetadataUnavailableError: it may or may not be.
+    """
+
+    def step(old: LogHead) -> LogHead | None:
+        if old.newest == ledger_id:
+            return None  # an earlier attempt did it
+        if old.newest != head.newest:
+            raise OvertakenError
+        return old.with_ledger(ledger_id)
+
+    _seal(context, name, logs.change_log(context.store.registers, name, head.nonce, step))
+
+
+def discard(context: ClientContext, writer: LedgerWriter) -> None:
+    """Remove a ledger that is in no list, and empty."""
+    try:
+        writer.close()
         ledgers.delete_ledger(context, writer.ledger_id)
-
-
-def _is_certain(error: BookKeeperError) -> bool:
-    """Whether the ledger is certainly not in the list."""
-    return isinstance(error, NoSuchLogError | VersionConflictError)
+    except BookKeeperError as error:
+        writer.abandon()
+        _log.info("ledger %d of no log, and empty, stays: %s", writer.ledger_id, error)
 
 
 def _seal(context: ClientContext, name: str, head: LogHead) -> None:

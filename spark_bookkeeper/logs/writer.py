@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -19,10 +20,11 @@ from spark_bookkeeper.errors import (
     InvalidArgumentError,
     LedgerFencedError,
     LogOwnershipLostError,
+    NoSuchLogError,
 )
-from spark_bookkeeper.logs.opening import OvertakenError, add_ledger
+from spark_bookkeeper.logs.opening import OvertakenError, add_to_list, discard, new_ledger
 from spark_bookkeeper.metadata import logs
-from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 
 
@@ -50,6 +52,11 @@ class LogWriter:
         """Held while an append is handed to a ledger, so that rolling falls between two appends."""
         self._rolling = context.runtime.condition()
         """Held while the log is rolled, once at a time."""
+        self._next: LedgerWriter | None = None
+        """A ledger that was to be added to the list, and whether it was is not known."""
+        self._waiting: deque[tuple[Any, Future[Position]]] | None = None
+        """Appends that came between the last one of a ledger and the first one of the next; they
+        wait no longer than what is pending before them. ``None`` at any other time."""
         self._is_closed = False
 
     @property
@@ -88,6 +95,8 @@ class LogWriter:
         """
         if self._frames is not None and self._frames.is_frame(data):
             with self._turn, self._told():
+                while self._waiting is not None:
+                    self._turn.wait()
                 ledger = self._open_ledger()
                 return Position(ledger.ledger_id, ledger.append(data))
         return self._context.runtime.wait(self.append_async(data))
@@ -97,20 +106,14 @@ class LogWriter:
 
         Takes what ``append`` takes but Spark DataFrames, as ``LedgerWriter.append_async``.
         """
-        with self._turn, self._told():
-            ledger = self._open_ledger()
-            appended = ledger.append_async(data)
         position: Future[Position] = Future()
         position.set_running_or_notify_cancel()
-
-        def told(done: Future[int]) -> None:
-            error = done.exception()
-            if error is None:
-                position.set_result(Position(ledger.ledger_id, done.result()))  # type: ignore[arg-type]  # an entry id
+        with self._turn, self._told():
+            ledger = self._open_ledger()
+            if self._waiting is not None:
+                self._waiting.append((data, position))
             else:
-                position.set_exception(self._translated(error))
-
-        appended.add_done_callback(told)
+                self._push(ledger, data, position)
         return position
 
     def flush(self) -> Position:
@@ -136,21 +139,18 @@ class LogWriter:
         """
         with self._rolling:
             old = self._open_ledger()
-            head = logs.read_life(self._context.store.registers, self.name, self._nonce)
-            if head.newest != old.ledger_id:
-                raise self._lost(f"ledger {head.newest} follows its ledger {old.ledger_id}")
-            try:
-                new = add_ledger(self._context, self.name, head, self._frames)
-            except OvertakenError:
-                raise self._lost("it added a ledger first") from None
+            new = self._added_ledger(old)
             with self._turn:
-                try:
-                    with self._told():
-                        old.flush()  # nothing may be acknowledged behind what is not
-                except BaseException:
-                    new.abandon()
-                    raise
-                self._ledger = new
+                self._waiting = deque()
+            try:
+                with self._told():
+                    old.flush()  # nothing may be acknowledged behind what is not
+            except BaseException as error:
+                new.abandon()
+                self._go_on(old, error)
+                raise
+            self._next = None
+            self._go_on(new, None)
             with self._told():
                 old.close()
             return new.ledger_id
@@ -185,6 +185,51 @@ class LogWriter:
             self.close()
         else:
             self.abandon()
+
+    def _added_ledger(self, old: LedgerWriter) -> LedgerWriter:
+        """A new ledger that follows the old one in the list."""
+        head = logs.read_life(self._context.store.registers, self.name, self._nonce)
+        new = self._next
+        if new is None or head.newest != new.ledger_id:
+            if head.newest != old.ledger_id:
+                raise self._lost(f"ledger {head.newest} follows its ledger {old.ledger_id}")
+            new = new or new_ledger(self._context, self.name, head, self._frames)
+            self._next = new
+            try:
+                add_to_list(self._context, self.name, head, new.ledger_id)
+            except (OvertakenError, NoSuchLogError) as error:
+                self._next = None
+                discard(self._context, new)
+                if isinstance(error, NoSuchLogError):
+                    raise
+                raise self._lost("it added a ledger first") from None
+        return new
+
+    def _go_on(self, ledger: LedgerWriter, error: BaseException | None) -> None:
+        """Hand the appends that waited to a ledger, or to their callers as errors."""
+        with self._turn:
+            waiting, self._waiting = self._waiting or (), None
+            self._ledger = ledger
+            for data, position in waiting:
+                try:
+                    if error is not None:
+                        raise self._translated(error)
+                    self._push(ledger, data, position)
+                except Exception as caught:  # noqa: BLE001  (it is the future's)
+                    position.set_exception(caught)
+            self._turn.notify_all()
+
+    def _push(self, ledger: LedgerWriter, data: Any, position: Future[Position]) -> None:
+        """Append, and let a future tell the position. The turn is held."""
+
+        def told(done: Future[int]) -> None:
+            error = done.exception()
+            if error is None:
+                position.set_result(Position(ledger.ledger_id, EntryId(done.result())))
+            else:
+                position.set_exception(self._translated(error))
+
+        ledger.append_async(data).add_done_callback(told)
 
     def _open_ledger(self) -> LedgerWriter:
         if self._is_closed:

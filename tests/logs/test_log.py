@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -82,21 +83,21 @@ def test_a_writer_that_rolls_after_another_took_over_learns_that_it_lost(
 def test_of_two_that_take_over_at_once_one_is_overtaken_and_the_loser_leaves_no_ledger(
     ground: Ground, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create, others = opening.add_ledger, list[object]()
+    create, others = opening.new_ledger, list[Any]()
 
-    def overtaken(*args: object) -> object:
+    def overtaken(*args: Any) -> Any:
         if not others:
             others.append(None)
             others.append(log.become_writer())
-        return create(*args)  # type: ignore[arg-type]  # handed on
+        return create(*args)
 
-    monkeypatch.setattr(opening, "add_ledger", overtaken)
+    monkeypatch.setattr(opening, "new_ledger", overtaken)
     with pytest.raises(LogOwnershipLostError, match="faster"):
         log.become_writer(is_leader=lambda: False)
 
     assert len(log.ledgers()) == 1
     assert list(ground.context.store.ledger_ids()) == log.ledgers()
-    others[1].append(b"the winner writes")  # type: ignore[attr-defined]  # a LogWriter
+    others[1].append(b"the winner writes")
 
 
 def test_an_idle_log_is_empty_and_its_writer_can_be_any(log: Log) -> None:
@@ -339,3 +340,48 @@ def test_futures_of_a_log_tell_positions(log: Log) -> None:
     assert [future.result() for future in futures] == [
         Position(LedgerId(writer.ledger_id), EntryId(n)) for n in range(5)
     ]
+
+
+def test_a_roll_whose_outcome_is_unknown_is_finished_by_the_next(ground: Ground, log: Log) -> None:
+    writer = log.become_writer()
+    first = writer.append(b"a")
+    away = True
+
+    def lose(place: str, operation: str, path: str) -> None:
+        if away and operation in {"write_register", "read_register"}:
+            raise MetadataUnavailableError("no answer")
+
+    ground.after.append(lose)
+    with pytest.raises(MetadataUnavailableError):
+        writer.roll()
+    assert writer.append(b"b").ledger_id == first.ledger_id
+    away = False
+
+    rolled = writer.roll()
+
+    assert writer.append(b"c").ledger_id == rolled
+    writer.close()
+    assert payloads(log) == [b"a", b"b", b"c"]
+    assert list(ground.context.store.ledger_ids()) == log.ledgers()
+
+
+def test_what_is_appended_in_callbacks_while_the_log_rolls_is_in_order(log: Log) -> None:
+    writer = log.become_writer()
+    done: list[bytes] = []
+
+    def again(n: int) -> None:
+        payload = b"%d" % n
+        future = writer.append_async(payload)
+        future.add_done_callback(lambda _: done.append(payload))
+        if n < 300:
+            future.add_done_callback(lambda _: again(n + 1))
+
+    again(0)
+    rolled = {writer.roll() for _ in range(5)}
+    writer.flush()
+    while len(done) < 301:
+        writer.flush()
+    writer.close()
+
+    assert payloads(log) == [b"%d" % n for n in range(301)]
+    assert len(rolled) == 5
