@@ -185,8 +185,16 @@ class BookKeeper:
         digest_type: str = "CRC32C",
         compression: str | None = None,
         entry_target_bytes: int = DEFAULT_ENTRY_TARGET_BYTES,
+        roll_bytes: int | None = None,
+        roll_seconds: int | None = None,
+        retain_seconds: int | None = None,
     ) -> Log:
         """Make an empty log; every ledger of it is made as is said here, see ``create_ledger``.
+
+        Args:
+            roll_bytes, roll_seconds: its writer goes on in a new ledger when the old one has so
+                many bytes, or was written for so long; ``None`` leaves that to ``roll()``.
+            retain_seconds: after rolling, ledgers that ended longer ago are truncated.
 
         Raises:
             LogExistsError: there is one of that name. Nothing was changed.
@@ -199,6 +207,9 @@ class BookKeeper:
             _digest_type(digest_type),
             compression,
             entry_target_bytes,
+            roll_bytes,
+            roll_seconds,
+            retain_seconds,
         )
         return logs.create_log(self.context, name, options, self._door)
 

@@ -26,6 +26,7 @@ from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.log import Position
 
+_SIZE = click.IntRange(min=1)
 _NOT_OF_LOGS = ("name", "owner", "custom_metadata")
 
 
@@ -38,6 +39,9 @@ def log() -> None:
 @click.argument("log_name", metavar="NAME")
 @new_ledger_options
 @click.option("--schema-of", metavar="FILE", help="Rows like those of a Parquet or Arrow file.")
+@click.option("--roll-bytes", type=_SIZE, help="Begin a new ledger after so many bytes.")
+@click.option("--roll-seconds", type=_SIZE, help="And after so long.")
+@click.option("--retain-seconds", type=_SIZE, help="Truncate what ended longer ago.")
 @access_options
 @click.pass_obj
 def create(
@@ -46,6 +50,9 @@ def create(
     log_name: str,
     wish: Mapping[str, Any],
     schema_of: str | None,
+    roll_bytes: int | None,
+    roll_seconds: int | None,
+    retain_seconds: int | None,
 ) -> int:
     """Create an empty log. Its ledgers are made as is said here."""
     for option in _NOT_OF_LOGS:
@@ -57,7 +64,14 @@ def create(
     options = {key: value for key, value in wish.items() if key not in _NOT_OF_LOGS}
     schema = None if schema_of is None else schema_of_file(schema_of)
     with connected(settings, access) as bk:
-        bk.create_log(log_name, schema=schema, **options)
+        bk.create_log(
+            log_name,
+            schema=schema,
+            roll_bytes=roll_bytes,
+            roll_seconds=roll_seconds,
+            retain_seconds=retain_seconds,
+            **options,
+        )
     settings.output.result(
         {"log": log_name},
         lambda: settings.output.say(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -86,7 +87,7 @@ class Log:
             truncation.finish(self._context, self.name, self._head())
         except BookKeeperError as error:  # the next one does it
             _log.info("a truncation of log %s stays unfinished: %s", self.name, error)
-        return LogWriter(self._context, self.name, self._nonce, ledger, self._frames)
+        return LogWriter(self._context, self.name, self._nonce, self._options, ledger, self._frames)
 
     def entries(self, start: Place | None = None, end: Place | None = None) -> Iterator[Entry]:
         """The entries from ``start`` up to and without ``end``, in order.
@@ -159,17 +160,24 @@ class Log:
                 return
             runtime.sleep(TAIL_POLL_SECONDS)
 
-    def truncate(self, before: Place | int) -> list[LedgerId]:
+    def truncate(self, before: Place | int | datetime) -> list[LedgerId]:
         """Remove whole ledgers from the beginning; returns the ids of those that were deleted.
 
         Args:
-            before: a position, or a ledger id: every ledger below its ledger goes. The newest
-                ledger always stays.
+            before: a position, or a ledger id: every ledger below its ledger goes. Or a time, by
+                the clocks of the writers: every ledger goes that had ended by then; without a
+                time zone it is local time. The newest ledger always stays.
 
         Raises:
             NoSuchLogError: it was deleted.
         """
-        if isinstance(before, Position | str):
+        if isinstance(before, datetime):
+            time_ms = int(before.timestamp() * 1000)
+            found = truncation.ended_before(self._context, self.name, self._nonce, time_ms)
+            if found is None:
+                return []
+            ledger_id = found
+        elif isinstance(before, Position | str):
             ledger_id = _position(before).ledger_id
         else:
             ledger_id = parse_ledger_id(before)

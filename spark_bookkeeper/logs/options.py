@@ -33,8 +33,18 @@ class LogOptions:
     digest_type: DigestType = DigestType.CRC32C
     compression: str | None = None
     entry_target_bytes: int = DEFAULT_ENTRY_TARGET_BYTES
+    roll_bytes: int | None = None
+    """The writer goes on in a new ledger when the old one has so many bytes."""
+    roll_seconds: int | None = None
+    """And when it has written the old one for so long. Looked at with each append."""
+    retain_seconds: int | None = None
+    """After rolling, ledgers that ended longer ago are truncated, by the clocks of the writers."""
 
     def __post_init__(self) -> None:
+        for name in ("roll_bytes", "roll_seconds", "retain_seconds"):
+            value = getattr(self, name)
+            if value is not None:
+                whole_number(name, value, 1)
         check_columns(self.schema)
         check_password(self.password)
         whole_number("entry_target_bytes", self.entry_target_bytes, 1)
@@ -50,6 +60,9 @@ class LogOptions:
             "digest_type": self.digest_type.name,
             "compression": self.compression,
             "entry_target_bytes": self.entry_target_bytes,
+            "roll_bytes": self.roll_bytes,
+            "roll_seconds": self.roll_seconds,
+            "retain_seconds": self.retain_seconds,
         }
 
     @classmethod
@@ -67,6 +80,9 @@ class LogOptions:
                 digest_type=DigestType[str(values["digest_type"])],
                 compression=None if values["compression"] is None else str(values["compression"]),
                 entry_target_bytes=whole_number("entry_target_bytes", values["entry_target_bytes"]),
+                roll_bytes=_number(values, "roll_bytes"),
+                roll_seconds=_number(values, "roll_seconds"),
+                retain_seconds=_number(values, "retain_seconds"),
             )
         except (KeyError, ValueError, TypeError, OSError, pa.ArrowException) as error:
             raise MetadataFormatError(
@@ -74,3 +90,8 @@ class LogOptions:
                 "Nothing was changed. A newer version may have written it: upgrade",
                 path=f"logs/{log}",
             ) from error
+
+
+def _number(values: Mapping[str, object], key: str) -> int | None:
+    value = values.get(key)
+    return None if value is None else whole_number(key, value)

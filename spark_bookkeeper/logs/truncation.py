@@ -17,6 +17,7 @@ from spark_bookkeeper.client.recovery import recover_ledger
 from spark_bookkeeper.errors import NoSuchLedgerError
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.metadata import logs
+from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.log import LogHead
 
@@ -39,6 +40,24 @@ def truncate(context: ClientContext, name: str, nonce: str, before: LedgerId) ->
             context.store.registers, name, nonce, lambda old: old.truncated(begins_at)
         )
     return finish(context, name, head)
+
+
+def ended_before(context: ClientContext, name: str, nonce: str, time_ms: int) -> LedgerId | None:
+    """The first ledger of a log that was still written at a time, or later; ``None`` if there is
+    none.
+
+    A ledger ends when the next one begins. The times are those of the writers' clocks, in
+    milliseconds since 1970: for people, and never for a decision about safety.
+    """
+    _, listed = list_ledgers(context, name, nonce)
+    first: LedgerId | None = None
+    for ledger_id, found in context.store.read_ledgers(listed):
+        began_ms = found.value.ctime_ms if isinstance(found, Versioned) else None
+        if first is None or (began_ms is not None and began_ms <= time_ms):
+            first = ledger_id
+        else:
+            break
+    return first
 
 
 def finish(context: ClientContext, name: str, head: LogHead) -> list[LedgerId]:

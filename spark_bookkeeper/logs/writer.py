@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -17,15 +18,20 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.errors import (
+    BookKeeperError,
     InvalidArgumentError,
     LedgerFencedError,
     LogOwnershipLostError,
     NoSuchLogError,
 )
+from spark_bookkeeper.logs import truncation
 from spark_bookkeeper.logs.opening import OvertakenError, add_to_list, discard, new_ledger
+from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
+
+_log = logging.getLogger(__name__)
 
 
 class LogWriter:
@@ -40,12 +46,14 @@ class LogWriter:
         context: ClientContext,
         name: str,
         nonce: str,
+        options: LogOptions,
         ledger: LedgerWriter,
         frames: Frames | None = None,
     ) -> None:
         self.name = name
         self._context = context
         self._nonce = nonce
+        self._options = options
         self._frames = frames
         self._ledger = ledger
         self._turn = context.runtime.condition()
@@ -57,6 +65,10 @@ class LogWriter:
         self._waiting: deque[tuple[Any, Future[Position]]] | None = None
         """Appends that came between the last one of a ledger and the first one of the next; they
         wait no longer than what is pending before them. ``None`` at any other time."""
+        self._began = context.runtime.now()
+        """When the ledger that is written began to be."""
+        self._is_rolling_due = False
+        """A roll that the log's options ask for is under way."""
         self._is_closed = False
 
     @property
@@ -98,7 +110,9 @@ class LogWriter:
                 while self._waiting is not None:
                     self._turn.wait()
                 ledger = self._open_ledger()
-                return Position(ledger.ledger_id, ledger.append(data))
+                position = Position(ledger.ledger_id, ledger.append(data))
+                self._roll_when_due()
+                return position
         return self._context.runtime.wait(self.append_async(data))
 
     def append_async(self, data: Any) -> Future[Position]:
@@ -114,6 +128,7 @@ class LogWriter:
                 self._waiting.append((data, position))
             else:
                 self._push(ledger, data, position)
+                self._roll_when_due()
         return position
 
     def flush(self) -> Position:
@@ -153,6 +168,7 @@ class LogWriter:
             self._go_on(new, None)
             with self._told():
                 old.close()
+            self._retain()
             return new.ledger_id
 
     def close(self) -> None:
@@ -205,11 +221,44 @@ class LogWriter:
                 raise self._lost("it added a ledger first") from None
         return new
 
+    def _roll_when_due(self) -> None:
+        """Begin a roll beside the appends, if the log's options ask for one. The turn is held."""
+        options, age = self._options, self._context.runtime.now() - self._began
+        is_large = (
+            options.roll_bytes is not None and self._ledger.length_bytes >= options.roll_bytes
+        )
+        is_old = options.roll_seconds is not None and age >= options.roll_seconds
+        if (is_large or is_old) and not self._is_rolling_due:
+            self._is_rolling_due = True
+            self._context.runtime.spawn(f"roll-{self.name}", self._roll_beside)
+
+    def _roll_beside(self) -> None:
+        try:
+            if not self._is_closed:
+                self.roll()
+        except BookKeeperError as error:  # who appends is told the same, or a later append rolls
+            _log.warning("log %s was not rolled: %s", self.name, error.message)
+        finally:
+            self._is_rolling_due = False
+
+    def _retain(self) -> None:
+        """Truncate what the log need not keep any more; whoever rolls next tries again."""
+        if self._options.retain_seconds is None:
+            return
+        time_ms = self._context.runtime.wall_ms() - self._options.retain_seconds * 1000
+        try:
+            first = truncation.ended_before(self._context, self.name, self._nonce, time_ms)
+            if first is not None:
+                truncation.truncate(self._context, self.name, self._nonce, first)
+        except BookKeeperError as error:
+            _log.warning("log %s was not truncated: %s", self.name, error.message)
+
     def _go_on(self, ledger: LedgerWriter, error: BaseException | None) -> None:
         """Hand the appends that waited to a ledger, or to their callers as errors."""
         with self._turn:
             waiting, self._waiting = self._waiting or (), None
-            self._ledger = ledger
+            if ledger is not self._ledger:
+                self._ledger, self._began = ledger, self._context.runtime.now()
             for data, position in waiting:
                 try:
                     if error is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timezone
 from itertools import islice
 from typing import Any
 
@@ -10,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.errors import (
     InvalidArgumentError,
     LogExistsError,
@@ -380,8 +383,89 @@ def test_what_is_appended_in_callbacks_while_the_log_rolls_is_in_order(log: Log)
     rolled = {writer.roll() for _ in range(5)}
     writer.flush()
     while len(done) < 301:
-        writer.flush()
+        writer.append_async(b"").result()
     writer.close()
 
-    assert payloads(log) == [b"%d" % n for n in range(301)]
+    assert [p for p in payloads(log) if p] == [b"%d" % n for n in range(301)]
     assert len(rolled) == 5
+
+
+def written(log: Log, count: int) -> list[int]:
+    """How many entries each ledger has after so many small appends."""
+    with log.become_writer() as writer:
+        for n in range(count):
+            writer.append(b"%03d" % n)
+    assert payloads(log) == [b"%03d" % n for n in range(count)]
+    return [sum(e.ledger_id == ledger for e in log.entries()) for ledger in log.ledgers()]
+
+
+def test_a_log_rolls_by_itself_when_a_ledger_is_large(ground: Ground) -> None:
+    options = replace(USUAL, roll_bytes=30)
+    log = create_log(ground.context, "rolling", options)
+
+    counts = written(log, 200)
+
+    assert len(counts) > 1
+    assert all(count >= 10 for count in counts[:-1])
+
+
+def test_a_log_rolls_by_itself_when_a_ledger_is_old_and_keeps_what_it_is_to_keep(
+    ground: Ground,
+) -> None:
+    now = 0.0
+
+    class Clock(ThreadRuntime):
+        def now(self) -> float:
+            return now + super().now()
+
+        def wall_ms(self) -> int:
+            return int(now * 1000)
+
+    client = ground.client(Clock())
+    log = create_log(client, "aging", replace(USUAL, roll_seconds=3_600, retain_seconds=10_000))
+    writer = log.become_writer()
+    seen = {writer.ledger_id}
+    for hour in range(6):
+        now = hour * 3_601.0
+        before = writer.ledger_id
+        writer.append(b"%d" % hour)
+        while hour and writer.ledger_id == before:  # the roll before may not have ended yet
+            writer.append(b"again")
+        seen.add(writer.ledger_id)
+    writer.close()
+
+    assert len(seen) == 6
+    assert b"5" in payloads(log)
+    assert set(log.ledgers()) < seen
+    assert len(log.ledgers()) >= 3
+
+
+def test_truncation_by_time_takes_ledgers_that_had_ended(ground: Ground) -> None:
+    now = 0
+
+    class Clock(ThreadRuntime):
+        def wall_ms(self) -> int:
+            return now
+
+    client = ground.client(Clock())
+    log = create_log(client, "timed", USUAL)
+    now = 1_000_000
+    writer = log.become_writer()
+    for n in range(3):
+        writer.append(b"%d" % n)
+        now += 60_000
+        writer.roll()
+    writer.append(b"3")
+    writer.close()
+
+    assert log.truncate(datetime.fromtimestamp(1_059, timezone.utc)) == []
+    assert len(log.truncate(datetime.fromtimestamp(1_121, timezone.utc))) == 2
+    assert payloads(log) == [b"2", b"3"]
+    assert create_log(client, "none", USUAL).truncate(datetime.now(timezone.utc)) == []
+
+
+@pytest.mark.parametrize("option", ["roll_bytes", "roll_seconds", "retain_seconds"])
+def test_a_limit_that_is_none_is_refused(option: str) -> None:
+    limits: dict[str, Any] = {option: 0}
+    with pytest.raises(InvalidArgumentError, match=f"{option}=0"):
+        replace(USUAL, **limits)
