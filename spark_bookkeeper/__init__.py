@@ -33,6 +33,9 @@ if TYPE_CHECKING:
         LedgerError,
         LedgerExistsError,
         LedgerFencedError,
+        LogError,
+        LogExistsError,
+        LogOwnershipLostError,
         MetadataError,
         MetadataFormatError,
         MetadataUnavailableError,
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
         NoClusterError,
         NoSuchEntryError,
         NoSuchLedgerError,
+        NoSuchLogError,
         NotEnoughBookiesError,
         RecoveryUndecidedError,
         SlotTakenError,
@@ -47,6 +51,9 @@ if TYPE_CHECKING:
         UnsuitableStorageError,
         VersionConflictError,
     )
+    from spark_bookkeeper.logs.log import Log
+    from spark_bookkeeper.logs.writer import LogWriter
+    from spark_bookkeeper.protocol.log import Position
     from spark_bookkeeper.replication.report import CheckReport, RecoveryReport
     from spark_bookkeeper.session import BookKeeper
     from spark_bookkeeper.spark.opening import connect, local
@@ -78,6 +85,11 @@ __all__ = [
     "LedgerReader",
     "LedgerWriter",
     "LocalCluster",
+    "Log",
+    "LogError",
+    "LogExistsError",
+    "LogOwnershipLostError",
+    "LogWriter",
     "MetadataError",
     "MetadataFormatError",
     "MetadataUnavailableError",
@@ -85,7 +97,9 @@ __all__ = [
     "NoClusterError",
     "NoSuchEntryError",
     "NoSuchLedgerError",
+    "NoSuchLogError",
     "NotEnoughBookiesError",
+    "Position",
     "RecoveryReport",
     "RecoveryUndecidedError",
     "SlotTakenError",
@@ -107,6 +121,9 @@ _HOMES = {
     "LedgerReader": "spark_bookkeeper.client.reader",
     "LedgerWriter": "spark_bookkeeper.client.writer",
     "LocalCluster": "spark_bookkeeper.cluster.local",
+    "Log": "spark_bookkeeper.logs.log",
+    "LogWriter": "spark_bookkeeper.logs.writer",
+    "Position": "spark_bookkeeper.protocol.log",
     "RecoveryReport": "spark_bookkeeper.replication.report",
     "connect": "spark_bookkeeper.spark.opening",
     "local": "spark_bookkeeper.spark.opening",

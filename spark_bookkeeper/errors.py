@@ -9,11 +9,15 @@
         LedgerExistsError                 the id is taken, or was used before
         LedgerClosedError                 the ledger ended at another entry, or takes no more
         LedgerFencedError                 another client recovers or closed the ledger
+          LogOwnershipLostError           another writer took over the log
         NoSuchEntryError                  beyond the end, or beyond the last add confirmed
         EntryUnreadableError              no replica could be read and verified
         RecoveryUndecidedError            too few answers to decide an entry
         UnauthorizedError                 the password or digest type is not the ledger's
         AppendFailedError                 the append did not reach its ack quorum
+      LogError
+        NoSuchLogError                    there is no log of that name
+        LogExistsError                    the name is taken
       BookieError
         BookieUnavailableError            no answer, or an answer that says nothing
           BookieFullError                 no space left
@@ -124,6 +128,18 @@ class LedgerFencedError(LedgerError):
     condition = "BOOKKEEPER_LEDGER_FENCED"
 
 
+class LogOwnershipLostError(LedgerFencedError):
+    """Another writer took over the log.
+
+    What this writer was told is written is in the log; what was pending may or may not be. Read
+    the log's end to know, and become its writer again only if that is still meant.
+    """
+
+    condition = "BOOKKEEPER_LOG_OWNERSHIP_LOST"
+    log: str
+    """Name of the log."""
+
+
 class NoSuchEntryError(LedgerError):
     """The entry is beyond the last entry, or beyond the last add confirmed of an open ledger."""
 
@@ -169,6 +185,26 @@ class AppendFailedError(LedgerError):
     """
 
     condition = "BOOKKEEPER_APPEND_FAILED"
+
+
+class LogError(BookKeeperError):
+    """Something about one log."""
+
+    condition = "BOOKKEEPER_LOG"
+    log: str
+    """Name of the log it is about."""
+
+
+class NoSuchLogError(LogError):
+    """There is no log of that name: it was deleted or never existed."""
+
+    condition = "BOOKKEEPER_NO_SUCH_LOG"
+
+
+class LogExistsError(LogError):
+    """The name is taken. Nothing was changed. Open that log, or choose another name."""
+
+    condition = "BOOKKEEPER_LOG_EXISTS"
 
 
 class BookieError(BookKeeperError):

@@ -10,6 +10,7 @@ from typing import Any, NoReturn, Protocol
 import pyarrow as pa
 from typing_extensions import Self
 
+from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
 from spark_bookkeeper.client import ledgers, process, views
 from spark_bookkeeper.client.bulk import Frames
 from spark_bookkeeper.client.context import ClientContext
@@ -21,6 +22,9 @@ from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.logs import logs
+from spark_bookkeeper.logs.log import Log
+from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.arguments import check_text, whole_number
 from spark_bookkeeper.protocol.ids import parse_bookie_id, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import DigestType
@@ -164,20 +168,12 @@ class BookKeeper:
             InvalidArgumentError, NotEnoughBookiesError, LedgerExistsError. Nothing was created.
         """
         labels = ledgers.labels_of(custom_metadata, name=name, owner=owner)
-        check_text("digest_type", digest_type)
-        try:
-            digest = DigestType[digest_type.upper()]
-        except KeyError:
-            raise InvalidArgumentError(
-                f"digest_type {digest_type!r} is unknown; use one of "
-                f"{', '.join(kind.name for kind in DigestType)}"
-            ) from None
         return ledgers.create_ledger(
             self.context,
             Quorum(ensemble_size, write_quorum_size, ack_quorum_size),
             schema=None if schema is None else self._door.arrow_schema(schema),
             password=password,
-            digest_type=digest,
+            digest_type=_digest_type(digest_type),
             labels=labels,
             ledger_id=ledger_id,
             compression=compression,
@@ -209,7 +205,65 @@ class BookKeeper:
         """
         return ledgers.delete_ledger(self.context, ledger_id, even_if_alive=even_if_alive)
 
+    # Logs
+
+    def create_log(
+        self,
+        name: str,
+        *,
+        ensemble_size: int = 3,
+        write_quorum_size: int = 3,
+        ack_quorum_size: int = 2,
+        schema: Any = None,
+        password: bytes = b"",
+        digest_type: str = "CRC32C",
+        compression: str | None = None,
+        entry_target_bytes: int = DEFAULT_ENTRY_TARGET_BYTES,
+        roll_bytes: int | None = None,
+        roll_seconds: int | None = None,
+        retain_seconds: int | None = None,
+    ) -> Log:
+        """Make an empty log; every ledger of it is made as is said here, see ``create_ledger``.
+
+        Args:
+            roll_bytes, roll_seconds: its writer goes on in a new ledger when the old one has so
+                many bytes, or was written for so long; ``None`` leaves that to ``roll()``.
+            retain_seconds: after rolling, ledgers that ended longer ago are truncated.
+
+        Raises:
+            LogExistsError: there is one of that name. Nothing was changed.
+            InvalidArgumentError: no log can have that name, or no ledger these sizes or columns.
+        """
+        options = LogOptions(
+            Quorum(ensemble_size, write_quorum_size, ack_quorum_size),
+            PAYLOAD_SCHEMA if schema is None else self._door.arrow_schema(schema),
+            password,
+            _digest_type(digest_type),
+            compression,
+            entry_target_bytes,
+            roll_bytes,
+            roll_seconds,
+            retain_seconds,
+        )
+        return logs.create_log(self.context, name, options, self._door)
+
+    def open_log(self, name: str) -> Log:
+        """A log to read, follow, truncate or write. Raises ``NoSuchLogError``."""
+        return logs.open_log(self.context, name, self._door)
+
+    def delete_log(self, name: str) -> None:
+        """Delete a log with all its ledgers, its writer fenced first; idempotent."""
+        logs.delete_log(self.context, name)
+
     # Looking
+
+    def logs(self) -> Any:
+        """All logs, a row for each of their ledgers, as a DataFrame (``logs.LOGS``)."""
+        return self._door.from_arrow(self.logs_arrow())
+
+    def logs_arrow(self) -> pa.Table:
+        """All logs, as an Arrow table: no Spark."""
+        return logs.logs_table(self.context)
 
     def ledger(self, ledger_id: int) -> views.LedgerInfo:
         """One ledger as its metadata tells it now. Raises ``NoSuchLedgerError``."""
@@ -360,6 +414,17 @@ class BookKeeper:
     def _runner(self, job: str, dry_run: bool = False) -> Runner:
         """A Spark job, unless there is nothing to run."""
         return LocalRunner(self.context) if dry_run else self._door.runner(job)
+
+
+def _digest_type(name: str) -> DigestType:
+    check_text("digest_type", name)
+    try:
+        return DigestType[name.upper()]
+    except KeyError:
+        raise InvalidArgumentError(
+            f"digest_type {name!r} is unknown; use one of "
+            f"{', '.join(kind.name for kind in DigestType)}"
+        ) from None
 
 
 def _ids(ledger_ids: Iterable[int] | None) -> list[Any] | None:

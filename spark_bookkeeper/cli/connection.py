@@ -13,9 +13,8 @@ import click
 import pyarrow as pa
 
 from spark_bookkeeper.cli.settings import Settings
-from spark_bookkeeper.client.bulk import BulkPlan, TaskResult
+from spark_bookkeeper.client.bulk import BulkPlan, EntryRange, TaskResult
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.config import ClientConfig, load_client_config
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import (
@@ -23,7 +22,6 @@ from spark_bookkeeper.errors import (
     MetadataUnavailableError,
     MissingRequirementError,
 )
-from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.replication.runner import LocalRunner, Runner
 from spark_bookkeeper.session import BookKeeper
 
@@ -155,7 +153,7 @@ class _NoSpark:
     def from_arrow(self, table: pa.Table) -> Any:
         self._refuse()
 
-    def read(self, context: ClientContext, ledger: Ledger, first: EntryId, last: EntryId) -> Any:
+    def read(self, context: ClientContext, schema: pa.Schema, ranges: Sequence[EntryRange]) -> Any:
         self._refuse()
 
     @property

@@ -64,7 +64,7 @@ def append(
     A ledger has one writer for all its life, so nothing can be appended to it later; append to a
     new one.
     """
-    forms = {form or _form_of(name) for name in files}
+    forms = {form or form_of(name) for name in files}
     if len(forms) > 1:
         raise InvalidArgumentError(
             "rows and lines cannot go into one ledger: it has one schema; give --as"
@@ -183,11 +183,12 @@ def schema_of_file(name: str) -> pa.Schema:
     Raises:
         InvalidArgumentError: it is neither, or cannot be read.
     """
-    with _rows_of(name) as (schema, _):
+    with rows_of(name) as (schema, _):
         return schema
 
 
-def _form_of(name: str) -> str:
+def form_of(name: str) -> str:
+    """Whether a file is taken as rows or as lines, from its name."""
     return "rows" if Path(name).suffix.lower() in _PARQUET | _ARROW else "lines"
 
 
@@ -197,7 +198,7 @@ def _ensemble(writer: LedgerWriter) -> Sequence[str]:
 
 def _append_file(writer: LedgerWriter, name: str, kind: str, progress: Progress) -> None:
     if kind == "rows":
-        with _rows_of(name) as (_, tables):
+        with rows_of(name) as (_, tables):
             for table in tables:
                 progress.set(writer.append(table) + 1)
         return
@@ -216,7 +217,7 @@ def _append_file(writer: LedgerWriter, name: str, kind: str, progress: Progress)
 
 
 @contextmanager
-def _rows_of(name: str) -> Iterator[tuple[pa.Schema, Iterator[pa.Table]]]:
+def rows_of(name: str) -> Iterator[tuple[pa.Schema, Iterator[pa.Table]]]:
     """A file's schema, and its rows in pieces of about ``TABLE_BYTES``."""
     suffix = Path(name).suffix.lower()
     try:
@@ -334,7 +335,7 @@ def _read_to_screen(
     def show() -> None:
         settings.output.table(
             names,
-            [[_cell(row[name], is_payload) for name in names] for row in rows],
+            [[cell(row[name], is_payload) for name in names] for row in rows],
         )
         if is_cut:
             settings.output.note(
@@ -353,7 +354,8 @@ def _read_to_screen(
     return EXIT_DONE
 
 
-def _cell(value: Any, is_payload: bool) -> Any:
+def cell(value: Any, is_payload: bool) -> Any:
+    """A value for a table that people read: bytes as text where they are text."""
     if isinstance(value, bytes):
         try:
             return value.decode()

@@ -11,10 +11,12 @@ from spark_bookkeeper.errors import (
     BookKeeperError,
     InvalidArgumentError,
     LedgerExistsError,
+    LogExistsError,
     MissingRequirementError,
     NoClusterError,
     NoSuchEntryError,
     NoSuchLedgerError,
+    NoSuchLogError,
     UnauthorizedError,
     UnsuitableStorageError,
 )
@@ -31,10 +33,12 @@ EXIT_NOTHING_CHANGED: Final = 2
 _REFUSALS = (
     InvalidArgumentError,
     LedgerExistsError,
+    LogExistsError,
     MissingRequirementError,
     NoClusterError,
     NoSuchEntryError,
     NoSuchLedgerError,
+    NoSuchLogError,
     UnauthorizedError,
     UnsuitableStorageError,
 )

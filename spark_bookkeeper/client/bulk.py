@@ -87,6 +87,15 @@ class TaskResult:
         return sum(len(part.ref.sizes) for part in self.parts)
 
 
+@dataclass(frozen=True, slots=True)
+class EntryRange:
+    """The entries ``first .. last`` of a ledger, for readers in other processes."""
+
+    ledger: Ledger
+    first: EntryId
+    last: EntryId
+
+
 class Frames(Protocol):
     """The door to Spark DataFrames, given by the session; the client knows no Spark."""
 
@@ -109,8 +118,10 @@ class Frames(Protocol):
     def from_arrow(self, table: pa.Table) -> Any:
         """An Arrow table as a DataFrame."""
 
-    def read(self, context: ClientContext, ledger: Ledger, first: EntryId, last: EntryId) -> Any:
-        """The rows of a range of entries as a DataFrame whose tasks take whole files."""
+    def read(self, context: ClientContext, schema: pa.Schema, ranges: Sequence[EntryRange]) -> Any:
+        """The rows of ranges of ledgers with one schema, one after the other, as a DataFrame whose
+        tasks take whole files.
+        """
 
 
 def write_local(plan: BulkPlan, table: pa.Table, context: ClientContext) -> Sequence[TaskResult]:

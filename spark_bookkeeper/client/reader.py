@@ -15,7 +15,7 @@ from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.index import Tail
 from spark_bookkeeper.client import process
 from spark_bookkeeper.client.asking import Answers, Late
-from spark_bookkeeper.client.bulk import Frames
+from spark_bookkeeper.client.bulk import EntryRange, Frames
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.fetch import Fetcher, checked_range
 from spark_bookkeeper.client.html import fields_table
@@ -244,7 +244,7 @@ class LedgerReader:
         if self._frames is None:
             raise InvalidArgumentError("read() needs a Spark session; read_arrow() does not")
         start, end = self.check_range(first, last)
-        return self._frames.read(self._context, self._ledger, start, end)
+        return self._frames.read(self._context, self.schema, [EntryRange(self._ledger, start, end)])
 
     def tail(self, timeout_ms: int | None = None) -> Iterator[Entry]:
         """Entries as they are confirmed, until the ledger closes.

@@ -103,6 +103,15 @@ def used_id(root: str, ledger_id: LedgerId) -> str:
     return ledger(f"{root}/underreplication/spark-bookkeeper-used-ids", ledger_id)
 
 
+def register(root: str, name: str) -> str:
+    """A value of ours that is none of BookKeeper's, such as the list of ledgers that a log is.
+
+    It goes with the ledgers, for the reasons given at ``used_id``: a list that outlived them would
+    name the ledgers of the next cluster.
+    """
+    return f"{root}/underreplication/spark-bookkeeper-registers/{name}"
+
+
 def ledger(root: str, ledger_id: LedgerId) -> str:
     """The node that holds a ledger's metadata."""
     if ledger_id < LONG_ID_FIRST:

@@ -10,6 +10,7 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
     VersionConflictError,
 )
+from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 
 
@@ -100,4 +101,18 @@ def cookie_conflict(
         "again, then decide",
         expected=expected,
         found=found,
+    )
+
+
+def register_conflict(
+    name: str, expected: int | None, found: Versioned[bytes] | None
+) -> VersionConflictError:
+    """A register of ours is another one than its writer believes."""
+    there = "there is none" if found is None else f"there is one of version {found.version}"
+    wanted = "none" if expected is None else f"one of version {expected}"
+    return VersionConflictError(
+        f"{name}: expected {wanted}, but {there}, so somebody else changed it; nothing was "
+        "written. Read it again, then decide",
+        expected=expected,
+        found=None if found is None else found.version,
     )

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.metadata.registers import Registers
 
 T = TypeVar("T")
 
@@ -227,6 +230,10 @@ class MetadataStore(LedgerStore, BookieRegistry, Protocol):
         Raises:
             InvalidArgumentError: there is a cluster already; nothing was changed.
         """
+
+    @property
+    def registers(self) -> Registers:
+        """Values of ours under compare-and-swap, see ``registers.py``."""
 
     def on_session_lost(self, lost: Callable[[], None]) -> None:
         """Call ``lost`` when a session ended: its ephemeral nodes are gone."""

@@ -33,6 +33,7 @@ from spark_bookkeeper.metadata.cookies import decode_cookie, encode_cookie
 from spark_bookkeeper.metadata.ledger_ids import LedgerIds
 from spark_bookkeeper.metadata.link import AbsentError, ChangedError, OccupiedError, PresentError
 from spark_bookkeeper.metadata.presence import Presences
+from spark_bookkeeper.metadata.register_nodes import ZooKeeperRegisters
 from spark_bookkeeper.metadata.registrations import Registrations
 from spark_bookkeeper.metadata.store import Cookie, Registration, Versioned
 from spark_bookkeeper.metadata.uri import MetadataUri, parse_metadata_uri
@@ -85,6 +86,7 @@ class ZooKeeperStore:
         )
         self._ids = LedgerIds(self._zk, self._root)
         self._presences = Presences(self._zk, self._root)
+        self.registers = ZooKeeperRegisters(self._zk, self._root)
         self._registrations = Registrations(self._zk, self._root, session_timeout_ms)
 
     def __repr__(self) -> str:

@@ -13,14 +13,12 @@ import pyarrow as pa
 from typing_extensions import override
 
 from spark_bookkeeper.client import rows
-from spark_bookkeeper.client.bulk import BulkPlan, TaskResult, write_task
+from spark_bookkeeper.client.bulk import BulkPlan, EntryRange, TaskResult, write_task
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.cutting import cut
 from spark_bookkeeper.client.fetch import Fetcher
-from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
-from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.replication.runner import Runner
 from spark_bookkeeper.session import SparkDoor
 from spark_bookkeeper.spark.job import collect, is_stopped, parallelism, task_bar
@@ -136,20 +134,24 @@ class SparkFrames(SparkDoor):
 
     @override
     def read(
-        self, context: ClientContext, ledger: Ledger, first: EntryId, last: EntryId
+        self, context: ClientContext, schema: pa.Schema, ranges: Sequence[EntryRange]
     ) -> DataFrame:
-        """The rows of ``first .. last``; partitions in ledger order, so rows are too.
-
-        The range is fixed now; the data are read whenever Spark runs the DataFrame.
+        """The rows of ranges, in their order; each is fixed now, and its rows are read whenever
+        Spark runs the DataFrame.
         """
         spark = self.session
-        schema = spark_schema(ledger.schema)
-        cuts = tuple(cut(context, ledger, first, last, 2 * parallelism(spark)))
+        pieces = 2 * parallelism(spark)
+        cuts = tuple(
+            EntryRange(each.ledger, first, last)
+            for each in ranges
+            for first, last in cut(context, each.ledger, each.first, each.last, pieces)
+        )
         if not cuts:
-            return spark.createDataFrame([], schema)
-        roots = context.bookies.known_roots(sorted(ledger.metadata.bookies()))
-        task = _read_task(self._connection, ledger, cuts, roots)
-        return spark.range(0, len(cuts), 1, len(cuts)).mapInArrow(task, schema)
+            return spark.createDataFrame([], spark_schema(schema))
+        named = {bookie for each in ranges for bookie in each.ledger.metadata.bookies()}
+        roots = context.bookies.known_roots(sorted(named))
+        task = _read_task(self._connection, schema, cuts, roots)
+        return spark.range(0, len(cuts), 1, len(cuts)).mapInArrow(task, spark_schema(schema))
 
 
 def _write_task(connection: Connection, plan: BulkPlan) -> Task:
@@ -188,19 +190,21 @@ def _with(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[p
 
 def _read_task(
     connection: Connection,
-    ledger: Ledger,
-    cuts: Sequence[tuple[EntryId, EntryId]],
+    ledger_schema: pa.Schema,
+    cuts: Sequence[EntryRange],
     roots: dict[Any, str],
 ) -> Task:
     """What a task of a read does: its rows are the numbers of the pieces to read."""
-    schema = delivered_schema(ledger.schema)
+    schema = delivered_schema(ledger_schema)
 
     def read(batches: Batches) -> Iterator[pa.RecordBatch]:
         context = task_context(connection, roots)
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                scanned = Fetcher(context, ledger, spread=number).scan(*cuts[number])
-                found = (delivered(piece.batch, schema) for piece in scanned)
+                piece = cuts[number]
+                fetcher = Fetcher(context, piece.ledger, spread=number)
+                scanned = fetcher.scan(piece.first, piece.last)
+                found = (delivered(rows_of.batch, schema) for rows_of in scanned)
                 try:
                     yield from joined(found, schema)
                 except BookKeeperError as error:  # of a task, only the text reaches the driver

@@ -8,14 +8,12 @@ from typing import Any, Final
 import pyarrow as pa
 from typing_extensions import override
 
-from spark_bookkeeper.client.bulk import BulkPlan, TaskResult
+from spark_bookkeeper.client.bulk import BulkPlan, EntryRange, TaskResult
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import MissingRequirementError
 from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
-from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.replication.runner import LocalRunner, Runner
 from spark_bookkeeper.session import BookKeeper, SparkDoor
 
@@ -60,7 +58,7 @@ class ArrowDoor(SparkDoor):
         return table
 
     @override
-    def read(self, context: ClientContext, ledger: Ledger, first: EntryId, last: EntryId) -> Any:
+    def read(self, context: ClientContext, schema: pa.Schema, ranges: Sequence[EntryRange]) -> Any:
         raise MissingRequirementError("this session was made without Spark; use connect()")
 
 

@@ -25,6 +25,8 @@ _CHANGES = {
     "write_cookie",
     "delete_cookie",
     "initialize_cluster",
+    "create_register",
+    "write_register",
 }
 
 

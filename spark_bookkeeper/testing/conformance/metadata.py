@@ -29,6 +29,7 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
     VersionConflictError,
 )
+from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Registration
 from spark_bookkeeper.metadata.update import delete_ledger, update_ledger
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
@@ -496,6 +497,69 @@ class MetadataStoreConformance:
 
         eventually(lambda: len(heard) > 1)
         assert heard == [7, 9]
+
+    # Registers of ours
+
+    def test_a_register_changes_by_compare_and_swap(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        registers, others = store.registers, stores.session().registers
+        assert registers.read("logs/orders") is None
+
+        created = registers.create("logs/orders", b"one")
+        written = others.write("logs/orders", b"two", created.version)
+
+        assert (created.value, written.value) == (b"one", b"two")
+        assert registers.read("logs/orders") == written
+        with pytest.raises(VersionConflictError):
+            registers.write("logs/orders", b"three", created.version)
+        with pytest.raises(VersionConflictError):
+            registers.create("logs/orders", b"three")
+        with pytest.raises(VersionConflictError):
+            registers.write("logs/nothing", b"three", 0)
+        assert registers.read("logs/orders") == written
+
+    def test_a_register_that_holds_the_same_bytes_counts_as_created(
+        self, store: MetadataStore
+    ) -> None:
+        first = store.registers.create("a/b/c", b"one")
+
+        assert store.registers.create("a/b/c", b"one") == first
+
+    def test_registers_are_listed_by_the_last_part_of_their_names(
+        self, store: MetadataStore
+    ) -> None:
+        for name in ("logs/b", "logs/a", "logs/a/chunk", "other/c"):
+            store.registers.create(name, b"x")
+
+        assert store.registers.names("logs") == ["a", "b"]
+        assert store.registers.names("logs/a") == ["chunk"]
+        assert store.registers.names("nothing") == []
+        store.registers.delete("logs/a/chunk")
+        store.registers.delete("logs/a/chunk")
+        assert store.registers.names("logs/a") == []
+
+    def test_a_change_of_a_register_whose_answer_was_lost_is_made_once(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        def add_one(old: int) -> int:
+            return old + 1
+
+        def change() -> int:
+            return change_register(
+                store.registers,
+                "counter",
+                lambda found: 0 if found is None else int(found.value),
+                lambda value: b"%d" % value,
+                add_one,
+            )
+
+        with stores.answer_lost(store):
+            assert change() == 1
+        with stores.answer_lost(store):
+            assert change() == 2
+        with stores.request_lost(store):
+            assert change() == 3
 
     # Bookies
 

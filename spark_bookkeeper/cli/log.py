@@ -1,0 +1,288 @@
+"""``spark-bookkeeper log``: logs made of ledgers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+import pyarrow as pa
+
+from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
+from spark_bookkeeper.cli.asking import confirm
+from spark_bookkeeper.cli.connection import Access, access_options, connected
+from spark_bookkeeper.cli.ledger_data import cell, form_of, rows_of, schema_of_file
+from spark_bookkeeper.cli.new_ledger import new_ledger_options
+from spark_bookkeeper.cli.output import Progress
+from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
+from spark_bookkeeper.client.reader import Entry
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.logs.log import Log
+from spark_bookkeeper.logs.writer import LogWriter
+from spark_bookkeeper.protocol.ids import EntryId
+from spark_bookkeeper.protocol.log import Position
+
+_SIZE = click.IntRange(min=1)
+_NOT_OF_LOGS = ("name", "owner", "custom_metadata")
+
+
+@click.group(name="log", epilog="Example: spark-bookkeeper log list")
+def log() -> None:
+    """Logs made of ledgers: create, list, show, append, read, truncate, delete."""
+
+
+@log.command(epilog="Example: spark-bookkeeper log create orders --ensemble-size 4")
+@click.argument("log_name", metavar="NAME")
+@new_ledger_options
+@click.option("--schema-of", metavar="FILE", help="Rows like those of a Parquet or Arrow file.")
+@click.option("--roll-bytes", type=_SIZE, help="Begin a new ledger after so many bytes.")
+@click.option("--roll-seconds", type=_SIZE, help="And after so long.")
+@click.option("--retain-seconds", type=_SIZE, help="Truncate what ended longer ago.")
+@access_options
+@click.pass_obj
+def create(
+    settings: Settings,
+    access: Access,
+    log_name: str,
+    wish: Mapping[str, Any],
+    schema_of: str | None,
+    roll_bytes: int | None,
+    roll_seconds: int | None,
+    retain_seconds: int | None,
+) -> int:
+    """Create an empty log. Its ledgers are made as is said here."""
+    for option in _NOT_OF_LOGS:
+        if wish[option]:
+            raise InvalidArgumentError(
+                f"--{'label' if option == 'custom_metadata' else option} is about one ledger, and "
+                "a log has many: its name is NAME, and each of its ledgers has the label `log`"
+            )
+    options = {key: value for key, value in wish.items() if key not in _NOT_OF_LOGS}
+    schema = None if schema_of is None else schema_of_file(schema_of)
+    with connected(settings, access) as bk:
+        bk.create_log(
+            log_name,
+            schema=schema,
+            roll_bytes=roll_bytes,
+            roll_seconds=roll_seconds,
+            retain_seconds=retain_seconds,
+            **options,
+        )
+    settings.output.result(
+        {"log": log_name},
+        lambda: settings.output.say(
+            f"log {log_name} is there, and empty. Append to it: "
+            f"spark-bookkeeper log append {log_name} FILE"
+        ),
+    )
+    return EXIT_DONE
+
+
+@log.command(name="list", epilog="Example: spark-bookkeeper log list --json")
+@access_options
+@click.pass_obj
+def list_(settings: Settings, access: Access) -> int:
+    """List logs: how many ledgers, which is the newest, whether it is open."""
+    with connected(settings, access) as bk, settings.output.progress("reading logs"):
+        rows = bk.logs_arrow().to_pylist()
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["log"], []).append(row)
+    logs = [
+        {
+            "log": name,
+            "ledgers": sum(row["ledger_id"] is not None for row in of_one),
+            "newest_ledger_id": of_one[-1]["ledger_id"],
+            "state": of_one[-1]["state"],
+        }
+        for name, of_one in found.items()
+    ]
+
+    def show() -> None:
+        if not logs:
+            settings.output.say("no logs")
+            return
+        settings.output.table(
+            ["log", "ledgers", "newest", "state"], [list(each.values()) for each in logs]
+        )
+
+    settings.output.result({"logs": logs}, show)
+    return EXIT_DONE
+
+
+@log.command(epilog="Example: spark-bookkeeper log show orders")
+@click.argument("name")
+@access_options
+@click.pass_obj
+def show(settings: Settings, access: Access, name: str) -> int:
+    """Show the ledgers of one log, in order."""
+    with connected(settings, access) as bk:
+        columns = bk.open_log(name).schema
+        rows = [row for row in bk.logs_arrow().to_pylist() if row["log"] == name]
+    rows = [row for row in rows if row["ledger_id"] is not None]
+
+    def present() -> None:
+        settings.output.say(f"log {name}: {', '.join(f'{f.name} {f.type}' for f in columns)}")
+        names = ["position", "ledger_id", "state", "last_entry_id", "is_truncated"]
+        settings.output.table(names, [[row[column] for column in names] for row in rows])
+
+    settings.output.result({"log": name, "ledgers": rows}, present)
+    return EXIT_DONE
+
+
+@log.command(epilog="Example: journalctl -f | spark-bookkeeper log append messages -")
+@click.argument("name")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@access_options
+@click.pass_obj
+def append(settings: Settings, access: Access, name: str, files: Sequence[str]) -> int:
+    """Become the writer of a log, and append every FILE to it. "-" is stdin.
+
+    Whoever wrote the log before is fenced. Lines become an entry each; the rows of Parquet and
+    Arrow files are appended as rows.
+    """
+    for file in files:
+        if file != "-" and not Path(file).is_file():
+            raise InvalidArgumentError(f"{file} is not a file; nothing was appended")
+    with connected(settings, access) as bk, bk.open_log(name).become_writer() as writer:
+        settings.output.note(f"writing ledger {writer.ledger_id} of log {name}")
+        with settings.output.progress("appending entries", unit="entries") as progress:
+            for file in files:
+                _append_file(writer, file, progress)
+        last = writer.flush()
+    settings.output.result(
+        {"log": name, "ledger_id": last.ledger_id, "last_position": str(last)},
+        lambda: settings.output.say(
+            f"log {name}: appended through {last}, every entry acknowledged. Read it: "
+            f"spark-bookkeeper log read {name}"
+        ),
+    )
+    return EXIT_DONE
+
+
+@log.command(epilog="Example: spark-bookkeeper log read orders --start 7:0 --follow")
+@click.argument("name")
+@click.option("--start", metavar="LEDGER:ENTRY", help="First entry.  [default: the first]")
+@click.option("--end", metavar="LEDGER:ENTRY", help="Stop before it.  [default: after the last]")
+@click.option("--limit", type=click.IntRange(min=0), help="So many rows.  [default: 20 on screen]")
+@click.option("--follow", is_flag=True, help="Go on with what is appended; Ctrl-C ends it.")
+@access_options
+@click.pass_obj
+def read(
+    settings: Settings,
+    access: Access,
+    name: str,
+    start: str | None,
+    end: str | None,
+    limit: int | None,
+    follow: bool,
+) -> int:
+    """Print rows of a log with their positions. Its writer is not disturbed."""
+    if follow and (end is not None or settings.output.is_json):
+        raise InvalidArgumentError("--follow has no end: leave out --end and --json")
+    with connected(settings, access) as bk:
+        opened = bk.open_log(name)
+        if follow:
+            for row in islice(_rows(opened, opened.tail(start)), limit):
+                settings.output.say("  ".join(str(value) for value in row))
+            return EXIT_DONE
+        most = 20 if limit is None and not settings.output.is_json else limit
+        found = _rows(opened, opened.entries(start, end))
+        rows = list(islice(found, most))
+        is_cut = most is not None and len(rows) == most and next(found, None) is not None
+    names = ["position", *opened.schema.names]
+
+    def present() -> None:
+        settings.output.table(names, rows)
+        if is_cut:
+            settings.output.note(f"only {len(rows)} rows are shown; --limit N shows more")
+
+    settings.output.result(
+        {"log": name, "rows": [dict(zip(names, row, strict=True)) for row in rows]}, present
+    )
+    return EXIT_DONE
+
+
+@log.command(epilog="Example: spark-bookkeeper log truncate orders 12:0 --yes")
+@click.argument("name")
+@click.argument("before", metavar="LEDGER:ENTRY")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@access_options
+@click.pass_obj
+def truncate(settings: Settings, access: Access, name: str, before: str, yes: bool) -> int:
+    """Delete the ledgers of a log that lie before a position. The newest one always stays."""
+    position = Position.parse(before)
+    with connected(settings, access) as bk:
+        opened = bk.open_log(name)
+        doomed = [i for i in opened.ledgers()[:-1] if i < position.ledger_id]
+        settings.output.note(f"ledgers of log {name} before {before}: {_listed(doomed)}")
+        if doomed and not yes:
+            confirm(f"Delete {_counted(doomed)} for ever?")
+        deleted = opened.truncate(position)
+    settings.output.result(
+        {"log": name, "deleted": deleted},
+        lambda: settings.output.say(f"deleted: {_listed(deleted)}"),
+    )
+    return EXIT_DONE
+
+
+@log.command(epilog="Example: spark-bookkeeper log delete orders --yes")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@access_options
+@click.pass_obj
+def delete(settings: Settings, access: Access, name: str, yes: bool) -> int:
+    """Delete a log with all its ledgers for ever. Its writer is fenced first."""
+    with connected(settings, access) as bk:
+        doomed = bk.open_log(name).ledgers()
+        settings.output.note(f"log {name}: {_listed(doomed)}")
+        if not yes:
+            confirm(f"Delete log {name} and {_counted(doomed)} for ever?")
+        bk.delete_log(name)
+    settings.output.result(
+        {"log": name, "deleted": doomed},
+        lambda: settings.output.say(f"log {name} and {_counted(doomed)} are deleted"),
+    )
+    return EXIT_DONE
+
+
+def _append_file(writer: LogWriter, name: str, progress: Progress) -> None:
+    if form_of(name) == "rows":
+        with rows_of(name) as (_, tables):
+            for count, table in enumerate(tables, 1):
+                writer.append(table)
+                progress.set(count)
+        return
+    with ExitStack() as stack:
+        stream: BinaryIO = (
+            sys.stdin.buffer if name == "-" else stack.enter_context(open(name, "rb"))
+        )
+        for count, line in enumerate(stream, 1):
+            writer.append_async(line.rstrip(b"\r\n"))
+            progress.set(count)
+    writer.flush()
+
+
+def _rows(log: Log, entries: Iterator[Entry]) -> Iterator[list[Any]]:
+    is_payload = log.schema.equals(PAYLOAD_SCHEMA)
+    for entry in entries:
+        for number, row in enumerate(_values(entry.batch)):
+            position = Position(entry.ledger_id, EntryId(entry.entry_id), number)
+            yield [str(position), *(cell(value, is_payload) for value in row)]
+
+
+def _values(batch: pa.RecordBatch) -> Iterator[list[Any]]:
+    for row in batch.to_pylist():
+        yield list(row.values())
+
+
+def _listed(ledgers: Sequence[int]) -> str:
+    return ", ".join(map(str, ledgers)) or "none"
+
+
+def _counted(ledgers: Sequence[int]) -> str:
+    return f"{len(ledgers)} ledger{'' if len(ledgers) == 1 else 's'}"

@@ -1,0 +1,103 @@
+"""Create, open, list and delete logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from spark_bookkeeper.client.bulk import Frames
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.views import UNREADABLE
+from spark_bookkeeper.errors import MetadataFormatError, NoSuchLogError
+from spark_bookkeeper.logs import truncation
+from spark_bookkeeper.logs.listing import list_ledgers
+from spark_bookkeeper.logs.log import Log
+from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.metadata import logs
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.protocol.log import LogHead
+
+GONE: Final = "GONE"
+"""State of a ledger that is in a log and that somebody deleted all the same."""
+
+LOGS: Final = pa.schema(
+    [
+        pa.field("log", pa.string(), nullable=False),
+        pa.field("position", pa.int32()),
+        pa.field("ledger_id", pa.int64()),
+        pa.field("state", pa.string()),
+        pa.field("last_entry_id", pa.int64()),
+        pa.field("is_truncated", pa.bool_()),
+    ]
+)
+
+
+def create_log(
+    context: ClientContext, name: str, options: LogOptions, frames: Frames | None = None
+) -> Log:
+    """Make an empty log.
+
+    Raises:
+        LogExistsError: there is one of that name. Nothing was changed.
+        InvalidArgumentError: no log can have that name.
+    """
+    head = LogHead(context.runtime.token(), options.to_json())
+    return Log(context, name, logs.create_log(context.store.registers, name, head), frames)
+
+
+def open_log(context: ClientContext, name: str, frames: Frames | None = None) -> Log:
+    """A log that is there. Disturbs nobody.
+
+    Raises:
+        NoSuchLogError: there is none of that name.
+    """
+    return Log(context, name, logs.read_log(context.store.registers, name), frames)
+
+
+def delete_log(context: ClientContext, name: str) -> None:
+    """Delete a log with all its ledgers; see ``truncation.delete``."""
+    truncation.delete(context, name)
+
+
+def logs_table(context: ClientContext) -> pa.Table:
+    """One row for each ledger of each log (``LOGS``), those not yet deleted included.
+
+    A log without ledgers has one row, and so has one whose head cannot be decoded, with the state
+    ``UNREADABLE``.
+    """
+    rows = [
+        row for name in logs.log_names(context.store.registers) for row in _log_rows(context, name)
+    ]
+    return pa.Table.from_pylist(rows, schema=LOGS)
+
+
+def _log_rows(context: ClientContext, name: str) -> Iterator[dict[str, Any]]:
+    try:
+        head = logs.find_log(context.store.registers, name)
+        if head is None:
+            return
+        head, listed = list_ledgers(context, name, head.nonce, first=head.deleted_below)
+    except MetadataFormatError:
+        yield {"log": name, "state": UNREADABLE}
+        return
+    except NoSuchLogError:
+        return
+    if not listed:
+        yield {"log": name}
+    for position, (ledger_id, found) in enumerate(context.store.read_ledgers(listed)):
+        is_truncated = ledger_id < head.begins_at
+        if found is None and is_truncated:
+            continue  # deleted, as it was meant to be
+        row = {
+            "log": name,
+            "position": position,
+            "ledger_id": ledger_id,
+            "state": GONE if found is None else UNREADABLE,
+            "is_truncated": is_truncated,
+        }
+        if isinstance(found, Versioned):
+            row["state"] = found.value.state.name
+            row["last_entry_id"] = found.value.last_entry_id
+        yield row

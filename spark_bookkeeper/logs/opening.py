@@ -1,0 +1,167 @@
+"""Becoming the writer of a log, and adding ledgers to it.
+
+A node that believes to lead reads the list, fences the last two ledgers, creates a ledger and
+adds it to the list by compare-and-swap; only then it accepts writes. The fences stop whoever led
+before; the compare-and-swap lets one of several go through.
+
+A crash between any two of these steps leaves at most a ledger that no list names, empty, and
+writable by nobody else.
+
+Source: The BookKeeper protocol, "Ledgers to logs", "Opening a log".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client.bulk import Frames
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.recovery import recover_ledger
+from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.errors import (
+    BookKeeperError,
+    LogOwnershipLostError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+)
+from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.metadata import logs
+from spark_bookkeeper.protocol.ids import NO_ENTRY, LedgerId
+from spark_bookkeeper.protocol.log import LogHead
+
+_log = logging.getLogger(__name__)
+
+ATTEMPTS_MAX = 10
+"""Lost races after which one gives up: others lead, or believe to."""
+
+
+class OvertakenError(Exception):
+    """Somebody else added a ledger first."""
+
+
+def take_over(
+    context: ClientContext,
+    name: str,
+    nonce: str,
+    frames: Frames | None,
+    is_leader: Callable[[], bool] | None = None,
+) -> LedgerWriter:
+    """Fence whoever writes the log, and return the writer of its new last ledger.
+
+    Args:
+        context: the cluster.
+        name: of the log.
+        nonce: of its life.
+        frames: the door to DataFrames.
+        is_leader: asked again after a lost race, before the next attempt; by default one tries on.
+
+    Raises:
+        NoSuchLogError: it was deleted.
+        LogOwnershipLostError: others were faster each time, or ``is_leader`` said no.
+        RecoveryUndecidedError, NotEnoughBookiesError: as ``open_ledger`` and ``create_ledger``.
+        MetadataUnavailableError: repeat it; a ledger that is in the log by then is empty.
+    """
+    newest = LedgerId(NO_ENTRY)
+    for _ in range(ATTEMPTS_MAX):
+        head = logs.read_life(context.store.registers, name, nonce)
+        newest = newest if head.newest is None else head.newest
+        for ledger_id in head.to_fence:
+            try:
+                recover_ledger(context, ledger_id)
+            except NoSuchLedgerError:
+                continue  # deleted: nobody writes it any more
+        writer = new_ledger(context, name, head, frames)
+        try:
+            add_to_list(context, name, head, writer.ledger_id)
+        except OvertakenError:
+            discard(context, writer)
+            if is_leader is not None and not is_leader():
+                break
+        except NoSuchLogError:
+            discard(context, writer)
+            raise
+        except BaseException:
+            writer.abandon()
+            raise
+        else:
+            return writer
+    raise LogOwnershipLostError(
+        f"another writer of log {name!r} was faster. Nothing was written. Find out who is to "
+        "lead before you try again",
+        log=name,
+        ledger_id=newest,
+    )
+
+
+def new_ledger(
+    context: ClientContext, name: str, head: LogHead, frames: Frames | None
+) -> LedgerWriter:
+    """A ledger made as the log says, which no list names yet.
+
+    Its id is above all in the list, since they ascend along a log.
+    """
+    options = LogOptions.from_json(name, head.options)
+    while True:
+        writer = ledgers.create_ledger(
+            context,
+            options.quorum,
+            schema=options.schema,
+            password=options.password,
+            digest_type=options.digest_type,
+            labels={"log": name.encode()},
+            compression=options.compression,
+            entry_target_bytes=options.entry_target_bytes,
+            frames=frames,
+        )
+        if head.newest is None or writer.ledger_id > head.newest:
+            return writer
+        discard(context, writer)
+
+
+def add_to_list(context: ClientContext, name: str, head: LogHead, ledger_id: LedgerId) -> None:
+    """Add a ledger to the list, if its end is still the one in ``head``.
+
+    Raises:
+        OvertakenError: it is not, since somebody else added one. This one is not in the list.
+        NoSuchLogError: the log was deleted, so it is not in the list either.
+        MetadataUnavailableError: it may or may not be.
+    """
+
+    def step(old: LogHead) -> LogHead | None:
+        if old.newest == ledger_id:
+            return None  # an earlier attempt did it
+        if old.newest != head.newest:
+            raise OvertakenError
+        return old.with_ledger(ledger_id)
+
+    _seal(context, name, logs.change_log(context.store.registers, name, head.nonce, step))
+
+
+def discard(context: ClientContext, writer: LedgerWriter) -> None:
+    """Remove a ledger that is in no list, and empty."""
+    try:
+        writer.close()
+        ledgers.delete_ledger(context, writer.ledger_id)
+    except BookKeeperError as error:
+        writer.abandon()
+        _log.info("ledger %d of no log, and empty, stays: %s", writer.ledger_id, error)
+
+
+def _seal(context: ClientContext, name: str, head: LogHead) -> None:
+    """Move the oldest ledgers out of the head when there are many; whoever fails leaves it so."""
+    due = head.to_seal()
+    if not due:
+        return
+    registers = context.store.registers
+    chunk = context.runtime.token()
+
+    def step(old: LogHead) -> LogHead | None:
+        return old.with_chunk(chunk, due) if old.recent[: len(due)] == due else None
+
+    try:
+        logs.write_chunk(registers, name, chunk, due)
+        logs.change_log(registers, name, head.nonce, step)
+    except BookKeeperError as error:
+        _log.info("the list of log %s stays as long as it is for now: %s", name, error)

@@ -1,0 +1,97 @@
+"""How the ledgers of a log are made: what is kept in the log's head, as JSON."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
+from spark_bookkeeper.client.columns import check_columns
+from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
+from spark_bookkeeper.errors import MetadataFormatError
+from spark_bookkeeper.protocol.arguments import check_password, whole_number
+from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.protocol.quorum import Quorum
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What every ledger of a log has in common.
+
+    Raises:
+        InvalidArgumentError: a size, column, password or compression that no ledger can have.
+    """
+
+    quorum: Quorum
+    schema: pa.Schema = PAYLOAD_SCHEMA
+    password: bytes = b""
+    """Stored in clear, as the ledgers' own is."""
+    digest_type: DigestType = DigestType.CRC32C
+    compression: str | None = None
+    entry_target_bytes: int = DEFAULT_ENTRY_TARGET_BYTES
+    roll_bytes: int | None = None
+    """The writer goes on in a new ledger when the old one has so many bytes."""
+    roll_seconds: int | None = None
+    """And when it has written the old one for so long. Looked at with each append."""
+    retain_seconds: int | None = None
+    """After rolling, ledgers that ended longer ago are truncated, by the clocks of the writers."""
+
+    def __post_init__(self) -> None:
+        for name in ("roll_bytes", "roll_seconds", "retain_seconds"):
+            value = getattr(self, name)
+            if value is not None:
+                whole_number(name, value, 1)
+        check_columns(self.schema)
+        check_password(self.password)
+        whole_number("entry_target_bytes", self.entry_target_bytes, 1)
+        LedgerEncoding(self.schema, self.digest_type, self.password, self.compression)
+
+    def to_json(self) -> Mapping[str, object]:
+        """As the head of a log holds it."""
+        quorum = self.quorum
+        return {
+            "quorum": [quorum.ensemble_size, quorum.write_quorum_size, quorum.ack_quorum_size],
+            "schema": b64encode(self.schema.serialize().to_pybytes()).decode(),
+            "password": b64encode(self.password).decode(),
+            "digest_type": self.digest_type.name,
+            "compression": self.compression,
+            "entry_target_bytes": self.entry_target_bytes,
+            "roll_bytes": self.roll_bytes,
+            "roll_seconds": self.roll_seconds,
+            "retain_seconds": self.retain_seconds,
+        }
+
+    @classmethod
+    def from_json(cls, log: str, values: Mapping[str, object]) -> LogOptions:
+        """What ``to_json`` gave.
+
+        Raises:
+            MetadataFormatError: the head of that log holds something else.
+        """
+        try:
+            return cls(
+                quorum=Quorum(*values["quorum"]),  # type: ignore[misc]  # checked by failing
+                schema=pa.ipc.read_schema(pa.py_buffer(b64decode(str(values["schema"])))),
+                password=b64decode(str(values["password"])),
+                digest_type=DigestType[str(values["digest_type"])],
+                compression=None if values["compression"] is None else str(values["compression"]),
+                entry_target_bytes=whole_number("entry_target_bytes", values["entry_target_bytes"]),
+                roll_bytes=_number(values, "roll_bytes"),
+                roll_seconds=_number(values, "roll_seconds"),
+                retain_seconds=_number(values, "retain_seconds"),
+            )
+        except (KeyError, ValueError, TypeError, OSError, pa.ArrowException) as error:
+            raise MetadataFormatError(
+                f"the head of log {log!r} does not say how its ledgers are made ({error!r}). "
+                "Nothing was changed. A newer version may have written it: upgrade",
+                path=f"logs/{log}",
+            ) from error
+
+
+def _number(values: Mapping[str, object], key: str) -> int | None:
+    value = values.get(key)
+    return None if value is None else whole_number(key, value)

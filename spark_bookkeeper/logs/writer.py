@@ -1,0 +1,316 @@
+"""The writer of a log, as its users hold it: append, roll, close."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+from typing_extensions import Self
+
+from spark_bookkeeper.client.bulk import Frames
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.html import fields_table
+from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.errors import (
+    BookKeeperError,
+    InvalidArgumentError,
+    LedgerFencedError,
+    LogOwnershipLostError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+)
+from spark_bookkeeper.logs import truncation
+from spark_bookkeeper.logs.opening import OvertakenError, add_to_list, discard, new_ledger
+from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.metadata import logs
+from spark_bookkeeper.protocol.ids import EntryId, LedgerId
+from spark_bookkeeper.protocol.log import Position
+
+_log = logging.getLogger(__name__)
+
+
+class LogWriter:
+    """Appends to one log, until it is closed or another writer takes over.
+
+    A context manager: a normal exit closes the newest ledger, an exceptional one leaves it to the
+    next writer. Safe to use from several threads; rows are in the order of the calls.
+    """
+
+    def __init__(
+        self,
+        context: ClientContext,
+        name: str,
+        nonce: str,
+        options: LogOptions,
+        ledger: LedgerWriter,
+        frames: Frames | None = None,
+    ) -> None:
+        self.name = name
+        self._context = context
+        self._nonce = nonce
+        self._options = options
+        self._frames = frames
+        self._ledger = ledger
+        self._turn = context.runtime.condition()
+        """Held while an append is handed to a ledger, so that rolling falls between two appends."""
+        self._rolling = context.runtime.condition()
+        """Held while the log is rolled, once at a time."""
+        self._next: LedgerWriter | None = None
+        """A ledger that was to be added to the list, and whether it was is not known."""
+        self._waiting: deque[tuple[Any, Future[Position]]] | None = None
+        """Appends that came between the last one of a ledger and the first one of the next; they
+        wait no longer than what is pending before them. ``None`` at any other time."""
+        self._began = context.runtime.now()
+        """When the ledger that is written began to be."""
+        self._is_rolling_due = False
+        """A roll that the log's options ask for is under way."""
+        self._is_closed = False
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """The ledger that the next append goes to."""
+        return self._ledger.ledger_id
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the log's rows."""
+        return self._ledger.schema
+
+    @property
+    def last_position(self) -> Position:
+        """The last acknowledged entry of the newest ledger; entry -1 while it has none."""
+        ledger = self._ledger
+        return Position(ledger.ledger_id, ledger.last_add_confirmed)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "writing"
+        return f"LogWriter({self.name!r}, ledger_id={self.ledger_id}, {state})"
+
+    def _repr_html_(self) -> str:
+        return fields_table({"log": self.name, "last_position": str(self.last_position)})
+
+    def append(self, data: Any) -> Position:
+        """Append and wait until it is acknowledged; returns the position of its last entry.
+
+        Args:
+            data: what ``LedgerWriter.append`` takes.
+
+        Raises:
+            LogOwnershipLostError: another writer took over. What was pending may or may not be
+                written: read the end of the log to know.
+            AppendFailedError, InvalidArgumentError: as ``LedgerWriter.append``.
+        """
+        if self._frames is not None and self._frames.is_frame(data):
+            with self._turn, self._told():
+                while self._waiting is not None:
+                    self._turn.wait()
+                ledger = self._open_ledger()
+                position = Position(ledger.ledger_id, ledger.append(data))
+                self._roll_when_due()
+                return position
+        return self._context.runtime.wait(self.append_async(data))
+
+    def append_async(self, data: Any) -> Future[Position]:
+        """Append without waiting; the future gives the position of its last entry.
+
+        Takes what ``append`` takes but Spark DataFrames, as ``LedgerWriter.append_async``.
+        """
+        position: Future[Position] = Future()
+        position.set_running_or_notify_cancel()
+        with self._turn, self._told():
+            ledger = self._open_ledger()
+            if self._waiting is not None:
+                self._waiting.append((data, position))
+            else:
+                self._push(ledger, data, position)
+                self._roll_when_due()
+        return position
+
+    def flush(self) -> Position:
+        """Wait until everything appended so far is acknowledged; returns ``last_position``."""
+        with self._told():
+            self._open_ledger().flush()
+            return self.last_position
+
+    def roll(self) -> LedgerId:
+        """Go on in a new ledger, so that what is before it can be truncated; returns its id.
+
+        Appends go on meanwhile in the old ledger; between its last one and the first one of the
+        new ledger lies only the wait for what is pending.
+
+        Raises:
+            LogOwnershipLostError: another writer took over.
+            NoSuchLogError: the log was deleted.
+            NotEnoughBookiesError, MetadataUnavailableError: there is no new ledger; the writer
+                goes on in the old one.
+
+        Source: The BookKeeper protocol, "Rolling ledgers" (create, add by compare-and-swap,
+        close the previous one).
+        """
+        with self._rolling:
+            old = self._open_ledger()
+            new = self._added_ledger(old)
+            with self._turn:
+                self._waiting = deque()
+            try:
+                with self._told():
+                    old.flush()  # nothing may be acknowledged behind what is not
+            except BaseException as error:
+                new.abandon()
+                self._go_on(old, error)
+                raise
+            self._next = None
+            self._go_on(new, None)
+            with self._told():
+                old.close()
+            self._retain()
+            return new.ledger_id
+
+    def close(self) -> None:
+        """Acknowledge what is pending and close the newest ledger; idempotent.
+
+        Raises what ``LedgerWriter.close`` raises, and ``LogOwnershipLostError``.
+        """
+        with self._rolling, self._turn:
+            if self._is_closed:
+                return
+            with self._told():
+                self._ledger.close()
+            self._is_closed = True
+
+    def abandon(self) -> None:
+        """Stop without closing: the next writer finds the end. Pending rows may be written."""
+        self._is_closed = True
+        self._ledger.abandon()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exception_type is None:
+            self.close()
+        else:
+            self.abandon()
+
+    def _added_ledger(self, old: LedgerWriter) -> LedgerWriter:
+        """A new ledger that follows the old one in the list."""
+        head = logs.read_life(self._context.store.registers, self.name, self._nonce)
+        new = self._next
+        if new is None or head.newest != new.ledger_id:
+            if head.newest != old.ledger_id:
+                raise self._lost(f"ledger {head.newest} follows its ledger {old.ledger_id}")
+            new = new or new_ledger(self._context, self.name, head, self._frames)
+            self._next = new
+            try:
+                add_to_list(self._context, self.name, head, new.ledger_id)
+            except (OvertakenError, NoSuchLogError) as error:
+                self._next = None
+                discard(self._context, new)
+                if isinstance(error, NoSuchLogError):
+                    raise
+                raise self._lost("it added a ledger first") from None
+        return new
+
+    def _roll_when_due(self) -> None:
+        """Begin a roll beside the appends, if the log's options ask for one. The turn is held."""
+        options, age = self._options, self._context.runtime.now() - self._began
+        is_large = (
+            options.roll_bytes is not None and self._ledger.length_bytes >= options.roll_bytes
+        )
+        is_old = options.roll_seconds is not None and age >= options.roll_seconds
+        if (is_large or is_old) and not self._is_rolling_due:
+            self._is_rolling_due = True
+            self._context.runtime.spawn(f"roll-{self.name}", self._roll_beside)
+
+    def _roll_beside(self) -> None:
+        try:
+            if not self._is_closed:
+                self.roll()
+        except BookKeeperError as error:  # who appends is told the same, or a later append rolls
+            _log.warning("log %s was not rolled: %s", self.name, error.message)
+        finally:
+            self._is_rolling_due = False
+
+    def _retain(self) -> None:
+        """Truncate what the log need not keep any more; whoever rolls next tries again."""
+        if self._options.retain_seconds is None:
+            return
+        time_ms = self._context.runtime.wall_ms() - self._options.retain_seconds * 1000
+        try:
+            first = truncation.ended_before(self._context, self.name, self._nonce, time_ms)
+            if first is not None:
+                truncation.truncate(self._context, self.name, self._nonce, first)
+        except BookKeeperError as error:
+            _log.warning("log %s was not truncated: %s", self.name, error.message)
+
+    def _go_on(self, ledger: LedgerWriter, error: BaseException | None) -> None:
+        """Hand the appends that waited to a ledger, or to their callers as errors."""
+        with self._turn:
+            waiting, self._waiting = self._waiting or (), None
+            if ledger is not self._ledger:
+                self._ledger, self._began = ledger, self._context.runtime.now()
+            for data, position in waiting:
+                try:
+                    if error is not None:
+                        raise self._translated(error)
+                    self._push(ledger, data, position)
+                except Exception as caught:  # noqa: BLE001  (it is the future's)
+                    position.set_exception(caught)
+            self._turn.notify_all()
+
+    def _push(self, ledger: LedgerWriter, data: Any, position: Future[Position]) -> None:
+        """Append, and let a future tell the position. The turn is held."""
+
+        def told(done: Future[int]) -> None:
+            error = done.exception()
+            if error is None:
+                position.set_result(Position(ledger.ledger_id, EntryId(done.result())))
+            else:
+                position.set_exception(self._translated(error))
+
+        ledger.append_async(data).add_done_callback(told)
+
+    def _open_ledger(self) -> LedgerWriter:
+        if self._is_closed:
+            raise InvalidArgumentError(
+                f"this writer of log {self.name!r} was closed; become_writer() gives a new one"
+            )
+        return self._ledger
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Whoever is fenced is told about the log, not only about one ledger."""
+        try:
+            yield
+        except (LedgerFencedError, NoSuchLedgerError) as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: BaseException) -> BaseException:
+        if isinstance(error, LogOwnershipLostError):
+            return error
+        if isinstance(error, LedgerFencedError | NoSuchLedgerError):
+            lost = self._lost(error.message)
+            lost.__cause__ = error
+            return lost
+        return error
+
+    def _lost(self, how: str) -> LogOwnershipLostError:
+        return LogOwnershipLostError(
+            f"this is no longer the writer of log {self.name!r}: another one took over, or "
+            f"somebody recovered or deleted its newest ledger: {how}. What was acknowledged is in "
+            "the log as long as the log is there; what was pending may or may not be. Read its end "
+            "to know, then become_writer() again if this process is still to lead",
+            log=self.name,
+            ledger_id=self._ledger.ledger_id,
+        )

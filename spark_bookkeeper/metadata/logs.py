@@ -1,0 +1,212 @@
+"""Logs in the metadata store: the head of each, and its chunks.
+
+The head of log ``orders`` is the register ``logs/orders``, a JSON object; its chunks are registers
+below it, JSON lists of ledger ids. A head is never removed, so that its version never begins
+anew; the chunks of a log that was deleted are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+from spark_bookkeeper.errors import (
+    InvalidArgumentError,
+    LogExistsError,
+    MetadataFormatError,
+    NoSuchLogError,
+)
+from spark_bookkeeper.metadata.registers import Registers, change_register
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.protocol.ids import LedgerId, parse_ledger_id
+from spark_bookkeeper.protocol.log import Chunk, LogHead, parse_log_name
+
+_PARENT = "logs"
+_VERSION = 1
+
+
+def log_names(registers: Registers) -> Sequence[str]:
+    """Every name that has a head, in order; some may be of logs that were deleted."""
+    return registers.names(_PARENT)
+
+
+def read_log(registers: Registers, name: str) -> LogHead:
+    """The head of a log now.
+
+    Raises:
+        NoSuchLogError: there is none of that name.
+        MetadataFormatError: its register cannot be decoded.
+    """
+    return _there(registers.read(_register(name)), name)
+
+
+def read_life(registers: Registers, name: str, nonce: str) -> LogHead:
+    """The head of a log now, if it is in the life that is meant.
+
+    Raises:
+        NoSuchLogError: it was deleted, also where the name was used again since.
+    """
+    return _there(registers.read(_register(name)), name, nonce)
+
+
+def find_log(registers: Registers, name: str) -> LogHead | None:
+    """The same, and ``None`` if there is none of that name."""
+    head = _value(registers.read(_register(name)), name)
+    return None if head is None or head.is_deleted else head
+
+
+def create_log(registers: Registers, name: str, head: LogHead) -> LogHead:
+    """Make a log; one of that name that was deleted is no hindrance.
+
+    Raises:
+        LogExistsError: there is one. Nothing was changed.
+    """
+
+    def step(old: LogHead | None) -> LogHead | None:
+        if old is not None and not old.is_deleted and old.nonce != head.nonce:
+            raise LogExistsError(
+                f"log {name!r} exists already; nothing was changed. open_log({name!r}) opens it",
+                log=name,
+            )
+        return head
+
+    created = change_register(
+        registers,
+        _register(name),
+        lambda found: _value(found, name),
+        _encoded,
+        step,
+    )
+    assert created is not None
+    return created
+
+
+def change_log(
+    registers: Registers, name: str, nonce: str, step: Callable[[LogHead], LogHead | None]
+) -> LogHead:
+    """Change the head of a log by a pure step, see ``change_register``.
+
+    Args:
+        registers: where it is.
+        name: of the log.
+        nonce: of the life that is meant.
+        step: what is asked again whenever somebody else was faster.
+
+    Raises:
+        NoSuchLogError: it was deleted, also where the name was used again since.
+    """
+
+    def decode(found: Versioned[bytes] | None) -> LogHead:
+        return _there(found, name, nonce)
+
+    return change_register(registers, _register(name), decode, _encoded, step)
+
+
+def mark_deleted(
+    registers: Registers, name: str, nonce: str, step: Callable[[LogHead], LogHead | None]
+) -> LogHead:
+    """``change_log`` for the step that deletes: a log that is deleted already is its result."""
+
+    def decode(found: Versioned[bytes] | None) -> LogHead:
+        head = _value(found, name)
+        return _there(found, name) if head is None or head.nonce != nonce else head
+
+    return change_register(
+        registers,
+        _register(name),
+        decode,
+        _encoded,
+        lambda old: None if old.is_deleted else step(old),
+    )
+
+
+def write_chunk(registers: Registers, log: str, chunk: str, ledgers: tuple[LedgerId, ...]) -> None:
+    """Store a sealed run of ledgers; nobody knows of it until the head names it."""
+    registers.create(f"{_register(log)}/{chunk}", json.dumps(ledgers).encode())
+
+
+def read_chunk(registers: Registers, log: str, chunk: Chunk) -> tuple[LedgerId, ...] | None:
+    """The ledgers of a chunk; ``None`` when it is gone, so that the head has changed.
+
+    Raises:
+        MetadataFormatError: it does not hold what the head says.
+    """
+    name = f"{_register(log)}/{chunk.name}"
+    found = registers.read(name)
+    if found is None:
+        return None
+    try:
+        ledgers = tuple(parse_ledger_id(value) for value in json.loads(found.value))
+        if (ledgers[0], ledgers[-1], len(ledgers)) != (chunk.first, chunk.last, chunk.count):
+            raise ValueError(f"it holds {len(ledgers)} ledgers, not the {chunk.count} it should")
+    except (ValueError, TypeError, IndexError, RecursionError) as error:
+        raise _unreadable(name, error) from error
+    return ledgers
+
+
+def delete_chunk(registers: Registers, log: str, chunk: Chunk) -> None:
+    """Remove a chunk that the head does not name any more; idempotent."""
+    registers.delete(f"{_register(log)}/{chunk.name}")
+
+
+def _register(name: str) -> str:
+    return f"{_PARENT}/{parse_log_name(name)}"
+
+
+def _there(found: Versioned[bytes] | None, name: str, nonce: str | None = None) -> LogHead:
+    head = _value(found, name)
+    if head is None or head.is_deleted or nonce not in (None, head.nonce):
+        raise NoSuchLogError(
+            f"there is no log {name!r}: it was deleted or never existed; nothing was changed. "
+            "logs() shows those there are, create_log() makes one",
+            log=name,
+        )
+    return head
+
+
+def _value(found: Versioned[bytes] | None, name: str) -> LogHead | None:
+    return None if found is None else _decoded(found.value, _PARENT + "/" + name)
+
+
+def _encoded(head: LogHead | None) -> bytes:
+    assert head is not None
+    value = {
+        "version": _VERSION,
+        "nonce": head.nonce,
+        "options": dict(head.options),
+        "chunks": [[c.name, c.first, c.last, c.count] for c in head.chunks],
+        "recent": head.recent,
+        "begins_at": head.begins_at,
+        "deleted_below": head.deleted_below,
+        "is_deleted": head.is_deleted,
+    }
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
+def _decoded(data: bytes, path: str) -> LogHead:
+    try:
+        value = json.loads(data)
+        if value["version"] != _VERSION:
+            raise ValueError(f"format version {value['version']!r} is not {_VERSION}")
+        return LogHead(
+            nonce=str(value["nonce"]),
+            options=dict(value["options"]),
+            chunks=tuple(
+                Chunk(str(name), parse_ledger_id(first), parse_ledger_id(last), int(count))
+                for name, first, last, count in value["chunks"]
+            ),
+            recent=tuple(parse_ledger_id(ledger) for ledger in value["recent"]),
+            begins_at=parse_ledger_id(value["begins_at"]),
+            deleted_below=parse_ledger_id(value["deleted_below"]),
+            is_deleted=bool(value["is_deleted"]),
+        )
+    except (ValueError, TypeError, KeyError, RecursionError, InvalidArgumentError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: Exception) -> MetadataFormatError:
+    return MetadataFormatError(
+        f"{path} holds no log that this version can read: {error!r}. Nothing was changed. A newer "
+        "version may have written it: upgrade",
+        path=path,
+    )

@@ -1,0 +1,67 @@
+"""Registers as nodes in ZooKeeper; what a register is stands in ``registers.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from spark_bookkeeper.errors import MetadataUnavailableError
+from spark_bookkeeper.metadata import paths, refusals
+from spark_bookkeeper.metadata.connection import Connection
+from spark_bookkeeper.metadata.link import AbsentError, ChangedError, OccupiedError, PresentError
+from spark_bookkeeper.metadata.store import Versioned
+
+_PARENTS_MAX: Final = 10
+"""Times that what is above a new register may go away before a create gives up."""
+
+
+class ZooKeeperRegisters:
+    """Nodes in a tree of ours; implements ``Registers``."""
+
+    def __init__(self, zk: Connection, root: str) -> None:
+        self._zk = zk
+        self._root = root
+
+    def read(self, name: str) -> Versioned[bytes] | None:
+        node = self._zk.get_settled(self._path(name))
+        return None if node is None else Versioned(node.data, node.version)
+
+    def create(self, name: str, data: bytes) -> Versioned[bytes]:
+        path = self._path(name)
+        for _ in range(_PARENTS_MAX):
+            try:
+                self._zk.create(path, data)
+            except AbsentError:
+                self._zk.ensure(path.rsplit("/", 1)[0])
+            except PresentError:
+                there = self.read(name)
+                if there is None or there.value != data:
+                    raise refusals.register_conflict(name, None, there) from None
+                return there
+            else:
+                return Versioned(data, 0)
+        raise MetadataUnavailableError(
+            f"{path} could not be created: what is above it went away again and again. Nothing was "
+            "written. Try again"
+        )
+
+    def write(self, name: str, data: bytes, version: int) -> Versioned[bytes]:
+        try:
+            return Versioned(data, self._zk.set(self._path(name), data, version))
+        except (ChangedError, AbsentError):
+            raise refusals.register_conflict(name, version, self.read(name)) from None
+
+    def delete(self, name: str) -> None:
+        try:
+            self._zk.delete(self._path(name))
+        except (AbsentError, OccupiedError):
+            return
+
+    def names(self, parent: str) -> Sequence[str]:
+        try:
+            return sorted(self._zk.children(self._path(parent)))
+        except AbsentError:
+            return []
+
+    def _path(self, name: str) -> str:
+        return paths.register(self._root, name)

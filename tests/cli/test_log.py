@@ -1,0 +1,91 @@
+"""``spark-bookkeeper log``, as a person and a program use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+Call = Callable[..., Any]
+"""See ``conftest.py``."""
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_log_from_its_creation_to_its_end(call: Call, numbers: Path) -> None:
+    assert call("log", "create", "story", "-e", 4).code == 0
+    first = call("log", "append", "story", numbers, "--json").json
+    second = call("log", "append", "story", numbers, "--json").json
+
+    assert first["ledger_id"] < second["ledger_id"]
+    listed = {row["log"]: row for row in call("log", "list", "--json").json["logs"]}
+    assert listed["story"] == {
+        "log": "story",
+        "ledgers": 2,
+        "newest_ledger_id": second["ledger_id"],
+        "state": "CLOSED",
+    }
+    assert str(second["ledger_id"]) in call("log", "show", "story").out
+    lines = numbers.read_text().splitlines()
+    rows = call("log", "read", "story", "--json").json["rows"]
+    assert [row["payload"] for row in rows] == lines * 2
+    assert rows[0]["position"] == f"{first['ledger_id']}:0:0"
+    start = f"{second['ledger_id']}:1"
+    assert call("log", "read", "story", "--start", start, "--json", "--limit", 1).json["rows"] == [
+        {"position": f"{start}:0", "payload": lines[1]}
+    ]
+    assert call("log", "truncate", "story", start, "--yes", "--json").json["deleted"] == [
+        first["ledger_id"]
+    ]
+    gone = call("log", "read", "story", "--start", f"{first['ledger_id']}:0")
+    assert (gone.code, "truncated" in gone.err) == (2, True)
+    assert call("log", "delete", "story", "--yes", "--json").json["deleted"] == [
+        second["ledger_id"]
+    ]
+    assert call("log", "read", "story").code != 0
+
+
+def test_rows_go_into_a_log_of_their_schema(call: Call, tmp_path: Path) -> None:
+    table = pa.table({"n": [1, 2, 3]})
+    pq.write_table(table, tmp_path / "rows.parquet")
+
+    call("log", "create", "typed", "--schema-of", tmp_path / "rows.parquet")
+    call("log", "append", "typed", tmp_path / "rows.parquet")
+
+    rows = call("log", "read", "typed", "--json").json["rows"]
+    assert [row["n"] for row in rows] == [1, 2, 3]
+    assert [row["position"].split(":")[2] for row in rows] == ["0", "1", "2"]
+
+
+def test_a_follower_prints_what_there_is_and_goes_on(call: Call, numbers: Path) -> None:
+    call("log", "create", "followed")
+    call("log", "append", "followed", numbers)
+
+    shown = call("log", "read", "followed", "--follow", "--limit", 3)
+
+    assert [line.split()[-1] for line in shown.out.splitlines()] == (
+        numbers.read_text().splitlines()[:3]
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("create", "a/b"), "orders-2024"),
+        (("create", "x", "--name", "y"), "many"),
+        (("append", "nowhere", "/no/such/file"), "nothing was appended"),
+        (("read", "nowhere"), "no log 'nowhere'"),
+        (("truncate", "nowhere", "soon"), "7:12:0"),
+        (("read", "nowhere", "--follow", "--json"), "no end"),
+    ],
+)
+def test_a_wrong_call_ends_with_2_and_says_why(
+    call: Call, arguments: tuple[str, ...], said: str
+) -> None:
+    done = call("log", *arguments)
+
+    assert (done.code, said in done.err) == (2, True), done.err
