@@ -93,23 +93,22 @@ def writer(root: str, ledger_id: LedgerId, token: str) -> str:
     return f"{writers(root)}/{ledger_id}-{token}"
 
 
-def used_id(root: str, ledger_id: LedgerId) -> str:
-    """The mark that an id was chosen by somebody, which stays when the ledger is deleted.
+def ours(root: str, instance: str) -> str:
+    """Parent of what this library keeps besides, of the cluster with an INSTANCEID.
 
-    It must outlive the ledgers as the counters do: BookKeeper's ``metaformat`` keeps both, and
-    ``nukeexistingcluster`` takes both away. So it is below a node of BookKeeper's that is treated
-    so. Below a counter it would use up a number, and below all others it would be listed.
+    Below a counter of ids it would use up a number, and elsewhere BookKeeper would list it.
     """
-    return ledger(f"{root}/underreplication/spark-bookkeeper-used-ids", ledger_id)
+    return f"{root}/underreplication/spark-bookkeeper/cluster-{instance}"
 
 
-def register(root: str, name: str) -> str:
-    """A value of ours that is none of BookKeeper's, such as the list of ledgers that a log is.
+def used_id(folder: str, ledger_id: LedgerId) -> str:
+    """The mark of an id that was chosen, which stays when the ledger is deleted."""
+    return ledger(f"{folder}/used-ids", ledger_id)
 
-    It goes with the ledgers, for the reasons given at ``used_id``: a list that outlived them would
-    name the ledgers of the next cluster.
-    """
-    return f"{root}/underreplication/spark-bookkeeper-registers/{name}"
+
+def register(folder: str, name: str) -> str:
+    """A value of ours, such as the list of ledgers that a log is."""
+    return f"{folder}/registers/{name}"
 
 
 def ledger(root: str, ledger_id: LedgerId) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 from spark_bookkeeper.errors import MetadataUnavailableError
 from spark_bookkeeper.metadata import paths, refusals
 from spark_bookkeeper.metadata.connection import Connection
+from spark_bookkeeper.metadata.instance import Instance
 from spark_bookkeeper.metadata.link import AbsentError, ChangedError, OccupiedError, PresentError
 from spark_bookkeeper.metadata.store import Versioned
 
@@ -16,11 +17,11 @@ _PARENTS_MAX: Final = 10
 
 
 class ZooKeeperRegisters:
-    """Nodes in a tree of ours; implements ``Registers``."""
+    """Those of the cluster that is there now; implements ``Registers``."""
 
-    def __init__(self, zk: Connection, root: str) -> None:
+    def __init__(self, zk: Connection, instance: Instance) -> None:
         self._zk = zk
-        self._root = root
+        self._instance = instance
 
     def read(self, name: str) -> Versioned[bytes] | None:
         node = self._zk.get_settled(self._path(name))
@@ -64,4 +65,4 @@ class ZooKeeperRegisters:
             return []
 
     def _path(self, name: str) -> str:
-        return paths.register(self._root, name)
+        return paths.register(self._instance.folder(), name)

@@ -30,6 +30,7 @@ from spark_bookkeeper.metadata import paths, refusals
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
 from spark_bookkeeper.metadata.connection import Connection, Create, Delete, Node, Operation
 from spark_bookkeeper.metadata.cookies import decode_cookie, encode_cookie
+from spark_bookkeeper.metadata.instance import Instance
 from spark_bookkeeper.metadata.ledger_ids import LedgerIds
 from spark_bookkeeper.metadata.link import AbsentError, ChangedError, OccupiedError, PresentError
 from spark_bookkeeper.metadata.presence import Presences
@@ -86,7 +87,8 @@ class ZooKeeperStore:
         )
         self._ids = LedgerIds(self._zk, self._root)
         self._presences = Presences(self._zk, self._root)
-        self.registers = ZooKeeperRegisters(self._zk, self._root)
+        self._instance = Instance(self._zk, self._root)
+        self.registers = ZooKeeperRegisters(self._zk, self._instance)
         self._registrations = Registrations(self._zk, self._root, session_timeout_ms)
 
     def __repr__(self) -> str:
@@ -141,7 +143,8 @@ class ZooKeeperStore:
     def _create_ledger(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, *, is_generated: bool
     ) -> Versioned[LedgerMetadata]:
-        path, mark = paths.ledger(self._root, ledger_id), paths.used_id(self._root, ledger_id)
+        path = paths.ledger(self._root, ledger_id)
+        mark = paths.used_id(self._instance.folder(), ledger_id)
         also = [*_counted_write(path, 0), Create(mark)]
         if is_generated:
             also.append(Delete(mark))  # that it can be made shows that there is none
