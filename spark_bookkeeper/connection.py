@@ -34,6 +34,8 @@ class Connection:
     """Passed to fsspec for every root that is not on local disk (endpoint, credentials)."""
     zk_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Passed to kazoo. Both may hold secrets, so neither is in the ``repr``."""
+    application: str | None = None
+    """What others are told that writes the ledgers made here; ``None`` is the program's name."""
 
     def open(self) -> ClientContext:
         """Connect. Raises ``MetadataUnavailableError``, ``InvalidArgumentError``."""
@@ -61,7 +63,7 @@ class Connection:
     def _context(self, runtime: ThreadRuntime, store: MetadataStore) -> ClientContext:
         options = dict(self.storage_options)
         bookies = Bookies(store, lambda uri: open_storage(uri, options), runtime)
-        writer = WriterInfo.of_this_process()
+        writer = WriterInfo.of_this_process(self.application)
         return ClientContext(store, bookies, runtime, self.config, writer)
 
 
