@@ -261,7 +261,7 @@ def test_a_ledger_of_another_client_can_be_deleted_as_it_is(world: World) -> Non
     ledgers.create_ledger(world.context, USUAL, ledger_id=ID).close()
     world.make_again(replace(metadata, custom_metadata={}))
 
-    ledgers.delete_ledger(world.client(), ID)
+    ledgers.delete_ledger(world.client(), ID, even_if_alive=True)
 
     with pytest.raises(NoSuchLedgerError):
         world.context.store.read_ledger(ID)
