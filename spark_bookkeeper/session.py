@@ -135,7 +135,7 @@ class BookKeeper:
             digest_type: ``CRC32C``, ``CRC32``, ``MAC`` or ``DUMMY`` (none).
             custom_metadata: kept with the ledger, seen by every tool.
             name, owner: labels to find it by.
-            ledger_id: a chosen id; ``None`` takes the next one.
+            ledger_id: a chosen id, never used before; ``None`` takes the next one.
             compression: ``None``, ``"lz4"`` or ``"zstd"``.
             entry_target_bytes: about how large the entries of a bulk append get.
 

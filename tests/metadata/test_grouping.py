@@ -248,3 +248,62 @@ def test_what_cannot_be_asked_for_holds_up_nobody(client: Client, writes: Groupe
 
     writes.ask(_named("a"))
     assert client.sent == [["a"]]
+
+
+def _several(*names: str) -> Callable[[Any], None]:
+    return lambda transaction: transaction.operations.extend(names)
+
+
+def test_a_write_of_several_operations_has_the_result_of_its_first(
+    client: Client, writes: GroupedWrites
+) -> None:
+    alone = writes.ask(_several("a", "b"))
+    client.answer()
+    assert alone.get_nowait() == "a"
+
+    writes.ask(_named("first"))
+    together = [writes.ask(_several("c", "d", "e")), writes.ask(_named("f"))]
+    client.answer()
+    assert client.sent[-1] == ["c", "d", "e", "f"]
+    client.answer()
+
+    assert [answer.get_nowait() for answer in together] == ["c", "f"]
+
+
+@pytest.mark.parametrize("refused", [0, 1, 2])
+def test_a_write_of_several_operations_is_refused_as_a_whole_and_alone(
+    client: Client, writes: GroupedWrites, refused: int
+) -> None:
+    writes.ask(_named("first"))
+    answers = [
+        writes.ask(_named("a")),
+        writes.ask(_several("b", "c", "d")),
+        writes.ask(_named("e")),
+    ]
+    client.answer()
+    at = 1 + refused
+    results: list[object] = [RolledBackError()] * at
+    results += [NoNodeError(), *[RuntimeInconsistency()] * (4 - at)]
+
+    client.answer(*results)
+
+    assert client.sent[2:] == [["a"], ["e"]], "the others go again, each alone"
+    client.answer()
+    client.answer()
+    assert isinstance(answers[1].exception, NoNodeError)
+    assert [answers[0].get_nowait(), answers[2].get_nowait()] == ["a", "e"]
+
+
+def test_a_write_of_several_operations_that_was_rolled_back_for_another_goes_again_whole(
+    client: Client, writes: GroupedWrites
+) -> None:
+    writes.ask(_named("first"))
+    several, other = writes.ask(_several("a", "b")), writes.ask(_named("c"))
+    client.answer()
+
+    client.answer(RolledBackError(), RolledBackError(), NodeExistsError())
+    assert client.sent[2:] == [["a", "b"]]
+    client.answer()
+
+    assert several.get_nowait() == "a"
+    assert isinstance(other.exception, NodeExistsError)
