@@ -260,7 +260,7 @@ def test_a_ledger_deleted_under_its_writer_ends_an_ensemble_change_too(
             writer.append(b"1")
 
     with without_storage(cluster, writer.metadata.last_fragment.ensemble[0]):
-        with pytest.raises(NoSuchLedgerError, match=f"no ledger {writer.ledger_id}"):
+        with pytest.raises(NoSuchLedgerError, match=f"ledger {writer.ledger_id} was DELETED"):
             append_on()
         writer.abandon()
 
