@@ -34,6 +34,8 @@ class Connection:
     """Passed to fsspec for every root that is not on local disk (endpoint, credentials)."""
     zk_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Passed to kazoo. Both may hold secrets, so neither is in the ``repr``."""
+    application: str | None = None
+    """What others are told that writes the ledgers made here; ``None`` is the program's name."""
 
     def open(self) -> ClientContext:
         """Connect. Raises ``MetadataUnavailableError``, ``InvalidArgumentError``."""
@@ -67,7 +69,7 @@ class Connection:
             runtime,
             self.config,
             self.metadata_uri,
-            writer=WriterInfo.of_this_process(),
+            writer=WriterInfo.of_this_process(self.application),
         )
 
 

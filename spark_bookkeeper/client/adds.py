@@ -314,7 +314,7 @@ class Adds:
             self._adopt(update_ledger(store, ledger_id, closed, known=self._versioned))
         except NoSuchLedgerError as error:
             self._leave()
-            raise deleted_error(self.ledger, confirmed) from error
+            raise deleted_error(self.ledger, confirmed, error) from error
         except LedgerError:
             self._leave()
             raise
@@ -518,8 +518,8 @@ class Adds:
         try:
             store, ledger_id = self._context.store, self.ledger.ledger_id
             read_again(store, ledger_id, self.ledger.metadata.nonce)
-        except NoSuchLedgerError:
-            error = deleted_error(self.ledger, confirmed)
+        except NoSuchLedgerError as found:
+            error = deleted_error(self.ledger, confirmed, found)
         except BookKeeperError:
             pass  # that it was fenced is certain
         self._give_up(error)

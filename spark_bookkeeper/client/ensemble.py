@@ -78,7 +78,7 @@ def change_ensemble(
             return None
         raise
     except NoSuchLedgerError as error:
-        raise deleted_error(ledger, EntryId(first - 1)) from error
+        raise deleted_error(ledger, EntryId(first - 1), error) from error
     except NotEnoughBookiesError:
         if may_stay:
             return None
@@ -121,12 +121,15 @@ def fenced_error(ledger: Ledger, confirmed: EntryId, cause: str) -> LedgerFenced
     )
 
 
-def deleted_error(ledger: Ledger, confirmed: EntryId) -> NoSuchLedgerError:
-    """What a writer is told whose ledger was deleted."""
+def deleted_error(
+    ledger: Ledger, confirmed: EntryId, found: NoSuchLedgerError | None = None
+) -> NoSuchLedgerError:
+    """What a writer is told whose ledger was deleted; ``found`` is what its metadata said."""
+    said = "" if found is None else f". What was found: {found.message}"
     return NoSuchLedgerError(
         f"ledger {ledger.ledger_id} was DELETED by another client while this writer was at it. "
         f"Nothing of it can be read any more, also not what was acknowledged (up to {confirmed}); "
         "later entries may or may not have been written, and are gone with it. Create another "
-        "ledger, and append there what is to be kept",
+        f"ledger, and append there what is to be kept{said}",
         ledger_id=ledger.ledger_id,
     )

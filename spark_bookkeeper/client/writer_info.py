@@ -31,14 +31,14 @@ class WriterInfo:
         return f"{self.user}@{self.host}, process {self.pid}, {self.application}"
 
     @classmethod
-    def of_this_process(cls) -> Self:
-        """As the operating system tells it."""
+    def of_this_process(cls, application: str | None = None) -> Self:
+        """As the operating system tells it; without ``application``, by the program's name."""
         try:
             user = getpass.getuser()
         except (OSError, KeyError):  # a container's user need not have a name
             user = str(os.getuid()) if hasattr(os, "getuid") else "unknown"
         program = Path(sys.argv[0]).name if sys.argv and sys.argv[0] not in ("", "-c") else ""
-        return cls(socket.gethostname(), os.getpid(), user, program or "python")
+        return cls(socket.gethostname(), os.getpid(), user, application or program or "python")
 
     def encode(self) -> bytes:
         """As ``decode`` reads it."""

@@ -48,6 +48,7 @@ def connect(
         config or ClientConfig(),
         dict(storage_options or {}),
         dict(zk_options or {}),
+        _application(spark),
     )
     bk = BookKeeper(connection, SparkFrames(spark, connection))
     try:
@@ -81,8 +82,13 @@ def local(
     check_session(spark)
     cluster = LocalCluster(directory, bookies).start()
     try:
-        connection = Connection(cluster.metadata_uri)
+        connection = Connection(cluster.metadata_uri, application=_application(spark))
         return BookKeeper(connection, SparkFrames(spark, connection), cluster)
     except BaseException:
         cluster.close()
         raise
+
+
+def _application(spark: SparkSession | None) -> str | None:
+    """What Spark calls the application, where that is known without asking a server."""
+    return getattr(getattr(spark, "sparkContext", None), "appName", None)

@@ -23,9 +23,9 @@ USUAL = Quorum(3, 3, 2)
 
 
 def written_by_the_dead(ground: Ground) -> LedgerWriter:
-    """A ledger with two entries whose writer's session ended."""
+    """A ledger with two entries on every bookie, whose writer's session ended."""
     context = ground.client()
-    writer = ledgers.create_ledger(context, USUAL)
+    writer = ledgers.create_ledger(context, Quorum(3, 3, 3))
     writer.append(b"0")
     writer.append(b"1")
     context.store.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from dataclasses import replace
 
 from spark_bookkeeper.client.writer_info import WriterInfo
 
@@ -22,6 +23,7 @@ def test_this_process_knows_itself() -> None:
     assert me.pid == os.getpid()
     assert all((me.host, me.user, me.application))
     assert WriterInfo.decode(me.encode()) == me
+    assert WriterInfo.of_this_process("nightly") == replace(me, application="nightly")
 
 
 def test_junk_is_nobody() -> None:

@@ -256,11 +256,11 @@ def test_a_ledger_deleted_under_its_writer_ends_an_ensemble_change_too(
     bk.delete_ledger(writer.ledger_id, even_if_alive=True)
 
     def append_on() -> None:
-        while True:  # two of three go on acknowledging until the ensemble is to change
+        while True:  # until it meets a fence, hears of the deletion, or is to change its ensemble
             writer.append(b"1")
 
     with without_storage(cluster, writer.metadata.last_fragment.ensemble[0]):
-        with pytest.raises(NoSuchLedgerError, match=f"no ledger {writer.ledger_id}"):
+        with pytest.raises(NoSuchLedgerError, match=f"ledger {writer.ledger_id} was DELETED"):
             append_on()
         writer.abandon()
 
