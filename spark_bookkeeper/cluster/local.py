@@ -221,6 +221,11 @@ class LocalCluster:
     def _require(self) -> _Running:
         if self._running is None:
             raise InvalidArgumentError("the local cluster does not run; call start() first")
+        if not self._running.is_ours():
+            raise InvalidArgumentError(
+                "this local cluster runs in the process that this one was forked from; nothing was "
+                f"done. Connect to it: spark_bookkeeper.connect({self._running.metadata_uri!r})"
+            )
         return self._running
 
 
@@ -254,6 +259,10 @@ class _Running:
         assert self._store is not None
         return self._store
 
+    def is_ours(self) -> bool:
+        """Whether this process runs it, and not one that this was forked from."""
+        return self._owner == os.getpid()
+
     def start(self) -> None:
         self.zookeeper.start()
         self._save(replace(self.state, zookeeper_port=self.zookeeper.port))
@@ -281,7 +290,7 @@ class _Running:
         self._supervisor = self._runtime.spawn("local-cluster", self._supervise)
 
     def close(self) -> None:
-        if self._owner != os.getpid():
+        if not self.is_ours():
             return  # a forked child has no say over its parent's cluster
         with self._changing:
             self._closing.set()

@@ -103,7 +103,13 @@ writer.append(b"a")
 future = writer.append_async(b"b")
 pid = os.fork()
 if pid == 0:
-    sys.exit(0)
+    try:
+        bk.cluster.stop_bookie(bk.cluster._running.state.bookies[0].bookie_id)
+    except sbk.InvalidArgumentError as error:
+        assert "runs in the process that this one was forked from" in str(error)
+        bk.cluster.close()
+        sys.exit(0)
+    sys.exit(1)
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 writer.append(b"c")
 writer.close()
