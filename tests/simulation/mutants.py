@@ -483,7 +483,7 @@ def rw_closed_only(patch: Patch) -> None:
     """A fragment is re-replicated up to the LAC while its writer writes."""
 
     def work(
-        affected: Mapping[LedgerId, Versioned[LedgerMetadata]], wish: Any
+        affected: Mapping[LedgerId, Versioned[LedgerMetadata]], wish: Any, alive: object
     ) -> tuple[list[FragmentWork], list[Row]]:
         return [
             FragmentWork(i, f.first_entry_id, wish.bookies, None, True, None)
