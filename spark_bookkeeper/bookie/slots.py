@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
-from typing import Final, NoReturn
+from typing import Final
 
 from typing_extensions import Buffer
 
@@ -85,11 +85,13 @@ class SlotReader:
         while number >= 0:
             low = number
             try:
-                record = self.record(number)
+                record, complaint = self._look(number)
             except CorruptEntryError as error:
                 found.doubt(number, number, error.message, is_corrupt=True)
             else:
-                if record is None:  # a hole may be as deep as a stray file's name is high
+                if record is not None and complaint is not None:
+                    found.astray(number, record, complaint)
+                elif record is None:  # a hole may be as deep as a stray file's name is high
                     low = max((n for n in self.numbers() if n < number), default=-1) + 1
                     found.doubt(low, number, "it is gone", is_corrupt=False)
                 elif record.kind is RecordKind.FENCE:
@@ -108,6 +110,7 @@ class SlotReader:
             if record.last > floor
         ]
         copies, copy_doubts = self.copies(floor + 1, UNBOUNDED) if has_copies else ([], [])
+        holdings += [h for h in found.strays if h.record.last > floor]
         entries = EntryIndex(
             self._bookie_id,
             self._key,
@@ -161,11 +164,13 @@ class SlotReader:
                 found.doubt(low, high, "a slot below existing ones is missing", is_corrupt=False)
                 continue
             try:
-                record = self.record(low)
+                record, complaint = self._look(low)
             except CorruptEntryError as error:
                 found.doubt(low, high, error.message, is_corrupt=True)
                 continue
-            if record is None:
+            if record is not None and complaint is not None:
+                found.astray(low, record, complaint)
+            elif record is None:
                 found.doubt(low, high, "it is gone", is_corrupt=False)
             elif record.kind is RecordKind.FENCE:
                 found.fences.append(low)
@@ -178,7 +183,7 @@ class SlotReader:
             for number, record in found.adds
             if record.first <= last and record.last >= first
         ]
-        return holdings, found.doubts()
+        return [*holdings, *found.strays], found.doubts()
 
     def copies(self, first: int, last: int) -> tuple[list[Holding], list[Doubt]]:
         holdings: list[Holding] = []
@@ -189,14 +194,16 @@ class SlotReader:
                 continue
             path = self._key.copy(name)
             try:
-                record = self._copy(path, held)
+                record = self._header(path)
             except CorruptEntryError as error:
                 doubts.append(Doubt(*held, path, error.message, True))
                 continue
-            if record is not None:
-                holdings.append(Holding(path, record))
-            else:
+            if record is None:
                 doubts.append(Doubt(*held, path, "it is gone", False))
+                continue
+            holdings.append(Holding(path, record))
+            if record.kind is not RecordKind.COPY or (record.first, record.last) != held:
+                doubts.append(Doubt(*held, path, _astray(record), True))
         return holdings, doubts
 
     def record(self, number: int) -> Record | None:
@@ -206,31 +213,23 @@ class SlotReader:
             CorruptEntryError: it cannot be decoded, or is not the record of this slot. Its bytes
                 may be whole: another file's, that were copied over it.
         """
-        path = self._key.slot(number)
-        record = self._header(path)
-        if record is None or record.kind is RecordKind.FENCE:
-            return record  # a fence is the same bytes in every slot
-        if record.kind is not RecordKind.ADD or record.slot != number:
-            is_copy = record.kind is RecordKind.COPY
-            self._misplaced(path, "a copy" if is_copy else f"the record of slot {record.slot}")
+        record, complaint = self._look(number)
+        if complaint is not None:
+            path = self._key.slot(number)
+            raise CorruptEntryError(
+                f"{self._bookie_id} {path}: {complaint}; use another replica",
+                bookie_id=self._bookie_id,
+                path=path,
+            )
         return record
 
-    def _copy(self, path: str, held: tuple[int, int]) -> Record | None:
-        record = self._header(path)
-        if record is None:
-            return None
-        if record.kind is not RecordKind.COPY:
-            self._misplaced(path, f"a record of kind {record.kind.value}")
-        if (record.first, record.last) != held:
-            self._misplaced(path, f"the copy of entries {record.first} to {record.last}")
-        return record
-
-    def _misplaced(self, path: str, found: str) -> NoReturn:
-        raise CorruptEntryError(
-            f"{self._bookie_id} {path}: it holds {found}; use another replica",
-            bookie_id=self._bookie_id,
-            path=path,
-        )
+    def _look(self, number: int) -> tuple[Record | None, str | None]:
+        """The header in a slot, and why that is not this slot's, ``None`` if it is."""
+        record = self._header(self._key.slot(number))
+        if record is None or record.kind is RecordKind.FENCE:  # the same bytes in every slot
+            return record, None
+        is_ours = record.kind is RecordKind.ADD and record.slot == number
+        return record, None if is_ours else _astray(record)
 
     def _header(self, path: str) -> Record | None:
         record = self._records.get(path)
@@ -270,10 +269,18 @@ class _Found:
         self.adds: list[tuple[int, Record]] = []
         """Slot numbers with their records, in the order of the walk."""
         self.fences: list[int] = []
+        self.strays: list[Holding] = []
+        """Records in the slots of others: what they hold counts (R6b), and says nothing of where
+        they are."""
 
     def doubt(self, low: int, high: int, reason: str, *, is_corrupt: bool) -> None:
         """A run of slots says nothing."""
         self._useless.append((low, high, reason, is_corrupt))
+
+    def astray(self, number: int, record: Record, complaint: str) -> None:
+        """A slot says nothing of what was in it, as it has the bytes of another file."""
+        self.strays.append(Holding(self._key.slot(number), record))
+        self.doubt(number, number, complaint, is_corrupt=True)
 
     def doubts(self) -> list[Doubt]:
         """What may have been in the slots that say nothing.
@@ -291,6 +298,13 @@ class _Found:
             Doubt(*possible_range(low, high, self.adds), self._key.slot(low), reason, is_corrupt)
             for low, high, reason, is_corrupt in (*self._useless, *filled)
         ]
+
+
+def _astray(record: Record) -> str:
+    """What a file holds that is in the wrong place, or was written over."""
+    if record.kind is RecordKind.ADD:
+        return f"it holds the record of slot {record.slot}"
+    return f"it holds a {record.kind.value} of the entries {record.first} to {record.last}"
 
 
 def _upwards(numbers: Sequence[int], start: int) -> Iterator[tuple[int, int, bool]]:

@@ -297,10 +297,10 @@ def a_slot_with_anothers_bytes_is_no_miss(directory: Path) -> None:
 
 @rule("slot_number", a_slot_with_anothers_bytes_is_no_miss)
 def _(patch: pytest.MonkeyPatch) -> None:
-    def record(self: slots.SlotReader, number: int) -> Record | None:
-        return self._header(self._key.slot(number))
+    def look(self: slots.SlotReader, number: int) -> tuple[Record | None, str | None]:
+        return self._header(self._key.slot(number)), None
 
-    patch.setattr(slots.SlotReader, "record", record)
+    patch.setattr(slots.SlotReader, "_look", look)
 
 
 def a_bookie_without_its_ledgers_says_nothing(directory: Path) -> None:
