@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.errors import InvalidArgumentError, VersionConflictError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import (
     DigestType,
@@ -107,7 +107,7 @@ def test_a_fragment_without_entries_is_replaced() -> None:
 def test_a_new_ensemble_never_begins_below_the_last_fragment() -> None:
     changed = ledger().with_new_ensemble(EntryId(5), ensemble(1, 4, 3))
 
-    with pytest.raises(AssertionError, match="fragments-are-sorted-and-valid"):
+    with pytest.raises(VersionConflictError, match="fragments-are-sorted-and-valid"):
         changed.with_new_ensemble(EntryId(4), ensemble(1, 5, 3))
 
 

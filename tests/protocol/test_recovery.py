@@ -8,6 +8,7 @@ from typing import Literal
 
 import pytest
 
+from spark_bookkeeper.errors import VersionConflictError
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -231,7 +232,7 @@ def test_everything_that_would_count_is_verified_first() -> None:
 def test_recovery_refuses_a_ledger_that_is_not_in_recovery() -> None:
     metadata = LedgerMetadata(Quorum(3, 3, 2), LedgerState.OPEN, (Fragment(EntryId(0), NAMES[:3]),))
 
-    with pytest.raises(AssertionError, match="R8"):
+    with pytest.raises(VersionConflictError, match="not IN_RECOVERY"):
         Recovery(metadata)
 
 
