@@ -15,13 +15,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from typing_extensions import ParamSpec
+from typing_extensions import TypeVarTuple, Unpack
 
 from spark_bookkeeper.client.runtime import Condition, Runtime
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import BookieUnavailableError
 
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 R = TypeVar("R")
 K = TypeVar("K")
@@ -129,6 +129,11 @@ class Door:
             for call in tuple(self.calls)
         )
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is asked there now, not even by who was given up."""
+        return not self.calls
+
     def silence(self) -> tuple[str, float] | None:
         """What has been without an answer for the longest time, and for how many seconds."""
         now = self._runtime.now()
@@ -227,6 +232,7 @@ class Call(Generic[T]):
         self._purpose = purpose
         self._run = run
         self._runtime = runtime
+        self._now = runtime.now
         self._in: tuple[str, str, float] | None = None
         """Operation, path and since when, allowing for its bytes; ``None`` between two of them."""
         self._value: T | None = None
@@ -271,9 +277,8 @@ class Call(Generic[T]):
         operation: str,
         path: str,
         size_bytes: int,
-        function: Callable[P, R],
-        *args: P.args,
-        **kwargs: P.kwargs,
+        function: Callable[[Unpack[Ts]], R],
+        *args: Unpack[Ts],
     ) -> R:
         """One call of the storage.
 
@@ -284,10 +289,14 @@ class Call(Generic[T]):
             raise BookieUnavailableError(
                 f"bookie {self.bookie_id}: {self._purpose} was given up", bookie_id=self.bookie_id
             )
-        allowed = size_bytes / SLOWEST_BYTES_PER_SECOND
-        self._in = operation, path, self._runtime.now() + allowed
+        now = self._now()
+        self._in = (
+            operation,
+            path,
+            now + size_bytes / SLOWEST_BYTES_PER_SECOND if size_bytes else now,
+        )
         try:
-            return function(*args, **kwargs)
+            return function(*args)
         finally:
             self._in = None
             self.has_answer = True

@@ -18,9 +18,14 @@ class Bell:
             self._is_rung = True
             self._changed.notify_all()
 
-    def wait(self, timeout: float | None = None) -> None:
-        """Return once the bell was rung, or after so many seconds; it is silent again then."""
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return once the bell was rung, or after so many seconds; it is silent again then.
+
+        Returns:
+            Whether it was rung.
+        """
         with self._changed:
             if not self._is_rung:
                 self._changed.wait(timeout)
-            self._is_rung = False
+            was_rung, self._is_rung = self._is_rung, False
+            return was_rung

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
-from typing_extensions import Buffer, ParamSpec, override
+from typing_extensions import Buffer, TypeVarTuple, Unpack, override
 
 from spark_bookkeeper.bookie.storage import FileSink, Storage
 from spark_bookkeeper.client.asking import Door, current_call
 
-P = ParamSpec("P")
+Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 
 
@@ -106,19 +106,18 @@ class BoundedStorage(Storage):
         operation: str,
         path: str,
         size_bytes: int,
-        function: Callable[P, T],
-        *args: P.args,
-        **kwargs: P.kwargs,
+        function: Callable[[Unpack[Ts]], T],
+        *args: Unpack[Ts],
     ) -> T:
         """One call of the storage, which may move so many bytes."""
         current = current_call(self.door)
         if current is not None:
-            return current.step(operation, path, size_bytes, function, *args, **kwargs)
+            return current.step(operation, path, size_bytes, function, *args)
 
         def alone() -> T:
             call = current_call(self.door)
             assert call is not None, "a door makes the call that it runs the current one"
-            return call.step(operation, path, size_bytes, function, *args, **kwargs)
+            return call.step(operation, path, size_bytes, function, *args)
 
         return self.door.ask("a call of its storage", alone)
 
@@ -151,12 +150,12 @@ class _BoundedSink(FileSink):
             self._sink.abandon()
 
     def _call(
-        self, operation: str, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+        self, operation: str, size: int, function: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]
     ) -> T:
         def guarded() -> T:
             self._is_busy = True
             try:
-                return function(*args, **kwargs)
+                return function(*args)
             finally:
                 self._is_busy = False
                 if self._is_abandoned:

@@ -9,13 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
+from spark_bookkeeper.client.bell import Bell
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.replication.report import Row
 
 _log = logging.getLogger(__name__)
+
+TELL_SECONDS: Final = 2.0
+"""Between two looks for bookies that are waited for."""
 
 Item = TypeVar("Item")
 Work = Callable[[ClientContext, Item], Sequence[Row]]
@@ -113,7 +117,25 @@ class LocalRunner:
                 progress(phase, done, len(items), size)
             return rows
 
-        for start in range(0, len(items), self._width):
-            batch = list(items[start : start + self._width])
-            for rows in self._context.runtime.map(carry_out_one, batch, self._width):
-                yield from rows
+        def tell(waiting: str) -> None:
+            with counting:
+                progress(f"{phase}, {waiting}", done, len(items), size)
+
+        ended = Bell(self._context.runtime)
+        if progress is not no_progress:
+            self._context.runtime.spawn("waiting", lambda: self._tell(tell, ended))
+        try:
+            for start in range(0, len(items), self._width):
+                batch = list(items[start : start + self._width])
+                for rows in self._context.runtime.map(carry_out_one, batch, self._width):
+                    yield from rows
+        finally:
+            ended.ring()
+
+    def _tell(self, tell: Callable[[str], None], ended: Bell) -> None:
+        """Name who is waited for, now and then."""
+        while not ended.wait(TELL_SECONDS):
+            silent = sorted(self._context.bookies.silent())
+            if silent:
+                waiting = " and ".join(f"{bookie} for {s:.0f} s" for bookie, _, s in silent)
+                tell(f"waiting for {waiting}")

@@ -340,3 +340,24 @@ def test_without_the_bound_they_would_wait_for_ever(
 
     with pytest.raises((DeadlockError, LivelockError)):
         perform(Hang, action)
+
+
+def test_the_progress_of_a_job_names_who_is_waited_for() -> None:
+    told: list[str] = []
+
+    def check_slowly(stage: Stage) -> None:
+        config = ClientConfig(bookie_timeout_ms=20_000)
+        context = stage.cluster.context(stage.actor, config)
+        check_ledgers(
+            context,
+            LocalRunner(context),
+            [stage.closed],
+            100,
+            progress=lambda phase, *_: told.append(phase),
+        )
+
+    stage = perform(Hang, check_slowly)
+
+    waits = [phase for phase in told if f"waiting for {stage.culprit} for" in phase]
+    assert len(waits) > 5
+    assert told[-1] == "checking ledgers"

@@ -17,8 +17,36 @@ from typing import Protocol
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.bookie.storage import FileSink, Storage
+from spark_bookkeeper.client.asking import Door, Patience
+from spark_bookkeeper.client.bounded import BoundedStorage
+from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.testing.hanging import OPERATIONS, Hang, HangingStorage
+
+HANGING_CALLS: dict[str, Callable[[Storage], object]] = {
+    "put_if_absent": lambda s: s.put_if_absent("d/b", b"late"),
+    "create": lambda s: s.create("d/c"),
+    "write": lambda s: s.create("d/c").write(b"late"),
+    "finish": lambda s: _write_whole(s.create("d/b")),
+    "read": lambda s: s.read("d/a"),
+    "read_range": lambda s: s.read_range("d/a", 0, 1),
+    "map": lambda s: s.map("d/a"),
+    "size": lambda s: s.size("d/a"),
+    "list": lambda s: s.list("d"),
+    "make_directory": lambda s: s.make_directory("e"),
+    "sync": lambda s: s.sync("d/a"),
+    "delete": lambda s: s.delete("d/a"),
+    "delete_directory": lambda s: s.delete_directory("d"),
+    "space": lambda s: s.space(),
+}
+"""Each operation of a storage, as one call."""
+
+
+def _write_whole(sink: FileSink) -> None:
+    sink.write(b"late")
+    sink.finish()
+
 
 RACERS = 16
 
@@ -115,6 +143,27 @@ class StorageConformance:
         assert not storages.open().put_if_absent("d/a", b"second")
         assert not storage.put_if_absent("d/a", b"first"), "a lost answer looks like this"
         assert storage.read("d/a") == b"first"
+
+    @pytest.mark.parametrize("operation", OPERATIONS)
+    def test_what_hangs_comes_back_unknown_and_may_still_take_effect(
+        self, storages: Storages, operation: str
+    ) -> None:
+        storage = self.directory(storages)
+        storage.put_if_absent("d/a", b"content")
+        runtime = ThreadRuntime()
+        hang = Hang.of(runtime, operation)
+        door = Door("b:1", storage.uri, runtime, Patience(give_up=0.1, hedge=0.05, retry=60.0))
+        hanging = BoundedStorage(HangingStorage(storage, hang), door)
+
+        with pytest.raises(BookieUnavailableError, match=r"b:1: no answer for .*not known"):
+            HANGING_CALLS[operation](hanging)
+        with pytest.raises(BookieUnavailableError, match="b:1 hangs"):
+            hanging.size("d/a")
+
+        hang.release()
+        while hang.stuck or not hanging.door.is_idle:
+            runtime.sleep(0.01)
+        assert storage.read("d/b") in (None, b"late")  # whole or not at all (rules R1, R3)
 
     def test_what_is_not_there_is_certainly_absent(self, storages: Storages) -> None:
         storage = self.directory(storages)

@@ -1,0 +1,39 @@
+"""``doctor`` beside a bookie whose storage gives no answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from spark_bookkeeper.cli import doctor
+from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.hanging import OPERATIONS, Hang
+
+USED_BY_A_LOOK = {"put_if_absent", "create", "write", "finish", "read", "space"}
+
+
+@pytest.mark.parametrize("operation", [o for o in OPERATIONS if o in USED_BY_A_LOOK])
+def test_the_doctor_names_who_hangs_and_finds_the_others_well(
+    tmp_path: Path, operation: str
+) -> None:
+    config = ClientConfig(bookie_timeout_ms=200, read_hedge_ms=50)
+    ground = Ground(tmp_path, bookies=3, config=config)
+    culprit = ground.bookie_ids[1]
+    hang = Hang.of(ground.runtime, operation)
+    context = ground.client(
+        None,
+        lambda place, asked, path: hang.meet(asked, path) if place == culprit else None,
+    )
+    bk = SimpleNamespace(context=context, metadata_uri="memory")
+
+    found = {f.check: f for f in doctor._cluster(cast(Any, bk)) if f.check.startswith("bookie ")}
+    hang.release()
+
+    assert hang.count
+    assert {check for check, f in found.items() if f.verdict != "ok"} == {f"bookie {culprit}"}
+    assert "no answer for" in found[f"bookie {culprit}"].detail
+    assert found[f"bookie {culprit}"].remedy is not None
