@@ -381,12 +381,16 @@ class Adds:
             certain = "no entry is acknowledged"
         else:
             certain = f"entries 0 to {confirmed} are acknowledged"
+        is_unknown = self._is_closing and self._ended is None  # ``close`` had no answer
+        end = "It stays open until somebody recovers it"
+        if is_unknown:
+            end = "Whether it was closed is not known"
         why = "" if error is None else f" ({error.message})"
         doubt = f", {confirmed + 1} to {pushed} may or may not be written{why}"
         return (
             f"Ledger {self.ledger.ledger_id}: last add confirmed {confirmed}; {certain}"
             + (doubt if confirmed < pushed else "")
-            + ". It stays open until somebody recovers it: open_ledger or recover_ledgers closes it"
+            + f". {end}: open_ledger or recover_ledgers closes it"
         )
 
     def settle(self, seconds: float) -> None:
@@ -408,12 +412,14 @@ class Adds:
 
     def _end_if_dropped(self) -> None:
         """A dropped writer ends as soon as what was appended is on its whole write set."""
-        if self._ended is None or self._is_ended:
+        if self._ended is None:
             return
-        if self._error is None and (self._has_pending() or self._lanes.is_any_behind):
+        is_over = self._is_ended or self._error is not None
+        if not is_over and (self._has_pending() or self._lanes.is_any_behind):
             return
         self._end()
-        self._ended()
+        ended, self._ended = self._ended, None
+        ended()
 
     def _leave(self) -> None:
         """Others are shown that nobody writes the ledger; nothing is waited for."""

@@ -85,8 +85,8 @@ def _drop(work: Work) -> None:
     """The finalizer of an owner."""
     if work not in _left:
         return  # its parent's, in a forked child
-    _dropped.put(work)  # first: a warning may be turned into an error
     account = work.account()
+    _dropped.put(work)  # before the warning, which may be turned into an error
     if account is not None:
         warnings.warn(f"a writer was dropped without close(). {account}", ResourceWarning, 3)
 

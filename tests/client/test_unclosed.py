@@ -18,9 +18,14 @@ from spark_bookkeeper.client import ledgers, unclosed
 from spark_bookkeeper.client.adds import Adds
 from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
-from spark_bookkeeper.errors import AppendFailedError, BookieUnavailableError, LedgerFencedError
+from spark_bookkeeper.errors import (
+    AppendFailedError,
+    BookieUnavailableError,
+    LedgerFencedError,
+    MetadataUnavailableError,
+)
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.ground import METADATA, Ground
 
 Q322 = Quorum(3, 2, 2)
 DROPPED = r"a writer was dropped without close\(\)"
@@ -86,6 +91,24 @@ def test_a_writer_that_was_ended_does_not_warn(ground: Ground, how: str) -> None
             writer.append(b"y")
     del writer
     gc.collect()
+    ground.until(all_gone)
+
+
+def test_a_dropped_writer_whose_close_had_no_answer_says_that_nothing_is_known(
+    ground: Ground,
+) -> None:
+    writer = create(ground)
+    writer.append(b"x")
+
+    def away(place: str, operation: str, path: str) -> None:
+        if place == METADATA:
+            raise MetadataUnavailableError("no answer")
+
+    ground.before.append(away)
+    with pytest.raises(MetadataUnavailableError):
+        writer.close()
+    with pytest.warns(ResourceWarning, match="Whether it was closed is not known"):
+        del writer
     ground.until(all_gone)
 
 
