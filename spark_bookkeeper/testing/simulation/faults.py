@@ -153,7 +153,8 @@ class Faults:
 
     def __init__(self, world: World, plan: FaultPlan, ground: Ground) -> None:
         self._world = world
-        self._plan = plan
+        self._at_storage = _Chances(plan.storage)
+        self._at_metadata = _Chances(plan.metadata)
         self._ground = ground
         self._due: list[tuple[int, int, Callable[[], None]]] = []
         self.operations = 0
@@ -169,7 +170,7 @@ class Faults:
 
     def stop(self) -> None:
         """Nothing fails from now on, and every bookie answers."""
-        self._plan = NO_FAULTS
+        self._at_storage = self._at_metadata = _Chances(Rates())
         self._due.clear()
         self.down.clear()
 
@@ -182,21 +183,22 @@ class Faults:
         def late() -> Exception:
             return bookie_memory.LateEffect(f"bookie {bookie}: no answer", bookie_id=bookie)
 
+        door = _Door(actor, bookie, error, late)
+
         def hook(operation: str, path: str, moment: bookie_memory.Moment) -> None:
-            door = _Door(actor, bookie, operation, path, error, late)
             if moment == "before":
                 self._begin(actor)
                 if bookie in self.down:
-                    self._fail_slowly(door, "is down")
-                self._before(door, self._plan.storage)
+                    self._fail_slowly(door, operation, path, "is down")
+                self._before(door, operation, path, self._at_storage)
             elif moment == "visible":
                 outages = self._ground.outages(bookie)
                 self._world.point()
-                self._meanwhile(door, self._plan.storage)
+                self._meanwhile(door, operation, path, self._at_storage)
                 if self._ground.outages(bookie) != outages:
-                    self._fail_slowly(door, "went down before the file was durable")
+                    self._fail_slowly(door, operation, path, "went down before the file was durable")
             else:
-                self._after(door, self._plan.storage)
+                self._after(door, operation, path, self._at_storage)
 
         return hook
 
@@ -206,13 +208,14 @@ class Faults:
         def error(why: str) -> BookKeeperError:
             return MetadataUnavailableError(f"metadata store: {why}")
 
+        door = _Door(actor, "", error, metadata_memory.Postponed)
+
         def hook(moment: Literal["before", "after"], operation: str, subject: str) -> None:
-            door = _Door(actor, "", operation, subject, error, metadata_memory.Postponed)
             if moment == "before":
                 self._begin(actor)
-                self._before(door, self._plan.metadata)
+                self._before(door, operation, subject, self._at_metadata)
             else:
-                self._after(door, self._plan.metadata)
+                self._after(door, operation, subject, self._at_metadata)
 
         return hook
 
@@ -227,65 +230,66 @@ class Faults:
         self._world.history.note("world", disaster.kind, disaster.bookie)
         self._ground.strike(disaster)
 
-    def _before(self, door: _Door, rates: Rates) -> None:
-        late = rates.late_effect if door.operation in POSTPONABLE else 0.0
-        match self._choose([rates.delay, rates.request_lost, rates.crash, rates.pause, late]):
+    def _before(self, door: _Door, operation: str, subject: str, chances: _Chances) -> None:
+        can_be_late = operation in POSTPONABLE
+        match self._choose(chances.before_a_write if can_be_late else chances.before):
+            case 0:
+                pass
             case 1:
-                self._note(door, "takes its time")
+                self._note(door, operation, subject, "takes its time")
                 self._world.delay(self._seconds())
             case 2:
-                self._fail_slowly(door, "request lost")
+                self._fail_slowly(door, operation, subject, "request lost")
             case 3:
-                self._note(door, "not reached")
+                self._note(door, operation, subject, "not reached")
                 self._world.crash(door.actor)
             case 4:
                 self._pause(door.actor)
             case 5:
-                self._note(door, "will arrive late")
+                self._note(door, operation, subject, "will arrive late")
                 self._ground.land_later(door.name, self._seconds())
                 raise door.late()
-            case _:
-                pass
 
-    def _meanwhile(self, door: _Door, rates: Rates) -> None:
-        match self._choose([rates.delay, rates.crash, rates.pause, rates.answer_lost]):
+    def _meanwhile(self, door: _Door, operation: str, subject: str, chances: _Chances) -> None:
+        match self._choose(chances.meanwhile):
+            case 0:
+                pass
             case 1:
-                self._note(door, "visible, not yet durable")
+                self._note(door, operation, subject, "visible, not yet durable")
                 self._world.delay(self._seconds())
             case 2:
-                self._note(door, "visible, never made durable")
+                self._note(door, operation, subject, "visible, never made durable")
                 self._world.crash(door.actor)
             case 3:
                 self._pause(door.actor)
             case 4:
-                self._fail_slowly(door, "visible, not made durable, answer lost")
-            case _:
-                pass
+                why = "visible, not made durable, answer lost"
+                self._fail_slowly(door, operation, subject, why)
 
-    def _after(self, door: _Door, rates: Rates) -> None:
-        self._note(door, "")
-        self._ground.took_effect(door.name, door.operation, door.subject)
-        match self._choose([rates.delay, rates.answer_lost, rates.crash, rates.pause]):
+    def _after(self, door: _Door, operation: str, subject: str, chances: _Chances) -> None:
+        self._note(door, operation, subject, "")
+        self._ground.took_effect(door.name, operation, subject)
+        match self._choose(chances.after):
+            case 0:
+                pass
             case 1:
                 self._world.delay(self._seconds())
             case 2:
-                self._fail_slowly(door, "answer lost")
+                self._fail_slowly(door, operation, subject, "answer lost")
             case 3:
                 self._world.crash(door.actor)
             case 4:
                 self._pause(door.actor)
-            case _:
-                pass
 
-    def _choose(self, probabilities: list[float]) -> int:
-        return self._world.choices.fault(probabilities) if any(probabilities) else 0
+    def _choose(self, probabilities: tuple[float, ...]) -> int:
+        return self._world.choices.fault(probabilities) if probabilities else 0
 
     def _pause(self, actor: Actor) -> None:
         self._world.later(self._seconds(), lambda: self._world.resume(actor))
         self._world.pause(actor)
 
-    def _fail_slowly(self, door: _Door, why: str) -> None:
-        self._note(door, why)
+    def _fail_slowly(self, door: _Door, operation: str, subject: str, why: str) -> None:
+        self._note(door, operation, subject, why)
         if (seconds := min(self._seconds(), CALL_TIMEOUT)) > 0.1:
             self._world.delay(seconds)
         raise door.error(why)
@@ -293,18 +297,32 @@ class Faults:
     def _seconds(self) -> float:
         return _seconds(self._world.choices.fraction())
 
-    def _note(self, door: _Door, what: str) -> None:
-        self._world.history.note(door.actor.name, door.operation, door.name, door.subject, what)
+    def _note(self, door: _Door, operation: str, subject: str, what: str) -> None:
+        self._world.history.note(door.actor.name, operation, door.name, subject, what)
+
+
+class _Chances:
+    """The rates of one door, as the choices are asked; empty where nothing can fail."""
+
+    def __init__(self, rates: Rates) -> None:
+        self.before = _any(rates.delay, rates.request_lost, rates.crash, rates.pause)
+        self.before_a_write = _any(
+            rates.delay, rates.request_lost, rates.crash, rates.pause, rates.late_effect
+        )
+        self.meanwhile = _any(rates.delay, rates.crash, rates.pause, rates.answer_lost)
+        self.after = _any(rates.delay, rates.answer_lost, rates.crash, rates.pause)
+
+
+def _any(*probabilities: float) -> tuple[float, ...]:
+    return probabilities if any(probabilities) else ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Door:
-    """One operation of one actor at one door."""
+    """What one actor does its operations on."""
 
     actor: Actor
     name: str
-    operation: str
-    subject: str
     error: Callable[[str], BookKeeperError]
     late: Callable[[], Exception]
 

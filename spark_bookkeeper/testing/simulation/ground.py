@@ -6,7 +6,9 @@ broken invariant is reported at the step that broke it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
+from typing import Final
 
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
@@ -15,7 +17,7 @@ from spark_bookkeeper.client.bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
-from spark_bookkeeper.metadata.store import Cookie, Registration
+from spark_bookkeeper.metadata.store import Cookie, Registration, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.testing.simulation import checkers
 from spark_bookkeeper.testing.simulation.evidence import Evidence
@@ -223,20 +225,33 @@ class SimCluster:
     def _format(self, bookie: BookieId) -> None:
         """Give a bookie a new incarnation: marker, cookie, registration."""
         incarnation = f"{self._world.dice.getrandbits(128):032x}"
-        marker = Marker(bookie, incarnation, self._instance_id)
-        MemoryStorage(self.disks[bookie]).put_if_absent(MARKER_PATH, marker.encode())
+        marker = _marker(bookie, self._instance_id).replace(_NOBODY, incarnation.encode())
+        MemoryStorage(self.disks[bookie]).put_if_absent(MARKER_PATH, marker)
         self._incarnations[bookie] = incarnation
-        agent = self._agents[bookie]
-        known = agent.read_cookie(bookie)
+        # As it would be read: a session would send it through the text format of cookies.
         cookie = Cookie(bookie, self._uri(bookie), incarnation, self._instance_id)
-        agent.write_cookie(cookie, known.version if known else None)
+        known = self.metadata.cookies.get(bookie)
+        self.metadata.cookies[bookie] = Versioned(cookie, known.version + 1 if known else 0)
         self._register(bookie)
 
     def _register(self, bookie: BookieId) -> None:
-        if MARKER_PATH in self.disks[bookie].files:
-            registration = Registration(bookie, self._uri(bookie), self._incarnations[bookie])
+        """Register a bookie that is formatted, unless it is."""
+        incarnation = self._incarnations[bookie]
+        there, _ = self.metadata.registrations.get(bookie, (None, 0))
+        is_registered = there is not None and there.incarnation == incarnation
+        if MARKER_PATH in self.disks[bookie].files and not is_registered:
+            registration = Registration(bookie, self._uri(bookie), incarnation)
             self._agents[bookie].register(registration)
 
     @staticmethod
     def _uri(bookie: BookieId) -> str:
         return f"memory://{bookie}"
+
+
+_NOBODY: Final = b"0" * 32
+"""Stands for an incarnation."""
+
+
+@functools.cache
+def _marker(bookie: BookieId, instance_id: str) -> bytes:
+    return Marker(bookie, _NOBODY.decode(), instance_id).encode()
