@@ -210,7 +210,7 @@ class World:
         self._ready = [task for task in self._ready if task.actor is not actor]
         if self._running is not None and self._running.actor is actor:
             actor.parked.append(self._running)
-            self._to_hub(self._running)
+            self._hand_over(self._running)
 
     def resume(self, actor: Actor) -> None:
         """Let a frozen actor go on."""
@@ -237,7 +237,7 @@ class World:
             if choice:
                 self._next = ready.pop(choice - 1)
                 ready.append(task)
-                self._to_hub(task)
+                self._hand_over(task)
 
     def delay(self, seconds: float) -> None:
         """The running task goes on after that much time, or later."""
@@ -255,7 +255,7 @@ class World:
         task.timed_out = False
         if timeout is not None:
             self._add_timer(timeout, task.epoch, task)
-        self._to_hub(task)
+        self._hand_over(task)
         return not task.timed_out
 
     def wake(self, task: Task, epoch: int) -> None:
@@ -274,7 +274,7 @@ class World:
         self._failure = self._failure or error
         if self._running is None:
             raise error
-        self._to_hub(self._running)
+        self._hand_over(self._running)
         raise Crash
 
     def fail_after(self, task: Task, error: BaseException) -> None:
@@ -331,11 +331,10 @@ class World:
             self._ready.append(task)
 
     def _switch(self, task: Task) -> None:
-        if task.body is None:
-            task.body = greenlet(task.start)
+        """Let a task go on, from the hub; returns when the hub is needed again."""
         self._running = task
         try:
-            task.body.switch()
+            self._body(task).switch()
         finally:
             self._running = None
         while self._doomed:
@@ -344,10 +343,25 @@ class World:
             failure, self._failure = self._failure, None
             raise failure
 
-    def _to_hub(self, task: Task) -> None:
-        """Hand over from the running task; returns when it is its turn again."""
-        self._hub.switch()
-        assert self._running is task, "a task goes on only through the hub"
+    def _body(self, task: Task) -> greenlet:
+        if task.body is None:
+            task.body = greenlet(task.start, self._hub)
+        return task.body
+
+    def _hand_over(self, task: Task) -> None:
+        """Let another task go on instead of the running one; returns when it is its turn again.
+
+        Straight to the next task where there is one and nothing to clear up, else to the hub.
+        """
+        following = None
+        if not self._doomed and self._failure is None:
+            following, self._next = self._next or self._choose(), None
+        if following is None:
+            self._hub.switch()
+        elif following is not task:
+            self._running = following
+            self._body(following).switch()
+        assert self._running is task, "a task goes on only when it is its turn"
         self._refuse_the_dead(task)
 
     def _end_tasks(self, actor: Actor) -> None:
