@@ -12,6 +12,7 @@ down, all at the right moment, and no lifetime of some thousands has met that. F
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
 import sys
@@ -22,6 +23,10 @@ from typing import Final
 
 import pytest
 
+from spark_bookkeeper.testing.simulation import checkers
+from spark_bookkeeper.testing.simulation.checkers import Checker, InvariantError
+from spark_bookkeeper.testing.simulation.evidence import Evidence
+from spark_bookkeeper.testing.simulation.ground import SimCluster
 from spark_bookkeeper.testing.simulation.lifetime import LifetimeError, Script, run_lifetime
 
 
@@ -120,3 +125,55 @@ def _first_broken(family: Family, first: int) -> int | None:
 def test_hostile_lifetimes_keep_every_invariant(family: Family) -> None:
     for seed in range(100):
         run_lifetime(seed, family(seed))
+
+
+WHOLE: Final[tuple[Checker, ...]] = (
+    checkers.all_closes_agree,
+    checkers.confirmed_never_exceeds_last_entry,
+    checkers.acked_entries_are_readable,
+    checkers.closed_entries_reach_ack_quorum,
+    checkers.fragments_are_sorted_and_valid,
+)
+"""What ``AFTER_METADATA`` asks, without remembering anything."""
+
+
+@pytest.mark.parametrize(
+    ("rule", "seeds"),
+    [
+        (None, 200),
+        ("frag_start", 60),
+        ("in_recovery", 30),
+        ("rw_closed_only", 40),
+        ("wb_quorum", 40),
+    ],
+)
+def test_what_is_asked_after_a_change_finds_as_much_as_asking_everything(
+    rule: str | None, seeds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[str | None, str | None]] = []
+    check = SimCluster._check
+
+    def compare(self: SimCluster, which: tuple[Checker, ...]) -> None:
+        if which is checkers.AFTER_METADATA:
+            found.append((said(self.evidence, WHOLE), said(self.evidence, which)))
+        check(self, which)
+
+    monkeypatch.setattr(SimCluster, "_check", compare)
+    family, first = CASES[rule] if rule else (Script.drawn, 0)
+    if rule:
+        mutants.MUTANTS[rule](monkeypatch)
+    for seed in range(first, first + seeds):
+        with contextlib.suppress(LifetimeError):
+            run_lifetime(seed, family(seed))
+
+    assert [whole for whole, _ in found] == [newest for _, newest in found]
+    assert any(whole is not None for whole, _ in found) == (rule is not None)
+
+
+def said(evidence: Evidence, which: tuple[Checker, ...]) -> str | None:
+    """What the first checker that complains says."""
+    try:
+        checkers.check(evidence, which)
+    except InvariantError as error:
+        return str(error)
+    return None
