@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate, repeat
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -54,12 +54,6 @@ from spark_bookkeeper.bookie.schema import (
 from spark_bookkeeper.errors import CorruptEntryError
 from spark_bookkeeper.protocol.ids import NO_ENTRY
 from spark_bookkeeper.protocol.metadata import DigestType
-
-
-_OF_A_FENCE: Final = LedgerEncoding(pa.schema([]))
-"""A fence has no owner, so no password."""
-
-_to_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 class RecordKind(enum.Enum):
@@ -228,7 +222,7 @@ def encode_add(
 def encode_fence(key: LedgerKey) -> bytes:
     """The bytes of a FENCE: the same in every slot and from everybody, as it has no owner."""
     header = {"version": FORMAT_VERSION, "kind": RecordKind.FENCE.value}
-    return _encode(key, _OF_A_FENCE, header, NOTHING, ())
+    return _encode(key, LedgerEncoding(pa.schema([])), header, NOTHING, ())
 
 
 def encode_copy(
@@ -327,7 +321,7 @@ def _encode(
         ],
     }
     values = (
-        _to_json(header).encode(),
+        json.dumps(header, sort_keys=True, separators=(",", ":")).encode(),
         columns.tobytes(),
         b"".join([entries.digests, *(d for part in parts for d in part.ref.digests)]),
     )
@@ -366,7 +360,7 @@ def _decode(data: Buffer, key: LedgerKey, encoding: LedgerEncoding) -> Record:
     if header["version"] > FORMAT_VERSION:
         raise ValueError(f"format version {header['version']} is newer than this library")
     if kind is RecordKind.FENCE:
-        encoding = _OF_A_FENCE
+        encoding = LedgerEncoding(pa.schema([]))  # a fence has no owner, so no password
     digester = encoding.digester()
     if metadata[DIGEST_KEY] != digester.header_digest(values):
         raise ValueError("the header does not match its digest")
