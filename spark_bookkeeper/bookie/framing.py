@@ -23,7 +23,11 @@ from typing_extensions import Buffer
 MAGIC: Final = b"ARROW1\0\0"
 END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"
 
+MARK_BYTES: Final = 4
+"""Of the continuation mark with which every message begins."""
+
 _CONTINUATION: Final = 0xFFFFFFFF
+_MARK: Final = b"\xff" * MARK_BYTES
 _METADATA_VERSION_5: Final = 4
 _PREFIX = struct.Struct("<Ii")  # continuation, length of the flatbuffer
 _BLOCK = struct.Struct("<qi4xq")  # offset, metadata length with prefix, body length
@@ -36,6 +40,22 @@ _FOOTER_HEAD = struct.Struct(
     "I4x"  # dictionaries: an empty vector
     "I"  # batches: count; the blocks follow, 8-aligned
 )
+
+
+UNDECODABLE: Final = (
+    pa.ArrowException,
+    ValueError,  # with FrameError, what JSON and numpy say, and text that is not UTF-8
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    MemoryError,  # of an absurd size
+    RecursionError,
+    OSError,
+    struct.error,
+)
+"""Whatever a decoder raises over bytes that are not what they should be: they are damaged, and
+the caller says so in the library's own words. An assertion is none of these: it is our mistake."""
 
 
 class FrameError(ValueError):
@@ -69,14 +89,20 @@ def header_end(head: Buffer) -> int:
 
 
 def read_schema(head: Buffer) -> pa.Schema:
-    """The schema, from at least the first ``header_end`` bytes of a file."""
+    """The schema, from at least the first ``header_end`` bytes of a file.
+
+    With ``MARK_BYTES`` more it is also checked that the next message, or the end of the stream,
+    begins there: Arrow takes a schema whose length is a little wrong.
+    """
     end = header_end(head)
     view = memoryview(head)
     if len(view) < end:
         raise FrameError(f"the file ends within its header ({len(view)} of {end} bytes)")
+    if len(view) >= end + MARK_BYTES and bytes(view[end : end + MARK_BYTES]) != _MARK:
+        raise FrameError("no message begins where the header ends")
     try:
         return pa.ipc.read_schema(pa.py_buffer(view[len(MAGIC) : end]))
-    except (pa.ArrowInvalid, pa.ArrowSerializationError, OSError, UnicodeDecodeError) as error:
+    except UNDECODABLE as error:
         raise FrameError(f"the schema message cannot be decoded: {error}") from error
 
 
@@ -102,8 +128,14 @@ def trailer(schema: bytes, blocks: Iterable[tuple[int, int, int]]) -> bytes:
     Args:
         schema: the encapsulated schema message at the head of the file.
         blocks: offset, metadata length and size of each record batch message.
+
+    Raises:
+        FrameError: the schema message, as it was read from a file, is damaged.
     """
-    footer = _footer(schema[_PREFIX.size :], list(blocks))
+    try:
+        footer = _footer(schema[_PREFIX.size :], list(blocks))
+    except struct.error as error:
+        raise FrameError(f"the schema message is damaged: {error}") from error
     return b"".join([END_OF_STREAM, footer, struct.pack("<i", len(footer)), MAGIC[:6]])
 
 

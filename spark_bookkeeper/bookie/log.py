@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Final
 
 import pyarrow as pa
 
@@ -20,7 +21,7 @@ from spark_bookkeeper.bookie.entry import Location, PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.index import UNBOUNDED, EntryIndex, Tail
 from spark_bookkeeper.bookie.marker import check_marker_data
 from spark_bookkeeper.bookie.named import NamedStorage
-from spark_bookkeeper.bookie.part_files import PartFiles
+from spark_bookkeeper.bookie.part_files import MOST_NAMES, PartFiles, names_are_taken
 from spark_bookkeeper.bookie.reading import EntryReader, ScannedRows
 from spark_bookkeeper.bookie.record import Record, RecordKind, decode, encode_copy, encode_fence
 from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerKey
@@ -36,6 +37,10 @@ from spark_bookkeeper.errors import (
     SlotTakenError,
 )
 from spark_bookkeeper.protocol.ids import NO_ENTRY
+
+
+_MOST_HOLES: Final = 1000
+"""Slots lost below others that a fence still fills."""
 
 
 class LedgerLog:
@@ -151,9 +156,8 @@ class LedgerLog:
         """
         name, data = encode_copy(self.key, self.encoding, entries, parts)
         self.storage.make_directory(self.key.copies)
-        attempt = 0
         path = self.key.copy(name)
-        while True:
+        for attempt in range(1, MOST_NAMES + 1):
             is_new = self.storage.put_if_absent(path, data)
             if self._holds(path, data):
                 if not is_new:
@@ -167,8 +171,9 @@ class LedgerLog:
                 )
             # The name is taken by other bytes: damaged ones, or the same entries written by
             # another version. They are left alone, since another client may count on them.
-            attempt += 1
             path = self.key.copy(f"{name.removesuffix('.arrow')}-{attempt}.arrow")
+        else:
+            raise names_are_taken(self.bookie_id, self.key.copy(name))
         self._check_life()
         return path
 
@@ -196,7 +201,7 @@ class LedgerLog:
             self._check_tombstone()
             self.storage.make_directory(self.key.slots)
         fence_at = self._put_fence(occupied)
-        tail = self._slots.tail(occupied, after, has_copies=len(occupied) > 0)
+        tail = self._slots.tail(max(occupied, default=-1), after, has_copies=len(occupied) > 0)
         self._check_life()
         return replace(tail, slots=fence_at, is_fenced=True)
 
@@ -211,7 +216,7 @@ class LedgerLog:
             self._top = max(self._slots.numbers(), default=-1)
         while self.storage.size(self.key.slot(self._top + 1)) is not None:
             self._top += 1
-        tail = self._slots.tail(range(self._top + 1), after, has_copies=False)
+        tail = self._slots.tail(self._top, after, has_copies=False)
         self._check_life()
         return tail
 
@@ -225,7 +230,7 @@ class LedgerLog:
             BookieUnavailableError: no answer.
         """
         for number in sorted(self._slots.numbers(), reverse=newest_first):
-            record = self._slots.record(self.key.slot(number))
+            record = self._slots.record(number)
             if record is not None:
                 yield replace(record, slot=number)
 
@@ -333,22 +338,41 @@ class LedgerLog:
         return prefix
 
     def _put_fence(self, occupied: set[int]) -> int:
-        """FENCE in the first absent slot [fence_first_hole]; adds to ``occupied`` what it meets.
+        """FENCE in every absent slot from the first one on [fence_first_hole], up to one with
+        nothing above it; adds to ``occupied`` what it meets, and returns the lowest of its fences.
 
         Holes are found by the put itself: a listing may be late, and a slot that was seen may
-        have vanished in a power cut [fence_no_hole].
+        have vanished in a power cut [fence_no_hole]. A writer that had won what vanished goes on
+        above everything that is there, and so the last fence is there too [fence_above_all].
         """
         fence = _fence(self.key)
-        number = 0
+        filled: list[int] = []
+        number, top = 0, max(occupied, default=-1)
+        self._check_holes(top + 1 - len(occupied), top)
         while True:
             while number in occupied:
                 number += 1
-            if number > 0 and self._slots.is_fence(number - 1):
+            if number > max(top, 0) and self._slots.is_fence(number - 1):
                 self.storage.sync(self.key.slot(number - 1))  # another's, merely found (R9b)
-                return number - 1
+                return min(filled, default=number - 1)
             if self.storage.put_if_absent(self.key.slot(number), fence):
-                return number
-            occupied.add(number)  # lost the race: a fence, or the writer's; look again
+                filled.append(number)
+                if number > top:
+                    return filled[0]
+            occupied.add(number)  # a hole that was filled, or a race that was lost: look again
+            top = max(top, number)
+
+    def _check_holes(self, count: int, top: int) -> None:
+        """So many are not filled one by one."""
+        if count > _MOST_HOLES:
+            path = self.key.slot(top)
+            raise CorruptEntryError(
+                f"bookie {self.bookie_id}: {count} slots below {path} are missing. Either it does "
+                "not belong there, and is to be moved away, or most of the ledger was lost here: "
+                "nothing is concluded from what is left",
+                bookie_id=self.bookie_id,
+                path=path,
+            )
 
     def _holds(self, path: str, data: bytes) -> bool:
         """Whether a file has these bytes, and none besides."""

@@ -11,6 +11,7 @@ import json
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 
+from spark_bookkeeper.bookie.framing import UNDECODABLE
 from spark_bookkeeper.bookie.schema import FORMAT_VERSION, MARKER_PATH
 from spark_bookkeeper.bookie.storage import Storage
 from spark_bookkeeper.errors import CookieMismatchError
@@ -42,7 +43,7 @@ def decode_marker(data: bytes, storage: Storage) -> Marker:
     """
     try:
         marker = _parsed(data)
-    except (ValueError, KeyError, TypeError) as error:
+    except UNDECODABLE as error:
         raise CookieMismatchError(
             f"{storage.uri}/{MARKER_PATH} is not a bookie's marker ({error}); is this the right "
             "directory?"

@@ -19,6 +19,20 @@ from spark_bookkeeper.errors import BookieUnavailableError, CorruptEntryError
 _CHUNK_BYTES: Final = 8 << 20
 
 
+MOST_NAMES: Final = 100
+"""Tried for one copy, whose own name is taken by something else."""
+
+
+def names_are_taken(bookie_id: str, path: str) -> BookieUnavailableError:
+    """A copy finds no name: each is taken, and none by what is to be copied."""
+    return BookieUnavailableError(
+        f"bookie {bookie_id}: {path} and {MOST_NAMES - 1} names beside it are taken by something "
+        "else, or what was put there is not read back; look at the storage",
+        bookie_id=bookie_id,
+        path=path,
+    )
+
+
 class PartFiles:
     """Part files under their names.
 
@@ -56,14 +70,16 @@ class PartFiles:
             BookieUnavailableError: no answer from either.
         """
         name = part.name
-        attempt = 0
-        while (size := self._storage.size(self._key.part(name))) is not None:
+        for attempt in range(1, MOST_NAMES + 1):
+            if (size := self._storage.size(self._key.part(name))) is None:
+                break
             # What has the name and cannot be read is left alone, like anything else there.
             with suppress(BookieUnavailableError):
                 if self._has(name, size, part):
                     return replace(part, name=name)
-            attempt += 1
             name = f"{part.name.removesuffix('.arrow')}-{attempt}.arrow"
+        else:
+            raise names_are_taken(self._bookie_id, self._key.part(part.name))
         sink = self.create(name)
 
         def write(data: bytes) -> None:

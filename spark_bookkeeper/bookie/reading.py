@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from spark_bookkeeper.bookie.digest import Digester, crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
-from spark_bookkeeper.bookie.entry import NO_ROW, Location, StoredEntry
+from spark_bookkeeper.bookie.entry import NO_ROW, Location, StoredEntry, read_batch
+from spark_bookkeeper.bookie.framing import UNDECODABLE
 from spark_bookkeeper.bookie.messages import Int64Array
 from spark_bookkeeper.bookie.storage import Storage
 from spark_bookkeeper.errors import BookieError, BookieUnavailableError, CorruptEntryError
@@ -56,6 +57,7 @@ class EntryReader:
         # The message's checksum stands in a header with a digest, so it vouches for the rows
         # in it; a keyed digest says more than a checksum, so those are checked one by one.
         self._checks_each_row = encoding.digest_type is DigestType.MAC
+        self._has_digests = encoding.digest_type is not DigestType.DUMMY
 
     def read(self, location: Location) -> StoredEntry:
         """One entry.
@@ -78,7 +80,7 @@ class EntryReader:
             if group[0].row == NO_ROW:
                 yield self._stored(group[0], data)
                 continue
-            column = self._payload_batch(group[0], data).column(0)
+            column = self._payloads(group[0], data)
             for location in group:
                 yield self._stored(location, _value(column, location.row), message=data)
 
@@ -90,7 +92,7 @@ class EntryReader:
             is_batch = group[0].row == NO_ROW
             try:
                 _, data = next(self._messages(group))
-                column = None if is_batch else self._payload_batch(group[0], data).column(0)
+                column = None if is_batch else self._payloads(group[0], data)
             except BookieError as error:
                 for location in group:
                     yield location, error
@@ -116,11 +118,11 @@ class EntryReader:
         """
         for group, data in self._messages(locations):
             if group[0].row == NO_ROW:
-                entry = self._stored(group[0], data)
-                batch = entry.batch()
+                self._verify(group[0], data)
+                batch = self._batch(group[0], data)
                 yield ScannedRows(
                     batch,
-                    np.full(batch.num_rows, entry.entry_id, dtype=np.int64),
+                    np.full(batch.num_rows, group[0].entry_id, dtype=np.int64),
                     np.arange(batch.num_rows, dtype=np.int64),
                     (group[0],),
                 )
@@ -150,7 +152,26 @@ class EntryReader:
         # Before Arrow sees the message: it does not check what offsets inside it point to.
         if crc(data) != location.extent_crc32c:
             self._corrupt(location, "the message does not match its checksum")
-        return pa.ipc.read_record_batch(data, self._schema)
+        return self._batch(location, data)
+
+    def _payloads(self, location: Location, data: pa.Buffer) -> pa.Array:
+        batch = self._payload_batch(location, data)
+        if batch.num_columns != 1 or not pa.types.is_binary(batch.schema.types[0]):
+            self._corrupt(location, "its record says that it is bytes, and the ledger has rows")
+        return batch.column(0)
+
+    def _batch(self, location: Location, data: pa.Buffer) -> pa.RecordBatch:
+        """The one place that decodes rows: what Arrow does not take is damaged.
+
+        Without digests only Arrow can say so, and it is asked for all it can find.
+        """
+        try:
+            batch = read_batch(data, self._schema)
+            if not self._has_digests:
+                batch.validate(full=True)
+        except UNDECODABLE as error:
+            self._corrupt(location, f"its rows cannot be decoded ({error})")
+        return batch
 
     def _stored(
         self, location: Location, data: pa.Buffer | None, *, message: pa.Buffer | None = None
@@ -159,6 +180,8 @@ class EntryReader:
         if data is None:
             self._corrupt(location, "it has fewer rows than its record says")
         self._verify(location, data)
+        if not self._has_digests and location.row == NO_ROW:
+            self._batch(location, data)
         return StoredEntry(
             entry_id=location.entry_id,
             length_after=location.length_after,

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate, repeat
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ from spark_bookkeeper.bookie.entry import (
     PartRef,
     PlacedPart,
     StoredEntry,
+    read_batch,
 )
 from spark_bookkeeper.bookie.lazy import lazy
 from spark_bookkeeper.bookie.messages import (
@@ -54,6 +55,12 @@ from spark_bookkeeper.bookie.schema import (
 from spark_bookkeeper.errors import CorruptEntryError
 from spark_bookkeeper.protocol.ids import NO_ENTRY
 from spark_bookkeeper.protocol.metadata import DigestType
+
+
+_HEADER_KEYS: Final = (RECORD_KEY, ENTRIES_KEY, DIGESTS_KEY, DIGEST_KEY)
+
+_FENCE_ENCODING: Final = LedgerEncoding(pa.schema([]))
+"""A fence has no owner, so no password, and no rows."""
 
 
 class RecordKind(enum.Enum):
@@ -222,7 +229,7 @@ def encode_add(
 def encode_fence(key: LedgerKey) -> bytes:
     """The bytes of a FENCE: the same in every slot and from everybody, as it has no owner."""
     header = {"version": FORMAT_VERSION, "kind": RecordKind.FENCE.value}
-    return _encode(key, LedgerEncoding(pa.schema([])), header, NOTHING, ())
+    return _encode(key, _FENCE_ENCODING, header, NOTHING, ())
 
 
 def encode_copy(
@@ -283,7 +290,7 @@ def _shared_message(rows: Sequence[StoredEntry]) -> Buffer | None:
         return None
     if any(entry.message is not message or entry.row != n for n, entry in enumerate(rows)):
         return None
-    batch = pa.ipc.read_record_batch(pa.py_buffer(message), rows[0].schema)
+    batch = read_batch(message, rows[0].schema)
     return message if batch.num_rows == len(rows) else None
 
 
@@ -343,7 +350,7 @@ def decode(
     """
     try:
         return _decode(data, key, encoding)
-    except (framing.FrameError, ValueError, KeyError, TypeError) as error:
+    except framing.UNDECODABLE as error:
         raise CorruptEntryError(
             f"{bookie_id} {path}: not a valid record of ledger {key.ledger_id} ({error}); "
             "use another replica",
@@ -354,15 +361,24 @@ def decode(
 
 def _decode(data: Buffer, key: LedgerKey, encoding: LedgerEncoding) -> Record:
     metadata = framing.read_schema(data).metadata or {}
+    if missing := [key for key in _HEADER_KEYS if key not in metadata]:
+        raise ValueError(f"its header lacks {missing[0].decode()}")
     values = (metadata[RECORD_KEY], metadata[ENTRIES_KEY], metadata[DIGESTS_KEY])
-    header = json.loads(values[0])
-    kind = RecordKind(header["kind"])
-    if header["version"] > FORMAT_VERSION:
-        raise ValueError(f"format version {header['version']} is newer than this library")
-    if kind is RecordKind.FENCE:
-        encoding = LedgerEncoding(pa.schema([]))  # a fence has no owner, so no password
+    # Nothing is decoded before a digest has vouched for it.
     digester = encoding.digester()
     if metadata[DIGEST_KEY] != digester.header_digest(values):
+        encoding = _FENCE_ENCODING
+        digester = encoding.digester()
+        if metadata[DIGEST_KEY] != digester.header_digest(values):
+            raise ValueError("the header does not match its digest")
+    header = json.loads(values[0])
+    if header["version"] > FORMAT_VERSION:
+        raise ValueError(f"format version {header['version']} is newer than this library")
+    kind = RecordKind(header["kind"])
+    if kind is RecordKind.FENCE:
+        encoding = _FENCE_ENCODING
+        digester = encoding.digester()
+    elif encoding is _FENCE_ENCODING:
         raise ValueError("the header does not match its digest")
     if (header["ledger_id"], header["nonce"]) != (key.ledger_id, key.nonce):
         raise ValueError(f"it belongs to ledger {header['ledger_id']}-{header['nonce']}")

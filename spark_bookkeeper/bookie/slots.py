@@ -1,19 +1,21 @@
 """Finding entries in the slots and copies of one ledger on one bookie, from their headers.
 
-Answers are exact about what they cannot say: a damaged or missing slot casts doubt on the
-entries that may have been in it, and on no others.
+Answers are exact about what they cannot say: a slot that is damaged, missing or another's casts
+doubt on the entries that may have been in it, and on no others.
 
 Source: SLOT-LOG rule R5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
-from typing import Final
+from typing import Final, NoReturn
+
+from typing_extensions import Buffer
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
-from spark_bookkeeper.bookie.framing import FrameError, header_end
+from spark_bookkeeper.bookie.framing import MARK_BYTES, FrameError, header_end
 from spark_bookkeeper.bookie.index import (
     UNBOUNDED,
     Doubt,
@@ -62,43 +64,48 @@ class SlotReader:
 
     def is_fence(self, number: int) -> bool:
         try:
-            record = self.record(self._key.slot(number))
+            record = self.record(number)
         except CorruptEntryError:
             return False
         return record is not None and record.kind is RecordKind.FENCE
 
-    def tail(self, occupied: Collection[int], after: int | None, *, has_copies: bool) -> Tail:
-        holdings: list[Holding] = []
-        readable: list[tuple[int, Record]] = []
-        unreadable: list[tuple[int, str, bool]] = []
+    def tail(self, top: int, after: int | None, *, has_copies: bool) -> Tail:
+        """What is in the slots from ``top`` down to what is known to be confirmed.
+
+        Args:
+            top: the highest slot, -1 if there is none.
+            after: see ``LedgerLog.fence``.
+            has_copies: whether to look for entries in copies as well.
+        """
+        found = _Found(self._key)
         confirmed: int = NO_ENTRY
         floor: int = NO_ENTRY
         is_fenced = False
-        newest_first = reversed(occupied) if isinstance(occupied, range) else sorted(occupied)[::-1]
-        top = -1
-        for number in newest_first:
-            top = max(top, number)
-            path = self._key.slot(number)
+        number = top
+        while number >= 0:
+            low = number
             try:
-                record = self.record(path)
+                record = self.record(number)
             except CorruptEntryError as error:
-                unreadable.append((number, error.message, True))
-                continue
-            if record is None:
-                unreadable.append((number, "it is gone", False))
-                continue
-            if record.kind is RecordKind.FENCE:
-                is_fenced = True
-                continue
-            readable.append((number, record))
-            confirmed = max(confirmed, record.last_add_confirmed)
-            floor = confirmed if after is None else min(confirmed, after)
-            if record.last <= floor:  # so is everything below: slots ascend in entry ids
-                break
-            holdings.append(Holding(path, record))
-        doubts = [
-            Doubt(*possible_range(number, number, readable), self._key.slot(number), why, bad)
-            for number, why, bad in unreadable
+                found.doubt(number, number, error.message, is_corrupt=True)
+            else:
+                if record is None:  # a hole may be as deep as a stray file's name is high
+                    low = max((n for n in self.numbers() if n < number), default=-1) + 1
+                    found.doubt(low, number, "it is gone", is_corrupt=False)
+                elif record.kind is RecordKind.FENCE:
+                    is_fenced = True
+                    found.fences.append(number)
+                else:
+                    found.adds.append((number, record))
+                    confirmed = max(confirmed, record.last_add_confirmed)
+                    floor = confirmed if after is None else min(confirmed, after)
+                    if record.last <= floor:  # so is everything below: slots ascend in entry ids
+                        break
+            number = low - 1
+        holdings = [
+            Holding(self._key.slot(number), record)
+            for number, record in reversed(found.adds)
+            if record.last > floor
         ]
         copies, copy_doubts = self.copies(floor + 1, UNBOUNDED) if has_copies else ([], [])
         entries = EntryIndex(
@@ -106,8 +113,8 @@ class SlotReader:
             self._key,
             floor + 1,
             UNBOUNDED,
-            (*reversed(holdings), *copies),
-            (*doubts, *copy_doubts),
+            (*holdings, *copies),
+            (*found.doubts(), *copy_doubts),
         )
         return Tail(top + 1, is_fenced, confirmed, entries)
 
@@ -133,7 +140,7 @@ class SlotReader:
 
     def _add_at(self, number: int) -> Record | None:
         try:
-            record = self.record(self._key.slot(number))
+            record = self.record(number)
         except CorruptEntryError:
             return None
         return record if record is not None and record.kind is RecordKind.ADD else None
@@ -148,34 +155,30 @@ class SlotReader:
             first: of the range.
             last: of the range.
         """
-        holdings: list[Holding] = []
-        readable: list[tuple[int, Record]] = []
-        unreadable: list[tuple[int, int, str, bool]] = []
+        found = _Found(self._key)
         for low, high, is_hole in slots:
-            path = self._key.slot(low)
             if is_hole:
-                unreadable.append((low, high, "a slot below existing ones is missing", False))
+                found.doubt(low, high, "a slot below existing ones is missing", is_corrupt=False)
                 continue
             try:
-                record = self.record(path)
+                record = self.record(low)
             except CorruptEntryError as error:
-                unreadable.append((low, high, error.message, True))
+                found.doubt(low, high, error.message, is_corrupt=True)
                 continue
             if record is None:
-                unreadable.append((low, high, "it is gone", False))
-                continue
-            if record.kind is RecordKind.FENCE:
-                continue
-            readable.append((low, record))
-            if record.first > last:
-                break
-            if record.last >= first:
-                holdings.append(Holding(path, record))
-        doubts = [
-            Doubt(*possible_range(low, high, readable), self._key.slot(low), why, bad)
-            for low, high, why, bad in unreadable
+                found.doubt(low, high, "it is gone", is_corrupt=False)
+            elif record.kind is RecordKind.FENCE:
+                found.fences.append(low)
+            else:
+                found.adds.append((low, record))
+                if record.first > last:
+                    break
+        holdings = [
+            Holding(self._key.slot(number), record)
+            for number, record in found.adds
+            if record.first <= last and record.last >= first
         ]
-        return holdings, doubts
+        return holdings, found.doubts()
 
     def copies(self, first: int, last: int) -> tuple[list[Holding], list[Doubt]]:
         holdings: list[Holding] = []
@@ -186,24 +189,53 @@ class SlotReader:
                 continue
             path = self._key.copy(name)
             try:
-                record = self.record(path)
+                record = self._copy(path, held)
             except CorruptEntryError as error:
                 doubts.append(Doubt(*held, path, error.message, True))
                 continue
-            if record is not None and record.kind is RecordKind.COPY:
+            if record is not None:
                 holdings.append(Holding(path, record))
             else:
                 doubts.append(Doubt(*held, path, "it is gone", False))
         return holdings, doubts
 
-    def record(self, path: str) -> Record | None:
-        """A verified header, ``None`` if the file is not there."""
+    def record(self, number: int) -> Record | None:
+        """The verified header of a slot, ``None`` if the file is not there.
+
+        Raises:
+            CorruptEntryError: it cannot be decoded, or is not the record of this slot. Its bytes
+                may be whole: another file's, that were copied over it.
+        """
+        path = self._key.slot(number)
+        record = self._header(path)
+        if record is None or record.kind is RecordKind.FENCE:
+            return record  # a fence is the same bytes in every slot
+        if record.kind is not RecordKind.ADD or record.slot != number:
+            is_copy = record.kind is RecordKind.COPY
+            self._misplaced(path, "a copy" if is_copy else f"the record of slot {record.slot}")
+        return record
+
+    def _copy(self, path: str, held: tuple[int, int]) -> Record | None:
+        record = self._header(path)
+        if record is None:
+            return None
+        if record.kind is not RecordKind.COPY:
+            self._misplaced(path, f"a record of kind {record.kind.value}")
+        if (record.first, record.last) != held:
+            self._misplaced(path, f"the copy of entries {record.first} to {record.last}")
+        return record
+
+    def _misplaced(self, path: str, found: str) -> NoReturn:
+        raise CorruptEntryError(
+            f"{self._bookie_id} {path}: it holds {found}; use another replica",
+            bookie_id=self._bookie_id,
+            path=path,
+        )
+
+    def _header(self, path: str) -> Record | None:
         record = self._records.get(path)
         if record is None:
-            head = self._storage.read_range(path, 0, _HEADER_GUESS_BYTES)
-            with suppress(FrameError):  # decode says what is wrong
-                if head is not None and header_end(head) > len(head) == _HEADER_GUESS_BYTES:
-                    head = self._storage.read_range(path, 0, header_end(head))
+            head = self._head(path)
             if head is None:
                 return None
             record = decode(head, self._key, self._encoding, bookie_id=self._bookie_id, path=path)
@@ -212,9 +244,53 @@ class SlotReader:
             self._records[path] = record
         return record
 
+    def _head(self, path: str) -> Buffer | None:
+        head = self._storage.read_range(path, 0, _HEADER_GUESS_BYTES)
+        if head is None or len(head) < _HEADER_GUESS_BYTES:
+            return head
+        with suppress(FrameError):  # decode says what is wrong
+            if (end := header_end(head) + MARK_BYTES) > len(head):
+                # A damaged length is not believed: a read takes memory for what it asks.
+                size = self._storage.size(path)
+                if size is not None and end <= size:
+                    return self._storage.read_range(path, 0, end)
+        return head
+
     def numbers(self) -> set[int]:
         names = self._storage.list(self._key.slots)
         return {number for name in names if (number := slot_number(name)) is not None}
+
+
+class _Found:
+    """What a walk over slots met, and the doubts that follow from it."""
+
+    def __init__(self, key: LedgerKey) -> None:
+        self._key = key
+        self._useless: list[tuple[int, int, str, bool]] = []
+        self.adds: list[tuple[int, Record]] = []
+        """Slot numbers with their records, in the order of the walk."""
+        self.fences: list[int] = []
+
+    def doubt(self, low: int, high: int, reason: str, *, is_corrupt: bool) -> None:
+        """A run of slots says nothing."""
+        self._useless.append((low, high, reason, is_corrupt))
+
+    def doubts(self) -> list[Doubt]:
+        """What may have been in the slots that say nothing.
+
+        A fence below an add is one of them. A writer puts a slot when the one below it is durable,
+        so that there was an add, which was lost, and whose place was fenced afterwards (R4b).
+        """
+        top = max((number for number, _ in self.adds), default=-1)
+        filled = [
+            (number, number, "the add in it was lost, and its place fenced", True)
+            for number in self.fences
+            if number < top
+        ]
+        return [
+            Doubt(*possible_range(low, high, self.adds), self._key.slot(low), reason, is_corrupt)
+            for low, high, reason, is_corrupt in (*self._useless, *filled)
+        ]
 
 
 def _upwards(numbers: Sequence[int], start: int) -> Iterator[tuple[int, int, bool]]:

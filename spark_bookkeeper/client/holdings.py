@@ -44,6 +44,7 @@ def read_verified(
     except BookKeeperError as error:
         return found, dict.fromkeys(entries, error.message)
     places = _first_places(known, entries, refused)
+    turn = 0
     while places:
         bad: Refusals = {}
         count = 0
@@ -59,7 +60,8 @@ def read_verified(
                 else:
                     found[entry_id] = answer
         refused |= bad
-        places = _next_places(known, bad, places)
+        turn += 1
+        places = _other_places(known, bad, turn)
     return found, {entry_id: why for entry_id, why in refused.items() if entry_id not in found}
 
 
@@ -80,9 +82,11 @@ def _scan(
     """Hands on the rows of all that is good; the reasons for the rest."""
     refused: Refusals = {}
     places = _first_places(index, entries, refused)
+    turn = 0
     while places:
         bad = _scan_places(log, places, keep)
-        places = _next_places(index, bad, places)
+        turn += 1
+        places = _other_places(index, bad, turn)
         refused |= bad
         for place in places:
             refused.pop(EntryId(place.entry_id))
@@ -231,16 +235,13 @@ def _first_places(
     return in_file_order(places)
 
 
-def _next_places(
-    index: EntryIndex, bad: Iterable[EntryId], tried: Iterable[Location]
-) -> list[Location]:
-    """Where else the bookie has the entries that were bad in the places tried."""
-    numbers = {place.entry_id: place for place in tried}
-    others = []
-    for entry_id in bad:
-        places = index.places(entry_id)
-        others += places[places.index(numbers[entry_id]) + 1 :][:1]
-    return in_file_order(others)
+def _other_places(index: EntryIndex, bad: Iterable[EntryId], turn: int) -> list[Location]:
+    """Where else the bookie has entries that were bad in the first ``turn`` places of each.
+
+    By number, never by value: two records may list one part, and then two places are equal. An
+    entry has finitely many places, and each turn uses one of them up.
+    """
+    return in_file_order([place for e in bad for place in index.places(e)[turn : turn + 1]])
 
 
 def in_file_order(places: list[Location]) -> list[Location]:

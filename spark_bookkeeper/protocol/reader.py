@@ -57,7 +57,9 @@ class Reader:
     def next(self) -> list[Ask] | Unreadable:
         """What to ask now; an empty list when everything was delivered.
 
-        Each position is asked for all it can deliver of what is still missing, in one go.
+        Each position is asked for all it can deliver of what is still missing, in one go, and
+        once: an entry that was asked for and not delivered counts as refused, whether the answer
+        said so or not. So a read ends, whatever bookies answer.
         """
         asks: dict[int, list[EntryId]] = {}
         for entry_id in self._waiting:
@@ -71,6 +73,8 @@ class Reader:
                     entry_id, {self.ensemble[p]: cause for p, cause in refused.items()}
                 )
             asks.setdefault(position, []).append(entry_id)
+        for position, entries in asks.items():
+            self.refused(position, entries, "asked, and did not deliver it")
         return [Ask(position, tuple(entries)) for position, entries in asks.items()]
 
     @property

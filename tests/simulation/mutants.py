@@ -277,7 +277,7 @@ def fresh_negative(patch: Patch) -> None:
         occupied = self._slots.numbers()
         if not occupied:
             self.storage.make_directory(self.key.slots)
-        tail = self._slots.tail(set(occupied), after, has_copies=len(occupied) > 0)
+        tail = self._slots.tail(max(occupied, default=-1), after, has_copies=len(occupied) > 0)
         fence_at = self._put_fence(occupied)
         self._check_life()
         return replace(tail, slots=fence_at, is_fenced=True)
@@ -295,7 +295,7 @@ def cookie_neg(patch: Patch) -> None:
         if not occupied:
             self.storage.make_directory(self.key.slots)
         fence_at = self._put_fence(occupied)
-        tail = self._slots.tail(occupied, after, has_copies=len(occupied) > 0)
+        tail = self._slots.tail(max(occupied, default=-1), after, has_copies=len(occupied) > 0)
         return replace(tail, slots=fence_at, is_fenced=True)
 
     patch.setattr(LedgerLog, "fence", fence)

@@ -1,0 +1,184 @@
+"""Every bit of every kind of file: no damage is believed, hides an entry, or leaks an error.
+
+One bookie alone: whatever is done to one of its files, it answers with right rows, with an error
+of ours, or with doubt; it never says that an entry which it was given is certainly not there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from contextlib import suppress
+from typing import Final
+
+import numpy as np
+import pytest
+
+from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.framing import header_end
+from spark_bookkeeper.bookie.index import EntryIndex
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.record import Record, decode
+from spark_bookkeeper.bookie.schema import MARKER_PATH, PAYLOAD_SCHEMA
+from spark_bookkeeper.client.holdings import (
+    in_spoilt_files,
+    read_verified,
+    scan_verified,
+    verify,
+)
+from spark_bookkeeper.errors import (
+    BookieError,
+    BookKeeperError,
+    CookieMismatchError,
+    CorruptEntryError,
+)
+from spark_bookkeeper.protocol.ids import EntryId
+from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.testing.damage import TYPED, Damage, Specimen, every_damage, some_damages
+from spark_bookkeeper.testing.slotlog import Bookie, damaged_paths
+
+ENCODINGS: Final = {
+    f"{name} {digest.name} {compression or 'plain'}": LedgerEncoding(
+        schema, digest, b"secret", compression
+    )
+    for name, schema in (("bytes", PAYLOAD_SCHEMA), ("typed", TYPED))
+    for digest in DigestType
+    for compression in (None, "lz4", "zstd")
+}
+
+EVERY: Final = pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS.keys())
+
+FEW: Final = ["bytes CRC32C plain", "bytes MAC plain", "typed CRC32 lz4", "typed DUMMY zstd"]
+"""Each digest and each sort of rows once, for what takes its time."""
+
+PER_FILE: Final = 8
+"""Damages drawn for each file in the plain run."""
+
+
+@pytest.fixture
+def specimen(bookie: Bookie, encoding: LedgerEncoding) -> Specimen:
+    bookie.encoding = encoding
+    return Specimen.write(bookie.log())
+
+
+def files_of(bookie: Bookie) -> list[str]:
+    return sorted(path for path in bookie.disk.files if "retired" not in path)
+
+
+def check_every_answer(bookie: Bookie, specimen: Specimen, path: str, damage: Damage) -> None:
+    """Ask for everything that can be asked of a bookie, one of whose files was damaged."""
+    good = dict(bookie.disk.files)
+    bookie.disk.corrupt(path, damage.apply)
+    try:
+        _check_answers(bookie, specimen, path)
+    except Exception as error:
+        raise AssertionError(f"{path}, {damage}") from error
+    finally:
+        bookie.disk.files.clear()
+        bookie.disk.files.update(good)
+
+
+def _check_answers(bookie: Bookie, specimen: Specimen, path: str) -> None:
+    entries = [EntryId(e) for e in specimen.rows]
+    log = bookie.log()
+    with suppress(BookieError):
+        list(log.records())
+    with suppress(BookieError):
+        log.tail()
+    try:
+        index = log.locate(0)
+        tail = bookie.log().fence().entries
+    except CookieMismatchError:
+        assert path == MARKER_PATH
+        return
+    for answer in (index, tail):
+        for entry_id in entries:
+            assert is_there_or_doubtful(answer, entry_id), "confirmed: never 'no such entry'"
+    check_rows(log, specimen, index, entries)
+    good, _ = verify(log, entries, index)
+    in_spoilt_files(log, index, good)
+    check_copying(log, index)
+    damaged_paths(log)
+
+
+def is_there_or_doubtful(index: EntryIndex, entry_id: int) -> bool:
+    if entry_id in index:
+        return True
+    with suppress(BookieError):
+        index.check_absent(entry_id)
+        return False
+    return True
+
+
+def check_rows(
+    log: LedgerLog, specimen: Specimen, index: EntryIndex, entries: list[EntryId]
+) -> None:
+    """What is handed out is what was written, wherever there is a digest that can tell."""
+    is_checked = log.encoding.digest_type is not DigestType.DUMMY
+    found, refused = read_verified(log, entries, index)
+    assert found.keys() | refused.keys() == set(entries)
+    for entry_id, stored in found.items():
+        batch = stored.batch()
+        assert not is_checked or batch.equals(specimen.rows[entry_id])
+    scanned, refused = scan_verified(log, entries, index)
+    told = [place.entry_id for rows in scanned for place in rows.locations]
+    assert set(told) | refused.keys() == set(entries)
+    assert len(told) == len(set(told))
+    for rows in scanned:
+        batch = rows.batch
+        expected = [row for p in rows.locations for row in specimen.rows[p.entry_id].to_pylist()]
+        assert not is_checked or batch.to_pylist() == expected
+    for _, answer in log.read_each(index.locations()):
+        assert isinstance(answer, BookieError) or answer.entry_id in specimen.rows
+
+
+def check_copying(log: LedgerLog, index: EntryIndex) -> None:
+    for holding in index.holdings:
+        for part in holding.record.parts:
+            with suppress(BookieError):
+                log.parts.holds(part.ref)
+            with suppress(BookieError):
+                log.parts.copy_from(log.parts, part.ref)
+            with suppress(BookKeeperError):
+                log.write_copy((), (part,))
+
+
+@EVERY
+def test_damage_anywhere_in_any_file_is_survived(
+    bookie: Bookie, specimen: Specimen, encoding: LedgerEncoding
+) -> None:
+    dice = random.Random(str(encoding))
+    for path in files_of(bookie):
+        for damage in some_damages(dice, len(bookie.disk.files[path]), PER_FILE):
+            check_every_answer(bookie, specimen, path, damage)
+
+
+@pytest.mark.parametrize("encoding", [ENCODINGS[n] for n in FEW], ids=FEW)
+def test_a_header_is_right_or_refused_whichever_bit_of_it_is_flipped(
+    bookie: Bookie, specimen: Specimen
+) -> None:
+    for path in files_of(bookie):
+        data = bookie.disk.files[path]
+        if path == MARKER_PATH or "/parts/" in path:
+            continue
+        good = shown(decode(data, bookie.key, bookie.encoding))
+        for damage in every_damage(len(data)):
+            if damage.kind == "flip" and damage.at >= 8 * header_end(data):
+                continue
+            with suppress(CorruptEntryError):
+                assert shown(decode(damage.apply(data), bookie.key, bookie.encoding)) == good
+
+
+def shown(record: Record) -> tuple[object, ...]:
+    """What a header says, comparable."""
+    facts = [getattr(record, field.name) for field in dataclasses.fields(record)]
+    return tuple(fact.tobytes() if isinstance(fact, np.ndarray) else fact for fact in facts)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("encoding", [ENCODINGS[n] for n in FEW], ids=FEW)
+def test_every_bit_of_every_file_is_survived(bookie: Bookie, specimen: Specimen) -> None:
+    for path in files_of(bookie):
+        for damage in every_damage(len(bookie.disk.files[path])):
+            check_every_answer(bookie, specimen, path, damage)
