@@ -1,0 +1,108 @@
+"""How the storage of one bookie is damaged: each kind of file, in each way that can be noticed.
+
+What cannot be noticed is a loss of storage ("wipe", "destroy"), and not here: a slot that nothing
+stands above, one ledger's directory.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, Literal
+
+from spark_bookkeeper.bookie.schema import MARKER_PATH
+
+FileKind = Literal["slot", "fence", "copy", "part", "marker"]
+Way = Literal["flipped", "cut", "emptied", "holds its neighbour's bytes", "removed"]
+
+LOST_LEDGERS: Final = "ledgers directory removed"
+
+WAYS: Final[dict[FileKind, tuple[Way, ...]]] = {
+    "slot": ("flipped", "cut", "emptied", "holds its neighbour's bytes", "removed"),
+    "fence": ("flipped", "cut", "emptied", "holds its neighbour's bytes"),
+    "copy": ("flipped", "cut", "emptied", "holds its neighbour's bytes"),
+    "part": ("flipped", "cut", "emptied", "removed"),
+    "marker": ("flipped", "cut", "emptied", "removed"),
+}
+"""A slot is removed below others only."""
+
+DAMAGES: Final = (
+    *(f"{kind} {way}" for kind, ways in WAYS.items() for way in ways),
+    LOST_LEDGERS,
+)
+"""The name of each, as it is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What becomes of one file."""
+
+    name: str
+    """One of ``DAMAGES``."""
+    path: str
+    content: bytes | None
+    """``None``: it is gone."""
+
+
+def draw_damages(files: Mapping[str, bytes], dice: random.Random) -> list[Damage]:
+    """Damage to some of a bookie's files; none where there is nothing to damage.
+
+    Mostly one file of a kind that is drawn first, so that rare kinds are met too; else about half
+    of all files, or every ledger.
+    """
+    kinds = {path: kind for path in files if (kind := _kind(path, files[path])) is not None}
+    draw = dice.random()
+    if draw < 0.15:
+        lost = [path for path in kinds if path.startswith("ledgers/")]
+        return [Damage(LOST_LEDGERS, path, None) for path in lost]
+    if draw < 0.45:
+        chosen = [path for path in kinds if dice.random() < 0.5]
+    else:
+        kind = dice.choice(sorted({*kinds.values()}) or ["marker"])
+        of_kind = sorted(path for path in kinds if kinds[path] == kind)
+        chosen = dice.sample(of_kind, min(len(of_kind), dice.choice((1, 1, 2))))
+    made = (_damage(path, kinds[path], files, dice) for path in chosen)
+    return [damage for damage in made if damage.content != files[damage.path]]
+
+
+def _damage(path: str, kind: FileKind, files: Mapping[str, bytes], dice: random.Random) -> Damage:
+    data = files[path]
+    way = dice.choice(WAYS[kind])
+    if way == "removed" and kind == "slot" and path == max(_beside(path, files)):
+        way = "emptied"  # nothing stands above it: nobody could notice
+    content: bytes | None
+    match way:
+        case "flipped":
+            at = dice.randrange(len(data) or 1)
+            bit = bytes([data[at] ^ 1 << dice.randrange(8)]) if data else b"?"
+            content = data[:at] + bit + data[at + 1 :]
+        case "cut":
+            content = data[: dice.randrange(len(data) or 1)]
+        case "emptied":
+            content = b""
+        case "removed":
+            content = None
+        case _:
+            before, after = {path: path}, {path: path}
+            for low, high in pairwise(_beside(path, files)):
+                before[high], after[low] = low, high
+            content = files[dice.choice((before.get(path, path), after.get(path, path)))]
+    return Damage(f"{kind} {way}", path, content)
+
+
+def _beside(path: str, files: Mapping[str, bytes]) -> list[str]:
+    directory = path.rpartition("/")[0]
+    return sorted(other for other in files if other.rpartition("/")[0] == directory)
+
+
+def _kind(path: str, data: bytes) -> FileKind | None:
+    if path == MARKER_PATH:
+        return "marker"
+    pieces = path.split("/")
+    if len(pieces) != 4 or not path.endswith(".arrow"):
+        return None
+    if pieces[2] == "slots":
+        return "fence" if b'"kind":"FENCE"' in data else "slot"
+    return {"copies": "copy", "parts": "part"}.get(pieces[2])  # type: ignore[return-value]
