@@ -52,6 +52,19 @@ class ClientConfig:
     read_threads: int = 16
     """Reads that one reader keeps going at once."""
 
+    bookie_timeout_ms: int = 20_000
+    """A bookie whose storage gives no answer for this long hangs: whatever was asked is given up,
+    and other bookies are asked. Storage calls that come back, and bytes that move, are answers.
+    Small appends have ``add_timeout_ms`` instead."""
+
+    bookie_retry_ms: int = 10_000
+    """A bookie that hangs is asked for nothing for this long, and then for one thing, to see
+    whether it answers again."""
+
+    read_hedge_ms: int = 500
+    """A bookie that is silent for this long when it is read from: the next one of the write set is
+    asked as well, and the first good answer counts."""
+
     metadata_timeout_ms: int = 10_000
     """Silence of the metadata store after which a call fails, and length of a session."""
 

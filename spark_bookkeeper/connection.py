@@ -59,7 +59,7 @@ class Connection:
 
     def _context(self, runtime: ThreadRuntime, store: MetadataStore) -> ClientContext:
         options = dict(self.storage_options)
-        bookies = Bookies(store, lambda uri: open_storage(uri, options), runtime)
+        bookies = Bookies(store, lambda uri: open_storage(uri, options), runtime, self.config)
         return ClientContext(store, bookies, runtime, self.config)
 
 

@@ -6,17 +6,23 @@ a source to copy from as long as it answers with the right incarnation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.client.asking import Door, Patience
+from spark_bookkeeper.client.bounded import BoundedStorage
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.runtime import Runtime
+from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.metadata.store import BookieRegistry, Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.placement import Candidate
+
+T = TypeVar("T")
 
 OpenStorage = Callable[[str], Storage]
 """Opens the partition at a root URI; the session decides how (options, back ends)."""
@@ -26,6 +32,7 @@ class Bookies:
     """Finds bookies by id, and opens their storage once.
 
     Args:
+        config: how long a bookie may be silent.
         roots: root URIs that are known already, so that nobody needs to ask the registry.
     """
 
@@ -34,13 +41,15 @@ class Bookies:
         registry: BookieRegistry,
         open_storage: OpenStorage,
         runtime: Runtime,
+        config: ClientConfig | None = None,
         roots: Mapping[BookieId, str] | None = None,
     ) -> None:
         self._registry = registry
         self._open_storage = open_storage
         self._runtime = runtime
+        self._patience = Patience.of(config or ClientConfig())
         self._roots: dict[BookieId, str] = dict(roots or {})
-        self._storages: dict[str, Storage] = {}
+        self._storages: dict[str, BoundedStorage] = {}
 
     def registrations(self) -> Mapping[BookieId, Registration]:
         """Bookies that are alive now."""
@@ -56,10 +65,24 @@ class Bookies:
         return alive
 
     def candidates(self, registrations: Mapping[BookieId, Registration]) -> list[Candidate]:
-        """The live bookies in random order, as placement wants them."""
+        """The live bookies in random order, those that are silent last, as placement wants them."""
         candidates = [Candidate(r.bookie_id, r.is_readonly) for r in registrations.values()]
         self._runtime.shuffle(candidates)
-        return candidates
+        return sorted(candidates, key=lambda candidate: self.is_silent(candidate.bookie_id))
+
+    def is_silent(self, bookie_id: BookieId) -> bool:
+        """Whether this client waits for an answer of a bookie for so long that others are better.
+
+        Asks nobody.
+        """
+        storage = self._storages.get(self._roots.get(bookie_id, ""))
+        return storage is not None and storage.door.is_silent
+
+    def silent(self) -> Iterator[tuple[BookieId, str, float]]:
+        """The bookies that this client waits for: what has had no answer, for how many seconds."""
+        for storage in tuple(self._storages.values()):
+            if storage.door.is_silent and (silence := storage.door.silence()) is not None:
+                yield BookieId(storage.door.bookie_id), *silence
 
     def ineligible(
         self,
@@ -130,11 +153,34 @@ class Bookies:
         return roots
 
     def storage(self, bookie_id: BookieId) -> Storage:
-        """The partition of a bookie. Raises ``BookieUnavailableError``."""
+        """The partition of a bookie; no call of it takes for ever.
+
+        Raises:
+            BookieUnavailableError: nobody knows where it is.
+        """
+        return self._bounded(bookie_id)
+
+    def door(self, bookie_id: BookieId) -> Door:
+        """Where to ask a bookie for something that takes several calls of its storage.
+
+        Raises:
+            BookieUnavailableError: nobody knows where its storage is.
+        """
+        return self._bounded(bookie_id).door
+
+    def ask(self, log: LedgerLog, purpose: str, run: Callable[[], T]) -> T:
+        """What ``run`` returns, which asks one ledger's log on one bookie; see ``Door.ask``."""
+        return self.door(BookieId(log.bookie_id)).ask(purpose, run)
+
+    def _bounded(self, bookie_id: BookieId) -> BoundedStorage:
         uri = self.root_uri(bookie_id)
-        if uri not in self._storages:
-            self._storages[uri] = self._open_storage(uri)
-        return self._storages[uri]
+        storage = self._storages.get(uri)
+        if storage is None:
+            door = Door(bookie_id, uri, self._runtime, self._patience)
+            # Of two tasks that open it at once, one wins, and both use that.
+            opened = BoundedStorage(self._open_storage(uri), door)
+            storage = self._storages.setdefault(uri, opened)
+        return storage
 
     def log(self, bookie_id: BookieId, ledger: Ledger, incarnation: str | None = None) -> LedgerLog:
         """One ledger on one bookie.

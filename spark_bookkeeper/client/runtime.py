@@ -60,6 +60,12 @@ class Runtime(Protocol):
     def spawn(self, name: str, run: Callable[[], None]) -> Task:
         """Run something beside the caller. It must handle its own errors."""
 
+    def employ(self, name: str, run: Callable[[], None]) -> None:
+        """The same in a task that may have run something before, which is quicker to begin.
+
+        Nobody can wait for it. It must handle its own errors.
+        """
+
     def token(self) -> str:
         """A name never used before (32 hexadecimal digits): writer tokens, nonces, attempts."""
 
@@ -104,6 +110,33 @@ class _ThreadTask:
         return self._thread.is_alive()
 
 
+IDLE_SECONDS = 10.0
+"""An employed thread that has nothing to do for so long ends."""
+
+
+class _Worker:
+    """A daemon thread that runs one thing after the other, as long as there is something."""
+
+    def __init__(self, idle: list[_Worker]) -> None:
+        self._idle = idle
+        self.todo: queue.SimpleQueue[tuple[str, Callable[[], None]]] = queue.SimpleQueue()
+
+    def run(self) -> None:
+        thread = threading.current_thread()
+        while True:
+            try:
+                thread.name, run = self.todo.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                try:
+                    self._idle.remove(self)
+                except ValueError:  # taken at this moment: there is something to do
+                    continue
+                return
+            run()
+            del run  # or what it knows would be kept until there is something else
+            self._idle.append(self)
+
+
 class ThreadRuntime:
     """The real clock, operating-system randomness, daemon threads.
 
@@ -113,6 +146,7 @@ class ThreadRuntime:
 
     def __init__(self, map_width: int | None = None) -> None:
         self._map_width = map_width
+        self._idle: list[_Worker] = []
 
     def now(self) -> float:
         return time.monotonic()
@@ -130,6 +164,14 @@ class ThreadRuntime:
         thread = threading.Thread(target=run, name=name, daemon=True)
         thread.start()
         return _ThreadTask(thread)
+
+    def employ(self, name: str, run: Callable[[], None]) -> None:
+        try:
+            worker = self._idle.pop()  # who worked last: his memory is warm, and the others end
+        except IndexError:
+            worker = _Worker(self._idle)
+            threading.Thread(target=worker.run, name=name, daemon=True).start()
+        worker.todo.put((name, run))
 
     def token(self) -> str:
         return secrets.token_hex(16)

@@ -67,6 +67,10 @@ class InlineRuntime(ThreadRuntime):
         self.slept += seconds
 
     @override
+    def employ(self, name: str, run: Callable[[], None]) -> None:
+        run()
+
+    @override
     def map(self, function: Callable[[Any], T], items: list[Any], width: int = 16) -> list[T]:
         return [function(item) for item in items]
 
@@ -119,7 +123,8 @@ class Ground:
                 lambda operation, path: self._after(bookie, operation, path),
             )
 
-        return ClientContext(store, Bookies(store, opened, runtime), runtime, self.config)
+        bookies = Bookies(store, opened, runtime, self.config)
+        return ClientContext(store, bookies, runtime, self.config)
 
     # Bookies
 

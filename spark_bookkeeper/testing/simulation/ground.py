@@ -80,7 +80,7 @@ class SimCluster:
         """What an actor needs to be a client of this cluster."""
         runtime = SimRuntime(self._world, actor)
         store = self.store(actor)
-        bookies = Bookies(store, lambda uri: self.storage(actor, uri), runtime)
+        bookies = Bookies(store, lambda uri: self.storage(actor, uri), runtime, config)
         return ClientContext(store, bookies, runtime, config)
 
     def heal(self) -> None:

@@ -42,6 +42,9 @@ class SimRuntime:
         assert self._world.current.actor is self._actor, "a runtime belongs to one actor"
         return self._world.spawn(name, run)
 
+    def employ(self, name: str, run: Callable[[], None]) -> None:
+        self.spawn(name, run)
+
     def token(self) -> str:
         return f"{self._world.dice.getrandbits(128):032x}"
 

@@ -1,0 +1,451 @@
+"""Asking a bookie for something, with a bound on how long it may stay silent.
+
+Storage can hang: neither an answer nor an error, for ever. So whatever is asked runs in a task of
+its own, and who asks waits until it ends, or until one call of the storage has had no answer for
+too long. What counts is silence, not duration: each call that comes back is progress, and a call
+that moves many bytes has the time that they need. After a silence the outcome is unknown, and
+what still comes late is nobody's answer (SLOT-LOG rules R3, R5).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from typing_extensions import ParamSpec
+
+from spark_bookkeeper.client.runtime import Condition, Runtime
+from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.errors import BookieUnavailableError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+K = TypeVar("K")
+
+SLOWEST_BYTES_PER_SECOND: Final = 4 << 20
+"""A call that moves bytes is silent only when it takes longer than this rate, and the bound."""
+
+CALLS_AT_ONCE: Final = 64
+"""At one bookie, in tasks of their own; further ones wait. A bookie that hangs holds no more."""
+
+TRIALS: Final = 8
+"""Further calls that may hang while it is tried whether a bookie answers again."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a bookie may be silent, in seconds."""
+
+    give_up: float
+    """Then it hangs."""
+    hedge: float
+    """Then another one is asked as well, where another has the same."""
+    retry: float
+    """A bookie that hangs is asked for nothing for so long; then for one thing."""
+
+    @classmethod
+    def of(cls, config: ClientConfig) -> Patience:
+        return cls(
+            config.bookie_timeout_ms / 1000,
+            config.read_hedge_ms / 1000,
+            config.bookie_retry_ms / 1000,
+        )
+
+
+_current: ContextVar[Call[Any] | None] = ContextVar("call", default=None)
+"""The call that the running task makes: its storage calls are watched by who waits for it."""
+
+
+class Door:
+    """One bookie as a client meets it: what is asked there now, and whether it hangs.
+
+    Args:
+        bookie_id: the bookie.
+        uri: where its storage is, for messages.
+        runtime: clock and tasks.
+        patience: how long it may be silent.
+    """
+
+    def __init__(self, bookie_id: str, uri: str, runtime: Runtime, patience: Patience) -> None:
+        self.bookie_id = bookie_id
+        self.uri = uri
+        self.patience = patience
+        self._runtime = runtime
+        self._calls: set[Call[Any]] = set()
+        self._employed = 0
+        """Calls in tasks of their own; those that never come back among them."""
+        self._changed = runtime.condition()
+
+    def ask(self, purpose: str, run: Callable[[], T]) -> T:
+        """What ``run`` returns, which asks this bookie's storage and nobody else's.
+
+        Raises:
+            BookieUnavailableError: no answer, for too long; the outcome is unknown. Or the bookie
+                hangs since earlier, and nothing was sent.
+        """
+        current = _current.get()
+        if current is not None and current.bookie_id == self.bookie_id:
+            return run()
+        call = self.begin(purpose, run, self._runtime.condition())
+        with call.changed:
+            while not call.is_over and (left := call.left(self.patience.give_up)) > 0:
+                call.wait(left)
+        return call.result()
+
+    def begin(self, purpose: str, run: Callable[[], T], changed: Condition) -> Call[T]:
+        """Ask without waiting. ``changed`` is notified when the call is over.
+
+        Raises:
+            BookieUnavailableError: the bookie hangs since earlier, and nothing was sent.
+        """
+        call = Call(self, purpose, run, self._runtime, changed)
+        self._admit(call)
+        self._runtime.employ(f"ask-{self.bookie_id}", call.run)
+        return call
+
+    def attend(self, purpose: str) -> Call[None]:
+        """A call for a task that somebody else watches: a lane, say. See ``Call.in_person``.
+
+        Raises:
+            BookieUnavailableError: the bookie hangs since earlier.
+        """
+        call = Call(self, purpose, lambda: None, self._runtime, self._changed)
+        with self._changed:
+            self._refuse_if_hanging(call)
+        return call
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether something asked there has had no answer for so long that others are better."""
+        now = self._runtime.now()
+        return any(
+            not call.is_forgiven and call.silence(now) >= self.patience.hedge
+            for call in tuple(self._calls)
+        )
+
+    def silence(self) -> tuple[str, float] | None:
+        """What has been without an answer for the longest time, and for how many seconds."""
+        now = self._runtime.now()
+        calls = [(call.silence(now), call.what) for call in tuple(self._calls)]
+        seconds, what = max(calls, default=(0.0, ""))
+        return (what, seconds) if seconds > 0 else None
+
+    def _admit(self, call: Call[Any]) -> None:
+        with self._changed:
+            waits_since = self._runtime.now()
+            while True:
+                self._refuse_if_hanging(call)
+                if self._employed < CALLS_AT_ONCE + (TRIALS if call.is_trial else 0):
+                    break
+                left = waits_since + self.patience.give_up - self._runtime.now()
+                if left <= 0:
+                    raise BookieUnavailableError(
+                        f"bookie {self.bookie_id}: {self._employed} calls are on their way to "
+                        f"{self.uri}, and none has come back for {self.patience.give_up:g} s; "
+                        "nothing more is sent until one does",
+                        bookie_id=self.bookie_id,
+                    )
+                self._changed.wait(left)
+            self._employed += 1
+            self._calls.add(call)
+
+    def _refuse_if_hanging(self, call: Call[Any]) -> None:
+        """Refuse the call while the bookie hangs, unless it is time to try it again with this."""
+        now = self._runtime.now()
+        hanging = [c for c in tuple(self._calls) if not c.is_forgiven and c.hangs(now)]
+        call.is_trial = False
+        if not hanging:
+            return
+        last = max(hanging, key=lambda c: c.hangs_since or 0.0)
+        assert last.hangs_since is not None
+        waits = last.hangs_since + self.patience.retry - now
+        if waits <= 0 and not any(c.is_trial and not c.hangs(now) for c in tuple(self._calls)):
+            call.is_trial = True
+            return
+        again = f"in {waits:.1f} s" if waits > 0 else "just now"
+        raise BookieUnavailableError(
+            f"bookie {self.bookie_id} hangs: {last.what} has had no answer for "
+            f"{last.silence(now):.1f} s. It is asked again {again}; look at {self.uri}: its disk, "
+            "its mount or its network",
+            bookie_id=self.bookie_id,
+        )
+
+    def _hangs(self, call: Call[Any], seconds: float) -> BookieUnavailableError:
+        """Somebody gave a call up."""
+        _log.warning("bookie %s: no answer for %.1f s: %s", self.bookie_id, seconds, call.what)
+        return BookieUnavailableError(
+            f"bookie {self.bookie_id}: no answer for {seconds:.1f} s: {call.what}. Whether it took "
+            f"effect is not known, and it may still do. Look at {self.uri}: its disk, its mount or "
+            "its network. Other bookies are asked meanwhile, and this one again after "
+            f"{self.patience.retry:g} s",
+            bookie_id=self.bookie_id,
+        )
+
+    def _came(self, call: Call[Any]) -> None:
+        self._calls.add(call)
+
+    def _left(self, call: Call[Any], *, is_employed: bool) -> None:
+        self._calls.discard(call)
+        if not is_employed and call.hangs_since is None:
+            return
+        with self._changed:
+            if is_employed:
+                self._employed -= 1
+            if call.has_answer and (call.is_trial or call.hangs_since is not None):
+                for other in tuple(self._calls):  # it answers again; these may never come back
+                    other.is_forgiven = other.is_forgiven or other.hangs_since is not None
+            self._changed.notify_all()
+
+
+class Call(Generic[T]):
+    """One thing that a bookie is asked for, and which call of its storage it waits in."""
+
+    def __init__(
+        self,
+        door: Door,
+        purpose: str,
+        run: Callable[[], T],
+        runtime: Runtime,
+        changed: Condition,
+    ) -> None:
+        self.bookie_id = door.bookie_id
+        self.changed = changed
+        """Notified when it is over; guards the result."""
+        self.is_over = False
+        self.is_trial = False
+        """Whether it is to show that the bookie answers again."""
+        self.is_forgiven = False
+        """Whether the bookie answered others since; this one may have been lost on the way."""
+        self.hangs_since: float | None = None
+        """When it was found to be silent for too long."""
+        self.has_answer = False
+        """Whether any call of the storage came back."""
+        self._door = door
+        self._purpose = purpose
+        self._run = run
+        self._runtime = runtime
+        self._in: tuple[str, str, float] | None = None
+        """Operation, path and since when, allowing for its bytes; ``None`` between two of them."""
+        self._value: T | None = None
+        self._error: BaseException | None = None
+        self._is_given_up = False
+        self._stood_still_at = 0.0
+
+    # In the task that asks
+
+    def run(self) -> None:
+        """Do it, with this as the current call."""
+        token = _current.set(self)
+        try:
+            self._value = self._run()
+        except BaseException as error:  # noqa: BLE001  (raised by who waits)
+            self._error = error
+        finally:
+            _current.reset(token)
+            self._in = None
+            self._door._left(self, is_employed=True)  # noqa: SLF001  (the same module)
+            with self.changed:
+                self.is_over = True
+                self.changed.notify_all()
+
+    @contextmanager
+    def in_person(self) -> Iterator[None]:
+        """The running task asks itself, and somebody else looks for how long."""
+        self._door._came(self)  # noqa: SLF001  (the same module)
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+            self._in = None
+            self._door._left(self, is_employed=False)  # noqa: SLF001  (the same module)
+
+    def step(
+        self,
+        operation: str,
+        path: str,
+        size_bytes: int,
+        function: Callable[P, R],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """One call of the storage.
+
+        Raises:
+            BookieUnavailableError: nobody waits for it any more, so nothing was sent.
+        """
+        if self._is_given_up:
+            raise BookieUnavailableError(
+                f"bookie {self.bookie_id}: {self._purpose} was given up", bookie_id=self.bookie_id
+            )
+        allowed = size_bytes / SLOWEST_BYTES_PER_SECOND
+        self._in = operation, path, self._runtime.now() + allowed
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._in = None
+            self.has_answer = True
+
+    # For who waits
+
+    @property
+    def what(self) -> str:
+        """What it is about, for messages."""
+        inside = self._in
+        return self._purpose if inside is None else f"{self._purpose} ({inside[0]} {inside[1]})"
+
+    def silence(self, now: float, since: float = 0.0) -> float:
+        """Seconds for which a call of the storage has had no answer; 0 between two calls."""
+        inside = self._in
+        if inside is None:
+            return 0.0
+        return max(0.0, now - max(inside[2], since, self._stood_still_at))
+
+    def left(self, seconds: float, since: float = 0.0) -> float:
+        """Seconds until it has been silent for so long, if it is silent from now on."""
+        inside = self._in
+        silence = self.silence(self._runtime.now(), since)
+        ahead = 0.0 if inside is None else max(0.0, inside[2] - self._runtime.now())
+        return seconds - silence + ahead
+
+    def wait(self, seconds: float) -> None:
+        """Wait for ``changed``, which is held, so long at most, and return now and then.
+
+        When the whole process stood still meanwhile, the bookie's silence begins anew.
+        """
+        limit = self._door.patience.give_up
+        seconds = min(seconds, limit / 4)
+        before = self._runtime.now()
+        self.changed.wait(seconds)
+        now = self._runtime.now()
+        if now - before > seconds + limit / 2:
+            self._stood_still_at = now
+
+    def hangs(self, now: float) -> bool:
+        """Whether it was given up, or ought to be.
+
+        Who finds a long silence that nobody waits for looks twice: it may be this process that
+        stood still.
+        """
+        if self.hangs_since is not None and self._is_given_up:
+            return True
+        patience = self._door.patience
+        if self.silence(now) < patience.give_up:
+            return False
+        if self.hangs_since is None:
+            self.hangs_since = now
+        return now - self.hangs_since >= patience.hedge
+
+    def result(self) -> T:
+        """What it came to.
+
+        Raises:
+            BookieUnavailableError: it is not over: it is given up, and its outcome unknown.
+        """
+        if not self.is_over:
+            now = self._runtime.now()
+            self._is_given_up = True
+            self.hangs_since = now
+            raise self._door._hangs(self, self.silence(now))  # noqa: SLF001  (the same module)
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]  # it ended without an error
+
+
+@dataclass(frozen=True, slots=True)
+class Late(Generic[K]):
+    """These have been silent for a while; their answers may still come."""
+
+    keys: tuple[K, ...]
+
+
+class Answers(Generic[K, T]):
+    """Several calls under way at once, and their answers as they come. One task uses it."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._changed = runtime.condition()
+        self._calls: dict[K, Call[T]] = {}
+        self._refused: dict[K, BookieUnavailableError] = {}
+        self._late: set[K] = set()
+
+    def ask(self, key: K, door: Door, purpose: str, run: Callable[[], T]) -> None:
+        """Ask for one more thing. Its answer is an error if the bookie hangs since earlier."""
+        try:
+            self._calls[key] = door.begin(purpose, run, self._changed)
+        except BookieUnavailableError as error:
+            self._refused[key] = error
+
+    @property
+    def waiting(self) -> tuple[K, ...]:
+        """What has no answer yet, the late ones among it."""
+        return (*self._calls, *self._refused)
+
+    def is_waited_for(self) -> bool:
+        """Whether an answer may still come of which ``next`` has not said that it is late."""
+        return bool(self._refused) or any(key not in self._late for key in self._calls)
+
+    def silence_of(self, key: K) -> str:
+        """What is late and for how long, for messages."""
+        call = self._calls[key]
+        return f"no answer for {call.silence(self._runtime.now()):.1f} s: {call.what}"
+
+    def next(
+        self, late_after: float | None = None, since: float = 0.0
+    ) -> tuple[K, Callable[[], T]] | Late[K] | None:
+        """Wait for the next answer.
+
+        Args:
+            late_after: seconds of silence after which a call is late; told once for each.
+            since: no silence before this moment counts as late.
+
+        Returns:
+            a key and a function that returns or raises the answer; or who is late; ``None`` when
+            nothing is under way.
+        """
+        if self._refused:
+            key, error = self._refused.popitem()
+            return key, _raising(error)
+        limit = 0.0
+        with self._changed:
+            while self._calls:
+                wait = float("inf")
+                late = []
+                for key, call in self._calls.items():
+                    limit = call._door.patience.give_up  # noqa: SLF001  (the same module)
+                    left = call.left(limit)
+                    if call.is_over or left <= 0:
+                        del self._calls[key]
+                        self._late.discard(key)
+                        return key, call.result
+                    wait = min(wait, left)
+                    if late_after is not None and key not in self._late:
+                        until_late = call.left(late_after, since)
+                        if until_late <= 0:
+                            late.append(key)
+                        wait = min(wait, until_late)
+                if late:
+                    self._late.update(late)
+                    return Late(tuple(late))
+                next(iter(self._calls.values())).wait(wait)
+        return None
+
+
+def _raising(error: BookieUnavailableError) -> Callable[[], Any]:
+    def result() -> Any:
+        raise error
+
+    return result
+
+
+def current_call(bookie_id: str) -> Call[Any] | None:
+    """The call of the running task, if it asks this bookie."""
+    current = _current.get()
+    return current if current is not None and current.bookie_id == bookie_id else None

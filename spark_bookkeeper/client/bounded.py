@@ -1,0 +1,161 @@
+"""A bookie's storage whose calls come back: with an answer, or with the error that there is none.
+
+It is the only storage that a client is given (``Bookies.storage``), so nothing above can wait for
+ever for a bookie that hangs. Within ``Door.ask`` a call goes straight through; elsewhere each is
+asked for by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+from typing_extensions import Buffer, ParamSpec, override
+
+from spark_bookkeeper.bookie.storage import FileSink, Storage
+from spark_bookkeeper.client.asking import Door, current_call
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class BoundedStorage(Storage):
+    """Passes everything on, with a bound on silence.
+
+    Args:
+        storage: the bookie's.
+        door: of that bookie.
+    """
+
+    def __init__(self, storage: Storage, door: Door) -> None:
+        self._storage = storage
+        self.door = door
+
+    def __repr__(self) -> str:
+        return f"BoundedStorage({self._storage!r})"
+
+    @property
+    @override
+    def uri(self) -> str:
+        return self._storage.uri
+
+    @property
+    @override
+    def has_directories(self) -> bool:
+        return self._storage.has_directories
+
+    @override
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        return self.call("put", path, len(data), self._storage.put_if_absent, path, data)
+
+    @override
+    def create(self, path: str) -> FileSink:
+        return _BoundedSink(self, path, self.call("create", path, 0, self._storage.create, path))
+
+    @override
+    def read(self, path: str) -> bytes | None:
+        return self.call("read", path, 0, self._storage.read, path)
+
+    @override
+    def read_range(self, path: str, offset: int, length: int) -> bytes | pa.Buffer | None:
+        return self.call("read", path, length, self._storage.read_range, path, offset, length)
+
+    @override
+    def map(self, path: str) -> Buffer | None:
+        return self.call("map", path, 0, self._storage.map, path)
+
+    @override
+    def size(self, path: str) -> int | None:
+        return self.call("size of", path, 0, self._storage.size, path)
+
+    @override
+    def list(self, directory: str) -> Sequence[str]:
+        return self.call("list", directory, 0, self._storage.list, directory)
+
+    @override
+    def make_directory(self, path: str) -> None:
+        self.call("make directory", path, 0, self._storage.make_directory, path)
+
+    @override
+    def sync(self, *paths: str) -> None:
+        self.call("sync", " ".join(paths[:1]), 0, self._storage.sync, *paths)
+
+    @override
+    def delete(self, path: str) -> None:
+        self.call("delete", path, 0, self._storage.delete, path)
+
+    @override
+    def delete_directory(self, path: str) -> None:
+        self.call("delete directory", path, 0, self._storage.delete_directory, path)
+
+    @override
+    def space(self) -> tuple[int, int] | None:
+        return self.call("space of", "", 0, self._storage.space)
+
+    @override
+    def close(self) -> None:
+        self._storage.close()
+
+    def call(
+        self,
+        operation: str,
+        path: str,
+        size_bytes: int,
+        function: Callable[P, T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """One call of the storage, which may move so many bytes."""
+        current = current_call(self.door.bookie_id)
+        if current is not None:
+            return current.step(operation, path, size_bytes, function, *args, **kwargs)
+
+        def alone() -> T:
+            call = current_call(self.door.bookie_id)
+            assert call is not None, "a door makes the call that it runs the current one"
+            return call.step(operation, path, size_bytes, function, *args, **kwargs)
+
+        return self.door.ask("a call of its storage", alone)
+
+
+class _BoundedSink(FileSink):
+    """A file in pieces. One that hangs is abandoned by whoever is stuck in it, when he is back."""
+
+    def __init__(self, storage: BoundedStorage, path: str, sink: FileSink) -> None:
+        self._storage = storage
+        self._path = path
+        self._sink = sink
+        self._size = 0
+        self._is_busy = False
+        self._is_abandoned = False
+
+    @override
+    def write(self, data: Buffer) -> None:
+        size = memoryview(data).nbytes
+        self._size += size
+        self._call("write", size, self._sink.write, data)
+
+    @override
+    def finish(self) -> None:
+        self._call("finish", self._size, self._sink.finish)  # what is synced or sent may be all
+
+    @override
+    def abandon(self) -> None:
+        self._is_abandoned = True
+        if not self._is_busy:
+            self._sink.abandon()
+
+    def _call(
+        self, operation: str, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        def guarded() -> T:
+            self._is_busy = True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._is_busy = False
+                if self._is_abandoned:
+                    self._sink.abandon()
+
+        return self._storage.call(operation, self._path, size, guarded)
