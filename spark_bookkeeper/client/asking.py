@@ -266,6 +266,8 @@ class Call(Generic[T]):
             _current.reset(token)
             self._in = None
             self._door._left(self, is_employed=False)  # noqa: SLF001  (the same module)
+            self.is_trial = self.is_forgiven = False
+            self.hangs_since = None
 
     def step(
         self,
@@ -321,12 +323,16 @@ class Call(Generic[T]):
         When the whole process stood still meanwhile, the bookie's silence begins anew.
         """
         limit = self._door.patience.give_up
-        seconds = min(seconds, limit / 4)
+        seconds = min(max(seconds, 0.001), limit / 4)
         before = self._runtime.now()
         self.changed.wait(seconds)
         now = self._runtime.now()
         if now - before > seconds + limit / 2:
-            self._stood_still_at = now
+            self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """No silence up to now counts."""
+        self._stood_still_at = self._runtime.now()
 
     def hangs(self, now: float) -> bool:
         """Whether it was given up, or ought to be.
@@ -350,13 +356,22 @@ class Call(Generic[T]):
             BookieUnavailableError: it is not over: it is given up, and its outcome unknown.
         """
         if not self.is_over:
-            now = self._runtime.now()
-            self._is_given_up = True
-            self.hangs_since = now
-            raise self._door._hangs(self, self.silence(now))  # noqa: SLF001  (the same module)
+            raise self._give_up()
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]  # it ended without an error
+
+    def give_up_if_silent(self) -> BookieUnavailableError | None:
+        """Whoever watches a task that asks in person looks: has it been silent for too long?"""
+        if self.left(self._door.patience.give_up) > 0:
+            return None
+        return self._give_up()
+
+    def _give_up(self) -> BookieUnavailableError:
+        now = self._runtime.now()
+        self._is_given_up = True
+        self.hangs_since = now
+        return self._door._hangs(self, self.silence(now))  # noqa: SLF001  (the same module)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ position whatever came before it, and the ids can be given afterwards, in task o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -20,13 +20,14 @@ from spark_bookkeeper.bookie.entry import PartRef, PlacedPart
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.part import PartEncoder
 from spark_bookkeeper.bookie.schema import LedgerKey, part_name
-from spark_bookkeeper.bookie.storage import FileSink, Storage
+from spark_bookkeeper.bookie.storage import FileSink
 from spark_bookkeeper.client import rows
+from spark_bookkeeper.client.asking import Call
+from spark_bookkeeper.client.bell import Bell
 from spark_bookkeeper.client.channel import Channel
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.pending import BulkBlock
-from spark_bookkeeper.client.runtime import Runtime
 from spark_bookkeeper.errors import BookieUnavailableError, BookKeeperError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -109,36 +110,22 @@ class Frames(Protocol):
 
 def write_local(plan: BulkPlan, table: pa.Table, context: ClientContext) -> Sequence[TaskResult]:
     """The same as a job of one task, in this process: for large Arrow and pandas data."""
-    batches = iter(table.to_batches())
-    open_log = opener(plan, context.bookies.storage)
-    return [write_task(plan, batches, 0, context.runtime, open_log)]
-
-
-def opener(plan: BulkPlan, storage: Callable[[BookieId], Storage]) -> Callable[[Target], LedgerLog]:
-    """How ``write_task`` gets to its targets, given how to get to a bookie's storage."""
-    return lambda target: LedgerLog(
-        storage(target[1]), target[1], target[2], plan.key, plan.encoding
-    )
+    return [write_task(plan, iter(table.to_batches()), 0, context)]
 
 
 def write_task(
-    plan: BulkPlan,
-    batches: Iterable[pa.RecordBatch],
-    task: int,
-    runtime: Runtime,
-    open_log: Callable[[Target], LedgerLog],
+    plan: BulkPlan, batches: Iterable[pa.RecordBatch], task: int, context: ClientContext
 ) -> TaskResult:
     """Write a task's rows to part files, one for each stripe class, on each bookie of it.
 
-    Every entry is encoded once; each bookie has a thread of its own. A bookie that fails is
-    left out and reported; the task goes on while every part is stored somewhere.
+    Every entry is encoded once; each bookie has a thread of its own. A bookie that fails or hangs
+    is left out and reported; the task goes on while every part is stored somewhere.
 
     Raises:
         BookieUnavailableError: some part is stored nowhere. Nothing was listed, so nothing of
             this attempt is in the ledger.
     """
-    attempt = runtime.token()
-    fan_out = FanOut(plan, task, attempt, runtime, open_log)
+    fan_out = FanOut(plan, task, context)
     row_count = 0
     try:
         for ordinal, entry in enumerate(_entries(plan, batches)):
@@ -188,28 +175,25 @@ def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 class FanOut:
     """The parts of one task attempt, on their way to every bookie at once."""
 
-    def __init__(
-        self,
-        plan: BulkPlan,
-        task: int,
-        attempt: str,
-        runtime: Runtime,
-        open_log: Callable[[Target], LedgerLog],
-    ) -> None:
+    def __init__(self, plan: BulkPlan, task: int, context: ClientContext) -> None:
         self.failures: dict[tuple[int, BookieId], str] = {}
         self._finished: set[int] = set()
         """Positions whose bookie stores everything; who is not here holds nothing that counts."""
         self._plan = plan
         self._task = task
-        self._attempt = attempt
-        self._runtime = runtime
-        self._open_log = open_log
+        self._attempt = context.runtime.token()
+        self._bookies = context.bookies
+        self._runtime = runtime = context.runtime
+        self._limit = context.config.bookie_timeout_ms / 1000
+        self._changed = runtime.condition()
+        self._calls: dict[Target, Call[None] | None] = dict.fromkeys(plan.targets)
+        """The bookies that are still written to; each is over once, and stays so."""
+        self._over = Bell(runtime)
         self._encoders: dict[int, PartEncoder] = {}
         self._channels = {t[0]: Channel[_Chunk](runtime, CHANNEL_BYTES) for t in plan.targets}
-        self._writers = [
+        for target in plan.targets:
             runtime.spawn(f"part-{task}-{target[0]}", partial(self._write, target))
-            for target in plan.targets
-        ]
+        runtime.spawn(f"part-{task}-watch", self._watch)
 
     def add(self, stripe_class: int, entry: pa.RecordBatch) -> None:
         """The next entry of a stripe class."""
@@ -242,8 +226,10 @@ class FanOut:
     def _end(self) -> None:
         for channel in self._channels.values():
             channel.close()
-        for writer in self._writers:
-            writer.join()
+        with self._changed:
+            while self._calls:
+                self._changed.wait()
+        self._over.ring()
 
     def _name(self, stripe_class: int) -> str:
         return part_name(self._attempt, self._task, stripe_class)
@@ -273,12 +259,28 @@ class FanOut:
 
     def _write(self, target: Target) -> None:
         """One bookie's thread: its parts, from what the encoders send."""
-        position, bookie = target[0], target[1]
+        failure: str | None = "given up"
+        try:
+            call = self._bookies.door(target[1]).attend(f"writing parts of {self._plan.key}")
+            with self._changed:
+                self._calls[target] = call
+            with call.in_person():
+                self._write_parts(target)
+            failure = None
+        except BookKeeperError as error:
+            failure = error.message
+        except Exception as error:  # noqa: BLE001  (whatever it was, this bookie stores nothing)
+            failure = f"{type(error).__name__}: {error}"
+        finally:
+            self._end_of(target, failure)
+
+    def _write_parts(self, target: Target) -> None:
+        position, bookie, incarnation, _ = target
+        key, encoding = self._plan.key, self._plan.encoding
         channel = self._channels[position]
         sinks: dict[int, FileSink] = {}
-        is_stored = False
         try:
-            log = self._open_log(target)
+            log = LedgerLog(self._bookies.storage(bookie), bookie, incarnation, key, encoding)
             log.prepare()
             for chunk in channel:
                 sink = sinks.get(chunk.stripe_class)
@@ -289,18 +291,47 @@ class FanOut:
             if not channel.is_abandoned:
                 for sink in sinks.values():
                     sink.finish()
-                is_stored = True
-        except BookKeeperError as error:
-            self.failures[position, bookie] = error.message
-        except Exception as error:  # noqa: BLE001  (whatever it was, this bookie stores nothing)
-            self.failures[position, bookie] = f"{type(error).__name__}: {error}"
         finally:
-            if is_stored:
+            for sink in sinks.values():
+                sink.abandon()
+
+    def _end_of(self, target: Target, failure: str | None) -> None:
+        """A bookie is written to no more. What happens there after it was given up is nothing."""
+        position, bookie = target[0], target[1]
+        channel = self._channels[position]
+        with self._changed:
+            if target not in self._calls:
+                return
+            del self._calls[target]
+            if failure is not None:
+                self.failures[position, bookie] = failure
+            elif not channel.is_abandoned:
                 self._finished.add(position)
-            else:
-                channel.abandon()
-                for sink in sinks.values():
-                    sink.abandon()
+            self._changed.notify_all()
+        if failure is not None:
+            channel.abandon()
+
+    def _watch(self) -> None:
+        """Give up bookies that hang; they keep neither the others nor the task waiting.
+
+        After this process stood still, each gets its time again.
+        """
+        looked_at = self._runtime.now()
+        while True:
+            self._over.wait(self._limit / 4)
+            with self._changed:
+                calls = dict(self._calls)
+            if not calls:
+                return
+            stood_still = self._runtime.now() - looked_at > self._limit / 2
+            looked_at = self._runtime.now()
+            for target, call in calls.items():
+                if call is None:
+                    continue
+                if stood_still:
+                    call.begin_anew()
+                elif (error := call.give_up_if_silent()) is not None:
+                    self._end_of(target, error.message)
 
 
 @dataclass(frozen=True, slots=True)

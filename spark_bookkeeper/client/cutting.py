@@ -7,6 +7,7 @@ back. Where that is not known (copies, many small slots, no bookie answers) the 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from spark_bookkeeper.bookie.log import LedgerLog
@@ -104,7 +105,9 @@ def _spans_of_fragment(
 ) -> list[Span]:
     for bookie in ensemble:
         try:
-            found = _spans_on(context.bookies.log(bookie, ledger), first, last)
+            log = context.bookies.log(bookie, ledger)
+            look = partial(_spans_on, log, first, last)
+            found = context.bookies.ask(log, f"looking for parts of {ledger.ledger_id}", look)
         except BookieError:
             continue
         if found:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +14,7 @@ from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.reading import ScannedRows
+from spark_bookkeeper.client.asking import Answers, Late
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.holdings import crosswise, locate, read_verified, scan_verified
 from spark_bookkeeper.client.ledger import Ledger
@@ -54,7 +55,7 @@ class Fetcher:
         for entries, answers in self._windows(first, last, _read_entries):
             found: dict[EntryId, StoredEntry] = {}
             for answer in answers:
-                found.update(answer.content)
+                found.update((EntryId(entry.entry_id), entry) for entry in answer.content)
             for entry_id in entries:
                 yield found.pop(EntryId(entry_id))
 
@@ -104,51 +105,87 @@ class Fetcher:
         quorum = self._ledger.metadata.quorum
         ids = [EntryId(e) for e in entries]
         reader = Reader(quorum, ensemble, ids, self._preference(ensemble))
+        answers = Answers[Ask, _Delivery[T]](self._context.runtime)
+        asked: set[Ask] = set()
+        late: set[Ask] = set()
         found: list[_Answer[T]] = []
+        is_twofold = False
         while True:
-            asks = reader.next()
+            asks = reader.next(asked, late)
             if isinstance(asks, Unreadable):
-                rescued = self._crosswise(ensemble, reader.waiting, read)
-                if not any(asks.entry_id in answer.entry_ids for answer in rescued):
-                    return asks
-                for rescue in rescued:
-                    found.append(rescue)
-                    reader.delivered(rescue.entry_ids)
+                if not asked:
+                    rescued = self._crosswise(ensemble, reader.waiting, read)
+                    if not any(asks.entry_id in answer.entry_ids for answer in rescued):
+                        return asks
+                    for rescue in rescued:
+                        found.append(rescue)
+                        reader.delivered(rescue.entry_ids)
+                    is_twofold = True
+                    continue
+                asks = []
+            for ask in asks[: max(0, self._context.config.read_threads - len(asked))]:
+                try:
+                    self._ask(answers, ensemble[ask.position], ask, read)
+                except BookKeeperError as error:
+                    self._refuse(reader, ask, error)
+                else:
+                    asked.add(ask)
+            if not reader.waiting:
+                return found  # whoever is late may be
+            came = answers.next(self._context.config.read_hedge_ms / 1000)
+            if came is None:
                 continue
-            if not asks:
-                return found
-            answers = self._context.runtime.map(
-                lambda ask: self._ask(ensemble[ask.position], ask, read),
-                list(asks),
-                self._context.config.read_threads,
-            )
-            for ask, (answer, refused) in zip(asks, answers, strict=True):
-                if answer is not None:
-                    found.append(answer)
-                    reader.delivered(answer.entry_ids)
-                for entry_id, cause in refused.items():
-                    reader.refused(ask.position, [entry_id], cause)
+            if isinstance(came, Late):
+                is_twofold = True
+                asked.difference_update(came.keys)
+                late.update(came.keys)
+                for ask in came.keys:  # what it uses is its own from now on
+                    self._logs.pop(ensemble[ask.position], None)
+                continue
+            ask, result = came
+            asked.discard(ask)
+            late.discard(ask)
+            try:
+                answer, refused = result()
+            except BookKeeperError as error:
+                self._refuse(reader, ask, error)
+                continue
+            if is_twofold:
+                answer = answer.of(set(reader.waiting))
+            found.append(answer)
+            reader.delivered(answer.entry_ids)
+            for entry_id, cause in refused.items():
+                reader.refused(ask.position, [entry_id], cause)
+
+    def _refuse(self, reader: Reader, ask: Ask, error: BookKeeperError) -> None:
+        """A bookie cannot be asked at all."""
+        self._down[reader.ensemble[ask.position]] = error.message
+        reader.refused(ask.position, ask.entries, error.message)
 
     def _preference(self, ensemble: tuple[BookieId, ...]) -> list[int]:
-        """Positions, those of bookies that failed before last."""
+        """Positions, those of bookies that failed before, or are silent now, last."""
         size = len(ensemble)
         turned = [(p + self._spread) % size for p in range(size)]
-        return sorted(turned, key=lambda p: ensemble[p] in self._down)
+        return sorted(turned, key=lambda p: self._is_poor(ensemble[p]))
+
+    def _is_poor(self, bookie: BookieId) -> bool:
+        return bookie in self._down or self._context.bookies.is_silent(bookie)
 
     def _ask(
-        self, bookie: BookieId, ask: Ask, read: _Read[T]
-    ) -> tuple[_Answer[T] | None, Mapping[EntryId, str]]:
-        """What a bookie delivers of what it is asked, and why it does not deliver the rest."""
-        try:
-            log = self._logs.get(bookie)
-            if log is None:
-                log = self._context.bookies.log(bookie, self._ledger)
-                self._logs[bookie] = log
-            index = locate(log, ask.entries)
-        except BookKeeperError as error:
-            self._down[bookie] = error.message
-            return None, dict.fromkeys(ask.entries, error.message)
-        return read(log, ask.entries, index)
+        self, answers: Answers[Ask, _Delivery[T]], bookie: BookieId, ask: Ask, read: _Read[T]
+    ) -> None:
+        """Ask a bookie for entries: what it delivers of them, and why not the rest."""
+        log = self._logs.get(bookie)
+        if log is None:
+            log = self._context.bookies.log(bookie, self._ledger)
+            self._logs[bookie] = log
+        asked = log  # for ever the same, also where the read comes late
+
+        def deliver() -> _Delivery[T]:
+            return read(asked, ask.entries, locate(asked, ask.entries))
+
+        purpose = f"reading ledger {self._ledger.ledger_id}"
+        answers.ask(ask, self._context.bookies.door(bookie), purpose, deliver)
 
     def _crosswise(
         self, ensemble: tuple[BookieId, ...], entries: Sequence[EntryId], read: _Read[T]
@@ -194,25 +231,46 @@ class _Answer(Generic[T]):
 
     entry_ids: list[EntryId]
     size_bytes: int
-    content: T
+    content: list[T]
+
+    def of(self, wanted: Set[EntryId]) -> _Answer[T]:
+        """The same without entries that another bookie delivered before."""
+        if all(entry_id in wanted for entry_id in self.entry_ids):
+            return self
+        kept = [piece for piece in (_of(piece, wanted) for piece in self.content) if piece]
+        return _Answer([e for e in self.entry_ids if e in wanted], self.size_bytes, kept)
 
 
-_Read = Callable[
-    [LedgerLog, Sequence[EntryId], EntryIndex], tuple[_Answer[T], Mapping[EntryId, str]]
-]
+def _of(piece: T, wanted: Set[EntryId]) -> T | None:
+    if isinstance(piece, StoredEntry):
+        return piece if EntryId(piece.entry_id) in wanted else None
+    assert isinstance(piece, ScannedRows)
+    places = tuple(place for place in piece.locations if EntryId(place.entry_id) in wanted)
+    if len(places) == len(piece.locations):
+        return piece
+    keep = np.isin(piece.entry_ids, np.array([place.entry_id for place in places], dtype=np.int64))
+    rows = ScannedRows(
+        piece.batch.filter(pa.array(keep)), piece.entry_ids[keep], piece.positions[keep], places
+    )
+    return cast(T, rows) if places else None
+
+
+_Delivery = tuple[_Answer[T], Mapping[EntryId, str]]
+
+_Read = Callable[[LedgerLog, Sequence[EntryId], EntryIndex], _Delivery[T]]
 
 
 def _read_entries(
     log: LedgerLog, entries: Sequence[EntryId], index: EntryIndex
-) -> tuple[_Answer[dict[EntryId, StoredEntry]], Mapping[EntryId, str]]:
+) -> _Delivery[StoredEntry]:
     found, refused = read_verified(log, entries, index)
     size = sum(entry.size_bytes for entry in found.values())
-    return _Answer(list(found), size, found), refused
+    return _Answer(list(found), size, list(found.values())), refused
 
 
 def _scan_entries(
     log: LedgerLog, entries: Sequence[EntryId], index: EntryIndex
-) -> tuple[_Answer[list[ScannedRows]], Mapping[EntryId, str]]:
+) -> _Delivery[ScannedRows]:
     found, refused = scan_verified(log, entries, index)
     places = [place for rows in found for place in rows.locations]
     size = sum(place.size for place in places)

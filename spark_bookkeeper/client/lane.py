@@ -34,6 +34,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 
 if TYPE_CHECKING:
+    from spark_bookkeeper.client.asking import Call, Door
     from spark_bookkeeper.client.ledger import Ledger
     from spark_bookkeeper.client.pending import BulkBlock, Run
     from spark_bookkeeper.client.runtime import Runtime
@@ -130,11 +131,13 @@ class Lane:
         ledger: Ledger,
         first: EntryId,
         open_log: Callable[[BookieId, str], LedgerLog],
+        find_door: Callable[[], Door],
         runtime: Runtime,
     ) -> None:
         self.position = position
         self.bookie = bookie
         self.incarnation = ledger.incarnations[bookie]
+        self._ledger_id = ledger.ledger_id
         self.next_entry = first
         """Everything below it that is striped here is stored here."""
         self.sending_since: float | None = None
@@ -142,6 +145,9 @@ class Lane:
         self.bell = Bell(runtime)
         """Rung when there is something to send, or the lane is retired."""
         self._open_log = open_log
+        self._find_door = find_door
+        self._call: Call[None] | None = None
+        """Through which its bookie's storage is asked: whoever watches lanes looks for how long."""
         self._log: LedgerLog | None = None
         self._runtime = runtime
         self._is_retired = False
@@ -165,6 +171,12 @@ class Lane:
         """
         if not group.is_striped_to(self.position):
             return
+        if self._call is None:
+            self._call = self._find_door().attend(f"storing entries of {self._ledger_id}")
+        with self._call.in_person():
+            self._store(group)
+
+    def _store(self, group: Group) -> None:
         log = self._prepared_log()
         if group.bulk is not None:
             for part in group.parts(self.position):
@@ -194,6 +206,7 @@ class Lane:
                 )
             except BookieError as error:
                 causes.append(f"{bookie}: {error.message}")
+                self._note_progress(0)  # the wait may have been for the other one
                 continue
             if copied.name != part.ref.name:  # the slot, the same everywhere, lists the name
                 raise SlotTakenError(

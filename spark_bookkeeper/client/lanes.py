@@ -88,6 +88,7 @@ class Lanes:
             ledger,
             first,
             lambda bookie, incarnation: self._context.bookies.log(bookie, ledger, incarnation),
+            lambda: self._context.bookies.door(bookie),
             self._runtime,
         )
         self.by_position[position] = lane

@@ -11,6 +11,8 @@ import pyarrow as pa
 from typing_extensions import Self
 
 from spark_bookkeeper.bookie.entry import StoredEntry
+from spark_bookkeeper.bookie.index import Tail
+from spark_bookkeeper.client.asking import Answers, Late
 from spark_bookkeeper.client.bulk import Frames
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.fetch import Fetcher, checked_range
@@ -18,7 +20,7 @@ from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import BookieError, EntryUnreadableError, InvalidArgumentError
 from spark_bookkeeper.protocol.arguments import whole_number
-from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
 TAIL_POLL_SECONDS = 0.1
@@ -56,6 +58,8 @@ class Entry:
 def read_last_add_confirmed(context: ClientContext, ledger: Ledger) -> EntryId:
     """The highest entry of an open ledger that is known to be acknowledged; fences nothing.
 
+    All are asked at once. One that is silent is not waited for when another has answered.
+
     Source: BookKeeper ``client/TryReadLastConfirmedOp``: any answer helps, the highest counts.
 
     Raises:
@@ -64,14 +68,28 @@ def read_last_add_confirmed(context: ClientContext, ledger: Ledger) -> EntryId:
     fragment = ledger.metadata.last_fragment
     confirmed = EntryId(fragment.first_entry_id - 1)
     causes: dict[str, str] = {}
+    answers = Answers[BookieId, Tail](context.runtime)
     for bookie in fragment.ensemble:
         try:
-            tail = context.bookies.log(bookie, ledger).tail()
+            log = context.bookies.log(bookie, ledger)
+            door = context.bookies.door(bookie)
+            answers.ask(bookie, door, f"reading the end of ledger {ledger.ledger_id}", log.tail)
         except BookieError as error:
             causes[bookie] = error.message
-        else:
-            confirmed = EntryId(max(confirmed, tail.last_add_confirmed))
-    if len(causes) == len(fragment.ensemble):
+    count = 0
+    while count == 0 or answers.is_waited_for():
+        came = answers.next(context.config.read_hedge_ms / 1000)
+        if came is None:
+            break
+        if isinstance(came, Late):
+            continue
+        bookie, tail = came
+        try:
+            confirmed = EntryId(max(confirmed, tail().last_add_confirmed))
+            count += 1
+        except BookieError as error:
+            causes[bookie] = error.message
+    if count == 0:
         said = "\n".join(f"  {bookie}: {why}" for bookie, why in causes.items())
         raise EntryUnreadableError(
             f"the last add confirmed of ledger {ledger.ledger_id} cannot be read: no bookie of its "

@@ -3,14 +3,21 @@
 Flag the ledger IN_RECOVERY, fence its bookies, find its last entry, copy what lacks copies,
 close it; two compare-and-swaps and one fence for each bookie of the last ensemble. It may be
 repeated, and run by many at once: the first to close decides, the others adopt that.
+
+A bookie that is silent is waited for only while the others do not suffice. Then it is as one that
+did not answer: it says nothing (SLOT-LOG rule R5), and its fence may
+land later, which harms nobody.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Final
 
 from spark_bookkeeper.bookie.index import Tail
 from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.client.asking import Answers, Late
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.copying import TargetError, copy_entries
 from spark_bookkeeper.client.fetch import Fetcher
@@ -37,6 +44,10 @@ from spark_bookkeeper.protocol.recovery import (
     Undecided,
     UnknownAnswer,
 )
+
+FENCE_GRACE_SECONDS: Final = 2.0
+"""A bookie that is silent for so long after enough others are fenced is not waited for. One that is
+merely a little slower stays in the ensemble."""
 
 
 def recover_ledger(
@@ -84,6 +95,7 @@ class _LedgerRecovery:
         self._found = found
         self._machine = Recovery(found.value)
         self._ensemble = found.value.last_fragment.ensemble
+        self._fences = Answers[int, tuple[LedgerLog, Tail]](context.runtime)
         self._logs: dict[int, LedgerLog] = {}
         self._tails: dict[int, Tail] = {}
         self._joined: dict[BookieId, str] = {}
@@ -98,19 +110,53 @@ class _LedgerRecovery:
     # Step 2: fence
 
     def _fence(self) -> None:
-        positions = list(range(len(self._ensemble)))
-        answers = self._context.runtime.map(self._fence_one, positions)
-        for position, answer in zip(positions, answers, strict=True):
-            self._machine.answered(position, answer)
+        """Fence all bookies at once; wait for who answers, or at least for as many as it takes."""
+        for position, bookie in enumerate(self._ensemble):
+            try:
+                log = self._context.bookies.log(bookie, self._ledger)
+                door = self._context.bookies.door(bookie)
+            except BookieError as error:
+                self._machine.answered(position, UnknownAnswer(error.message))
+                continue
+            purpose = f"fencing ledger {self._ledger.ledger_id}"
+            self._fences.ask(position, door, purpose, partial(_fenced, log))
+        covered_at: float | None = None
+        while covered_at is None or self._fences.is_waited_for():
+            if covered_at is None and self._machine.is_fenced:
+                covered_at = self._context.runtime.now()
+            if not self._take_fence(covered_at):
+                break
+        for position in self._fences.waiting:
+            silence = self._fences.silence_of(position)
+            said = f"{silence}. It was not waited for: the others suffice"
+            self._machine.answered(position, UnknownAnswer(said))
 
-    def _fence_one(self, position: int) -> Answer:
+    def _take_fence(self, late_since: float | None = None) -> bool:
+        """Take in the next answer to a fence; whether there was any, or somebody is late.
+
+        Args:
+            late_since: from then on a silence of ``FENCE_GRACE_SECONDS`` is late; else never.
+        """
+        if late_since is None:
+            came = self._fences.next()
+        else:
+            came = self._fences.next(FENCE_GRACE_SECONDS, late_since)
+        if came is None or isinstance(came, Late):
+            return came is not None
+        position, result = came
+        answer: Answer
         try:
-            log = self._context.bookies.log(self._ensemble[position], self._ledger)
-            tail = log.fence()
+            self._logs[position], tail = result()
         except (BookieError, NoSuchLedgerError) as error:
-            return UnknownAnswer(error.message)
-        self._logs[position] = log
-        self._tails[position] = tail
+            answer = UnknownAnswer(error.message)
+        else:
+            self._tails[position] = tail
+            answer = self._fenced_answer(position)
+        self._machine.answered(position, answer)
+        return True
+
+    def _fenced_answer(self, position: int) -> FencedAnswer:
+        tail = self._tails[position]
         return FencedAnswer(
             EntryId(tail.last_add_confirmed),
             frozenset(map(EntryId, tail.entries)),
@@ -141,14 +187,21 @@ class _LedgerRecovery:
             decision = self._machine.decide()
             if isinstance(decision, Decision):
                 return decision
-            if not self._rescue(decision):
+            if not self._rescue(decision) and not self._take_fence():
                 raise self._undecided(decision)
 
     def _verify_one(
         self, todo: tuple[int, tuple[EntryId, ...]]
     ) -> tuple[int, Mapping[EntryId, str]]:
         position, entries = todo
-        _, refused = verify(self._logs[position], entries, self._tails[position].entries)
+        log, index = self._logs[position], self._tails[position].entries
+        purpose = f"verifying entries of ledger {self._ledger.ledger_id}"
+        try:
+            _, refused = self._context.bookies.ask(
+                log, purpose, lambda: verify(log, entries, index)
+            )
+        except BookieError as error:
+            refused = dict.fromkeys(entries, error.message)
         return position, refused
 
     def _rescue(self, found: Undecided) -> bool:
@@ -326,6 +379,10 @@ class _LedgerRecovery:
             count = quorum.misses_needed - fenced
             return why, (f"{count} of " if count > 1 else "") + " or ".join(found.blockers)
         return why, f"enough of {', '.join(found.blockers)}"
+
+
+def _fenced(log: LedgerLog) -> tuple[LedgerLog, Tail]:
+    return log, log.fence()
 
 
 def _hold(holders: Mapping[EntryId, set[int]], entries: tuple[EntryId, ...], position: int) -> None:

@@ -316,7 +316,9 @@ def _replica_rows(
     found: Mapping[EntryId, Any] = {}
     refused: Mapping[EntryId, str] = {}
     try:
-        found, refused = verify(context.bookies.log(bookie, ledger), entries)
+        log = context.bookies.log(bookie, ledger)
+        purpose = f"verifying entries of ledger {ledger.ledger_id}"
+        found, refused = context.bookies.ask(log, purpose, lambda: verify(log, entries))
     except BookieError as error:
         refused = dict.fromkeys(entries, error.message)
     for entry_id in entries:

@@ -5,12 +5,13 @@ of one bookie at a time, because files hold runs; what a bookie cannot deliver g
 next bookie of its write set, and when none is left the read fails for that entry.
 
 Source: The BookKeeper protocol, "Reading entries"; BookKeeper ``client/PendingReadOp``
-(sequential reads: an error at one replica leads to the next, whatever the error is).
+(sequential reads: an error at one replica leads to the next, whatever the error is; a replica
+that is slow is joined by the next one, its "speculative read").
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
@@ -54,21 +55,41 @@ class Reader:
         self._waiting = list(entries)
         self._causes: dict[EntryId, dict[int, str]] = {}
 
-    def next(self) -> list[Ask] | Unreadable:
-        """What to ask now; an empty list when everything was delivered.
+    def next(
+        self, under_way: Iterable[Ask] = (), late: Iterable[Ask] = ()
+    ) -> list[Ask] | Unreadable:
+        """What to ask now; an empty list when everything was delivered or is under way.
 
         Each position is asked for all it can deliver of what is still missing, in one go, and
         once: an entry that was asked for and not delivered counts as refused, whether the answer
         said so or not. So a read ends, whatever bookies answer.
+
+        Args:
+            under_way: asked, and the answer is waited for.
+            late: asked, and without an answer for so long that another bookie is asked as well.
         """
+        awaited = {entry_id for ask in under_way for entry_id in ask.entries}
+        tried: dict[EntryId, set[int]] = {}
+        for ask in late:
+            for entry_id in ask.entries:
+                tried.setdefault(entry_id, set()).add(ask.position)
         asks: dict[int, list[EntryId]] = {}
         for entry_id in self._waiting:
+            if entry_id in awaited:
+                continue
             refused = self._causes.get(entry_id, {})
+            hedged = tried.get(entry_id, ())
             position = next(
-                (p for p in self._order if p not in refused and self.quorum.holds(p, entry_id)),
+                (
+                    p
+                    for p in self._order
+                    if p not in refused and p not in hedged and self.quorum.holds(p, entry_id)
+                ),
                 None,
             )
             if position is None:
+                if hedged:
+                    continue  # late is not never
                 return Unreadable(
                     entry_id, {self.ensemble[p]: cause for p, cause in refused.items()}
                 )

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Final
 
 from spark_bookkeeper.bookie.entry import Location
@@ -172,9 +173,14 @@ def _check_share(
 ) -> Finding:
     first = fragment.first_entry_id
     entries = _sample(share_of(ledger, position, first, last), work.percentage)
-    status, reason, size, refused = _look(
-        context, ledger, bookie, entries, first, with_files=work.percentage >= 100
-    )
+    try:
+        log = context.bookies.log(bookie, ledger)
+        look = partial(_look, log, ledger, entries, first, with_files=work.percentage >= 100)
+        status, reason, size, refused = context.bookies.ask(
+            log, f"checking ledger {ledger.ledger_id}", look
+        )
+    except BookieError as error:
+        status, reason, size, refused = "unavailable", error.message, 0, ()
     if reason is not None:
         is_open = fragment.last_entry_id is None
         reason = f"{reason}. {_advice(status, bookie, work.ledger_id, is_open)}"
@@ -185,9 +191,8 @@ def _check_share(
 
 
 def _look(
-    context: ClientContext,
+    log: LedgerLog,
     ledger: Ledger,
-    bookie: BookieId,
     entries: Sequence[EntryId],
     first: EntryId,
     *,
@@ -203,7 +208,6 @@ def _look(
     refused: Refusals = {}
     spoilt: Refusals = {}
     try:
-        log = context.bookies.log(bookie, ledger)
         index = locate(log, entries or [first])
         if entries:
             good, refused = verify(log, entries, index)
@@ -232,7 +236,7 @@ def _look(
         reason = f"{len(bad)} of {len(entries)} entries {how}: {shown}"
         reason = f"{reason}. It lacks {lacks}" if lacking else reason
         return "damaged" if is_damaged else "unreadable", reason, _bytes(good), left
-    if _may_be_on_its_way(ledger, bookie, lacking[0], later):
+    if _may_be_on_its_way(ledger, BookieId(log.bookie_id), lacking[0], later):
         return "pending", f"lacks {lacks}: they may still be on their way", _bytes(good), left
     return "missing", f"lacks {lacks}", _bytes(good), left
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from typing_extensions import override
 
 from spark_bookkeeper.client import rows
-from spark_bookkeeper.client.bulk import BulkPlan, TaskResult, opener, write_task
+from spark_bookkeeper.client.bulk import BulkPlan, TaskResult, write_task
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.cutting import cut
 from spark_bookkeeper.client.fetch import Fetcher
@@ -166,8 +166,7 @@ def _write_task(connection: Connection, plan: BulkPlan) -> Task:
             if first is None:
                 result = TaskResult(number, 0, ())
             else:
-                open_log = opener(plan, context.bookies.storage)
-                result = write_task(plan, _with(first, filled), number, context.runtime, open_log)
+                result = write_task(plan, _with(first, filled), number, context)
         except BookKeeperError as error:
             result = error
         yield pa.RecordBatch.from_arrays(

@@ -500,7 +500,7 @@ def test_a_frozen_writer_that_continues_after_recovery_acknowledged_nothing_beyo
         frozen = ground.client(ground.runtime, gate)
         writer._adds._context.bookies._storages.clear()
         writer._adds._context.bookies._storages.update(
-            {ground._uri(b): frozen.bookies.storage(b) for b in ground.bookie_ids}
+            {ground._uri(b): frozen.bookies._bounded(b) for b in ground.bookie_ids}
         )
         for lane in writer._adds._lanes.by_position.values():
             lane._log = frozen.bookies.log(lane.bookie, writer._adds.ledger)

@@ -41,7 +41,7 @@ from spark_bookkeeper.metadata.update import Transform, update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.protocol.recovery import Answer, Decision, FencedAnswer
+from spark_bookkeeper.protocol.recovery import Decision, FencedAnswer
 from spark_bookkeeper.protocol.writer import (
     Acknowledge,
     AddRequested,
@@ -184,17 +184,16 @@ def an_entry_behind_a_fence_is_kept(directory: Path) -> None:
 
 @rule("wb_sealed", an_entry_behind_a_fence_is_kept)
 def _(patch: pytest.MonkeyPatch) -> None:
-    fence_one = _LedgerRecovery._fence_one
+    fenced_answer = _LedgerRecovery._fenced_answer
 
-    def below_the_fence(self: _LedgerRecovery, position: int) -> Answer:
-        answer = fence_one(self, position)
-        assert isinstance(answer, FencedAnswer)
+    def below_the_fence(self: _LedgerRecovery, position: int) -> FencedAnswer:
+        answer = fenced_answer(self, position)
         records = list(self._logs[position].records())
         fence = min(r.slot for r in records if r.kind is RecordKind.FENCE)
         behind = {EntryId(int(e)) for r in records if r.slot > fence for e in r.ids}
         return replace(answer, held=frozenset(answer.held - behind))
 
-    patch.setattr(_LedgerRecovery, "_fence_one", below_the_fence)
+    patch.setattr(_LedgerRecovery, "_fenced_answer", below_the_fence)
 
 
 # R8

@@ -16,7 +16,7 @@ import pytest
 
 import spark_bookkeeper as sbk
 from spark_bookkeeper.bookie.record import RecordKind
-from spark_bookkeeper.client.bulk import BulkPlan, opener, write_task
+from spark_bookkeeper.client.bulk import BulkPlan, write_task
 from spark_bookkeeper.client.cutting import cut
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.protocol.ids import EntryId
@@ -481,11 +481,10 @@ def test_a_loser_of_a_speculation_that_writes_on_changes_nothing(
         # The same partition once more, by an attempt that nobody waits for: before and after
         # the next append.
         batch = pa.record_batch({"id": pa.array(range(500), pa.int64())}, schema=writer.schema)
-        open_log = opener(seen[0], bk.context.bookies.storage)
-        write_task(seen[0], [batch], 0, bk.context.runtime, open_log)
+        write_task(seen[0], [batch], 0, bk.context)
         writer.append(frame)
-        write_task(seen[0], [batch], 0, bk.context.runtime, open_log)
-    write_task(seen[0], [batch], 0, bk.context.runtime, open_log)
+        write_task(seen[0], [batch], 0, bk.context)
+    write_task(seen[0], [batch], 0, bk.context)
     reader = bk.open_ledger(writer.ledger_id)
 
     assert reader.read().toArrow().column("id").to_pylist() == [*range(1_000)] * 2
