@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from spark_bookkeeper.bookie.marker import Marker, check_marker, read_marker
-from spark_bookkeeper.bookie.schema import MARKER_PATH
+from spark_bookkeeper.bookie.schema import LEDGERS, MARKER_PATH, WITNESS_PATH
 from spark_bookkeeper.bookie.storage import Storage
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
@@ -80,6 +80,7 @@ def probe(
     Source: SLOT-LOG rule R18.
     """
     directory = f"{PROBE_DIRECTORY}/{token()}"
+    storage.make_directory(PROBE_DIRECTORY)
     storage.make_directory(directory)
     try:
         _check_race(storage, f"{directory}/race", race, on_check)
@@ -213,22 +214,44 @@ def format_partition(
         probe(storage, token, race=race, on_check=on_check)
     if found:
         wipe_partition(storage)
-    storage.make_directory("ledgers")
-    storage.make_directory("retired")
-    marker = Marker(bookie_id=bookie_id, incarnation=token(), instance_id=instance_id)
-    if not storage.put_if_absent(MARKER_PATH, marker.encode()):
+    marker = Marker(
+        bookie_id=bookie_id,
+        incarnation=token(),
+        instance_id=instance_id,
+        has_witness=not storage.has_directories,
+    )
+    if not furnish(storage, marker):
         return check_marker(storage, marker.incarnation, bookie_id)  # a lost answer, or a race
     return marker
+
+
+def furnish(storage: Storage, marker: Marker) -> bool:
+    """What an empty partition needs, the marker last (rule R11); False if there was one already."""
+    storage.make_directory(LEDGERS)
+    storage.make_directory("retired")
+    if marker.has_witness:
+        storage.put_if_absent(WITNESS_PATH, marker.encode())
+    return storage.put_if_absent(MARKER_PATH, marker.encode())
 
 
 def wipe_partition(storage: Storage) -> None:
     """Delete everything, the marker first: from then on no add counts (SLOT-LOG rule R11)."""
     storage.delete(MARKER_PATH)
-    for name in ("ledgers", "retired", PROBE_DIRECTORY):
+    for name in (LEDGERS, "retired", PROBE_DIRECTORY):
         storage.delete_directory(name)
     for name in storage.list(""):
         if name.startswith(AGENT_PROBE_PREFIX):
             storage.delete(name)
+
+
+def ledger_directories(storage: Storage) -> list[str]:
+    """What a partition has of ledgers: ``<ledger id>-<nonce>`` of each."""
+    return [name for name in storage.list(LEDGERS) if f"{LEDGERS}/{name}" != WITNESS_PATH]
+
+
+def holds_anything(storage: Storage) -> bool:
+    """Whether there is anything in the partition beside what formatting put there."""
+    return bool(ledger_directories(storage)) or bool(storage.list("retired"))
 
 
 def _is_ignored(name: str) -> bool:

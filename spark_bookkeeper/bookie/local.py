@@ -21,7 +21,7 @@ from pathlib import Path
 import pyarrow as pa
 from typing_extensions import Buffer, override
 
-from spark_bookkeeper.bookie.storage import FileSink, Storage
+from spark_bookkeeper.bookie.storage import FileSink, Storage, top_is_gone
 from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError
 
 _TEMPORARY_SUFFIX = ".tmp"
@@ -151,7 +151,16 @@ class LocalStorage(Storage):
         doubtful: dict[str, int] = {}
         directory = self._root
         with self._translated(f"{self._root}/{path}"):
-            for name in path.split("/"):
+            top, *below = path.split("/")
+            if below:
+                directory = f"{directory}/{top}"
+                try:
+                    inode = os.stat(directory).st_ino
+                except FileNotFoundError:
+                    raise top_is_gone(self.uri, path) from None
+                if self._durable.get(directory) != inode:
+                    doubtful[directory] = inode
+            for name in below or [top]:
                 directory = f"{directory}/{name}"
                 with suppress(FileExistsError):
                     os.mkdir(directory)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import Location, PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.index import UNBOUNDED, EntryIndex, Tail
-from spark_bookkeeper.bookie.marker import check_marker_data
+from spark_bookkeeper.bookie.marker import check_marker_data, decode_marker, lost_directory
 from spark_bookkeeper.bookie.named import NamedStorage
 from spark_bookkeeper.bookie.part_files import MOST_NAMES, PartFiles, names_are_taken
 from spark_bookkeeper.bookie.reading import EntryReader, ScannedRows
@@ -37,7 +37,6 @@ from spark_bookkeeper.errors import (
     SlotTakenError,
 )
 from spark_bookkeeper.protocol.ids import NO_ENTRY
-
 
 _MOST_HOLES: Final = 1000
 """Slots lost below others that a fence still fills."""
@@ -193,16 +192,20 @@ class LedgerLog:
         Raises:
             CookieMismatchError: another incarnation; it says nothing about the ledger.
             NoSuchLedgerError: the ledger was deleted here.
-            BookieUnavailableError: no answer.
+            CorruptEntryError: a stray slot, or nearly all below it was lost.
+            BookieUnavailableError: no answer, or the ledgers of this bookie are gone.
         """
         self._slots.forget()
         occupied = self._slots.numbers()
-        if not occupied:
+        is_unknown_here = not occupied
+        if is_unknown_here:
             self._check_tombstone()
             self.storage.make_directory(self.key.slots)
         fence_at = self._put_fence(occupied)
         tail = self._slots.tail(max(occupied, default=-1), after, has_copies=len(occupied) > 0)
         self._check_life()
+        if is_unknown_here:
+            self._check_witness()
         return replace(tail, slots=fence_at, is_fenced=True)
 
     def tail(self, after: int | None = None) -> Tail:
@@ -384,6 +387,19 @@ class LedgerLog:
         if data is None or data != self._good_marker:
             check_marker_data(data, self.storage, self.incarnation, self.bookie_id)
             self._good_marker = data
+
+    def _check_witness(self) -> None:
+        """A ledger never seen is not one of a bookie that lost all of them (R5).
+
+        Where there are directories, making this one's has shown it already.
+        """
+        assert self._good_marker is not None, "cookie_neg"
+        if not self.storage.has_directories:
+            lost = lost_directory(self.storage, decode_marker(self._good_marker, self.storage))
+            if lost is not None:
+                raise BookieUnavailableError(
+                    f"bookie {self.bookie_id}: {lost}", bookie_id=self.bookie_id
+                )
 
     def _check_tombstone(self) -> None:
         if self.storage.size(self.key.tombstone) is not None:

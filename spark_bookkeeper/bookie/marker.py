@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 
 from spark_bookkeeper.bookie.framing import UNDECODABLE
-from spark_bookkeeper.bookie.schema import FORMAT_VERSION, MARKER_PATH
+from spark_bookkeeper.bookie.schema import FORMAT_VERSION, LEDGERS, MARKER_PATH, WITNESS_PATH
 from spark_bookkeeper.bookie.storage import Storage
 from spark_bookkeeper.errors import CookieMismatchError
 
@@ -29,10 +29,16 @@ class Marker:
     """The cluster's INSTANCEID."""
 
     format_version: int = FORMAT_VERSION
+    has_witness: bool = False
+    """Whether a file stands for the directory of the ledgers, as in a bucket. Absent in older ones
+    and where there are directories."""
 
     def encode(self) -> bytes:
         """One JSON object, for people too."""
-        return (json.dumps(asdict(self), indent=2, sort_keys=True) + "\n").encode()
+        fields = asdict(self)
+        if not self.has_witness:
+            del fields["has_witness"]
+        return (json.dumps(fields, indent=2, sort_keys=True) + "\n").encode()
 
 
 def decode_marker(data: bytes, storage: Storage) -> Marker:
@@ -65,6 +71,7 @@ def _parsed(data: bytes) -> Marker:
         incarnation=str(fields["incarnation"]),
         instance_id=str(fields["instance_id"]),
         format_version=int(fields["format_version"]),
+        has_witness=fields.get("has_witness", False) is True,
     )
 
 
@@ -90,6 +97,26 @@ def check_marker(storage: Storage, incarnation: str, bookie_id: str = "") -> Mar
     """
     data = storage.read(MARKER_PATH)
     return check_marker_data(data, storage, incarnation, bookie_id)
+
+
+def lost_directory(storage: Storage, marker: Marker) -> str | None:
+    """Why a partition with that marker holds nothing any more; ``None`` if all is well.
+
+    Raises:
+        BookieUnavailableError: no answer.
+    """
+    if storage.has_directories:
+        if LEDGERS in storage.list(""):
+            return None
+        lost = f"its directory {LEDGERS!r}"
+    elif marker.has_witness and storage.size(WITNESS_PATH) is None:
+        lost = f"{WITNESS_PATH!r}"
+    else:
+        return None
+    return (
+        f"the storage has its {MARKER_PATH} marker and not {lost}: what it held was removed. "
+        "Put it back as it was; if it is lost, recover the bookie and format it anew"
+    )
 
 
 def check_marker_data(

@@ -14,7 +14,7 @@ from typing import Literal
 
 from typing_extensions import Buffer, override
 
-from spark_bookkeeper.bookie.storage import FileSink, Storage
+from spark_bookkeeper.bookie.storage import FileSink, Storage, top_is_gone
 from spark_bookkeeper.errors import BookieUnavailableError
 
 Moment = Literal["before", "visible", "after"]
@@ -173,6 +173,8 @@ class MemoryStorage(Storage):
     def make_directory(self, path: str) -> None:
         self.faults("make_directory", path, "before")
         pieces = path.split("/") if self.disk.has_directories else []
+        if len(pieces) > 1 and pieces[0] not in self.disk.directories:
+            raise top_is_gone(self.uri, path)
         for count in range(1, len(pieces) + 1):
             self.disk.directories.add("/".join(pieces[:count]))
         self.faults("make_directory", path, "after")

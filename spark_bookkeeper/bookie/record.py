@@ -56,7 +56,6 @@ from spark_bookkeeper.errors import CorruptEntryError
 from spark_bookkeeper.protocol.ids import NO_ENTRY
 from spark_bookkeeper.protocol.metadata import DigestType
 
-
 _HEADER_KEYS: Final = (RECORD_KEY, ENTRIES_KEY, DIGESTS_KEY, DIGEST_KEY)
 
 _FENCE_ENCODING: Final = LedgerEncoding(pa.schema([]))

@@ -15,7 +15,7 @@ from typing import Any, Final
 import fsspec
 from typing_extensions import Buffer, override
 
-from spark_bookkeeper.bookie.storage import FileSink, Storage
+from spark_bookkeeper.bookie.storage import FileSink, Storage, top_is_gone
 from spark_bookkeeper.errors import (
     BookieError,
     BookieFullError,
@@ -183,6 +183,9 @@ class RemoteStorage(Storage):
         # Buckets have none; file systems behind fsspec that do may need it.
         with self._translated(path), suppress(FileExistsError, NotImplementedError):
             if not _is_object_store(self._fs):
+                top, _, below = path.partition("/")
+                if below and not self._fs.isdir(self._full(top)):
+                    raise top_is_gone(self._uri, path)
                 self._fs.makedirs(self._full(path), exist_ok=True)
 
     @override

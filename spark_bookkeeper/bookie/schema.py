@@ -14,6 +14,13 @@ import pyarrow as pa
 MARKER_PATH: Final = "BOOKIE"
 """Proof of which bookie, and which incarnation of it, this partition is."""
 
+LEDGERS: Final = "ledgers"
+"""Directory of the ledgers. Made when the partition is formatted and never again: a partition with
+a marker and without it lost everything, and is not taken for one that never held anything."""
+
+WITNESS_PATH: Final = f"{LEDGERS}/BOOKIE"
+"""Stands for that directory in buckets, which have none; written when they are formatted."""
+
 FORMAT_VERSION: Final = 1
 """Of the files on a bookie. A reader refuses a higher one."""
 
@@ -50,7 +57,7 @@ class LedgerKey:
     @property
     def directory(self) -> str:
         """``ledgers/<ledger id>-<nonce>``."""
-        return f"ledgers/{self.ledger_id}-{self.nonce}"
+        return f"{LEDGERS}/{self.ledger_id}-{self.nonce}"
 
     @property
     def slots(self) -> str:

@@ -19,6 +19,8 @@ from typing import Protocol
 import pyarrow as pa
 from typing_extensions import Buffer
 
+from spark_bookkeeper.errors import BookieUnavailableError
+
 
 class FileSink(Protocol):
     """A new file being written piece by piece. Nothing is visible as final until ``finish``."""
@@ -84,7 +86,12 @@ class Storage(Protocol):
         """
 
     def make_directory(self, path: str) -> None:
-        """Create a directory durably, with its parents up to the root; no-op in buckets."""
+        """Create a directory durably, with its parents; no-op in buckets.
+
+        What lies directly below the root is created only when it is named by itself, as when a
+        partition is formatted: where it is gone, so is what it held, and the call raises
+        ``BookieUnavailableError`` (SLOT-LOG rule R5).
+        """
 
     def sync(self, *paths: str) -> None:
         """Make files that were merely found, and their names, durable (SLOT-LOG rule R9b)."""
@@ -100,3 +107,14 @@ class Storage(Protocol):
 
     def close(self) -> None:
         """Release handles; idempotent."""
+
+
+def top_is_gone(uri: str, path: str) -> BookieUnavailableError:
+    """The error of ``make_directory`` where the directory below the root is not there."""
+    top = path.partition("/")[0]
+    return BookieUnavailableError(
+        f"{uri}/{top} is gone, and what it held with it; nothing was created. Put the storage "
+        "back as it was; if that is lost, recover the bookie and format it anew. Do not make the "
+        "directory by hand",
+        path=f"{uri}/{top}",
+    )

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from spark_bookkeeper.bookie.format import probe
+from spark_bookkeeper.bookie.format import ledger_directories, probe
 from spark_bookkeeper.bookie.marker import Marker, read_marker
 from spark_bookkeeper.bookie.roots import open_storage
 from spark_bookkeeper.bookie.storage import Storage
@@ -175,7 +175,7 @@ def _show_what_goes(
     settings: Settings, store: ZooKeeperStore, storage: Storage, name: BookieId
 ) -> None:
     found = _marker(storage)
-    directories = len(storage.list("ledgers"))
+    directories = len(ledger_directories(storage))
     settings.output.note(
         f"{storage.uri} holds "
         + (f"bookie {found.bookie_id}, incarnation {found.incarnation}" if found else "no bookie")

@@ -5,7 +5,8 @@ seen                                                    registration
 ======================================================  ==================
 the right incarnation, writing and reading work         writable
 the same, but space is short or the disk is full        read-only
-no answer, a failed write, another marker, no marker    none
+no answer, a failed write, another marker, no marker,   none
+the marker and no directory of ledgers
 ======================================================  ==================
 
 ``observe`` looks, and ``decide`` is that table.
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from spark_bookkeeper.bookie.format import AGENT_PROBE_PREFIX
-from spark_bookkeeper.bookie.marker import Marker, read_marker
+from spark_bookkeeper.bookie.marker import Marker, lost_directory, read_marker
 from spark_bookkeeper.bookie.storage import Storage
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError, BookKeeperError
@@ -101,7 +102,8 @@ def _is_news(published: Published, seen: Observation) -> bool:
 
 
 def observe(storage: Storage, expected: Marker, token: Callable[[], str]) -> Observation:
-    """Look at a partition: its marker, its space, and a small file written, synced and read.
+    """Look at a partition: its marker, whether there is anything that holds its ledgers, its space,
+    and a small file written, synced and read.
 
     Nothing is written to storage that does not show the expected marker.
     """
@@ -109,11 +111,15 @@ def observe(storage: Storage, expected: Marker, token: Callable[[], str]) -> Obs
         found = read_marker(storage)
         if found is None:
             return Observation("the storage holds no BOOKIE marker: not mounted, or wiped")
-        if found.incarnation != expected.incarnation:
+        if found != expected:
             return Observation(
-                f"the storage is incarnation {found.incarnation} of bookie {found.bookie_id}, "
-                f"not {expected.incarnation} of {expected.bookie_id}"
+                f"the storage is incarnation {found.incarnation} of bookie {found.bookie_id} in "
+                f"cluster {found.instance_id}, not {expected.incarnation} of {expected.bookie_id} "
+                f"in {expected.instance_id}"
             )
+        lost = lost_directory(storage, found)
+        if lost is not None:
+            return Observation(lost)
         is_full = not _write_and_read(storage, f"{AGENT_PROBE_PREFIX}{token()}")
         free_bytes, total_bytes = storage.space() or (None, None)
     except BookKeeperError as error:

@@ -23,6 +23,7 @@ from spark_bookkeeper.bookie.format import (
     PROBE_DIRECTORY,
     OnCheck,
     format_partition,
+    holds_anything,
     tell_nobody,
     wipe_partition,
 )
@@ -324,7 +325,7 @@ def _claims(
         instance_id=store.instance_id(),
         cookie=known.value if known else None,
         marker=read_marker(storage),
-        has_content=bool(storage.list("ledgers")) or bool(storage.list("retired")),
+        has_content=holds_anything(storage),
     )
 
 

@@ -15,9 +15,9 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from typing_extensions import Buffer, override
 
+from spark_bookkeeper.bookie.format import furnish
 from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.bookie.storage import FileSink, Storage
 from spark_bookkeeper.client.bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
@@ -141,7 +141,7 @@ class Ground:
         self.root(bookie).mkdir(parents=True)
         incarnation = self.runtime.token()
         marker = Marker(bookie, incarnation, self._agent.instance_id())
-        LocalStorage(str(self.root(bookie))).put_if_absent(MARKER_PATH, marker.encode())
+        furnish(LocalStorage(str(self.root(bookie))), marker)
         known = self._agent.read_cookie(bookie)
         cookie = Cookie(bookie, self._uri(bookie), incarnation, self._agent.instance_id())
         self._agent.write_cookie(cookie, known.version if known else None)

@@ -158,6 +158,7 @@ def test_r9b_names_that_were_found_are_synced_once_for_each_directory(
 def test_r9_a_directory_is_durable_with_all_its_parents(
     storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "a").mkdir()
     synced = _synced(monkeypatch)
 
     storage.make_directory("a/b")

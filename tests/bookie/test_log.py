@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import struct
 from collections.abc import Callable
 
 import pytest
 
 from spark_bookkeeper.bookie.format import format_partition, wipe_partition
-from spark_bookkeeper.bookie.memory import LateEffect, MemoryStorage, Moment
+from spark_bookkeeper.bookie.framing import header_end
+from spark_bookkeeper.bookie.index import Tail
+from spark_bookkeeper.bookie.memory import LateEffect, MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.bookie.record import RecordKind, encode_fence
 from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.errors import (
+    BookieError,
     BookieUnavailableError,
     CookieMismatchError,
     CorruptEntryError,
@@ -549,3 +554,181 @@ def test_what_goes_wrong_names_the_bookie(bookie: Bookie) -> None:
         log.add(0, bookie.record(0, 0))
 
     assert caught.value.bookie_id == BOOKIE_ID
+
+
+def test_r5_a_slot_lost_below_others_is_unknown_and_the_fence_goes_to_the_top(
+    bookie: Bookie,
+) -> None:
+    writer = bookie.writer()
+    for slot in range(4):
+        writer.add(slot, bookie.record(slot, slot * 10, slot * 10 + 4))
+    del bookie.disk.files[bookie.slot_path(1)]
+
+    first = bookie.log().fence()
+    second = bookie.log().fence()  # now there is a fence in its place
+
+    assert (first.slots, second.slots) == (1, 4)
+    for entries in (first.entries, second.entries, bookie.log().locate(0)):
+        for entry_id in (5, 10, 19):
+            with pytest.raises(CorruptEntryError, match="the add in it was lost"):
+                entries.check_absent(entry_id)
+        for entry_id in (40, 35):
+            entries.check_absent(entry_id)
+        assert {20, 34} <= set(entries)
+    with pytest.raises(LedgerFencedError):  # it had won what was lost, and would go on
+        writer.add(4, bookie.record(4, 40))
+
+
+def test_r5_all_of_several_slots_that_were_lost_are_unknown(bookie: Bookie) -> None:
+    writer = bookie.writer()
+    for slot in range(9):
+        writer.add(slot, bookie.record(slot, slot))
+    for slot in (0, 1, 4, 6, 7):
+        del bookie.disk.files[bookie.slot_path(slot)]
+
+    entries = bookie.log().fence().entries
+
+    assert list(entries) == [2, 3, 5, 8]
+    for entry_id in (0, 1, 4, 6, 7):
+        with pytest.raises(BookieError):
+            entries.check_absent(entry_id)
+    entries.check_absent(9)
+
+
+def test_r4b_a_hole_below_nothing_but_a_fence_is_a_put_that_was_never_durable(
+    bookie: Bookie,
+) -> None:
+    writer = bookie.writer()
+    writer.add(0, bookie.record(0, 0))
+    bookie.disk.files[bookie.slot_path(2)] = encode_fence(bookie.key)  # above what a cut took
+
+    entries = bookie.log().fence().entries
+
+    entries.check_absent(1)
+    assert [r.kind for r in bookie.log().records()] == [
+        RecordKind.ADD,
+        RecordKind.FENCE,
+        RecordKind.FENCE,
+    ]
+
+
+def test_r5_a_slot_with_its_neighbours_bytes_is_unknown(bookie: Bookie) -> None:
+    writer = bookie.writer()
+    for slot in range(3):
+        writer.add(slot, bookie.record(slot, slot))
+    bookie.disk.corrupt(bookie.slot_path(2), lambda _: bookie.record(1, 1))
+
+    for entries in (bookie.log().fence().entries, bookie.log().locate(0), bookie.log().tail()):
+        entries = entries.entries if isinstance(entries, Tail) else entries
+        assert list(entries) == [0, 1]
+        with pytest.raises(CorruptEntryError, match="holds the record of slot 1"):
+            entries.check_absent(2)
+
+
+def test_r5_a_slot_with_the_bytes_of_a_copy_and_a_copy_with_others_bytes_are_unknown(
+    bookie: Bookie,
+) -> None:
+    log = bookie.writer()
+    log.add(0, bookie.record(0, 0, 5))
+    stored = list(log.read_many(log.locate(0).locations()))
+    copies = [log.write_copy(stored[:2]), log.write_copy(stored[2:4]), log.write_copy(stored[4:])]
+    files = bookie.disk.files
+    bookie.disk.corrupt(copies[0], lambda _: files[bookie.slot_path(0)])
+    bookie.disk.corrupt(copies[1], lambda _: files[copies[2]])
+    bookie.disk.corrupt(bookie.slot_path(0), lambda _: files[copies[2]])
+
+    entries = bookie.log().locate(0)
+
+    assert list(entries) == [4, 5]
+    assert {doubt.path for doubt in entries.doubts} == {bookie.slot_path(0), *copies[:2]}
+    for entry_id in range(4):
+        with pytest.raises(CorruptEntryError, match="it holds"):
+            entries.check_absent(entry_id)
+
+
+@pytest.mark.parametrize("number", [5_000_000, 10**19])
+@pytest.mark.parametrize("has_bytes_of_another", [False, True])
+def test_a_stray_file_with_the_name_of_a_slot_keeps_nobody_for_long(
+    bookie: Bookie, number: int, has_bytes_of_another: bool
+) -> None:
+    writer = bookie.writer()
+    for slot in range(3):
+        writer.add(slot, bookie.record(slot, slot, lac=slot - 1))
+    bookie.disk.files[bookie.slot_path(number)] = (
+        bookie.record(1, 1) if has_bytes_of_another else b"stray"
+    )
+
+    with pytest.raises(CorruptEntryError, match=f"{number}.arrow are missing"):
+        bookie.log().fence()
+    assert bookie.log().tail().last_add_confirmed == 1
+    entries = bookie.log().locate(0)
+    assert list(entries) == [0, 1, 2]
+    with pytest.raises(BookieError):
+        entries.check_absent(3)
+
+
+def test_a_header_that_claims_to_be_huge_is_not_read(bookie: Bookie) -> None:
+    bookie.writer()
+    data = bookie.record(0, 0, 5000)
+    assert header_end(data) > 1 << 16
+    claim = struct.pack("<i", 0x7FFFFFF8)
+    bookie.disk.files[bookie.slot_path(0)] = data[:12] + claim + data[16:]
+    asked: list[int] = []
+
+    class Watched(MemoryStorage):
+        def read_range(self, path: str, offset: int, length: int) -> bytes | None:
+            asked.append(length)
+            return super().read_range(path, offset, length)
+
+    entries = bookie.log_on(Watched(bookie.disk)).locate(0)
+
+    assert max(asked) < 1 << 20
+    with pytest.raises(CorruptEntryError, match="ends within its header"):
+        entries.check_absent(0)
+
+
+def lose_the_ledgers(bookie: Bookie) -> None:
+    MemoryStorage(bookie.disk).delete_directory("ledgers")
+
+
+@pytest.mark.parametrize("has_directories", [True, False])
+def test_r5_a_bookie_whose_ledgers_were_removed_is_fenced_by_nobody(
+    token: Callable[[], str], has_directories: bool
+) -> None:
+    disk = MemoryDisk("b1")
+    disk.has_directories = has_directories
+    marker = format_partition(
+        MemoryStorage(disk), BOOKIE_ID, "cluster", token=token, is_probe_required=False
+    )
+    bookie = Bookie(disk, marker)
+    log = bookie.writer()
+    log.add(0, bookie.record(0, 0))
+    entries = list(log.read_many(log.locate(0).locations()))
+    lose_the_ledgers(bookie)
+
+    with pytest.raises(BookieUnavailableError, match="recover the bookie and format it anew"):
+        bookie.log().fence()
+    if has_directories:
+        for use in (
+            bookie.log().prepare,
+            lambda: bookie.log().write_copy(entries),
+            lambda: bookie.log().parts.create("a-0-0.arrow"),
+        ):
+            with pytest.raises(BookieUnavailableError, match="ledgers is gone"):
+                use()
+        assert not any(path.startswith("ledgers") for path in (*disk.files, *disk.directories))
+
+
+def test_a_partition_that_an_older_version_formatted_is_fenced_in_a_bucket_too(
+    token: Callable[[], str],
+) -> None:
+    disk = MemoryDisk("b1")
+    disk.has_directories = False
+    marker = format_partition(
+        MemoryStorage(disk), BOOKIE_ID, "cluster", token=token, is_probe_required=False
+    )
+    old = dataclasses.replace(marker, has_witness=False)
+    disk.files = {MARKER_PATH: old.encode()}
+    assert b"has_witness" not in disk.files[MARKER_PATH]
+
+    assert Bookie(disk, old).log().fence().is_fenced

@@ -8,6 +8,8 @@ import pytest
 from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart
+from spark_bookkeeper.bookie.format import furnish
+from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.bookie.part import PartEncoder
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.schema import LedgerKey, part_name
@@ -39,6 +41,13 @@ def write_part(bookie: Bookie, name: str, batches: list[pa.RecordBatch]) -> Part
     ref = encoder.finish(name)
     sink.finish()
     return ref
+
+
+def another(bookie: Bookie) -> Bookie:
+    """A second bookie with the same ledger, and nothing of it yet."""
+    disk = MemoryDisk("b2")
+    furnish(MemoryStorage(disk), bookie.marker)
+    return Bookie(disk, bookie.marker, bookie.key, bookie.encoding)
 
 
 def place(ref: PartRef, first: int, step: int = 1) -> PlacedPart:
@@ -111,8 +120,7 @@ def test_a_part_is_copied_as_a_file_and_its_entries_are_found_through_a_copy(
 ) -> None:
     writer = typed.writer()
     ref = write_part(typed, "a-0-0.arrow", [rows(0, 50), rows(1, 50)])
-    target = Bookie(type(typed.disk)("b2"), typed.marker, typed.key, typed.encoding)
-    target.disk.files["BOOKIE"] = typed.marker.encode()
+    target = another(typed)
 
     copied = target.log().parts.copy_from(writer.parts, ref)
     target.log().write_copy(parts=[place(copied, 0)])
@@ -131,7 +139,7 @@ def test_a_part_is_copied_as_a_file_and_its_entries_are_found_through_a_copy(
 def test_r9b_a_part_that_was_merely_found_is_synced_before_it_counts(typed: Bookie) -> None:
     writer = typed.writer()
     ref = write_part(typed, "a-0-0.arrow", [rows(0, 50)])
-    target = Bookie(type(typed.disk)("b2"), typed.marker, typed.key, typed.encoding)
+    target = another(typed)
     target.log().parts.copy_from(writer.parts, ref)
     target.disk.durable.discard(typed.key.part(ref.name))  # another's, whose answer is due
 
@@ -145,7 +153,7 @@ def test_a_damaged_part_is_not_copied(typed: Bookie) -> None:
     writer = typed.writer()
     ref = write_part(typed, "a-0-0.arrow", [rows(0, 50)])
     typed.disk.corrupt(typed.key.part(ref.name), lambda d: d[:-1])
-    target = Bookie(type(typed.disk)("b2"), typed.marker, typed.key, typed.encoding)
+    target = another(typed)
 
     with pytest.raises(CorruptEntryError, match="checksum"):
         target.log().parts.copy_from(writer.parts, ref)
@@ -156,7 +164,7 @@ def test_a_damaged_part_is_not_copied(typed: Bookie) -> None:
 def test_a_part_takes_another_name_where_its_own_is_taken_by_damage(typed: Bookie) -> None:
     writer = typed.writer()
     ref = write_part(typed, "a-0-0.arrow", [rows(0, 50)])
-    target = Bookie(type(typed.disk)("b2"), typed.marker, typed.key, typed.encoding)
+    target = another(typed)
     target.log().parts.create(ref.name).finish()
 
     assert target.log().parts.copy_from(writer.parts, ref).name == "a-0-0-1.arrow"

@@ -12,12 +12,12 @@ from spark_bookkeeper.bookie import record
 from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry, PlacedPart
+from spark_bookkeeper.bookie.format import furnish
 from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.memory import Faults, MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.bookie.part import PartEncoder
 from spark_bookkeeper.bookie.record import encode_add
-from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.client import copying
 from spark_bookkeeper.client.copying import TargetError, copy_entries
 from spark_bookkeeper.client.holdings import read_verified
@@ -34,7 +34,7 @@ FROM, OTHER, TO = (BookieId(f"10.0.0.{n}:3181") for n in (1, 2, 3))
 def formatted(name: str, encoding: LedgerEncoding | None = None) -> Bookie:
     disk = MemoryDisk(name)
     marker = Marker(name, f"incarnation of {name}", "instance")
-    MemoryStorage(disk).put_if_absent(MARKER_PATH, marker.encode())
+    furnish(MemoryStorage(disk), marker)
     return Bookie(disk, marker, encoding=encoding or LedgerEncoding())
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry
+from spark_bookkeeper.bookie.format import furnish
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.bookie.record import encode_add
-from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.client.holdings import locate, read_verified, scan_verified, verify
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.metadata import DigestType
@@ -26,7 +26,7 @@ MAC = LedgerEncoding(digest_type=DigestType.MAC, password=b"secret")
 def formatted(encoding: LedgerEncoding | None = None) -> Bookie:
     disk = MemoryDisk("10.0.0.1:3181")
     marker = Marker(disk.name, "incarnation", "instance")
-    MemoryStorage(disk).put_if_absent(MARKER_PATH, marker.encode())
+    furnish(MemoryStorage(disk), marker)
     return Bookie(disk, marker, encoding=encoding or LedgerEncoding())
 
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from spark_bookkeeper.bookie.format import format_partition
+from spark_bookkeeper.bookie.marker import Marker
+from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.cluster.health import (
     Observation,
     Published,
@@ -11,6 +17,7 @@ from spark_bookkeeper.cluster.health import (
     Stay,
     Unregister,
     decide,
+    observe,
 )
 from spark_bookkeeper.config import BookieConfig
 
@@ -60,3 +67,49 @@ def test_the_decision_follows_from_what_is_seen_now(
     published: Published | None, observation: Observation, action: Stay | Register | Unregister
 ) -> None:
     assert decide(published, observation, CONFIG) == action
+
+
+def formatted(*, has_directories: bool) -> tuple[MemoryDisk, Marker]:
+    disk = MemoryDisk()
+    disk.has_directories = has_directories
+    marker = format_partition(
+        MemoryStorage(disk), "b:1", "cluster", token=lambda: "t", is_probe_required=False
+    )
+    return disk, marker
+
+
+@pytest.mark.parametrize("has_directories", [True, False])
+def test_a_partition_that_lost_its_ledgers_and_not_its_marker_is_not_well(
+    has_directories: bool,
+) -> None:
+    disk, marker = formatted(has_directories=has_directories)
+    storage = MemoryStorage(disk)
+    assert observe(storage, marker, lambda: "x").problem is None
+    storage.delete_directory("ledgers")
+
+    problem = observe(storage, marker, lambda: "x").problem
+
+    assert problem is not None
+    assert "what it held was removed" in problem
+    assert decide(WRITABLE, Observation(problem), CONFIG) == Unregister(problem)
+
+
+def test_a_bucket_that_an_older_version_formatted_is_well() -> None:
+    disk, marker = formatted(has_directories=False)
+    old = replace(marker, has_witness=False)
+    disk.files = {MARKER_PATH: old.encode()}
+
+    assert observe(MemoryStorage(disk), old, lambda: "x").problem is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"bookie_id": "c:1"}, {"incarnation": "other"}, {"instance_id": "elsewhere"}]
+)
+def test_a_marker_that_says_anything_else_than_before_is_noticed(change: dict[str, str]) -> None:
+    disk, marker = formatted(has_directories=True)
+    disk.files[MARKER_PATH] = replace(marker, **change).encode()  # type: ignore[arg-type]
+
+    problem = observe(MemoryStorage(disk), marker, lambda: "x").problem
+
+    assert problem is not None
+    assert next(iter(change.values())) in problem

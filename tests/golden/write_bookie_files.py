@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry, PlacedPart
+from spark_bookkeeper.bookie.format import furnish
 from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.marker import Marker
@@ -52,7 +53,7 @@ def rows(first: int, count: int) -> pa.RecordBatch:
 def write(root: Path) -> None:
     """Two ledgers: payloads with a copy and a fence; rows in a record, and in a part."""
     storage = LocalStorage(root)
-    storage.put_if_absent("BOOKIE", MARKER.encode())
+    furnish(storage, MARKER)
 
     log = LedgerLog(storage, MARKER.bookie_id, MARKER.incarnation, PAYLOADS, PAYLOADS_ENCODING)
     log.prepare()

@@ -9,6 +9,7 @@ Source: SLOT-LOG, "Rules"; the names are those in brackets there, or the rule's 
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -18,10 +19,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.bookie import slots
 from spark_bookkeeper.bookie.entry import NewEntry
+from spark_bookkeeper.bookie.index import Doubt
 from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.bookie.log import LedgerLog
-from spark_bookkeeper.bookie.record import RecordKind, encode_add, encode_fence
+from spark_bookkeeper.bookie.record import Record, RecordKind, encode_add, encode_fence
 from spark_bookkeeper.client import ensemble, ledgers, recovery
 from spark_bookkeeper.client import reader as client_reader
 from spark_bookkeeper.client.bulk import FanOut, write_local
@@ -163,6 +166,113 @@ def wiped_bookies_say_nothing(directory: Path) -> None:
 @rule("cookie_neg", wiped_bookies_say_nothing)
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LedgerLog, "_check_life", lambda self: None)
+
+
+def closes_right_or_waits(ground: Ground, writer: LedgerWriter, last: int) -> None:
+    """Whoever recovers now finds that end, or says who is needed to know."""
+    try:
+        closed = recover_ledger(ground.client(), writer.ledger_id).value
+    except RecoveryUndecidedError:
+        return
+    assert closed.last_entry_id == last, "acked-entries-are-readable"
+
+
+def two_acknowledged(ground: Ground) -> tuple[LedgerWriter, BookieId, BookieId]:
+    """Entries 1 and 2 on two bookies, and so acknowledged; the third has only entry 0."""
+    writer = open_ledger_with(ground, 1)
+    a, b, _ = writer.metadata.last_fragment.ensemble
+    for entry_id in (1, 2):
+        put(ground, writer, 0, entry_id, entry_id)
+        put(ground, writer, 1, entry_id, entry_id)
+    return writer, a, b
+
+
+def a_slot_lost_below_others_is_no_miss(directory: Path) -> None:
+    ground = Ground(directory, bookies=3)
+    writer, a, b = two_acknowledged(ground)
+    ground.files(a, "slots")[1].unlink()
+    ground.stop(b)
+
+    closes_right_or_waits(ground, writer, 2)
+    closes_right_or_waits(ground, writer, 2)  # the lost slot's place was fenced meanwhile
+    ground.start(b)
+    assert recover_ledger(ground.client(), writer.ledger_id).value.last_entry_id == 2
+
+
+@rule("lost_slot", a_slot_lost_below_others_is_no_miss)
+def _(patch: pytest.MonkeyPatch) -> None:
+    doubts = slots._Found.doubts
+
+    def believing_fences(self: slots._Found) -> list[Doubt]:
+        self.fences.clear()
+        return doubts(self)
+
+    patch.setattr(slots._Found, "doubts", believing_fences)
+
+
+def a_slot_with_anothers_bytes_is_no_miss(directory: Path) -> None:
+    ground = Ground(directory, bookies=3)
+    writer, a, b = two_acknowledged(ground)
+    files = ground.files(a, "slots")
+    data = files[1].read_bytes()
+    files[2].unlink()
+    files[2].write_bytes(data)
+    ground.stop(b)
+
+    closes_right_or_waits(ground, writer, 2)
+
+
+@rule("slot_number", a_slot_with_anothers_bytes_is_no_miss)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def record(self: slots.SlotReader, number: int) -> Record | None:
+        return self._header(self._key.slot(number))
+
+    patch.setattr(slots.SlotReader, "record", record)
+
+
+def a_bookie_without_its_ledgers_says_nothing(directory: Path) -> None:
+    ground = Ground(directory, bookies=3)
+    writer, a, b = two_acknowledged(ground)
+    shutil.rmtree(ground.root(a) / "ledgers")
+    ground.stop(b)
+
+    closes_right_or_waits(ground, writer, 2)
+    assert not (ground.root(a) / "ledgers").exists(), "nobody makes it anew"
+
+
+@rule("lost_ledgers", a_bookie_without_its_ledgers_says_nothing)
+def _(patch: pytest.MonkeyPatch) -> None:
+    make = LocalStorage.make_directory
+
+    def with_all_parents(self: LocalStorage, path: str) -> None:
+        make(self, path.partition("/")[0])
+        make(self, path)
+
+    patch.setattr(LocalStorage, "make_directory", with_all_parents)
+
+
+def a_writer_that_won_what_was_lost_is_fenced_where_it_goes_on(directory: Path) -> None:
+    ground = Ground(directory, bookies=3)
+    writer, a, _ = two_acknowledged(ground)
+    ledger = writer._adds.ledger
+    ground.files(a, "slots")[1].unlink()
+    ground.context.bookies.log(a, ledger).fence()
+
+    try:
+        put(ground, writer, 0, 3, 3)
+    except LedgerFencedError:
+        return
+    raise AssertionError("no-count-behind-a-fence")
+
+
+@rule("fence_above_all", a_writer_that_won_what_was_lost_is_fenced_where_it_goes_on)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def put_fence(self: LedgerLog, occupied: set[int]) -> int:
+        number = next(n for n in range(len(occupied) + 1) if n not in occupied)
+        self.storage.put_if_absent(self.key.slot(number), encode_fence(self.key))
+        return number
+
+    patch.setattr(LedgerLog, "_put_fence", put_fence)
 
 
 # R6b

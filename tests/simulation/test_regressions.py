@@ -7,12 +7,13 @@ import pytest
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PlacedPart
+from spark_bookkeeper.bookie.format import furnish
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.bookie.part import PartEncoder
 from spark_bookkeeper.bookie.record import encode_add
-from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerKey
+from spark_bookkeeper.bookie.schema import LedgerKey
 from spark_bookkeeper.client.holdings import verify
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.testing.simulation.lifetime import run_lifetime
@@ -35,7 +36,7 @@ def test_a_seed_that_failed_once(seed: int) -> None:
 def test_a_record_found_not_durable_is_synced_with_the_part_that_it_lists() -> None:
     disk = MemoryDisk()
     storage = MemoryStorage(disk)
-    storage.put_if_absent(MARKER_PATH, Marker("b:1", "i", "cluster").encode())
+    furnish(storage, Marker("b:1", "i", "cluster"))
     log = LedgerLog(storage, "b:1", "i", KEY, ENCODING)
     log.prepare()
     sink = log.parts.create("t-0-0.arrow")

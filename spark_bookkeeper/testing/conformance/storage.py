@@ -249,12 +249,26 @@ class StorageConformance:
     def test_making_a_directory_makes_its_parents_and_can_be_repeated(
         self, storages: Storages
     ) -> None:
-        storage = storages.open()
+        storage = self.directory(storages, "a")
 
         for _ in range(2):
             storage.make_directory("a/b/c")
 
         assert storage.put_if_absent("a/b/c/d", b"x")
+
+    def test_what_lies_below_the_root_is_made_only_by_its_own_name(
+        self, storages: Storages
+    ) -> None:
+        storage = storages.open()
+
+        refusal = ""
+        try:
+            storage.make_directory("gone/b")
+        except BookieUnavailableError as error:
+            refusal = error.message
+
+        assert "gone is gone" in refusal or not storage.has_directories
+        assert list(storage.list("")) == []
 
     def test_space_is_two_numbers_or_nothing(self, storages: Storages) -> None:
         space = storages.open().space()

@@ -6,10 +6,9 @@ broken invariant is reported at the step that broke it.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
-from typing import Final
 
+from spark_bookkeeper.bookie.format import furnish
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.bookie.schema import MARKER_PATH
@@ -225,8 +224,8 @@ class SimCluster:
     def _format(self, bookie: BookieId) -> None:
         """Give a bookie a new incarnation: marker, cookie, registration."""
         incarnation = f"{self._world.dice.getrandbits(128):032x}"
-        marker = _marker(bookie, self._instance_id).replace(_NOBODY, incarnation.encode())
-        MemoryStorage(self.disks[bookie]).put_if_absent(MARKER_PATH, marker)
+        marker = Marker(bookie, incarnation, self._instance_id)
+        furnish(MemoryStorage(self.disks[bookie]), marker)
         self._incarnations[bookie] = incarnation
         # As it would be read: a session would send it through the text format of cookies.
         cookie = Cookie(bookie, self._uri(bookie), incarnation, self._instance_id)
@@ -247,11 +246,3 @@ class SimCluster:
     def _uri(bookie: BookieId) -> str:
         return f"memory://{bookie}"
 
-
-_NOBODY: Final = b"0" * 32
-"""Stands for an incarnation."""
-
-
-@functools.cache
-def _marker(bookie: BookieId, instance_id: str) -> bytes:
-    return Marker(bookie, _NOBODY.decode(), instance_id).encode()
