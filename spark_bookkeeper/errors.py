@@ -6,7 +6,7 @@
       InvalidArgumentError (ValueError)   the call was wrong; nothing was sent
       LedgerError
         NoSuchLedgerError                 metadata has no such ledger
-        LedgerExistsError                 the id is taken
+        LedgerExistsError                 the id is taken, or was used before
         LedgerClosedError                 the ledger ended at another entry, or takes no more
         LedgerFencedError                 another client recovers or closed the ledger
         NoSuchEntryError                  beyond the end, or beyond the last add confirmed
@@ -93,13 +93,16 @@ class LedgerError(BookKeeperError):
 
 
 class NoSuchLedgerError(LedgerError):
-    """Metadata holds no such ledger: it was deleted or never existed. Stop."""
+    """Metadata holds no such ledger: it was deleted or never existed. Stop.
+
+    Also when its id is that of another ledger by now, made by a tool that uses ids again.
+    """
 
     condition = "BOOKKEEPER_NO_SUCH_LEDGER"
 
 
 class LedgerExistsError(LedgerError):
-    """The ledger id is taken. Nothing was written. Choose another id."""
+    """The ledger id is taken, or was used before. Nothing was written. Choose another id."""
 
     condition = "BOOKKEEPER_LEDGER_EXISTS"
 

@@ -9,6 +9,7 @@ from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.runtime import Runtime
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.metadata.store import MetadataStore, Versioned
+from spark_bookkeeper.metadata.update import read_again
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
@@ -22,7 +23,20 @@ class ClientContext:
     runtime: Runtime
     config: ClientConfig
 
-    def ledger(self, ledger_id: LedgerId) -> tuple[Ledger, Versioned[LedgerMetadata]]:
-        """Read a ledger's metadata now. Raises ``NoSuchLedgerError``."""
-        found = self.store.read_ledger(ledger_id)
+    def ledger(
+        self, ledger_id: LedgerId, nonce: bytes | None = None
+    ) -> tuple[Ledger, Versioned[LedgerMetadata]]:
+        """Read a ledger's metadata now.
+
+        Args:
+            nonce: of the ledger that was read before; ``None`` takes the one that is there.
+
+        Raises:
+            NoSuchLedgerError: it was deleted, also when its id is another ledger's by now.
+            MetadataFormatError: it was not written by this library.
+        """
+        if nonce is None:
+            found = self.store.read_ledger(ledger_id)
+        else:
+            found = read_again(self.store, ledger_id, nonce)
         return Ledger.of(ledger_id, found.value), found

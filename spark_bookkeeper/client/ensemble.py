@@ -12,7 +12,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
 from spark_bookkeeper.errors import LedgerClosedError, LedgerFencedError, NotEnoughBookiesError
 from spark_bookkeeper.metadata.store import Versioned
-from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.metadata.update import read_again, update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.placement import members, replace_bookies
@@ -57,7 +57,8 @@ def change_ensemble(
         return update_ledger(context.store, ledger.ledger_id, without, known=known)
     except NotEnoughBookiesError:
         # The ledger may be another client's by now, which explains more than the bookies do.
-        check_open(ledger, context.store.read_ledger(ledger.ledger_id).value, EntryId(first - 1))
+        now = read_again(context.store, ledger.ledger_id, ledger.metadata.nonce)
+        check_open(ledger, now.value, EntryId(first - 1))
         raise
 
 

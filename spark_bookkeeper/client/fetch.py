@@ -204,7 +204,7 @@ class Fetcher:
 
     def _refresh(self, found: Unreadable) -> bool:
         """Has the fragment changed under us, or a bookie moved? Then it is worth another try."""
-        ledger, _ = self._context.ledger(self._ledger.ledger_id)
+        ledger, _ = self._context.ledger(self._ledger.ledger_id, self._ledger.metadata.nonce)
         before = self._ledger.metadata.fragment_of(found.entry_id).ensemble
         is_same = ledger.metadata.fragment_of(found.entry_id).ensemble == before
         if is_same and not self._context.bookies.have_moved():

@@ -23,9 +23,8 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.protocol.arguments import check_password
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
-from spark_bookkeeper.protocol.metadata import DigestType, LedgerMetadata
+from spark_bookkeeper.protocol.metadata import NONCE, DigestType, LedgerMetadata
 
-NONCE: Final = "spark-bookkeeper.nonce"
 SCHEMA: Final = "spark-bookkeeper.schema"
 INCARNATIONS: Final = "spark-bookkeeper.incarnations"
 ENCODING: Final = "spark-bookkeeper.encoding"
@@ -87,6 +86,7 @@ class Ledger:
 
     def with_metadata(self, metadata: LedgerMetadata) -> Ledger:
         """The same ledger as a newer metadata value tells it."""
+        assert metadata.nonce == self.metadata.nonce, "ids-are-not-reused"
         stored = metadata.custom_metadata[INCARNATIONS]
         if stored == self.metadata.custom_metadata[INCARNATIONS]:
             return replace(self, metadata=metadata)

@@ -20,8 +20,9 @@ from spark_bookkeeper.client.reader import LedgerReader
 from spark_bookkeeper.client.recovery import recover_ledger
 from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError, LedgerExistsError
+from spark_bookkeeper.metadata import update
 from spark_bookkeeper.protocol.arguments import check_labels, check_text, whole_number
-from spark_bookkeeper.protocol.ids import EntryId, LedgerId, parse_ledger_id
+from spark_bookkeeper.protocol.ids import EntryId, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.placement import choose
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -69,7 +70,7 @@ def create_ledger(
 
     Raises:
         NotEnoughBookiesError: with every bookie and why it was not chosen.
-        LedgerExistsError: ``ledger_id`` is taken.
+        LedgerExistsError: ``ledger_id`` is taken, or was used before.
         InvalidArgumentError: a label key of ours, a size that makes no sense, or columns that no
             ledger can have.
     """
@@ -111,7 +112,7 @@ def create_ledger(
     )
     while True:
         try:
-            created = context.store.create_ledger(chosen, metadata)
+            created = context.store.create_ledger(chosen, metadata, is_generated=wanted is None)
         except LedgerExistsError:
             if wanted is not None:
                 raise
@@ -148,5 +149,8 @@ def open_ledger_no_recovery(
 
 
 def delete_ledger(context: ClientContext, ledger_id: int) -> None:
-    """Delete a ledger's metadata; what bookies hold of it becomes garbage. Idempotent."""
-    context.store.delete_ledger(LedgerId(parse_ledger_id(ledger_id)))
+    """Delete a ledger's metadata; what bookies hold of it becomes garbage. Idempotent.
+
+    Never another ledger that somebody makes with its id meanwhile.
+    """
+    update.delete_ledger(context.store, parse_ledger_id(ledger_id))

@@ -164,10 +164,14 @@ class LedgerReader:
         return fields_table({"reader": self.metadata.state.name, **fields})
 
     def refresh(self) -> EntryId:
-        """Look again at a ledger that was not closed; returns the new last add confirmed."""
+        """Look again at a ledger that was not closed; returns the new last add confirmed.
+
+        Raises:
+            NoSuchLedgerError: it was deleted, also when its id is another ledger's by now.
+        """
         self._check_in_use()
         if not self.is_closed:
-            self._ledger, _ = self._context.ledger(self.ledger_id)
+            self._ledger, _ = self._context.ledger(self.ledger_id, self.metadata.nonce)
             self._confirmed = max(self._confirmed, self._readable())
         return self._confirmed
 

@@ -32,7 +32,7 @@ from spark_bookkeeper.errors import (
     RecoveryUndecidedError,
 )
 from spark_bookkeeper.metadata.store import Registration, Versioned
-from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.metadata.update import read_again, update_ledger
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.placement import choose
@@ -58,7 +58,7 @@ def recover_ledger(
     """Close a ledger that nobody closed; returns its metadata, CLOSED.
 
     Raises:
-        NoSuchLedgerError: it was deleted; it is never created again.
+        NoSuchLedgerError: it was deleted, also when its id is another ledger's by now.
         MetadataFormatError: it was written by another client. Nothing was changed.
         RecoveryUndecidedError: too few bookies answered. The ledger stays IN_RECOVERY and fenced
             as far as it is; the error says which entry, who answered what, who would unblock it.
@@ -73,7 +73,7 @@ def recover_ledger(
     try:
         return _LedgerRecovery(context, ledger.with_metadata(found.value), found).run()
     except (RecoveryUndecidedError, NotEnoughBookiesError, EntryUnreadableError):
-        now = context.store.read_ledger(ledger_id)
+        now = read_again(context.store, ledger_id, found.value.nonce)
         if now.value.is_closed:  # by somebody who met less trouble: all-closes-agree
             return now
         if context.bookies.have_moved():

@@ -19,8 +19,9 @@ from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.reader import read_last_add_confirmed
 from spark_bookkeeper.errors import BookieError, EntryUnreadableError
 from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.metadata.update import read_again
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
-from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata
+from spark_bookkeeper.protocol.metadata import NONCE, Fragment, LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import entries_at
 
 UNREADABLE: Final = "UNREADABLE"
@@ -150,8 +151,9 @@ class LedgerInfo:
     def fragments_arrow(self) -> pa.Table:
         """Its fragments, with the bookies of each that are not alive now."""
         alive = self._context.bookies.registrations().keys()
-        found = self._context.store.read_ledger(LedgerId(self.ledger_id)).value
-        rows = list(_fragment_rows(self.ledger_id, found, alive))
+        nonce = self.custom_metadata.get(NONCE)
+        found = read_again(self._context.store, LedgerId(self.ledger_id), nonce)
+        rows = list(_fragment_rows(self.ledger_id, found.value, alive))
         return pa.Table.from_pylist(rows, schema=FRAGMENTS)
 
     def slots_df(self) -> Any:
@@ -160,7 +162,8 @@ class LedgerInfo:
 
     def slots_arrow(self) -> pa.Table:
         """Every slot on every bookie that any fragment names and that can be read."""
-        ledger, found = self._context.ledger(LedgerId(self.ledger_id))
+        nonce = self.custom_metadata.get(NONCE)
+        ledger, found = self._context.ledger(LedgerId(self.ledger_id), nonce)
         rows = [
             row
             for bookie in sorted(found.value.bookies())

@@ -16,7 +16,7 @@ The comparison is exact when the bytes contain something random, as ledgers and 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -38,6 +38,9 @@ T = TypeVar("T")
 NODE_BYTES_MAX: Final = 1_000_000
 """ZooKeeper drops the connection at requests above 1 MiB, so they are refused before."""
 
+PARENTS_GONE_MAX: Final = 100
+"""How often parents are made again that others, whose nodes were the last ones there, delete."""
+
 WINDOW: Final = 500
 """Requests under way at once when many nodes are read; more brings no speed."""
 
@@ -50,6 +53,38 @@ class Node:
     version: int
     owner: int
     """The session that it goes with; 0 for a lasting one."""
+    children_made: int
+    """How many children were ever created below it; the next sequential one gets this number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """An operation beside another: create a node, with a counter at the end of its name or not."""
+
+    path: str
+    data: bytes = b""
+    is_ephemeral: bool = False
+    is_sequential: bool = False
+
+    def add_to(self, writes: Any) -> None:
+        """Add it to kazoo's transaction."""
+        writes.create(
+            self.path, self.data, ephemeral=self.is_ephemeral, sequence=self.is_sequential
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """An operation beside another: delete a node that must be there."""
+
+    path: str
+
+    def add_to(self, writes: Any) -> None:
+        """Add it to kazoo's transaction."""
+        writes.delete(self.path)
+
+
+Operation = Create | Delete
 
 
 class Connection:
@@ -146,35 +181,54 @@ class Connection:
 
     # Writing
 
-    def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
+    def create(
+        self,
+        path: str,
+        data: bytes,
+        *,
+        ephemeral: bool = False,
+        also: Sequence[Operation] = (),
+        once: bool = False,
+    ) -> None:
         """Create a node.
 
+        Args:
+            also: operations after it in the same transaction: all are done or none.
+            once: when the answer is lost and the node is not there, do not try again: it may
+                have been made, and deleted by somebody else.
+
         Raises:
-            PresentError: it is there already, and not made by this call.
-            AbsentError: its parent is not there.
+            PresentError: it is there already, and not made by this call; or one that ``also``
+                creates is. With ``once`` also when it cannot be tried again.
+            AbsentError: its parent is not there, or one that ``also`` needs.
         """
         _check_size(path, data)
         uncertain = False
 
+        def add(writes: Any) -> None:
+            writes.create(path, data, ephemeral=ephemeral)
+            for operation in also:
+                operation.add_to(writes)
+
+        def check_made() -> None:
+            there = self._settled(path)
+            owner = self.session_id if ephemeral else 0
+            if there is None or there.data != data or there.owner != owner:
+                raise PresentError
+
         def attempt() -> None:
             nonlocal uncertain
+            if uncertain and once:
+                return check_made()
             try:
-                self._wait(
-                    self._writes.ask(
-                        lambda writes: writes.create(path, data, ephemeral=ephemeral), len(data)
-                    ),
-                    str,
-                )
+                self._wait(self._writes.ask(add, len(data)), str)
             except UNCERTAIN:
                 uncertain = True
                 raise
             except PresentError:
                 if not uncertain:
                     raise
-                there = self._settled(path)
-                owner = self.session_id if ephemeral else 0
-                if there is None or there.data != data or there.owner != owner:
-                    raise
+                check_made()
 
         self._try(f"create {path}", attempt, may_have_changed=lambda: uncertain)
 
@@ -193,31 +247,73 @@ class Connection:
         return path.rsplit("/", 1)[1]
 
     def ensure(self, path: str) -> None:
-        """Create a lasting empty node and its parents unless they are there."""
-        self._try(f"create {path}", lambda: self._wait(self._client.ensure_path_async(path), bool))
+        """Create a lasting empty node and its parents unless they are there.
 
-    def set(self, path: str, data: bytes, version: int) -> int:
-        """Replace a node's data if it has a version; returns the new version.
+        Somebody else may delete them again at any time, also before this returns.
+        """
+
+        def attempt() -> None:
+            for _ in range(PARENTS_GONE_MAX):
+                try:
+                    self._wait(self._client.ensure_path_async(path), bool)
+                except AbsentError:  # a parent went between being seen and being built upon
+                    continue
+                return
+            raise _parents_go(path)
+
+        self._try(f"create {path}", attempt)
+
+    def create_below_parents(
+        self, path: str, data: bytes, *, also: Sequence[Operation] = (), once: bool = False
+    ) -> None:
+        """``create``, and before it the parents of all that are created, where they are not there.
+
+        Others may delete parents that are empty at any moment, so it is tried again and again.
 
         Raises:
-            ChangedError: it has another version; nothing was written.
+            PresentError: as ``create``.
+            MetadataUnavailableError: also when the parents went away each time.
+        """
+        made = [path, *(each.path for each in also if isinstance(each, Create))]
+        parents = dict.fromkeys(each.rpartition("/")[0] for each in made)
+        for _ in range(PARENTS_GONE_MAX):
+            try:
+                return self.create(path, data, also=also, once=once)
+            except AbsentError:
+                for parent in parents:
+                    if parent != path:
+                        self.ensure(parent)
+        raise _parents_go(path)
+
+    def set(self, path: str, data: bytes, version: int, *, also: Sequence[Operation] = ()) -> int:
+        """Replace a node's data if it has a version; returns the new version.
+
+        Args:
+            also: operations after it in the same transaction: all are done or none.
+
+        Raises:
+            ChangedError: it has another version, or ``also`` was refused; nothing was written.
             AbsentError: there is no such node (any more).
         """
         _check_size(path, data)
         uncertain = False
 
+        def add(writes: Any) -> None:
+            writes.set_data(path, data, version)
+            for operation in also:
+                operation.add_to(writes)
+
         def attempt() -> int:
             nonlocal uncertain
             try:
-                return self._wait(
-                    self._writes.ask(
-                        lambda writes: writes.set_data(path, data, version), len(data)
-                    ),
-                    _version,
-                )
+                return self._wait(self._writes.ask(add, len(data)), _version)
             except UNCERTAIN:
                 uncertain = True
                 raise
+            except (AbsentError, PresentError):
+                if not also or self._settled(path) is None:
+                    raise AbsentError from None
+                raise ChangedError from None
             except ChangedError:
                 there = self._settled(path) if uncertain else None
                 if there is None:
@@ -234,26 +330,36 @@ class Connection:
 
         return self._try(f"write {path}", attempt, may_have_changed=lambda: uncertain)
 
-    def delete(self, path: str, version: int = -1) -> None:
+    def delete(self, path: str, version: int = -1, *, also: Sequence[Operation] = ()) -> None:
         """Delete a node, whatever its version unless one is given.
+
+        Args:
+            also: operations before it in the same transaction: all are done or none.
 
         Raises:
             AbsentError: there is none; never raised for what this call deleted.
-            ChangedError: it has another version.
+            ChangedError: it has another version, or ``also`` was refused.
             OccupiedError: it has children.
         """
         uncertain = False
 
+        def add(writes: Any) -> None:
+            for operation in also:
+                operation.add_to(writes)
+            writes.delete(path, version)
+
         def attempt() -> None:
             nonlocal uncertain
             try:
-                self._wait(self._writes.ask(lambda writes: writes.delete(path, version)), bool)
+                self._wait(self._writes.ask(add), bool)
             except UNCERTAIN:
                 uncertain = True
                 raise
-            except AbsentError:
+            except (AbsentError, PresentError):
+                if also and self._settled(path) is not None:
+                    raise ChangedError from None
                 if not uncertain:
-                    raise
+                    raise AbsentError from None
 
         self._try(f"delete {path}", attempt, may_have_changed=lambda: uncertain)
 
@@ -373,7 +479,16 @@ class Connection:
 
 def _node(answer: Any) -> Node:
     data, stat = answer
-    return Node(bytes(data or b""), stat.version, stat.ephemeralOwner)
+    # ZooKeeper tells creations and deletions of children together, in 32 bits.
+    changes = stat.cversion + stat.numChildren
+    return Node(bytes(data or b""), stat.version, stat.ephemeralOwner, (changes & 0xFFFFFFFF) >> 1)
+
+
+def _parents_go(path: str) -> MetadataUnavailableError:
+    return MetadataUnavailableError(
+        f"{path} could not be created: others deleted its parents again and again. Nothing was "
+        "written. Try again"
+    )
 
 
 def _version(stat: Any) -> int:

@@ -4,6 +4,8 @@ A client spends more on each request than ZooKeeper does. So there is one reques
 way at a time, and what is asked for meanwhile shares the next one. Whoever asks sees nothing of
 it: each write succeeds or fails by itself.
 
+A write may consist of several operations, which are carried out together or not at all.
+
 A transaction is carried out as a whole or not at all. When one of its writes is refused, that one
 has its answer, and the others are sent again, each alone. When the answer to a transaction is
 lost, each of its writes is in doubt, and is resolved by whoever asked for it (SLOT-LOG rule R14).
@@ -16,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from kazoo.exceptions import ConnectionLoss, RolledBackError, RuntimeInconsistency
@@ -28,7 +31,7 @@ _OF_OTHERS: Final = (RolledBackError, RuntimeInconsistency)
 """What a write is told that was undone, or not tried, because of another in its transaction."""
 
 Add = Callable[[Any], None]
-"""Adds one write to kazoo's transaction."""
+"""Adds the operations of one write to kazoo's transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,10 @@ class GroupedWrites:
         self._under_way: set[_Group] = set()
 
     def ask(self, add: Add, size_bytes: int = 0) -> Any:
-        """Ask for a write, now or with the next ones; kazoo's promise of its result."""
+        """Ask for a write, now or with the next ones; kazoo's promise of its result.
+
+        Of several operations it is the result of the first, or the error of the one refused.
+        """
         write = self._take(add, size_bytes)
         self._go_on()
         return write.answer
@@ -104,8 +110,11 @@ class GroupedWrites:
         ended: list[tuple[_Write, Any]] = []
         try:
             results = request.get_nowait()
-            for write, result in zip(group.writes, results, strict=True):
-                if len(results) > 1 and isinstance(result, _OF_OTHERS):
+            assert len(results) == sum(len(write.operations) for write in group.writes)
+            following = iter(results)
+            for write in group.writes:
+                result = _result_of(list(islice(following, len(write.operations))))
+                if len(group.writes) > 1 and isinstance(result, _OF_OTHERS):
                     others.append(_Group([write]))
                 else:
                     ended.append((write, result))
@@ -147,3 +156,10 @@ class GroupedWrites:
             self._waiting.clear()
         for write in lost:
             write.answer.set_exception(error)
+
+
+def _result_of(results: list[Any]) -> Any:
+    """The result of a write from those of its operations."""
+    errors = [result for result in results if isinstance(result, Exception)]
+    refused = [error for error in errors if not isinstance(error, _OF_OTHERS)]
+    return next(iter(refused or errors or results))

@@ -43,10 +43,37 @@ class LedgerIds:
             self._has_long_ids = True
         while True:
             high = self._highest_counter()
-            number = self._count(f"{long_ids}/{_LONG_COUNTER}{high:010d}")
+            number = self._count(self._long_counter(high))
             if 0 <= number < paths.LONG_ID_FIRST:
                 return LedgerId(high << 32 | number)
-            self._zk.ensure(f"{long_ids}/{_LONG_COUNTER}{high + 1:010d}")
+            self._zk.ensure(self._long_counter(high + 1))
+
+    def has_given(self, ledger_id: LedgerId) -> bool:
+        """Whether an id was given out before, by whichever client, and may have been used.
+
+        Exact as of the last answer that this session had. ZooKeeper counts how many children a
+        node ever had, and every id is the number of one.
+        """
+        long_ids = paths.long_ids(self._root)
+        high, number = divmod(ledger_id, 1 << 32)
+        if ledger_id < paths.LONG_ID_FIRST:
+            asked = dict(self._zk.get_many([paths.short_ids(self._root), long_ids]))
+            short = asked[paths.short_ids(self._root)]
+            if asked[long_ids] is not None:
+                return True  # the short ones had run out by then, and their count may be lost
+            return short is not None and number < short.children_made
+        if not high or number >= paths.LONG_ID_FIRST:
+            return False  # no counter gives such numbers
+        try:
+            highest = self._highest_counter()
+            if high != highest:
+                return high < highest
+            return number < self._zk.get(self._long_counter(high)).children_made
+        except AbsentError:
+            return False
+
+    def _long_counter(self, high: int) -> str:
+        return f"{paths.long_ids(self._root)}/{_LONG_COUNTER}{high:010d}"
 
     def _count(self, parent: str) -> int:
         """The next number of a counter: that of a sequential node made for the purpose."""
@@ -62,5 +89,5 @@ class LedgerIds:
         names = self._zk.children(paths.long_ids(self._root))
         numbers = sorted(int(n.removeprefix(_LONG_COUNTER)) for n in names if n[4:].isdecimal())
         for number in numbers[:-_COUNTERS_KEPT]:
-            self._zk.discard(f"{paths.long_ids(self._root)}/{_LONG_COUNTER}{number:010d}")
+            self._zk.discard(self._long_counter(number))
         return numbers[-1] if numbers else 1

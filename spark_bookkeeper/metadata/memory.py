@@ -69,8 +69,22 @@ class MemoryCluster:
         self.pending: list[Callable[[], None]] = []
         """Requests that were postponed; call one to let it take effect."""
         self.next_ledger_id = 0
+        self.used_ids: set[LedgerId] = set()
+        """Ids that somebody chose; they stay when the ledger is deleted."""
         self._numbers = itertools.count(1)
         self._watchers: dict[int, Callable[[], None]] = {}
+
+    def recreate_by_another_tool(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata
+    ) -> Versioned[LedgerMetadata]:
+        """Delete a ledger, if it is there, and make it again, as a tool does that is not ours.
+
+        It knows of no used ids; versions begin at 0 again, and no write of it is ours. Give other
+        metadata, or another nonce or none: a ledger is told from its predecessor by the nonce.
+        """
+        with self.lock:
+            self.ledgers[ledger_id] = Versioned(_as_stored(metadata), 0)
+            return self.ledgers[ledger_id]
 
     def session(self, faults: Faults | None = None) -> MemoryStore:
         """A new session."""
@@ -120,19 +134,26 @@ class MemoryStore:
         return self._call("generate_ledger_id", "", effect)
 
     def create_ledger(
-        self, ledger_id: LedgerId, metadata: LedgerMetadata
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, *, is_generated: bool = False
     ) -> Versioned[LedgerMetadata]:
         if metadata.ctoken is None and metadata.format_version >= 3:
             metadata = replace(metadata, ctoken=self.cluster.number())
-        stored = Versioned(_as_stored(metadata), 0)
+        stored = Versioned(_as_stored(metadata), 0, own_writes=1)
 
         def effect() -> Versioned[LedgerMetadata]:
-            there = self.cluster.ledgers.setdefault(ledger_id, stored)
-            if there is not stored and (
-                metadata.ctoken is None or there.value.ctoken != metadata.ctoken
+            there = self.cluster.ledgers.get(ledger_id)
+            if there is not None:
+                if metadata.ctoken is None or there.value.ctoken != metadata.ctoken:
+                    raise refusals.ledger_exists(ledger_id)
+                return there
+            if ledger_id in self.cluster.used_ids or (
+                not is_generated and ledger_id < self.cluster.next_ledger_id
             ):
-                raise refusals.ledger_exists(ledger_id)
-            return there
+                raise refusals.id_used(ledger_id)
+            if not is_generated:
+                self.cluster.used_ids.add(ledger_id)
+            self.cluster.ledgers[ledger_id] = stored
+            return stored
 
         return self._call("create_ledger", str(ledger_id), effect)
 
@@ -140,24 +161,27 @@ class MemoryStore:
         return self._call("read_ledger", str(ledger_id), lambda: self._ledger(ledger_id))
 
     def write_ledger(
-        self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, known: Versioned[LedgerMetadata]
     ) -> Versioned[LedgerMetadata]:
         token = self.cluster.number() if metadata.format_version >= 3 else None
-        stored = Versioned(_as_stored(replace(metadata, ctoken=token)), version + 1)
+        value = _as_stored(replace(metadata, ctoken=token))
+        stored = Versioned(value, known.version + 1, known.own_writes + 1)
 
         def effect() -> Versioned[LedgerMetadata]:
-            found = self._ledger(ledger_id).version
-            if found != version:
-                raise refusals.ledger_conflict(ledger_id, version, found)
+            _check_unchanged(ledger_id, self._ledger(ledger_id), known)
             self.cluster.ledgers[ledger_id] = stored
             return stored
 
         return self._call("write_ledger", str(ledger_id), effect)
 
-    def delete_ledger(self, ledger_id: LedgerId) -> None:
-        self._call(
-            "delete_ledger", str(ledger_id), lambda: self.cluster.ledgers.pop(ledger_id, None)
-        )
+    def delete_ledger(self, ledger_id: LedgerId, known: Versioned[LedgerMetadata] | None) -> None:
+        def effect() -> None:
+            there = self.cluster.ledgers.get(ledger_id)
+            if there is not None and known is not None:
+                _check_unchanged(ledger_id, there, known)
+            self.cluster.ledgers.pop(ledger_id, None)
+
+        self._call("delete_ledger", str(ledger_id), effect)
 
     def ledger_ids(self) -> Iterator[LedgerId]:
         return iter(self._call("ledger_ids", "", lambda: sorted(self.cluster.ledgers)))
@@ -343,6 +367,14 @@ class MemoryStore:
 
 def _as_stored(metadata: LedgerMetadata) -> LedgerMetadata:
     return decode_ledger(encode_ledger(metadata), "memory")
+
+
+def _check_unchanged(
+    ledger_id: LedgerId, found: Versioned[LedgerMetadata], known: Versioned[LedgerMetadata]
+) -> None:
+    """The compare of compare-and-swap."""
+    if (found.version, found.own_writes) != (known.version, known.own_writes):
+        raise refusals.ledger_conflict(ledger_id, known.version, found.version)
 
 
 def _ignoring_refusal(take_effect: Callable[[], object]) -> None:

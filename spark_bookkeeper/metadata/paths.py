@@ -79,6 +79,16 @@ def long_ids(root: str) -> str:
     return f"{root}/idgen-long"
 
 
+def used_id(root: str, ledger_id: LedgerId) -> str:
+    """The mark that an id was chosen by somebody, which stays when the ledger is deleted.
+
+    It must outlive the ledgers as the counters do: BookKeeper's ``metaformat`` keeps both, and
+    ``nukeexistingcluster`` takes both away. So it is below a node of BookKeeper's that is treated
+    so. Below a counter it would use up a number, and below all others it would be listed.
+    """
+    return ledger(f"{root}/underreplication/spark-bookkeeper-used-ids", ledger_id)
+
+
 def ledger(root: str, ledger_id: LedgerId) -> str:
     """The node that holds a ledger's metadata."""
     if ledger_id < LONG_ID_FIRST:

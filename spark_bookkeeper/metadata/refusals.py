@@ -47,6 +47,27 @@ def ledger_exists(ledger_id: LedgerId) -> LedgerExistsError:
     )
 
 
+def id_used(ledger_id: LedgerId) -> LedgerExistsError:
+    """There is no such ledger, but there was one or may have been."""
+    return LedgerExistsError(
+        f"ledger id {ledger_id} was used before, by a ledger that was deleted, or was given out by "
+        "the cluster's counter; nothing was written. No id is used twice: whoever still has the "
+        "former ledger open would write to the new one, or read it as the old one. Choose an id "
+        "that was never used, or let one be generated",
+        ledger_id=ledger_id,
+    )
+
+
+def other_life(ledger_id: LedgerId) -> NoSuchLedgerError:
+    """The id is that of another ledger by now."""
+    return NoSuchLedgerError(
+        f"the ledger {ledger_id} that was opened is gone: it was deleted, and somebody else "
+        "created another with the same id, by a tool that does not refuse that; nothing was "
+        "changed. Open the ledger again to work with the one that is there now",
+        ledger_id=ledger_id,
+    )
+
+
 def ledger_conflict(ledger_id: LedgerId, expected: int, found: int | None) -> VersionConflictError:
     """Somebody else changed the ledger first."""
     there = "another" if found is None else str(found)

@@ -22,10 +22,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Versioned(Generic[T]):
-    """A value with the store's counter for compare-and-swap."""
+    """A value with the store's counters for compare-and-swap."""
 
     value: T
     version: int
+    own_writes: int = 0
+    """Of a ledger: how often this library wrote it, its creation included, as the store counts.
+
+    0 where only other tools did. It tells a ledger that another tool deleted and made again,
+    whose version began at 0 again as well, from the one that was read.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +70,20 @@ class LedgerStore(Protocol):
         """A ledger id that was never given out before."""
 
     def create_ledger(
-        self, ledger_id: LedgerId, metadata: LedgerMetadata
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, *, is_generated: bool = False
     ) -> Versioned[LedgerMetadata]:
         """Create a ledger; a create whose answer was lost is recognised by its cToken.
 
+        No id is used twice, also when its ledger was deleted (SLOT-LOG rule R16). An id that
+        was chosen leaves a mark that stays, set together with the ledger.
+
+        Args:
+            is_generated: the id comes from ``generate_ledger_id``, and was used for no create
+                yet whose answer is known.
+
         Raises:
-            LedgerExistsError: the id is taken by somebody else.
+            LedgerExistsError: the id is taken by somebody else, or was used before. A generated
+                one: take the next.
             MetadataUnavailableError: it may or may not have been created.
         """
 
@@ -77,18 +91,33 @@ class LedgerStore(Protocol):
         """Raises ``NoSuchLedgerError`` for one that is not there."""
 
     def write_ledger(
-        self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, known: Versioned[LedgerMetadata]
     ) -> Versioned[LedgerMetadata]:
         """Compare-and-swap. Callers use ``update.update_ledger``, which knows how to retry.
 
+        Args:
+            known: what was read before; its version and the count of our writes are compared.
+
         Raises:
-            VersionConflictError: somebody else wrote; nothing was written.
-            NoSuchLedgerError: it was deleted; it is never created again.
+            VersionConflictError: somebody else wrote, or made the ledger again; nothing was
+                written.
+            NoSuchLedgerError: it was deleted.
             MetadataUnavailableError: it may or may not have been written.
         """
 
-    def delete_ledger(self, ledger_id: LedgerId) -> None:
-        """Delete it; one that is not there counts as deleted."""
+    def delete_ledger(self, ledger_id: LedgerId, known: Versioned[LedgerMetadata] | None) -> None:
+        """Delete a ledger as it was read; one that is not there counts as deleted.
+
+        Callers use ``update.delete_ledger``, which knows how to retry.
+
+        Args:
+            known: compared as by ``write_ledger``. ``None`` is for one that cannot be decoded:
+                whatever is there is deleted.
+
+        Raises:
+            VersionConflictError: it is not as it was read; nothing was deleted.
+            MetadataUnavailableError: it may or may not have been deleted.
+        """
 
     def ledger_ids(self) -> Iterator[LedgerId]:
         """Every ledger id, ascending, read in bounded pieces."""

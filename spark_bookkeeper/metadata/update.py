@@ -1,4 +1,4 @@
-"""The one loop that changes ledger metadata: read, transform, compare-and-swap, retry.
+"""The loops that change ledger metadata: read, transform, compare-and-swap, retry.
 
 A change is a pure step "old value -> new value". What if somebody else changed the ledger
 first? Then the step is asked again, with what is there now. What if the answer to a write was
@@ -9,6 +9,9 @@ Hence a step must know its own result when it meets it: given a value that alrea
 change, or the change of somebody who was faster, it returns ``None`` or the value itself, or
 raises the error that the caller should see.
 
+What is read again must be the same ledger, and not another with its id (SLOT-LOG rule R16): its
+nonce is compared. What the compare-and-swap itself proves is said at ``Versioned.own_writes``.
+
 Source: BookKeeper 4.17 ``client/MetadataUpdateLoop``.
 """
 
@@ -17,7 +20,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from spark_bookkeeper.errors import MetadataUnavailableError, VersionConflictError
+from spark_bookkeeper.errors import (
+    MetadataFormatError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    VersionConflictError,
+)
+from spark_bookkeeper.metadata import refusals
 from spark_bookkeeper.metadata.store import LedgerStore, Versioned
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
@@ -41,6 +50,8 @@ def update_ledger(
 ) -> Versioned[LedgerMetadata]:
     """Change a ledger's metadata by a pure step, and return what is stored afterwards.
 
+    The ledger meant is the one first seen: ``known``, or else what is there now.
+
     Args:
         store: where the metadata is.
         ledger_id: whose.
@@ -50,7 +61,7 @@ def update_ledger(
             it turns out to be old.
 
     Raises:
-        NoSuchLedgerError: it was deleted; it is never created again.
+        NoSuchLedgerError: it was deleted, also when its id is another ledger's by now.
         VersionConflictError: it kept changing (``CONFLICTS_MAX`` times).
         MetadataUnavailableError: the change may or may not have been made.
     """
@@ -61,7 +72,7 @@ def update_ledger(
         if intended is None or intended == current.value:
             return current
         try:
-            return store.write_ledger(ledger_id, intended, current.version)
+            return store.write_ledger(ledger_id, intended, current)
         except VersionConflictError:
             conflicts += 1
             if conflicts == CONFLICTS_MAX:
@@ -70,8 +81,55 @@ def update_ledger(
             unknown += 1
             if unknown == UNKNOWN_MAX:
                 raise
-        current = store.read_ledger(ledger_id)
+        current = read_again(store, ledger_id, current.value.nonce)
         # After a lost answer this is our own write, or the same change by somebody else. After
         # a conflict it can only be the latter; either way nothing is left to be done.
         if current.value == intended:
             return current
+
+
+def delete_ledger(
+    store: LedgerStore, ledger_id: LedgerId, *, known: Versioned[LedgerMetadata] | None = None
+) -> None:
+    """Delete the ledger that is there now, or ``known``; one that is gone counts as deleted.
+
+    Never another one that was made with its id meanwhile. Only a ledger that cannot be decoded
+    is deleted without a comparison.
+
+    Raises:
+        VersionConflictError: it kept changing (``CONFLICTS_MAX`` times).
+        MetadataUnavailableError: it may or may not have been deleted.
+    """
+    conflicts = unknown = 0
+    try:
+        current = known if known is not None else store.read_ledger(ledger_id)
+        while True:
+            try:
+                return store.delete_ledger(ledger_id, current)
+            except VersionConflictError:
+                conflicts += 1
+                if conflicts == CONFLICTS_MAX:
+                    raise
+            except MetadataUnavailableError:
+                unknown += 1
+                if unknown == UNKNOWN_MAX:
+                    raise
+            current = read_again(store, ledger_id, current.value.nonce)
+    except NoSuchLedgerError:
+        return
+    except MetadataFormatError:
+        store.delete_ledger(ledger_id, None)
+
+
+def read_again(
+    store: LedgerStore, ledger_id: LedgerId, nonce: bytes | None
+) -> Versioned[LedgerMetadata]:
+    """Read the ledger with a nonce that was read before.
+
+    Raises:
+        NoSuchLedgerError: it was deleted, also when its id is another ledger's by now.
+    """
+    found = store.read_ledger(ledger_id)
+    if found.value.nonce != nonce:
+        raise refusals.other_life(ledger_id)
+    return found

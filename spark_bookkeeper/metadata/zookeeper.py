@@ -4,6 +4,14 @@ What a node is called is in ``paths.py``, what it holds in ``codec.py``, ``cooki
 ``service_info.py``, and how a lost answer is resolved in ``connection.py``. Here and in
 ``ledger_ids.py`` and ``registrations.py`` is which nodes an operation touches, in which order.
 
+No id has two lives (SLOT-LOG rule R16). An id that is chosen is marked in the transaction that
+creates its ledger, and a generated one is used only where there is no mark. Other tools know of
+no marks, and may delete a ledger and make it again, with a version that begins at 0 like the
+first. So whatever this library writes also makes a child below the ledger's node and deletes it,
+in the same transaction. The child's name is the number of children that the node ever had; the
+deletion names the number that is expected, and fails with the whole transaction for any other.
+A node that another tool has made never had a child.
+
 Source: BookKeeper 4.17 ``meta/AbstractZkLedgerManager``, ``discover/ZKRegistrationManager``.
 """
 
@@ -12,13 +20,14 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from spark_bookkeeper.errors import MetadataFormatError, MetadataUnavailableError
+from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.metadata import paths, refusals
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
-from spark_bookkeeper.metadata.connection import Connection, Node
+from spark_bookkeeper.metadata.connection import Connection, Create, Delete, Node, Operation
 from spark_bookkeeper.metadata.cookies import decode_cookie, encode_cookie
 from spark_bookkeeper.metadata.ledger_ids import LedgerIds
 from spark_bookkeeper.metadata.link import AbsentError, ChangedError, OccupiedError, PresentError
@@ -32,6 +41,9 @@ _log = logging.getLogger(__name__)
 
 _LAYOUT: Final = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
 _LAYOUTS_READ: Final = frozenset({_LAYOUT, b"1\nhierarchical:1"})
+
+_WRITE: Final = "write-"
+"""What the child is called that counts a write; its number follows."""
 
 
 class ZooKeeperStore:
@@ -83,21 +95,47 @@ class ZooKeeperStore:
     # Ledgers
 
     def create_ledger(
-        self, ledger_id: LedgerId, metadata: LedgerMetadata
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, *, is_generated: bool = False
     ) -> Versioned[LedgerMetadata]:
         self._require_cluster()
         if metadata.ctoken is None:
             metadata = self._with_fresh_token(metadata)
-        path = paths.ledger(self._root, ledger_id)
+        if is_generated:
+            return self._create_ledger(ledger_id, metadata, is_generated=True)
+        if self._ids.has_given(ledger_id):
+            there = self._zk.exists(paths.ledger(self._root, ledger_id))
+            raise (refusals.ledger_exists if there else refusals.id_used)(ledger_id)
+        created = self._create_ledger(ledger_id, metadata, is_generated=False)
+        if self._ids.has_given(ledger_id):
+            # The counter reached it meanwhile. Somebody may have used it, and deleted what he
+            # made, before the mark was there.
+            self.delete_ledger(ledger_id, created)
+            raise refusals.id_used(ledger_id)
+        return created
+
+    def _create_ledger(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, *, is_generated: bool
+    ) -> Versioned[LedgerMetadata]:
+        path, mark = paths.ledger(self._root, ledger_id), paths.used_id(self._root, ledger_id)
+        also = [*_counted_write(path, 0), Create(mark)]
+        if is_generated:
+            also.append(Delete(mark))  # that it can be made shows that there is none
         try:
-            self._create_with_parents(path, encode_ledger(metadata))
+            self._zk.create_below_parents(
+                path, encode_ledger(metadata), also=also, once=is_generated
+            )
         except PresentError:
             there = self._zk.get_settled(path)
-            stored = None if there is None else self._metadata(there, path)
-            if stored is None or metadata.ctoken is None or stored.value.ctoken != metadata.ctoken:
+            if there is None:
+                raise refusals.id_used(ledger_id) from None
+            try:
+                stored = self._metadata(there, path)
+            except MetadataFormatError as error:
+                raise refusals.ledger_exists(ledger_id) from error
+            if metadata.ctoken is None or stored.value.ctoken != metadata.ctoken:
                 raise refusals.ledger_exists(ledger_id) from None
             return stored  # an earlier call made it, and its answer was lost
-        return Versioned(metadata, 0)
+        return Versioned(metadata, 0, own_writes=1)
 
     def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
         self._require_cluster()
@@ -113,26 +151,36 @@ class ZooKeeperStore:
         return self._metadata(node, path)
 
     def write_ledger(
-        self, ledger_id: LedgerId, metadata: LedgerMetadata, version: int
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, known: Versioned[LedgerMetadata]
     ) -> Versioned[LedgerMetadata]:
         self._require_cluster()
         metadata = self._with_fresh_token(metadata)
         path = paths.ledger(self._root, ledger_id)
+        also = _counted_write(path, known.own_writes)
         try:
-            return Versioned(metadata, self._zk.set(path, encode_ledger(metadata), version))
+            version = self._zk.set(path, encode_ledger(metadata), known.version, also=also)
         except ChangedError:
-            raise refusals.ledger_conflict(ledger_id, version, None) from None
+            raise refusals.ledger_conflict(ledger_id, known.version, None) from None
         except AbsentError:
             raise refusals.no_such_ledger(ledger_id) from None
+        return Versioned(metadata, version, known.own_writes + 1)
 
-    def delete_ledger(self, ledger_id: LedgerId) -> None:
+    def delete_ledger(self, ledger_id: LedgerId, known: Versioned[LedgerMetadata] | None) -> None:
         self._require_cluster()
+        path = paths.ledger(self._root, ledger_id)
         try:
-            self._zk.delete(paths.ledger(self._root, ledger_id))
+            if known is None:
+                self._zk.delete(path)
+            else:
+                self._zk.delete(path, known.version, also=_counted_write(path, known.own_writes))
+        except ChangedError:
+            version = known.version if known else -1
+            raise refusals.ledger_conflict(ledger_id, version, None) from None
+        except AbsentError:
+            return
+        with suppress(AbsentError, OccupiedError):  # a parent still leads to other ledgers
             for parent in paths.ledger_parents(self._root, ledger_id):
                 self._zk.delete(parent)
-        except (AbsentError, OccupiedError):
-            return  # deleted already; or a parent still leads to other ledgers
 
     def ledger_ids(self) -> Iterator[LedgerId]:
         self._require_cluster()
@@ -168,25 +216,13 @@ class ZooKeeperStore:
             except MetadataFormatError as error:
                 yield ledger_id, error
 
-    def _create_with_parents(self, path: str, data: bytes) -> None:
-        """Create a node, and its parents when they are not there (they seldom are not)."""
-        for _ in range(10):
-            try:
-                return self._zk.create(path, data)
-            except AbsentError:  # or deleted meanwhile, with the last ledger below it
-                self._zk.ensure(path.rsplit("/", 1)[0])
-        raise MetadataUnavailableError(
-            f"{path} could not be created: its parents went away again and again. Nothing was "
-            "written. Try again"
-        )
-
     def _with_fresh_token(self, metadata: LedgerMetadata) -> LedgerMetadata:
         """With a new cToken, by which this very write is known again; only format 3 has one."""
         token = int(self._token(), 16) & (1 << 63) - 1 if metadata.format_version >= 3 else None
         return replace(metadata, ctoken=token)
 
     def _metadata(self, node: Node, path: str) -> Versioned[LedgerMetadata]:
-        return Versioned(decode_ledger(node.data, path), node.version)
+        return Versioned(decode_ledger(node.data, path), node.version, node.children_made)
 
     # Bookies
 
@@ -238,7 +274,7 @@ class ZooKeeperStore:
         path, data = paths.cookie(self._root, cookie.bookie_id), encode_cookie(cookie)
         try:
             if version is None:
-                self._create_with_parents(path, data)
+                self._zk.create_below_parents(path, data)
             else:
                 self._zk.set(path, data, version)
         except (PresentError, ChangedError, AbsentError):
@@ -321,3 +357,9 @@ class ZooKeeperStore:
                 path=path,
             )
         self._has_cluster = True
+
+
+def _counted_write(path: str, before: int) -> list[Operation]:
+    """Count one more write of ours to a ledger's node, if there were so many before."""
+    child = f"{path}/{_WRITE}"
+    return [Create(child, is_sequential=True), Delete(f"{child}{before:010d}")]

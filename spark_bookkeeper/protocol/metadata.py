@@ -13,10 +13,14 @@ import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Final
 
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
+
+NONCE: Final = "spark-bookkeeper.nonce"
+"""The key of custom metadata that holds a ledger's random name, which no other ledger has."""
 
 
 class LedgerState(enum.Enum):
@@ -116,6 +120,14 @@ class LedgerMetadata:
     @property
     def is_closed(self) -> bool:
         return self.state is LedgerState.CLOSED
+
+    @property
+    def nonce(self) -> bytes | None:
+        """What tells this ledger from every other, also from one with its id (SLOT-LOG R16).
+
+        ``None`` of ledgers that another client made.
+        """
+        return self.custom_metadata.get(NONCE)
 
     @property
     def last_fragment(self) -> Fragment:

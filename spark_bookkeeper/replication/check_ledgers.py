@@ -52,6 +52,8 @@ class CheckWork:
     """The first entry of a fragment and one of its bookies; ``None`` is all of the ledger."""
     size_bytes: int = 0
     """To be read, about, where it is known; so work can be shared out."""
+    nonce: bytes | None = None
+    """Of the ledger it was planned for; ``None`` takes the one that is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +110,19 @@ def check_works(
     works: list[CheckWork] = []
     for ledger_id, found in context.store.read_ledgers(ledger_ids):
         shares: list[CheckWork] = []
+        nonce = found.value.nonce if isinstance(found, Versioned) else None
         if isinstance(found, Versioned) and found.value.is_closed:
             for fragment in found.value.fragment_ranges():
                 size = share_bytes(found.value, fragment) * percentage // 100
                 shares += [
-                    CheckWork(ledger_id, percentage, (fragment.first_entry_id, bookie), size)
+                    CheckWork(ledger_id, percentage, (fragment.first_entry_id, bookie), size, nonce)
                     for bookie in fragment.ensemble
                 ]
         size = sum(share.size_bytes for share in shares)
         if size >= LARGE_BYTES:
             works += shares
         else:
-            works.append(CheckWork(ledger_id, percentage, size_bytes=size))
+            works.append(CheckWork(ledger_id, percentage, size_bytes=size, nonce=nonce))
     return works
 
 
@@ -131,9 +134,9 @@ def check_one(context: ClientContext, work: CheckWork) -> Sequence[Row]:
 def findings(context: ClientContext, work: CheckWork) -> Sequence[Finding]:
     """The same as ``check_one``, with the entries that are not as they should be."""
     try:
-        ledger, found = context.ledger(work.ledger_id)
-    except NoSuchLedgerError:
-        return [Finding(Row(work.ledger_id, "check", "gone", "the ledger does not exist"))]
+        ledger, found = context.ledger(work.ledger_id, work.nonce)
+    except NoSuchLedgerError as error:
+        return [Finding(Row(work.ledger_id, "check", "gone", error.message))]
     except BookKeeperError as error:
         return [Finding(Row(work.ledger_id, "check", "left", error.message))]
     all_found: list[Finding] = []

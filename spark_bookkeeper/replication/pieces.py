@@ -24,6 +24,7 @@ from spark_bookkeeper.errors import (
     BookieError,
     EntryUnreadableError,
     MetadataFormatError,
+    NoSuchLedgerError,
     NotEnoughBookiesError,
 )
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
@@ -54,6 +55,8 @@ class PieceWork:
     lost: tuple[BookieId, ...]
     bytes_per_second: int | None
     size_bytes: int
+    nonce: bytes | None = None
+    """Of the ledger it was planned for; ``None`` takes the one that is there."""
 
 
 def pieces_of(
@@ -96,6 +99,7 @@ def pieces_of(
                 work.lost,
                 work.bytes_per_second,
                 work.size_bytes // count,
+                metadata.nonce,
             )
 
 
@@ -109,7 +113,10 @@ def copy_piece(context: ClientContext, work: PieceWork) -> Sequence[Row]:
         source=work.source,
         target=work.target,
     )
-    ledger, found = context.ledger(work.ledger_id)
+    try:
+        ledger, found = context.ledger(work.ledger_id, work.nonce)
+    except NoSuchLedgerError as error:
+        return [replace(row, status="gone", reason=error.message)]
     fragments = found.value.fragment_ranges()
     fragment = next((f for f in fragments if f.first_entry_id == work.first_entry_id), None)
     last = fragment.last_entry_id if fragment else None

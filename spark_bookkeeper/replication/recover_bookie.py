@@ -89,8 +89,11 @@ def recover_bookie(
         recoveries = [RecoverWork(i, affected[i]) for i in opened]
         if recoveries:
             rows += runner.run("recovering open ledgers", recoveries, recover_one, progress)
-        again = context.store.read_ledgers(opened)
-        affected |= {i: m for i, m in again if isinstance(m, Versioned)}
+        for ledger_id, now in context.store.read_ledgers(opened):
+            # What became of one that is gone, or whose id is another's now, its row says.
+            before = affected.pop(ledger_id)
+            if isinstance(now, Versioned) and now.value.nonce == before.value.nonce:
+                affected[ledger_id] = now
         rows += _copy(context, runner, wish, affected, progress)
         rows += [
             _open_share(i, affected[i].value, wish, "skipped: its last fragment is still open")
@@ -238,6 +241,7 @@ def _work(
                 wish.even_if_alive,
                 wish.bytes_per_second,
                 share_bytes(found.value, fragment),
+                nonce=found.value.nonce,
             )
             pieces.append((live_copies(found.value.quorum, fragment, wish.bookies), piece))
     pieces.sort(key=lambda pair: pair[0])

@@ -69,8 +69,8 @@ def recover_one(context: ClientContext, work: RecoverWork) -> Sequence[Row]:
     ledger_id = work.ledger_id
     try:
         metadata = recover_ledger(context, ledger_id, work.known).value
-    except NoSuchLedgerError:
-        return [Row(ledger_id, "recover", "gone", "the ledger was deleted")]
+    except NoSuchLedgerError as error:
+        return [Row(ledger_id, "recover", "gone", error.message)]
     except BookKeeperError as error:
         return [Row(ledger_id, "recover", "left", error.message, 0)]
     assert metadata.last_entry_id is not None

@@ -18,7 +18,7 @@ from typing import ClassVar
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.copying import TargetError
 from spark_bookkeeper.client.throttle import Throttle
-from spark_bookkeeper.errors import BookKeeperError, EntryUnreadableError
+from spark_bookkeeper.errors import BookKeeperError, EntryUnreadableError, NoSuchLedgerError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.check_ledgers import CheckWork, Finding, check_works, findings
 from spark_bookkeeper.replication.report import RecoveryReport, Row
@@ -86,7 +86,7 @@ def _repair(context: ClientContext, work: RepairWork, finding: Finding) -> Row:
     row = replace(row, target=row.source)
     count = len(finding.refused)
     try:
-        ledger, found = context.ledger(work.ledger_id)
+        ledger, found = context.ledger(work.ledger_id, work.check.nonce)
         fragment = next(
             (f for f in found.value.fragment_ranges() if f.first_entry_id == row.first_entry_id),
             None,
@@ -103,6 +103,8 @@ def _repair(context: ClientContext, work: RepairWork, finding: Finding) -> Row:
         copied = copy_share(
             context, ledger, fragment, finding.refused, target, (), throttle, held=()
         )
+    except NoSuchLedgerError as error:
+        return replace(row, status="gone", reason=error.message)
     except EntryUnreadableError as error:
         return replace(row, status="unrecoverable", reason=error.message)
     except TargetError as error:

@@ -60,6 +60,8 @@ class FragmentWork:
     """Of one share, about, where it is known; so work can be shared out."""
     ahead: tuple[CopiedAhead, ...] = ()
     """Of large shares, what was copied in pieces before (``pieces.py``)."""
+    nonce: bytes | None = None
+    """Of the ledger it was planned for; ``None`` takes the one that is there."""
 
 
 def rereplicate_fragment(context: ClientContext, work: FragmentWork) -> Sequence[Row]:
@@ -69,9 +71,9 @@ def rereplicate_fragment(context: ClientContext, work: FragmentWork) -> Sequence
     changes last. Whatever the plan said is looked at again here.
     """
     try:
-        ledger, found = context.ledger(work.ledger_id)
-    except NoSuchLedgerError:
-        return [_done(work, None, "gone", "the ledger does not exist")]
+        ledger, found = context.ledger(work.ledger_id, work.nonce)
+    except NoSuchLedgerError as error:
+        return [_done(work, None, "gone", error.message)]
     except MetadataFormatError as error:
         return [_left(work, None, error.message)]
     fragment = next(
@@ -127,8 +129,8 @@ class _FragmentCopy:
             return [_done(self._work, self._fragment, "no longer needed", "names no lost bookie")]
         try:
             refused = self._publish(chosen) if chosen else None
-        except NoSuchLedgerError:  # nothing names these copies, and nothing needs them
-            gone = "the ledger was deleted meanwhile"
+        except NoSuchLedgerError as error:  # nothing names these copies, and nothing needs them
+            gone = f"meanwhile {error.message}"
             return [_done(self._work, self._fragment, "gone", gone, row.source) for row in rows]
         if refused is None:
             return [self._after_publishing(row) for row in rows]

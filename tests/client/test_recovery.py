@@ -523,7 +523,7 @@ def test_a_ledger_of_another_client_is_refused_before_it_is_flagged(ground: Grou
         USUAL, LedgerState.OPEN, (Fragment(EntryId(0), tuple(ground.bookie_ids[:3])),)
     )
     ledger_id = store.generate_ledger_id()
-    store.create_ledger(ledger_id, metadata)
+    store.create_ledger(ledger_id, metadata, is_generated=True)
 
     with pytest.raises(MetadataFormatError, match="written by another BookKeeper client"):
         recover_ledger(ground.client(), ledger_id)

@@ -380,7 +380,7 @@ def test_closing_a_ledger_that_is_in_recovery_is_an_error(ground: Ground) -> Non
     writer.append(b"a")
     store = ground.context.store
     found = store.read_ledger(writer.ledger_id)
-    store.write_ledger(writer.ledger_id, found.value.in_recovery(), found.version)
+    store.write_ledger(writer.ledger_id, found.value.in_recovery(), found)
 
     with pytest.raises(LedgerFencedError, match="may or may not be written"):
         writer.close()
@@ -407,7 +407,7 @@ def test_closing_a_ledger_that_was_closed_at_another_end_is_an_error(ground: Gro
     store.write_ledger(
         writer.ledger_id,
         found.value.closed(found.value.last_fragment.first_entry_id, 99),
-        found.version,
+        found,
     )
 
     with pytest.raises(LedgerClosedError, match="closed by another client at entry 0") as caught:

@@ -154,6 +154,7 @@ def test_formatting_the_last_good_copy_is_refused(
     store.create_ledger(
         ledger_id,
         LedgerMetadata(Quorum(1, 1, 1), LedgerState.OPEN, (Fragment(EntryId(0), (BOOKIE,)),)),
+        is_generated=True,
     )
 
     assert run(call) == 2

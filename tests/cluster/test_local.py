@@ -59,6 +59,7 @@ def add_ledger(cluster: LocalCluster, *ensemble: BookieId) -> None:
             state=LedgerState.OPEN,
             fragments=(Fragment(EntryId(0), ensemble),),
         ),
+        is_generated=True,
     )
     store.close()
 

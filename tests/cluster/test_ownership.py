@@ -251,6 +251,7 @@ def add_ledger(store: MemoryStore, *ensemble: BookieId) -> None:
             state=LedgerState.OPEN,
             fragments=(Fragment(EntryId(0), ensemble),),
         ),
+        is_generated=True,
     )
 
 

@@ -11,7 +11,7 @@ from spark_bookkeeper.errors import MetadataUnavailableError, NoSuchLedgerError
 from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore, Postponed
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import LedgerId
-from spark_bookkeeper.protocol.metadata import LedgerState
+from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.testing.conformance.metadata import (
     MetadataStoreConformance,
     Stores,
@@ -40,6 +40,9 @@ class MemoryStores:
     def expire(self, store: MetadataStore) -> None:
         assert isinstance(store, MemoryStore)
         store.expire()
+
+    def recreate(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
+        self.cluster.recreate_by_another_tool(ledger_id, metadata)
 
     @contextmanager
     def answer_lost(self, store: MetadataStore) -> Iterator[None]:
@@ -111,7 +114,7 @@ def test_a_postponed_write_lands_late(cluster: MemoryCluster) -> None:
     created = store.create_ledger(LedgerId(7), open_ledger())
 
     with pytest.raises(MetadataUnavailableError):
-        store.write_ledger(LedgerId(7), created.value.in_recovery(), 0)
+        store.write_ledger(LedgerId(7), created.value.in_recovery(), created)
     assert store.read_ledger(LedgerId(7)).value.state is LedgerState.OPEN
     cluster.pending.pop()()
 
@@ -122,8 +125,8 @@ def test_a_late_write_loses_against_one_that_was_quicker(cluster: MemoryCluster)
     store, other = cluster.session(_postpone_writes), cluster.session()
     created = store.create_ledger(LedgerId(7), open_ledger())
     with pytest.raises(MetadataUnavailableError):
-        store.write_ledger(LedgerId(7), created.value.in_recovery(), 0)
-    written = other.write_ledger(LedgerId(7), created.value.with_custom(name=b"x"), 0)
+        store.write_ledger(LedgerId(7), created.value.in_recovery(), created)
+    written = other.write_ledger(LedgerId(7), created.value.with_custom(name=b"x"), created)
 
     cluster.pending.pop()()
 
@@ -136,8 +139,8 @@ def test_two_runs_of_the_same_steps_store_the_same(cluster: MemoryCluster) -> No
         store = cluster.session()
         store.initialize_cluster()
         for _ in range(3):
-            store.create_ledger(store.generate_ledger_id(), open_ledger())
-        store.write_ledger(LedgerId(1), open_ledger().in_recovery(), 0)
+            store.create_ledger(store.generate_ledger_id(), open_ledger(), is_generated=True)
+        store.write_ledger(LedgerId(1), open_ledger().in_recovery(), store.read_ledger(LedgerId(1)))
         return {i: (v.version, v.value.ctoken) for i, v in cluster.ledgers.items()}
 
     steps: list[Callable[[], object]] = [run, run]

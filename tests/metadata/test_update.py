@@ -157,7 +157,7 @@ def test_what_the_step_raises_goes_to_the_caller(world: World) -> None:
 
 
 def test_a_ledger_deleted_meanwhile_is_not_made_again(world: World) -> None:
-    world.before_write = lambda: world.other.delete_ledger(L)
+    world.before_write = lambda: world.other.delete_ledger(L, world.created)
 
     with pytest.raises(NoSuchLedgerError):
         update_ledger(world.store, L, LedgerMetadata.in_recovery)

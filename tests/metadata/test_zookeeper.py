@@ -28,6 +28,7 @@ from spark_bookkeeper.errors import (
     VersionConflictError,
 )
 from spark_bookkeeper.metadata import paths
+from spark_bookkeeper.metadata.codec import encode_ledger
 from spark_bookkeeper.metadata.connection import Connection, Node
 from spark_bookkeeper.metadata.link import AbsentError
 from spark_bookkeeper.metadata.store import MetadataStore, Versioned
@@ -166,6 +167,16 @@ class ZooKeeperStores:
         twin.stop()
         twin.close()
 
+    def recreate(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
+        other = KazooClient(self.address)
+        other.start(timeout=60)
+        path = paths.ledger(self.root, ledger_id)
+        if other.exists(path):
+            other.delete(path)
+        other.create(path, encode_ledger(metadata), makepath=True)
+        other.stop()
+        other.close()
+
     @contextmanager
     def answer_lost(self, store: MetadataStore) -> Iterator[None]:
         with self._losing(store, "answer"):
@@ -246,10 +257,10 @@ def test_deleting_the_last_ledger_takes_its_parents_away(
     for ledger_id in (7, 8, 1 << 40):
         store.create_ledger(LedgerId(ledger_id), open_ledger())
 
-    store.delete_ledger(LedgerId(7))
-    store.delete_ledger(LedgerId(1 << 40))
+    store.delete_ledger(LedgerId(7), store.read_ledger(LedgerId(7)))
+    store.delete_ledger(LedgerId(1 << 40), store.read_ledger(LedgerId(1 << 40)))
     assert list(store.ledger_ids()) == [8]
-    store.delete_ledger(LedgerId(8))
+    store.delete_ledger(LedgerId(8), store.read_ledger(LedgerId(8)))
 
     names = raw.get_children(zookeeper.root)
     assert [name for name in names if paths.is_parent_name([name])] == []
@@ -351,7 +362,7 @@ def test_a_cluster_with_long_ids_goes_on_with_them(
     ids = [store.generate_ledger_id(), other.generate_ledger_id(), store.generate_ledger_id()]
 
     assert ids == [(1 << 32) + n for n in range(3)]
-    store.create_ledger(ids[0], open_ledger())
+    store.create_ledger(ids[0], open_ledger(), is_generated=True)
     assert list(store.ledger_ids()) == [ids[0]]
 
 
@@ -392,15 +403,15 @@ def test_who_chooses_bookies_asks_for_them_once(zookeeper: ZooKeeperStores) -> N
     store = zookeeper.session()
     store.initialize_cluster()
     store.register(registration(A))
-    store.create_ledger(store.generate_ledger_id(), open_ledger())
+    store.create_ledger(store.generate_ledger_id(), open_ledger(), is_generated=True)
     store.last_registrations()
     before = len(zookeeper.sessions[store].requests)
 
     for _ in range(3):
         ledger_id = store.generate_ledger_id()
         assert [r.bookie_id for r in store.last_registrations()] == [A]
-        ledger = store.create_ledger(ledger_id, open_ledger())
-        store.write_ledger(ledger_id, ledger.value.in_recovery(), 0)
+        ledger = store.create_ledger(ledger_id, open_ledger(), is_generated=True)
+        store.write_ledger(ledger_id, ledger.value.in_recovery(), ledger)
 
     ping, multi = 11, 14
     asked = [kind for kind in zookeeper.sessions[store].requests[before:] if kind != ping]
@@ -512,7 +523,7 @@ def test_writes_whose_common_answer_was_lost_are_made_once(zookeeper: ZooKeeperS
 
     def recover(number: int) -> int:
         found = store.read_ledger(LedgerId(number))
-        return store.write_ledger(LedgerId(number), found.value.in_recovery(), 0).version
+        return store.write_ledger(LedgerId(number), found.value.in_recovery(), found).version
 
     with zookeeper.answer_lost(store), ThreadPoolExecutor(20) as threads:
         versions = list(threads.map(recover, range(40)))
@@ -531,7 +542,7 @@ def test_a_write_whose_answer_was_lost_is_made_once(
     created = store.create_ledger(LedgerId(7), open_ledger())
 
     with zookeeper.answer_lost(store):
-        written = store.write_ledger(LedgerId(7), created.value.in_recovery(), 0)
+        written = store.write_ledger(LedgerId(7), created.value.in_recovery(), created)
 
     assert written.version == 1
     assert raw.get(paths.ledger(zookeeper.root, LedgerId(7)))[1].version == 1
@@ -550,12 +561,12 @@ def test_a_write_that_was_lost_and_overtaken_is_not_claimed(zookeeper: ZooKeeper
         passed = real(body, lost)
         if not passed and not overtaken.is_set():
             overtaken.set()
-            other.write_ledger(LedgerId(7), theirs, 0)
+            other.write_ledger(LedgerId(7), theirs, created)
         return passed
 
     proxy._requests = overtake  # type: ignore[method-assign]  # it loses, and lets another write
     with zookeeper.request_lost(store), pytest.raises(VersionConflictError):
-        store.write_ledger(LedgerId(7), mine, 0)
+        store.write_ledger(LedgerId(7), mine, created)
 
     assert overtaken.is_set()
     assert store.read_ledger(LedgerId(7)).value == theirs
@@ -578,7 +589,7 @@ def test_a_write_that_was_made_and_overwritten_is_said_to_be_uncertain(
 
     proxy._answers = overwrite  # type: ignore[method-assign]  # it loses, and lets another write
     with zookeeper.answer_lost(store), pytest.raises(MetadataUnavailableError, match="may or may"):
-        store.write_ledger(LedgerId(7), created.value.with_custom(a=b"1"), 0)
+        store.write_ledger(LedgerId(7), created.value.with_custom(a=b"1"), created)
 
     stored = store.read_ledger(LedgerId(7))
     assert stored.version == 2
@@ -603,10 +614,10 @@ def test_a_delete_whose_answer_was_lost_is_not_called_absent(
 ) -> None:
     store = zookeeper.session()
     store.initialize_cluster()
-    store.create_ledger(LedgerId(7), open_ledger())
+    created = store.create_ledger(LedgerId(7), open_ledger())
 
     with zookeeper.answer_lost(store):
-        store.delete_ledger(LedgerId(7))
+        store.delete_ledger(LedgerId(7), created)
 
     # It went on to the parents, so it knew that the ledger was its own to delete.
     assert not raw.exists(f"{zookeeper.root}/00")
@@ -659,7 +670,7 @@ def test_a_frozen_zookeeper_is_given_up_in_bounded_time(zookeeper: ZooKeeperStor
 
     proxy.swallow_answers = True
     with pytest.raises(MetadataUnavailableError, match="may or may not"):
-        store.write_ledger(LedgerId(7), created.value.in_recovery(), 0)
+        store.write_ledger(LedgerId(7), created.value.in_recovery(), created)
     with pytest.raises(MetadataUnavailableError, match="Nothing was changed"):
         store.read_ledger(LedgerId(7))
 
@@ -719,9 +730,10 @@ def test_equal_ledgers_differ_in_their_token(zookeeper: ZooKeeperStores) -> None
     store.initialize_cluster()
     tokens = set()
     for _ in range(3):
-        stored = store.create_ledger(store.generate_ledger_id(), open_ledger())
+        ledger_id = store.generate_ledger_id()
+        stored = store.create_ledger(ledger_id, open_ledger(), is_generated=True)
         tokens.add(stored.value.ctoken)
-        tokens.add(store.write_ledger(LedgerId(0), stored.value, len(tokens) // 2).value.ctoken)
+        tokens.add(store.write_ledger(ledger_id, stored.value, stored).value.ctoken)
 
     assert len(tokens) == 6
     assert replace(open_ledger(), ctoken=5) == open_ledger()

@@ -90,14 +90,14 @@ def store(zookeeper: EmbeddedZooKeeper) -> Iterator[ZooKeeperStore]:
     ]
     for metadata in ledgers:
         ledger_id = store.generate_ledger_id()
-        store.create_ledger(ledger_id, metadata)
+        store.create_ledger(ledger_id, metadata, is_generated=True)
         for change in (
             lambda old: old.with_new_ensemble(EntryId(10), (A, D, C)),
             LedgerMetadata.in_recovery,
             lambda old: old.closed(EntryId(5_000_000_010), 9_000_000_000),
         ):
             ledger_id = store.generate_ledger_id()
-            store.create_ledger(ledger_id, metadata)
+            store.create_ledger(ledger_id, metadata, is_generated=True)
             update_ledger(store, ledger_id, change)
     for number in ((1 << 31) - 2, (1 << 31) - 1, 1 << 33, (1 << 63) - 1):
         store.create_ledger(LedgerId(number), OPEN.closed(NO_ENTRY, 0))

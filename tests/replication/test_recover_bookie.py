@@ -479,7 +479,7 @@ def test_a_foreign_ledger_is_left_as_it_is(ground: Ground) -> None:
     lost = writer.metadata.last_fragment.ensemble[0]
     store = ground.context.store
     found = store.read_ledger(writer.ledger_id)
-    store.write_ledger(writer.ledger_id, replace(found.value, custom_metadata={}), found.version)
+    store.write_ledger(writer.ledger_id, replace(found.value, custom_metadata={}), found)
     ground.stop(lost, destroy=True)
 
     plan = recovered(ground, lost, dry_run=True)

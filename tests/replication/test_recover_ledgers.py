@@ -95,7 +95,7 @@ def test_what_changed_since_it_was_planned_is_noticed(ground: Ground) -> None:
     ]
     left.append(b"b")
     left.close()
-    client.store.delete_ledger(gone.ledger_id)
+    client.store.delete_ledger(gone.ledger_id, None)
 
     rows = [row for work in planned for row in recover_one(client, work)]
 

@@ -356,7 +356,7 @@ def in_recovery(patch: Patch) -> None:
         found = context.store.read_ledger(ledger_id)
         if found.value.is_closed:
             return found
-        flagged = Versioned(found.value.in_recovery(), found.version)
+        flagged = replace(found, value=found.value.in_recovery())
         return _LedgerRecovery(context, Ledger.of(ledger_id, flagged.value), flagged).run()
 
     _recover_by(patch, unflagged)
@@ -379,7 +379,7 @@ def rec_reads_orig(patch: Patch) -> None:
             found.value, fragments=before.fragments, custom_metadata=before.custom_metadata
         )
         ledger = Ledger.of(ledger_id, old)
-        return _LedgerRecovery(context, ledger, Versioned(old, found.version)).run()
+        return _LedgerRecovery(context, ledger, replace(found, value=old)).run()
 
     _recover_by(patch, outdated)
     _close_what_is_there(patch)

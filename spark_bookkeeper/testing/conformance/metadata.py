@@ -30,9 +30,15 @@ from spark_bookkeeper.errors import (
     VersionConflictError,
 )
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Registration
-from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.metadata.update import delete_ledger, update_ledger
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
-from spark_bookkeeper.protocol.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.metadata import (
+    NONCE,
+    DigestType,
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+)
 from spark_bookkeeper.protocol.quorum import Quorum
 
 T = TypeVar("T")
@@ -59,6 +65,9 @@ class Stores(Protocol):
     def request_lost(self, store: MetadataStore) -> AbstractContextManager[None]:
         """The first change in the block never arrives."""
 
+    def recreate(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
+        """Another tool deletes a ledger, if it is there, and makes it again."""
+
 
 def open_ledger(**changes: object) -> LedgerMetadata:
     """A ledger as its writer creates it."""
@@ -69,7 +78,7 @@ def open_ledger(**changes: object) -> LedgerMetadata:
         digest_type=DigestType.CRC32C,
         password=b"secret\x00\xff",
         ctime_ms=1_700_000_000_123,
-        custom_metadata={"name": b"orders", "spark-bookkeeper.nonce": bytes(range(256))},
+        custom_metadata={"name": b"orders", NONCE: bytes(range(256))},
     )
     return replace(metadata, **changes)  # type: ignore[arg-type]  # the caller's own names
 
@@ -119,7 +128,7 @@ class MetadataStoreConformance:
         created = store.create_ledger(LedgerId(7), open_ledger())
         closed = created.value.closed(EntryId(4), 50)
 
-        written = store.write_ledger(LedgerId(7), closed, created.version)
+        written = store.write_ledger(LedgerId(7), closed, created)
 
         assert written.version == 1
         assert written.value == closed
@@ -160,19 +169,19 @@ class MetadataStoreConformance:
 
     def test_a_stale_write_changes_nothing(self, store: MetadataStore) -> None:
         created = store.create_ledger(LedgerId(7), open_ledger())
-        recovering = store.write_ledger(LedgerId(7), created.value.in_recovery(), created.version)
+        recovering = store.write_ledger(LedgerId(7), created.value.in_recovery(), created)
 
         with pytest.raises(VersionConflictError):
-            store.write_ledger(LedgerId(7), created.value.closed(NO_ENTRY, 0), created.version)
+            store.write_ledger(LedgerId(7), created.value.closed(NO_ENTRY, 0), created)
 
         assert store.read_ledger(LedgerId(7)) == recovering
 
     def test_a_deleted_ledger_is_never_written_again(self, store: MetadataStore) -> None:
         created = store.create_ledger(LedgerId(7), open_ledger())
-        store.delete_ledger(LedgerId(7))
+        store.delete_ledger(LedgerId(7), created)
 
         with pytest.raises(NoSuchLedgerError):
-            store.write_ledger(LedgerId(7), created.value.in_recovery(), created.version)
+            store.write_ledger(LedgerId(7), created.value.in_recovery(), created)
 
         with pytest.raises(NoSuchLedgerError) as caught:
             store.read_ledger(LedgerId(7))
@@ -180,12 +189,13 @@ class MetadataStoreConformance:
         assert list(store.ledger_ids()) == []
 
     def test_deleting_is_idempotent(self, stores: Stores, store: MetadataStore) -> None:
-        store.create_ledger(LedgerId(7), open_ledger())
+        created = store.create_ledger(LedgerId(7), open_ledger())
 
         with stores.answer_lost(store):
-            _again(lambda: store.delete_ledger(LedgerId(7)))
-        store.delete_ledger(LedgerId(7))
-        store.delete_ledger(LONG_FIRST)
+            _again(lambda: store.delete_ledger(LedgerId(7), created))
+        store.delete_ledger(LedgerId(7), created)
+        store.delete_ledger(LONG_FIRST, None)
+        delete_ledger(store, LedgerId(7))
 
         assert list(store.ledger_ids()) == []
 
@@ -249,10 +259,118 @@ class MetadataStoreConformance:
         assert updated.value.foreign == unknown
         assert store.read_ledger(LedgerId(7)).value.foreign == unknown
 
+    # No id has two lives
+
+    def test_an_id_that_was_chosen_is_never_used_again(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        for ledger_id in (LedgerId(7), LONG_FIRST, LAST):
+            created = store.create_ledger(ledger_id, open_ledger())
+            store.delete_ledger(ledger_id, created)
+
+            for is_generated in (False, True):
+                with pytest.raises(LedgerExistsError, match="was used before") as caught:
+                    stores.session().create_ledger(
+                        ledger_id, open_ledger(), is_generated=is_generated
+                    )
+                assert caught.value.ledger_id == ledger_id
+                assert "let one be generated" in caught.value.message
+
+        assert list(store.ledger_ids()) == []
+
+    def test_a_create_that_was_deleted_again_does_not_repeat_itself(
+        self, store: MetadataStore
+    ) -> None:
+        mine = open_ledger(ctoken=4711)
+        store.delete_ledger(LedgerId(7), store.create_ledger(LedgerId(7), mine))
+
+        with pytest.raises(LedgerExistsError, match="was used before"):
+            store.create_ledger(LedgerId(7), mine)
+
+    def test_an_id_that_was_given_out_cannot_be_chosen(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        used, unused, there = (store.generate_ledger_id() for _ in range(3))
+        created = store.create_ledger(used, open_ledger(), is_generated=True)
+        store.delete_ledger(used, created)
+        store.create_ledger(there, open_ledger(), is_generated=True)
+
+        for ledger_id in (used, unused):
+            with pytest.raises(LedgerExistsError, match="given out by the cluster's counter"):
+                stores.session().create_ledger(ledger_id, open_ledger())
+        with pytest.raises(LedgerExistsError, match="exists already"):
+            stores.session().create_ledger(there, open_ledger())
+        store.create_ledger(LedgerId(there + 1), open_ledger())
+
+    def test_a_generated_id_passes_over_those_that_were_chosen(self, store: MetadataStore) -> None:
+        deleted, there = LedgerId(1), LedgerId(2)
+        store.delete_ledger(deleted, store.create_ledger(deleted, open_ledger()))
+        store.create_ledger(there, open_ledger())
+
+        made: list[LedgerId] = []
+        for _ in range(4):
+            ledger_id = store.generate_ledger_id()
+            with suppress(LedgerExistsError):
+                store.create_ledger(ledger_id, open_ledger(), is_generated=True)
+                made.append(ledger_id)
+
+        assert made == [0, 3]
+
+    @pytest.mark.parametrize("nonce", [b"other", None])
+    @pytest.mark.parametrize("writes", [0, 1, 2])
+    def test_what_another_tool_made_again_is_never_taken_for_its_predecessor(
+        self, stores: Stores, store: MetadataStore, nonce: bytes | None, writes: int
+    ) -> None:
+        first = store.create_ledger(LedgerId(7), open_ledger())
+        for number in range(writes):
+            changed = first.value.with_custom(n=b"%d" % number)
+            first = store.write_ledger(LedgerId(7), changed, first)
+        made_again = _with_nonce(nonce)
+        stores.recreate(LedgerId(7), made_again)
+        second = store.read_ledger(LedgerId(7))
+        for number in range(writes):  # so that both have the same version
+            changed = second.value.with_custom(m=b"%d" % number)
+            second = store.write_ledger(LedgerId(7), changed, second)
+        assert second.version == first.version
+
+        with pytest.raises(VersionConflictError):
+            store.write_ledger(LedgerId(7), first.value.in_recovery(), first)
+        with pytest.raises(VersionConflictError):
+            store.delete_ledger(LedgerId(7), first)
+        with pytest.raises(NoSuchLedgerError, match="created another with the same id"):
+            update_ledger(store, LedgerId(7), LedgerMetadata.in_recovery, known=first)
+        delete_ledger(store, LedgerId(7), known=first)
+
+        assert store.read_ledger(LedgerId(7)) == second
+        delete_ledger(store, LedgerId(7))
+        assert list(store.ledger_ids()) == []
+
+    def test_a_delete_whose_answer_was_lost_does_not_reach_the_next_ledger(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        first = store.create_ledger(LedgerId(7), open_ledger())
+
+        with stores.answer_lost(store), suppress(MetadataUnavailableError):
+            store.delete_ledger(LedgerId(7), first)
+        stores.recreate(LedgerId(7), _with_nonce(b"other"))
+        delete_ledger(store, LedgerId(7), known=first)
+
+        assert store.read_ledger(LedgerId(7)).value.nonce == b"other"
+
+    def test_a_ledger_that_another_tool_restored_goes_on(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        first = store.create_ledger(LedgerId(7), open_ledger())
+        stores.recreate(LedgerId(7), open_ledger())
+
+        updated = update_ledger(store, LedgerId(7), LedgerMetadata.in_recovery, known=first)
+
+        assert store.read_ledger(LedgerId(7)) == updated
+
     # Listing and ids
 
     def test_ledgers_are_listed_in_order(self, store: MetadataStore) -> None:
-        ids = [0, 1, 9_999, 10_000, 123_456_789, SHORT_LAST, LONG_FIRST, 1 << 33, LAST]
+        ids = [1, 2, 9_999, 10_000, 123_456_789, SHORT_LAST, LONG_FIRST, 1 << 33, LAST]
         store.register(registration(A))
         store.write_cookie(_cookie(A), None)
         store.generate_ledger_id()
@@ -489,7 +607,7 @@ class MetadataStoreConformance:
             store.cookies,
             lambda: store.create_ledger(LedgerId(1), open_ledger()),
             lambda: store.read_ledger(LedgerId(1)),
-            lambda: store.delete_ledger(LedgerId(1)),
+            lambda: store.delete_ledger(LedgerId(1), None),
             lambda: list(store.ledger_ids()),
             lambda: list(store.read_ledgers([LedgerId(1)])),
             lambda: store.register(registration(A)),
@@ -518,6 +636,10 @@ def _cookie(bookie_id: BookieId, incarnation: str = "first") -> Cookie:
         incarnation=incarnation,
         instance_id="ccb3dcc6-6bca-47a5-bd1a-18b99e6345e7",
     )
+
+
+def _with_nonce(nonce: bytes | None) -> LedgerMetadata:
+    return open_ledger(custom_metadata={} if nonce is None else {NONCE: nonce})
 
 
 def _with_key(key: str, old: LedgerMetadata) -> LedgerMetadata:

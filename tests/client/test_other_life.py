@@ -1,0 +1,433 @@
+"""A ledger is deleted, and another tool makes another with its id, while clients of it live.
+
+This library never uses an id twice. Other tools may, and their new ledger has version 0 again, as
+the old one had: nobody who means the old one may change the new one, or take it for the old.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client.bookies import Bookies
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.recovery import recover_ledger
+from spark_bookkeeper.client.views import LedgerInfo
+from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
+from spark_bookkeeper.errors import EntryUnreadableError, LedgerExistsError, NoSuchLedgerError
+from spark_bookkeeper.metadata import paths
+from spark_bookkeeper.metadata.codec import encode_ledger
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.metadata.update import delete_ledger
+from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.check_ledgers import check_one, check_works
+from spark_bookkeeper.replication.pieces import copy_piece, pieces_of
+from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_one
+from spark_bookkeeper.replication.repair_ledgers import RepairWork, repair_one
+from spark_bookkeeper.replication.report import Row
+from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
+from spark_bookkeeper.replication.targets import Targets
+from spark_bookkeeper.testing.ground import Ground, Hook
+
+USUAL = Quorum(3, 3, 2)
+ID = LedgerId(50)
+GONE = "created another with the same id"
+
+
+class World:
+    """A ground, whose metadata is in memory or in a ZooKeeper."""
+
+    def __init__(self, directory: Path, address: str | None) -> None:
+        self.ground = Ground(directory, bookies=5)
+        self._uri = f"zk://{address}/{secrets.token_hex(4)}/ledgers"
+        self._in_zookeeper = address is not None
+        self._stores: list[ZooKeeperStore] = []
+        if self._in_zookeeper:
+            store = self._session()
+            store.initialize_cluster()
+            for registration in self.ground.context.store.registrations():
+                store.register(registration)
+            for cookie in self.ground.context.store.cookies():
+                store.write_cookie(cookie.value, None)
+        self.context = self.client()
+
+    def client(self, *hooks: Hook) -> ClientContext:
+        """Another client; hooks are called before what it asks of bookies."""
+        context = self.ground.client(None, *hooks)
+        if not self._in_zookeeper:
+            return context
+        store = self._session()
+        bookies = Bookies(store, context.bookies._open_storage, context.runtime)
+        return replace(context, store=store, bookies=bookies)
+
+    def stop(self, bookie: BookieId) -> None:
+        self.ground.stop(bookie)
+        if self._in_zookeeper:
+            self._stores[0].unregister(bookie)
+
+    def make_again(self, metadata: LedgerMetadata) -> Versioned[LedgerMetadata]:
+        """As another tool does it."""
+        if self._in_zookeeper:
+            path = paths.ledger(self._stores[0]._root, ID)
+            self._stores[0]._zk.delete(path)
+            self._stores[0]._zk.create_below_parents(path, encode_ledger(metadata))
+        else:
+            self.ground.cluster.recreate_by_another_tool(ID, metadata)
+        return self.context.store.read_ledger(ID)
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+
+    def _session(self) -> ZooKeeperStore:
+        store = ZooKeeperStore(self._uri, token=lambda: secrets.token_hex(16))
+        self._stores.append(store)
+        return store
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as running:
+        yield running
+
+
+@pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.integration)])
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
+    address = None
+    if request.param == "zookeeper":
+        address = request.getfixturevalue("server").address
+    world = World(tmp_path, address)
+    yield world
+    world.close()
+
+
+class Lives:
+    """The old ledger, whose writer still lives; and the new one, once it is made."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.old = ledgers.create_ledger(world.context, USUAL, ledger_id=ID)
+        self.known = self.old._adds._versioned
+        self.old.append(b"old 0")
+        self.second: Versioned[LedgerMetadata] | None = None
+        self._form = ledgers.create_ledger(world.context, USUAL).metadata
+
+    def close_old(self) -> Versioned[LedgerMetadata]:
+        self.old.close()
+        return self.old._adds._versioned
+
+    def make_again(self) -> LedgerWriter:
+        """The second life of the id; a writer of it, which has appended two entries."""
+        self.second = self.world.make_again(self._form)
+        client = self.world.client()
+        writer = LedgerWriter(client, Ledger.of(ID, self.second.value), self.second)
+        writer.append(b"new 0")
+        writer.append(b"new 1")
+        return writer
+
+    def check_untouched(self, new: LedgerWriter) -> None:
+        """The new ledger is as its writer left it, and goes on."""
+        assert self.world.context.store.read_ledger(ID) == self.second
+        new.append(b"new 2")
+        new.close()
+        reader = ledgers.open_ledger(self.world.client(), ID)
+        assert [e.payload for e in reader.entries()] == [b"new 0", b"new 1", b"new 2"]
+
+
+@pytest.fixture
+def lives(world: World) -> Lives:
+    return Lives(world)
+
+
+# Writers
+
+
+def test_an_old_writer_does_not_close_the_new_ledger(lives: Lives) -> None:
+    new = lives.make_again()
+    assert lives.second is not None
+    assert lives.known.version == lives.second.version == 0
+
+    with pytest.raises(NoSuchLedgerError, match=GONE) as caught:
+        lives.old.close()
+
+    assert caught.value.ledger_id == ID
+    assert "Open the ledger again" in caught.value.message
+    lives.check_untouched(new)
+
+
+def test_what_an_old_writer_appends_is_not_in_the_new_ledger(lives: Lives) -> None:
+    new = lives.make_again()
+
+    lives.old.append(b"old 1")
+
+    lives.check_untouched(new)
+    lives.old.abandon()
+
+
+def test_an_old_writer_does_not_change_the_ensemble_of_the_new_ledger(lives: Lives) -> None:
+    new = lives.make_again()
+
+    def append_on() -> None:
+        lives.world.ground.until(lambda: lives.old.append(b"old") < 0)
+
+    lives.world.stop(lives.old.metadata.last_fragment.ensemble[0])
+    with pytest.raises(NoSuchLedgerError, match=GONE):
+        append_on()
+
+    assert lives.world.context.store.read_ledger(ID) == lives.second
+    lives.old.abandon()
+    new.abandon()
+
+
+# Recoveries
+
+
+def test_an_old_recovery_does_not_flag_the_new_ledger(lives: Lives) -> None:
+    new = lives.make_again()
+
+    with pytest.raises(NoSuchLedgerError, match=GONE):
+        recover_ledger(lives.world.client(), ID, lives.known)
+
+    lives.check_untouched(new)
+
+
+def test_an_old_recovery_does_not_close_the_new_ledger(lives: Lives) -> None:
+    begun: list[str] = []
+    made: list[LedgerWriter] = []
+
+    def make_again(place: str, operation: str, path: str) -> None:
+        if operation == "put_if_absent" and not begun:  # its first fence
+            begun.append(path)
+            made.append(lives.make_again())
+
+    with pytest.raises(NoSuchLedgerError, match=GONE):
+        recover_ledger(lives.world.client(make_again), ID)
+
+    lives.check_untouched(made[0])
+
+
+def test_an_old_recovery_that_must_wait_does_not_adopt_the_end_of_the_new_ledger(
+    lives: Lives,
+) -> None:
+    begun: list[str] = []
+
+    def make_again(place: str, operation: str, path: str) -> None:
+        if operation == "put_if_absent" and not begun:
+            begun.append(path)
+            for bookie in lives.old.metadata.last_fragment.ensemble:
+                lives.world.stop(bookie)
+            lives.second = lives.world.make_again(lives._form.closed(EntryId(-1), 0))
+
+    with pytest.raises(NoSuchLedgerError, match=GONE):
+        recover_ledger(lives.world.client(make_again), ID)
+
+    assert lives.world.context.store.read_ledger(ID) == lives.second
+    lives.old.abandon()
+
+
+# Deletion
+
+
+def test_a_repeated_delete_does_not_delete_the_new_ledger(lives: Lives) -> None:
+    new = lives.make_again()
+
+    delete_ledger(lives.world.client().store, ID, known=lives.known)
+
+    lives.check_untouched(new)
+    ledgers.delete_ledger(lives.world.client(), ID)
+    with pytest.raises(NoSuchLedgerError):
+        lives.world.context.store.read_ledger(ID)
+    with pytest.raises(LedgerExistsError, match="was used before"):
+        ledgers.create_ledger(lives.world.client(), USUAL, ledger_id=ID)
+    ledgers.delete_ledger(lives.world.client(), ID)
+
+
+def test_a_ledger_of_another_client_can_be_deleted_as_it_is(world: World) -> None:
+    metadata = ledgers.create_ledger(world.context, USUAL).metadata
+    ledgers.create_ledger(world.context, USUAL, ledger_id=ID).close()
+    world.make_again(replace(metadata, custom_metadata={}))
+
+    ledgers.delete_ledger(world.client(), ID)
+
+    with pytest.raises(NoSuchLedgerError):
+        world.context.store.read_ledger(ID)
+
+
+# Readers
+
+
+def test_an_old_reader_does_not_slide_over_into_the_new_ledger(lives: Lives) -> None:
+    lives.old.append(b"old 1")
+    reader = ledgers.open_ledger_no_recovery(lives.world.client(), ID)
+    following = reader.tail()
+    assert next(following).payload == b"old 0"
+    new = lives.make_again()
+    new.append(b"new 2")
+
+    with pytest.raises(NoSuchLedgerError, match=GONE):
+        reader.refresh()
+    with pytest.raises(NoSuchLedgerError, match=GONE):
+        list(following)
+    assert [entry.payload for entry in reader.entries()] == [b"old 0"]
+    lives.old.abandon()
+    new.abandon()
+
+
+def test_an_old_reader_whose_files_are_gone_reads_nothing_of_the_new_ledger(lives: Lives) -> None:
+    key = lives.old._adds.ledger.key
+    lives.close_old()
+    reader = ledgers.open_ledger(lives.world.client(), ID)
+    lives.make_again().close()
+    for bookie in lives.world.ground.bookie_ids:
+        shutil.rmtree(lives.world.ground.root(bookie) / key.directory, ignore_errors=True)
+
+    with pytest.raises((NoSuchLedgerError, EntryUnreadableError), match=f"{GONE}|cannot be read"):
+        list(reader.entries())
+    with pytest.raises(NoSuchLedgerError, match=GONE):
+        reader._context.ledger(ID, reader.metadata.nonce)
+
+
+def test_what_was_listed_before_does_not_show_the_new_ledger(lives: Lives) -> None:
+    info = LedgerInfo.of(ID, lives.known.value, lives.world.client(), lambda table: table)
+    lives.make_again().close()
+
+    with pytest.raises(NoSuchLedgerError, match=GONE):
+        info.fragments_arrow()
+    with pytest.raises(NoSuchLedgerError, match=GONE):
+        info.slots_arrow()
+    lives.old.abandon()
+
+
+# Replication
+
+
+def _fragment_work(lives: Lives, known: Versioned[LedgerMetadata]) -> FragmentWork:
+    lost = known.value.last_fragment.ensemble[0]
+    lives.world.stop(lost)
+    return FragmentWork(ID, EntryId(0), (lost,), None, False, None, nonce=known.value.nonce)
+
+
+def _copied(lives: Lives, known: Versioned[LedgerMetadata]) -> Callable[[], list[Row]]:
+    work = _fragment_work(lives, known)
+    return lambda: list(rereplicate_fragment(lives.world.client(), work))
+
+
+def _copied_piece(lives: Lives, known: Versioned[LedgerMetadata]) -> Callable[[], list[Row]]:
+    context = lives.world.client()
+    work = replace(_fragment_work(lives, known), size_bytes=2)
+    alive = context.bookies.registrations()
+    targets = Targets(context.bookies, alive, work.lost, None)
+    piece = next(iter(pieces_of(work, known.value, targets, 1)))
+    return lambda: list(copy_piece(context, piece))
+
+
+def _repaired(lives: Lives, known: Versioned[LedgerMetadata]) -> Callable[[], list[Row]]:
+    (check,) = check_works(lives.world.client(), [ID], 100)
+    return lambda: list(repair_one(lives.world.client(), RepairWork(check, dry_run=False)))
+
+
+def _checked(lives: Lives, known: Versioned[LedgerMetadata]) -> Callable[[], list[Row]]:
+    (check,) = check_works(lives.world.client(), [ID], 100)
+    return lambda: list(check_one(lives.world.client(), check))
+
+
+@pytest.mark.parametrize("plan", [_copied, _copied_piece, _repaired, _checked])
+def test_work_that_was_planned_before_ends_as_gone(
+    lives: Lives,
+    plan: Callable[[Lives, Versioned[LedgerMetadata]], Callable[[], list[Row]]],
+) -> None:
+    lives.old.append(b"old 1")
+    carry_out = plan(lives, lives.close_old())
+    second = lives.world.make_again(lives._form)
+
+    rows = carry_out()
+
+    assert [row.status for row in rows] == ["gone"]
+    assert GONE in str(rows[0].reason)
+    assert lives.world.context.store.read_ledger(ID) == second
+
+
+def test_a_recovery_that_was_planned_before_ends_as_gone(lives: Lives) -> None:
+    work = RecoverWork(ID, lives.known)
+    new = lives.make_again()
+
+    (row,) = recover_one(lives.world.client(), work)
+
+    assert row.status == "gone"
+    assert GONE in str(row.reason)
+    lives.check_untouched(new)
+
+
+def test_copies_for_the_old_ledger_are_not_published_in_the_new_one(lives: Lives) -> None:
+    closed = lives.close_old()
+    work = _fragment_work(lives, closed)
+    begun: list[str] = []
+    made: list[Versioned[LedgerMetadata]] = []
+
+    def make_again(place: str, operation: str, path: str) -> None:
+        if "/copies/" in path and not begun:
+            begun.append(path)
+            # With the same end, so that nothing but the nonce tells one from the other.
+            form = closed.value.with_custom(
+                **{"spark-bookkeeper.nonce": lives._form.custom_metadata["spark-bookkeeper.nonce"]}
+            )
+            made.append(lives.world.make_again(form))
+
+    (row,) = rereplicate_fragment(lives.world.client(make_again), work)
+
+    assert row.status == "gone"
+    assert GONE in str(row.reason)
+    assert lives.world.context.store.read_ledger(ID) == made[0]
+
+
+# Files
+
+
+def test_fences_copies_and_entries_of_two_lives_never_mix(lives: Lives) -> None:
+    old_key = lives.old._adds.ledger.key
+    old = Ledger.of(ID, lives.known.value)
+    new = lives.make_again()
+    new_key = new._adds.ledger.key
+    for bookie in old.metadata.last_fragment.ensemble:  # of five, so some have both
+        lives.world.context.bookies.log(bookie, old).fence()
+
+    lives.check_untouched(new)  # the fences of the old one are none of its own
+
+    for bookie in lives.world.ground.bookie_ids:
+        for path in lives.world.ground.files(bookie):
+            key = new_key if new_key.nonce in str(path) else old_key
+            payloads = path.read_bytes()
+            assert (b"new 0" in payloads) <= (key is new_key)
+            assert (b"old 0" in payloads) <= (key is old_key)
+    with pytest.raises(NoSuchLedgerError, match=GONE):
+        lives.old.close()
+
+
+def test_what_lies_in_the_directory_of_another_life_is_not_read(lives: Lives) -> None:
+    old_key = lives.old._adds.ledger.key
+    lives.close_old()
+    new = lives.make_again()
+    new.close()
+    new_key = new._adds.ledger.key
+    holder = lives.known.value.last_fragment.ensemble[0]
+    source = lives.world.ground.root(holder) / old_key.directory
+    for bookie in new.metadata.last_fragment.ensemble:
+        root = lives.world.ground.root(bookie)
+        shutil.rmtree(root / new_key.directory)
+        shutil.copytree(source, root / new_key.directory)
+
+    reader = ledgers.open_ledger(lives.world.client(), ID)
+    with pytest.raises(EntryUnreadableError):
+        list(reader.entries())
+    assert reader.metadata.state is LedgerState.CLOSED
