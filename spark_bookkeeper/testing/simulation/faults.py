@@ -10,7 +10,9 @@ n-th operation of the run.
 from __future__ import annotations
 
 import heapq
+import math
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
@@ -23,7 +25,8 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata import memory as metadata_memory
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.testing.simulation.scheduler import Actor, World
+from spark_bookkeeper.testing.simulation.damage import DAMAGES
+from spark_bookkeeper.testing.simulation.scheduler import Actor, Task, World
 
 CALL_TIMEOUT: Final = 5.0
 """Seconds after which a caller is told that there is no answer, at most."""
@@ -45,9 +48,12 @@ class Rates:
     """The actor dies, before or after the effect."""
     pause: float = 0.0
     """The actor freezes, before or after the effect, and goes on later."""
+    hang: float = 0.0
+    """Neither an answer nor an error, for minutes or for ever; the effect comes before, afterwards
+    or not at all. Only where somebody else watches the call: at storage."""
 
 
-Kind = Literal["down", "wipe", "destroy", "damage", "power cut", "expire"]
+Kind = Literal["down", "hang", "wipe", "destroy", "damage", "power cut", "expire"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,8 @@ class Disaster:
     """Something that happens to a bookie, or to its session."""
 
     kind: Kind
-    """A wiped bookie is formatted again later, a destroyed one is not; damage changes files."""
+    """A wiped bookie is formatted again later, a destroyed one is not; damage changes files. A
+    bookie that is down says so, one that hangs says nothing."""
     bookie: int
     """Which one, counted from 0 (modulo how many there are)."""
     at_operation: int
@@ -95,10 +102,11 @@ class FaultPlan:
                 late_effect=rate(0.005, 0.03) * scale,
                 crash=rate(0.001, 0.005) * scale,
                 pause=rate(0.005, 0.02) * scale,
+                hang=rate(0.003, 0.01),
             )
 
-        kinds: list[Kind] = ["down", "power cut", "expire"]
-        losses: list[Kind] = ["wipe", "wipe", "destroy", "damage"]
+        kinds: list[Kind] = ["down", "hang", "power cut", "expire"]
+        losses: list[Kind] = ["wipe", "destroy", "damage", "damage", "damage"]
         disasters = [
             _disaster(dice, dice.choice(kinds), bookies, operations)
             for _ in range(dice.choice((0, 0, 1, 2, 3)))
@@ -109,13 +117,12 @@ class FaultPlan:
             for bookie in wiped
         ]
         calm = dice.random() < 0.05
-        return cls() if calm else cls(rates(1.0), rates(0.7), tuple(disasters))
+        return cls() if calm else cls(rates(1.0), replace(rates(0.7), hang=0.0), tuple(disasters))
 
 
 def _disaster(dice: random.Random, kind: Kind, bookies: int, operations: int) -> Disaster:
-    return Disaster(
-        kind, dice.randrange(bookies), dice.randrange(operations), _seconds(dice.random())
-    )
+    bookie, operation, fraction = dice.randrange(bookies), dice.randrange(operations), dice.random()
+    return Disaster(kind, bookie, operation, (hang_seconds if kind == "hang" else _seconds)(fraction))
 
 
 def _seconds(fraction: float) -> float:
@@ -123,7 +130,30 @@ def _seconds(fraction: float) -> float:
     return float(10 ** (fraction * 5 - 3))
 
 
+def hang_seconds(fraction: float) -> float:
+    """For ever in half of all cases, else up to ten minutes."""
+    return math.inf if fraction < 0.5 else 20.0 * float(30 ** (fraction * 2 - 1))
+
+
 NO_FAULTS: Final = FaultPlan()
+
+STORAGE_OPERATIONS: Final = (
+    *("put", "create", "write", "finish", "read", "size", "list"),
+    *("make_directory", "sync", "delete", "delete_directory", "space"),
+)
+
+FAULT_KINDS: Final = (
+    *(f"storage: {what}" for what in ("slow", "request lost", "answer lost", "late effect")),
+    *(f"storage: {what}" for what in ("crash", "pause")),
+    *(f"metadata: {what}" for what in ("slow", "request lost", "answer lost", "late effect")),
+    *(f"metadata: {what}" for what in ("crash", "pause")),
+    *(f"hang: {operation}" for operation in STORAGE_OPERATIONS[:9]),
+    *("hang: effect long after", "late put landed", "late metadata write landed"),
+    *(f"bookie: {what}" for what in ("down", "hang", "wipe", "destroy", "power cut", "expire")),
+    *(f"damage: {what}" for what in DAMAGES),
+    *("ledger deleted", "id used again"),
+)
+"""What is counted: everything that can go wrong in a lifetime that is drawn."""
 
 
 class Ground(Protocol):
@@ -160,7 +190,11 @@ class Faults:
         self.operations = 0
         """Operations begun by all actors."""
         self.down: set[str] = set()
-        """Bookies that give no answer now."""
+        """Bookies that refuse everything now."""
+        self.happened: Counter[str] = Counter()
+        """How often each of ``FAULT_KINDS`` really happened."""
+        self._hanging: dict[str, list[tuple[Task, int]]] = {}
+        """Bookies that give no answer now, and who waits for one."""
         for disaster in plan.disasters:
             self.at_operation(disaster.at_operation, lambda d=disaster: self._strike(d))  # type: ignore[misc]  # bound early
 
@@ -173,6 +207,20 @@ class Faults:
         self._at_storage = self._at_metadata = _Chances(Rates())
         self._due.clear()
         self.down.clear()
+        for bookie in list(self._hanging):
+            self.answer(bookie)
+
+    def hang(self, bookie: BookieId, seconds: float) -> None:
+        """Let a bookie answer nobody for so long."""
+        if bookie not in self._hanging:
+            self._hanging[bookie] = []
+            if seconds < math.inf:
+                self._world.later(seconds, lambda: self.answer(bookie))
+
+    def answer(self, bookie: str) -> None:
+        """A bookie that hangs goes on with what it was asked for."""
+        for task, epoch in self._hanging.pop(bookie, ()):
+            self._world.wake(task, epoch)
 
     def storage(self, actor: Actor, bookie: BookieId) -> bookie_memory.Faults:
         """The hook for one actor's door to a bookie."""
@@ -190,6 +238,8 @@ class Faults:
                 self._begin(actor)
                 if bookie in self.down:
                     self._fail_slowly(door, operation, path, "is down")
+                if bookie in self._hanging:
+                    self._wait_for_bookie(door, operation, path)
                 self._before(door, operation, path, self._at_storage)
             elif moment == "visible":
                 outages = self._ground.outages(bookie)
@@ -228,7 +278,24 @@ class Faults:
 
     def _strike(self, disaster: Disaster) -> None:
         self._world.history.note("world", disaster.kind, disaster.bookie)
+        if disaster.kind != "damage":  # what becomes of which files is counted there
+            self.happened[f"bookie: {disaster.kind}"] += 1
         self._ground.strike(disaster)
+
+    def _wait_for_bookie(self, door: _Door, operation: str, subject: str) -> None:
+        self._count(door, f"hang: {operation}")
+        self._note(door, operation, subject, "hangs with its bookie")
+        task = self._world.current
+        self._hanging[door.name].append((task, task.epoch))
+        self._world.block(f"bookie {door.name}, which hangs")
+        self.happened["hang: effect long after"] += 1
+
+    def _hang(self, door: _Door, operation: str, subject: str) -> None:
+        """No answer for long; who comes back goes on, whether anybody waits for it or not."""
+        self._count(door, f"hang: {operation}")
+        self._note(door, operation, subject, "hangs")
+        seconds = hang_seconds(self._world.choices.fraction())
+        self._world.block("an answer that does not come", None if seconds == math.inf else seconds)
 
     def _before(self, door: _Door, operation: str, subject: str, chances: _Chances) -> None:
         can_be_late = operation in POSTPONABLE
@@ -236,16 +303,23 @@ class Faults:
             case 0:
                 pass
             case 1:
+                self._count(door, "slow")
                 self._note(door, operation, subject, "takes its time")
                 self._world.delay(self._seconds())
             case 2:
+                self._count(door, "request lost")
                 self._fail_slowly(door, operation, subject, "request lost")
             case 3:
+                self._count(door, "crash")
                 self._note(door, operation, subject, "not reached")
                 self._world.crash(door.actor)
             case 4:
-                self._pause(door.actor)
+                self._pause(door)
             case 5:
+                self._hang(door, operation, subject)
+                self.happened["hang: effect long after"] += 1
+            case 6:
+                self._count(door, "late effect")
                 self._note(door, operation, subject, "will arrive late")
                 self._ground.land_later(door.name, self._seconds())
                 raise door.late()
@@ -255,14 +329,19 @@ class Faults:
             case 0:
                 pass
             case 1:
+                self._count(door, "slow")
                 self._note(door, operation, subject, "visible, not yet durable")
                 self._world.delay(self._seconds())
             case 2:
+                self._count(door, "crash")
                 self._note(door, operation, subject, "visible, never made durable")
                 self._world.crash(door.actor)
             case 3:
-                self._pause(door.actor)
+                self._pause(door)
             case 4:
+                self._hang(door, operation, subject)
+            case 5:
+                self._count(door, "answer lost")
                 why = "visible, not made durable, answer lost"
                 self._fail_slowly(door, operation, subject, why)
 
@@ -273,20 +352,30 @@ class Faults:
             case 0:
                 pass
             case 1:
+                self._count(door, "slow")
                 self._world.delay(self._seconds())
             case 2:
+                self._count(door, "answer lost")
                 self._fail_slowly(door, operation, subject, "answer lost")
             case 3:
+                self._count(door, "crash")
                 self._world.crash(door.actor)
             case 4:
-                self._pause(door.actor)
+                self._pause(door)
+            case 5:
+                self._hang(door, operation, subject)
 
     def _choose(self, probabilities: tuple[float, ...]) -> int:
         return self._world.choices.fault(probabilities) if probabilities else 0
 
-    def _pause(self, actor: Actor) -> None:
-        self._world.later(self._seconds(), lambda: self._world.resume(actor))
-        self._world.pause(actor)
+    def _pause(self, door: _Door) -> None:
+        self._count(door, "pause")
+        self._world.later(self._seconds(), lambda: self._world.resume(door.actor))
+        self._world.pause(door.actor)
+
+    def _count(self, door: _Door, what: str) -> None:
+        where = "" if what.startswith("hang: ") else "storage: " if door.name else "metadata: "
+        self.happened[where + what] += 1
 
     def _fail_slowly(self, door: _Door, operation: str, subject: str, why: str) -> None:
         self._note(door, operation, subject, why)
@@ -305,12 +394,11 @@ class _Chances:
     """The rates of one door, as the choices are asked; empty where nothing can fail."""
 
     def __init__(self, rates: Rates) -> None:
-        self.before = _any(rates.delay, rates.request_lost, rates.crash, rates.pause)
-        self.before_a_write = _any(
-            rates.delay, rates.request_lost, rates.crash, rates.pause, rates.late_effect
-        )
-        self.meanwhile = _any(rates.delay, rates.crash, rates.pause, rates.answer_lost)
-        self.after = _any(rates.delay, rates.answer_lost, rates.crash, rates.pause)
+        before = rates.delay, rates.request_lost, rates.crash, rates.pause, rates.hang
+        self.before = _any(*before)
+        self.before_a_write = _any(*before, rates.late_effect)
+        self.meanwhile = _any(rates.delay, rates.crash, rates.pause, rates.hang, rates.answer_lost)
+        self.after = _any(rates.delay, rates.answer_lost, rates.crash, rates.pause, rates.hang)
 
 
 def _any(*probabilities: float) -> tuple[float, ...]:
