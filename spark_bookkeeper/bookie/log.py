@@ -37,6 +37,7 @@ from spark_bookkeeper.errors import (
     SlotTakenError,
 )
 from spark_bookkeeper.protocol.ids import NO_ENTRY
+from spark_bookkeeper.protocol.metadata import DigestType
 
 _MOST_HOLES: Final = 1000
 """Slots lost below others that a fence still fills."""
@@ -277,7 +278,15 @@ class LedgerLog:
 
     def spoilt_files(self, index: EntryIndex) -> dict[str, str]:
         """The files of an index that are damaged outside their entries, each with the reason."""
-        return dict(spoilt_files(self.storage, self.key, self.parts, index.holdings))
+        return dict(
+            spoilt_files(
+                self.storage,
+                self.key,
+                self.parts,
+                index.holdings,
+                has_digests=self.encoding.digest_type is not DigestType.DUMMY,
+            )
+        )
 
     # Inside
 

@@ -7,7 +7,6 @@ as it is, and whatever spoilt its end may have more to come.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator
 from functools import partial
 
@@ -25,19 +24,25 @@ _PREFIX_BYTES = 8
 
 
 def spoilt_files(
-    storage: Storage, key: LedgerKey, parts: PartFiles, holdings: Iterable[Holding]
+    storage: Storage,
+    key: LedgerKey,
+    parts: PartFiles,
+    holdings: Iterable[Holding],
+    *,
+    has_digests: bool,
 ) -> Iterator[tuple[str, str]]:
     """The files of some records that are damaged outside their entries, each with the reason.
 
-    Entries are not read, as far as that can be avoided: whoever asks has verified them. What
-    cannot be read just now is not known to be damaged, and is not among them.
+    Entries are not read, as far as that can be avoided: whoever asks has verified them. Without
+    digests nobody has, and the checksum of a whole part is all there is: it is read. What cannot
+    be read just now is not known to be damaged, and is not among them.
     """
     seen: set[str] = set()
     for holding in holdings:
         looks = [(holding.path, partial(_record, storage, holding.path, holding.record))]
         for part in holding.record.parts:
             path = key.part(part.ref.name)
-            looks.append((path, partial(_part, storage, path, parts, part.ref)))
+            looks.append((path, partial(_part, storage, path, parts, part.ref, has_digests)))
         for path, look in looks:
             if path in seen:
                 continue
@@ -70,13 +75,15 @@ def _record(storage: Storage, path: str, record: Record) -> str | None:
     return None if is_whole else "the end of the file is damaged or missing"
 
 
-def _part(storage: Storage, path: str, parts: PartFiles, part: PartRef) -> str | None:
+def _part(
+    storage: Storage, path: str, parts: PartFiles, part: PartRef, has_digests: bool
+) -> str | None:
     actual = storage.size(path)
     if actual is None:
         return "it is gone"
     if actual != part.size_bytes:
         return f"it has {actual} bytes instead of {part.size_bytes}"
-    if _is_framed(storage, path, part) or parts.holds(part):
+    if (has_digests and _is_framed(storage, path, part)) or parts.holds(part):
         return None
     return "it does not match its checksum"
 
@@ -100,6 +107,7 @@ def _is_framed(storage: Storage, path: str, part: PartRef) -> bool:
             blocks.append((offset, length, size))
             offset += size
         schema = head[len(framing.MAGIC) : part.first_offset]
-        return head.startswith(framing.MAGIC) and tail == framing.trailer(schema, blocks)
-    except (framing.FrameError, struct.error):  # of a schema message that is damaged itself
+        is_headed = framing.header_end(head) == part.first_offset
+        return is_headed and tail == framing.trailer(schema, blocks)
+    except framing.FrameError:  # the file is read whole then
         return False

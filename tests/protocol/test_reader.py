@@ -71,3 +71,15 @@ def test_an_entry_is_delivered_exactly_when_some_bookie_of_its_write_set_can() -
                 can = any(good[p] for p in quorum.write_set(entry_id))
                 assert isinstance(found, Unreadable) == (not can)
                 assert asks <= write, "nobody is asked twice"
+
+
+def test_a_bookie_that_answers_neither_way_is_not_asked_again() -> None:
+    machine = reader(Quorum(3, 3, 2), 2, (0, 1, 2))
+    asks = 0
+    while (found := machine.next()) and not isinstance(found, Unreadable):
+        asks += 1
+        machine.delivered([EntryId(0)])
+
+    assert asks == 3
+    assert isinstance(found, Unreadable)
+    assert set(found.causes.values()) == {"asked, and did not deliver it"}
