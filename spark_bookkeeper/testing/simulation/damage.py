@@ -60,8 +60,9 @@ def draw_damages(files: Mapping[str, bytes], dice: random.Random) -> list[Damage
     if draw < 0.45:
         chosen = [path for path in kinds if dice.random() < 0.5]
     else:
-        there: list[FileKind] = sorted({*kinds.values()} - {"marker"})
-        kind = dice.choice(there) if there and dice.random() < 0.9 else "marker"
+        there = {*kinds.values()} - {"marker"}
+        rare: list[FileKind] = sorted(there & {"copy", "part"})
+        kind = dice.choice(sorted(there) + 2 * rare) if there and dice.random() < 0.9 else "marker"
         of_kind = sorted(path for path in kinds if kinds[path] == kind)
         chosen = dice.sample(of_kind, min(len(of_kind), dice.choice((1, 1, 2))))
     made = (_damage(path, kinds[path], files, dice) for path in chosen)

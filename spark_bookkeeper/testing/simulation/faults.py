@@ -112,10 +112,11 @@ class FaultPlan:
             for _ in range(dice.choice((0, 0, 1, 2, 3)))
         ]
         wiped = dice.sample(range(bookies), dice.randint(0, min(wipes_max, bookies)))
-        disasters += [
-            replace(_disaster(dice, dice.choice(losses), bookies, operations), bookie=bookie)
-            for bookie in wiped
-        ]
+        for bookie in wiped:
+            kind = dice.choice(losses)
+            for _ in range(dice.choice((1, 2, 4)) if kind == "damage" else 1):
+                disaster = _disaster(dice, kind, bookies, operations)
+                disasters.append(replace(disaster, bookie=bookie))
         calm = dice.random() < 0.05
         return cls() if calm else cls(rates(1.0), replace(rates(0.7), hang=0.0), tuple(disasters))
 
