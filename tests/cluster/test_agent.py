@@ -163,6 +163,21 @@ def test_a_wiped_bookie_goes_and_is_not_formatted_behind_anybodys_back(world: Wo
     assert "wiped" in str(world.agent.status.problem)
 
 
+def test_a_bookie_that_lost_its_ledgers_and_not_its_marker_goes_and_says_why(
+    world: World,
+) -> None:
+    world.agent.start()
+
+    MemoryStorage(world.disk).delete_directory("ledgers")
+    world.agent.step()
+
+    assert world.state == "gone"
+    assert "what it held was removed" in str(world.agent.status.problem)
+    world.agent.stop()
+    with pytest.raises(BookieUnavailableError, match="what it held was removed"):
+        world.agent.start()
+
+
 def test_a_bookie_with_another_disk_in_its_place_goes_until_the_right_one_is_back(
     world: World,
 ) -> None:
