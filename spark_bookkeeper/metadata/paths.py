@@ -79,14 +79,12 @@ def long_ids(root: str) -> str:
     return f"{root}/idgen-long"
 
 
-def used_id(root: str, ledger_id: LedgerId) -> str:
-    """The mark that an id was chosen by somebody, which stays when the ledger is deleted.
+def used_ids(root: str, instance: str) -> str:
+    """Parent of the marks of ids that were chosen, in the cluster with an INSTANCEID.
 
-    It must outlive the ledgers as the counters do: BookKeeper's ``metaformat`` keeps both, and
-    ``nukeexistingcluster`` takes both away. So it is below a node of BookKeeper's that is treated
-    so. Below a counter it would use up a number, and below all others it would be listed.
+    Below a counter they would use up a number, and elsewhere BookKeeper would list them.
     """
-    return ledger(f"{root}/underreplication/spark-bookkeeper-used-ids", ledger_id)
+    return f"{root}/underreplication/spark-bookkeeper-used-ids/cluster-{instance}"
 
 
 def ledger(root: str, ledger_id: LedgerId) -> str:

@@ -34,6 +34,7 @@ from spark_bookkeeper.metadata.link import AbsentError, ChangedError, OccupiedEr
 from spark_bookkeeper.metadata.registrations import Registrations
 from spark_bookkeeper.metadata.store import Cookie, Registration, Versioned
 from spark_bookkeeper.metadata.uri import MetadataUri, parse_metadata_uri
+from spark_bookkeeper.metadata.used_ids import UsedIds
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
@@ -81,6 +82,7 @@ class ZooKeeperStore:
             options=options,
         )
         self._ids = LedgerIds(self._zk, self._root)
+        self._used_ids = UsedIds(self._zk, self._root)
         self._registrations = Registrations(self._zk, self._root, session_timeout_ms)
 
     def __repr__(self) -> str:
@@ -116,7 +118,7 @@ class ZooKeeperStore:
     def _create_ledger(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, *, is_generated: bool
     ) -> Versioned[LedgerMetadata]:
-        path, mark = paths.ledger(self._root, ledger_id), paths.used_id(self._root, ledger_id)
+        path, mark = paths.ledger(self._root, ledger_id), self._used_ids.mark(ledger_id)
         also = [*_counted_write(path, 0), Create(mark)]
         if is_generated:
             also.append(Delete(mark))  # that it can be made shows that there is none

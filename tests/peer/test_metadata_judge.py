@@ -7,6 +7,7 @@ import importlib.util
 import secrets
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
+from spark_bookkeeper.errors import LedgerExistsError
 from spark_bookkeeper.metadata.cookies import decode_cookie
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.metadata.update import update_ledger
@@ -219,3 +221,76 @@ def test_the_judge_names_what_bookkeeper_cannot_read(zookeeper: EmbeddedZooKeepe
     assert [line["id"] for line in lines if line["kind"] == "ledger"] == [1]
     for path in ("00/0000/L0002", f"cookies/{A}", "stray"):
         assert f"{root}/{path}: " in complaints
+
+
+# BookKeeper's own tools, and ids that were used
+
+
+@pytest.fixture
+def cluster(zookeeper: EmbeddedZooKeeper) -> Iterator[ZooKeeperStore]:
+    root = f"/shell-{secrets.token_hex(4)}"
+    store = ZooKeeperStore(f"zk://{zookeeper.address}{root}", token=lambda: secrets.token_hex(16))
+    store.initialize_cluster()
+    yield store
+    store.close()
+
+
+def _shell(store: ZooKeeperStore, directory: Path, *command: str) -> str:
+    """Run BookKeeper's own shell on a cluster."""
+    conf = directory / "bk.conf"
+    uri = f"zk+null://{store.uri.hosts}{store.uri.root}"
+    conf.write_text(f"metadataServiceUri={uri}\nallowLoopback=true\nadvertisedAddress=127.0.0.1\n")
+    answer = peer.run("org.apache.bookkeeper.bookie.BookieShell", "-conf", str(conf), *command)
+    assert answer.returncode == 0, answer.stdout[-2000:] + answer.stderr[-2000:]
+    return str(answer.stdout)
+
+
+def test_an_id_whose_ledger_bookkeeper_deleted_stays_used(
+    cluster: ZooKeeperStore, tmp_path: Path
+) -> None:
+    chosen = LedgerId(50)
+    cluster.create_ledger(chosen, OPEN)
+
+    _shell(cluster, tmp_path, "deleteledger", "-ledgerid", str(chosen), "-force")
+
+    assert list(cluster.ledger_ids()) == []
+    with pytest.raises(LedgerExistsError, match="was used before"):
+        cluster.create_ledger(chosen, OPEN)
+    lines, complaints = peer.judge(cluster.uri.hosts, cluster.uri.root)
+    assert complaints == ""
+    assert [line for line in lines if line["kind"] == "ledger"] == []
+
+
+def test_a_cluster_that_bookkeeper_formatted_begins_again_with_its_ids(
+    cluster: ZooKeeperStore, tmp_path: Path
+) -> None:
+    instance_id = cluster.instance_id()
+    cluster.create_ledger(LedgerId(50), OPEN)
+    cluster.create_ledger(cluster.generate_ledger_id(), OPEN, is_generated=True)
+
+    _shell(cluster, tmp_path, "metaformat", "-nonInteractive", "-force")
+
+    assert cluster.instance_id() != instance_id
+    assert list(cluster.ledger_ids()) == []
+    assert cluster.generate_ledger_id() == 0, "BookKeeper begins again too"
+    created = cluster.create_ledger(LedgerId(50), OPEN)
+    cluster.delete_ledger(LedgerId(50), created)
+    with pytest.raises(LedgerExistsError, match="was used before"):
+        cluster.create_ledger(LedgerId(50), OPEN)
+
+
+def test_a_cluster_that_was_nuked_forbids_the_next_one_no_ids(
+    zookeeper: EmbeddedZooKeeper, cluster: ZooKeeperStore, tmp_path: Path
+) -> None:
+    cluster.create_ledger(LedgerId(50), OPEN)
+    cluster.create_ledger(cluster.generate_ledger_id(), OPEN, is_generated=True)
+
+    _shell(
+        cluster, tmp_path, "nukeexistingcluster", "-zkledgersrootpath", cluster.uri.root, "-force"
+    )
+
+    assert not cluster._zk.exists(cluster.uri.root), "nothing of it is left beside it either"
+    with closing(ZooKeeperStore(cluster.uri, token=lambda: secrets.token_hex(16))) as again:
+        again.initialize_cluster()
+        assert again.generate_ledger_id() == 0
+        again.create_ledger(LedgerId(50), OPEN)

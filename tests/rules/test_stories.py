@@ -12,6 +12,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from spark_bookkeeper.bookie.index import Doubt
 from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.record import Record, RecordKind, encode_add, encode_fence
-from spark_bookkeeper.client import ensemble, ledgers, recovery
+from spark_bookkeeper.client import context, ensemble, ledgers, recovery
 from spark_bookkeeper.client import reader as client_reader
 from spark_bookkeeper.client.bulk import FanOut, write_local
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
@@ -35,10 +36,14 @@ from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.errors import (
     BookieError,
     BookKeeperError,
+    LedgerExistsError,
     LedgerFencedError,
     MetadataUnavailableError,
+    NoSuchLedgerError,
     RecoveryUndecidedError,
 )
+from spark_bookkeeper.metadata import memory, refusals, update
+from spark_bookkeeper.metadata.memory import MemoryCluster
 from spark_bookkeeper.metadata.store import LedgerStore, Versioned
 from spark_bookkeeper.metadata.update import Transform, update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
@@ -54,6 +59,7 @@ from spark_bookkeeper.protocol.writer import (
     Stored,
     Writer,
 )
+from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_one
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
 
@@ -559,9 +565,95 @@ def a_ledger_made_again_under_an_old_id_is_another_one(directory: Path) -> None:
     assert entry.payload == b"new"
 
 
-@rule("R16", a_ledger_made_again_under_an_old_id_is_another_one)
+@rule("R16 nonces", a_ledger_made_again_under_an_old_id_is_another_one)
 def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ThreadRuntime, "token", lambda self: "0" * 32)
+
+
+def an_id_that_was_used_is_refused(directory: Path) -> None:
+    ground = Ground(directory)
+    old = ledgers.create_ledger(ground.context, USUAL, ledger_id=5)
+    ledgers.delete_ledger(ground.client(), 5)
+    try:
+        new = ledgers.create_ledger(ground.client(), USUAL, ledger_id=5)
+    except LedgerExistsError:
+        return
+    new.append(b"new")
+    old.close()
+    found = ground.context.store.read_ledger(LedgerId(5)).value
+    assert found.last_entry_id != -1, "acked-entries-are-readable"
+
+
+@rule("R16 used ids", an_id_that_was_used_is_refused)
+def _(patch: pytest.MonkeyPatch) -> None:
+    forgetful = property(lambda self: set(), lambda self, ids: None)
+    patch.setattr(MemoryCluster, "used_ids", forgetful, raising=False)
+
+
+def made_again_by_another_tool(ground: Ground) -> LedgerWriter:
+    """A writer of another ledger with the id 5, which has appended an entry."""
+    metadata = ledgers.create_ledger(ground.client(), USUAL).metadata
+    found = ground.cluster.recreate_by_another_tool(LedgerId(5), metadata)
+    writer = LedgerWriter(ground.client(), Ledger.of(LedgerId(5), found.value), found)
+    writer.append(b"new")
+    return writer
+
+
+def an_old_writer_means_its_own_ledger(directory: Path) -> None:
+    ground = Ground(directory)
+    old = ledgers.create_ledger(ground.context, USUAL, ledger_id=5)
+    made_again_by_another_tool(ground)
+    with suppress(NoSuchLedgerError):
+        old.close()
+    found = ground.context.store.read_ledger(LedgerId(5)).value
+    assert found.last_entry_id != -1, "acked-entries-are-readable"
+
+
+@rule("R16 own writes", an_old_writer_means_its_own_ledger)
+def _(patch: pytest.MonkeyPatch) -> None:
+    def by_version(ledger_id: LedgerId, found: Versioned[Any], known: Versioned[Any]) -> None:
+        if found.version != known.version:
+            raise refusals.ledger_conflict(ledger_id, known.version, found.version)
+
+    patch.setattr(memory, "_check_unchanged", by_version)
+
+
+@rule("R16 nonces compared", an_old_writer_means_its_own_ledger)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(update, "read_again", lambda store, ledger_id, _: store.read_ledger(ledger_id))
+
+
+def a_reader_stays_with_its_ledger(directory: Path) -> None:
+    ground = Ground(directory)
+    ledgers.create_ledger(ground.context, USUAL, ledger_id=5).append(b"old")
+    reader = ledgers.open_ledger_no_recovery(ground.client(), 5)
+    made_again_by_another_tool(ground).close()
+    with suppress(NoSuchLedgerError):
+        reader.refresh()
+    assert [entry.payload for entry in reader.entries()] == [], "the LAC of the old one is -1"
+
+
+@rule("R16 nonces read", a_reader_stays_with_its_ledger)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(context, "read_again", lambda store, ledger_id, _: store.read_ledger(ledger_id))
+
+
+def planned_work_is_for_the_ledger_it_was_planned_for(directory: Path) -> None:
+    ground = Ground(directory)
+    old = ledgers.create_ledger(ground.context, USUAL, ledger_id=5)
+    work = RecoverWork(LedgerId(5), ground.context.store.read_ledger(LedgerId(5)))
+    new = made_again_by_another_tool(ground)
+
+    (row,) = recover_one(ground.client(), work)
+
+    assert row.status == "gone"
+    assert new.append(b"it was not fenced") == 1
+    old.abandon()
+
+
+@rule("R16 nonces of plans", planned_work_is_for_the_ledger_it_was_planned_for)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(update, "read_again", lambda store, ledger_id, _: store.read_ledger(ledger_id))
 
 
 # R17

@@ -1,7 +1,9 @@
 """How the storage of one bookie is damaged: each kind of file, in each way that can be noticed.
 
-What cannot be noticed is a loss of storage ("wipe", "destroy"), and not here: a slot that nothing
-stands above, one ledger's directory.
+What cannot be noticed is no damage but a loss of storage ("wipe", "destroy"), and not here: one
+ledger's directory, or the newest slots of a log, whether they are gone or look like the fence above.
+
+Source: decision 0011.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final, Literal
 
 from spark_bookkeeper.bookie.schema import MARKER_PATH
@@ -26,7 +27,7 @@ WAYS: Final[dict[FileKind, tuple[Way, ...]]] = {
     "part": ("flipped", "cut", "emptied", "removed"),
     "marker": ("flipped", "cut", "emptied", "removed"),
 }
-"""A slot is removed below others only."""
+"""A slot is removed, or made to look like a fence, below other adds only."""
 
 DAMAGES: Final = (
     *(f"{kind} {way}" for kind, ways in WAYS.items() for way in ways),
@@ -72,8 +73,10 @@ def draw_damages(files: Mapping[str, bytes], dice: random.Random) -> list[Damage
 def _damage(path: str, kind: FileKind, files: Mapping[str, bytes], dice: random.Random) -> Damage:
     data = files[path]
     way = dice.choice(WAYS[kind])
-    if way == "removed" and kind == "slot" and path == max(_beside(path, files)):
-        way = "emptied"  # nothing stands above it: nobody could notice
+    beside = _beside(path, files)
+    is_newest = kind == "slot" and path == max(p for p in beside if _kind(p, files[p]) == "slot")
+    if way == "removed" and is_newest:
+        way = "emptied"
     content: bytes | None
     match way:
         case "flipped":
@@ -87,10 +90,11 @@ def _damage(path: str, kind: FileKind, files: Mapping[str, bytes], dice: random.
         case "removed":
             content = None
         case _:
-            before, after = {path: path}, {path: path}
-            for low, high in pairwise(_beside(path, files)):
-                before[high], after[low] = low, high
-            content = files[dice.choice((before.get(path, path), after.get(path, path)))]
+            at = beside.index(path)
+            neighbours = [files[p] for p in (*beside[:at][-1:], *beside[at + 1 :][:1])]
+            if is_newest:
+                neighbours = [other for other in neighbours if not _is_fence(other)]
+            content = dice.choice(neighbours or [data])
     return Damage(f"{kind} {way}", path, content)
 
 
@@ -106,5 +110,9 @@ def _kind(path: str, data: bytes) -> FileKind | None:
     if len(pieces) != 4 or not path.endswith(".arrow"):
         return None
     if pieces[2] == "slots":
-        return "fence" if b'"kind":"FENCE"' in data else "slot"
+        return "fence" if _is_fence(data) else "slot"
     return {"copies": "copy", "parts": "part"}.get(pieces[2])  # type: ignore[return-value]
+
+
+def _is_fence(data: bytes) -> bool:
+    return b'"kind":"FENCE"' in data
