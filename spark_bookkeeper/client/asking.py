@@ -10,8 +10,7 @@ what still comes late is nobody's answer (SLOT-LOG rules R3, R5).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -78,7 +77,8 @@ class Door:
         self.uri = uri
         self.patience = patience
         self._runtime = runtime
-        self._calls: set[Call[Any]] = set()
+        self.calls: set[Call[Any]] = set()
+        """Under way. Each joins and leaves in one step that needs no lock."""
         self._employed = 0
         """Calls in tasks of their own; those that never come back among them."""
         self._changed = runtime.condition()
@@ -90,8 +90,7 @@ class Door:
             BookieUnavailableError: no answer, for too long; the outcome is unknown. Or the bookie
                 hangs since earlier, and nothing was sent.
         """
-        current = _current.get()
-        if current is not None and current.bookie_id == self.bookie_id:
+        if current_call(self) is not None:
             return run()
         call = self.begin(purpose, run, self._runtime.condition())
         with call.changed:
@@ -127,13 +126,13 @@ class Door:
         now = self._runtime.now()
         return any(
             not call.is_forgiven and call.silence(now) >= self.patience.hedge
-            for call in tuple(self._calls)
+            for call in tuple(self.calls)
         )
 
     def silence(self) -> tuple[str, float] | None:
         """What has been without an answer for the longest time, and for how many seconds."""
         now = self._runtime.now()
-        calls = [(call.silence(now), call.what) for call in tuple(self._calls)]
+        calls = [(call.silence(now), call.what) for call in tuple(self.calls)]
         seconds, what = max(calls, default=(0.0, ""))
         return (what, seconds) if seconds > 0 else None
 
@@ -154,19 +153,19 @@ class Door:
                     )
                 self._changed.wait(left)
             self._employed += 1
-            self._calls.add(call)
+            self.calls.add(call)
 
     def _refuse_if_hanging(self, call: Call[Any]) -> None:
         """Refuse the call while the bookie hangs, unless it is time to try it again with this."""
         now = self._runtime.now()
-        hanging = [c for c in tuple(self._calls) if not c.is_forgiven and c.hangs(now)]
+        hanging = [c for c in tuple(self.calls) if not c.is_forgiven and c.hangs(now)]
         call.is_trial = False
         if not hanging:
             return
         last = max(hanging, key=lambda c: c.hangs_since or 0.0)
         assert last.hangs_since is not None
         waits = last.hangs_since + self.patience.retry - now
-        if waits <= 0 and not any(c.is_trial and not c.hangs(now) for c in tuple(self._calls)):
+        if waits <= 0 and not any(c.is_trial and not c.hangs(now) for c in tuple(self.calls)):
             call.is_trial = True
             return
         again = f"in {waits:.1f} s" if waits > 0 else "just now"
@@ -188,19 +187,16 @@ class Door:
             bookie_id=self.bookie_id,
         )
 
-    def _came(self, call: Call[Any]) -> None:
-        self._calls.add(call)
-
-    def _left(self, call: Call[Any], *, is_employed: bool) -> None:
-        self._calls.discard(call)
-        if not is_employed and call.hangs_since is None:
-            return
+    def _came_back(self, call: Call[Any], *, is_employed: bool = False) -> None:
         with self._changed:
+            self.calls.discard(call)
             if is_employed:
                 self._employed -= 1
             if call.has_answer and (call.is_trial or call.hangs_since is not None):
-                for other in tuple(self._calls):  # it answers again; these may never come back
+                for other in tuple(self.calls):  # it answers again; these may never come back
                     other.is_forgiven = other.is_forgiven or other.hangs_since is not None
+                call.is_trial = call.is_forgiven = False
+                call.hangs_since = None
             self._changed.notify_all()
 
 
@@ -216,6 +212,7 @@ class Call(Generic[T]):
         changed: Condition,
     ) -> None:
         self.bookie_id = door.bookie_id
+        self.door = door
         self.changed = changed
         """Notified when it is over; guards the result."""
         self.is_over = False
@@ -227,7 +224,6 @@ class Call(Generic[T]):
         """When it was found to be silent for too long."""
         self.has_answer = False
         """Whether any call of the storage came back."""
-        self._door = door
         self._purpose = purpose
         self._run = run
         self._runtime = runtime
@@ -250,24 +246,25 @@ class Call(Generic[T]):
         finally:
             _current.reset(token)
             self._in = None
-            self._door._left(self, is_employed=True)  # noqa: SLF001  (the same module)
+            self.door._came_back(self, is_employed=True)  # noqa: SLF001  (the same module)
             with self.changed:
                 self.is_over = True
                 self.changed.notify_all()
 
-    @contextmanager
-    def in_person(self) -> Iterator[None]:
-        """The running task asks itself, and somebody else looks for how long."""
-        self._door._came(self)  # noqa: SLF001  (the same module)
-        token = _current.set(self)
+    def in_person(self, run: Callable[[], R]) -> R:
+        """The running task asks itself, and somebody else looks for how long.
+
+        The task asks nothing else of this bookie in its life: it stays the task's current call.
+        """
+        if _current.get() is not self:
+            _current.set(self)
+        self.door.calls.add(self)
         try:
-            yield
+            return run()
         finally:
-            _current.reset(token)
-            self._in = None
-            self._door._left(self, is_employed=False)  # noqa: SLF001  (the same module)
-            self.is_trial = self.is_forgiven = False
-            self.hangs_since = None
+            self.door.calls.discard(self)
+            if self.is_trial or self.hangs_since is not None:
+                self.door._came_back(self)  # noqa: SLF001  (the same module)
 
     def step(
         self,
@@ -322,7 +319,7 @@ class Call(Generic[T]):
 
         When the whole process stood still meanwhile, the bookie's silence begins anew.
         """
-        limit = self._door.patience.give_up
+        limit = self.door.patience.give_up
         seconds = min(max(seconds, 0.001), limit / 4)
         before = self._runtime.now()
         self.changed.wait(seconds)
@@ -342,7 +339,7 @@ class Call(Generic[T]):
         """
         if self.hangs_since is not None and self._is_given_up:
             return True
-        patience = self._door.patience
+        patience = self.door.patience
         if self.silence(now) < patience.give_up:
             return False
         if self.hangs_since is None:
@@ -363,7 +360,7 @@ class Call(Generic[T]):
 
     def give_up_if_silent(self) -> BookieUnavailableError | None:
         """Whoever watches a task that asks in person looks: has it been silent for too long?"""
-        if self.left(self._door.patience.give_up) > 0:
+        if self.left(self.door.patience.give_up) > 0:
             return None
         return self._give_up()
 
@@ -371,7 +368,7 @@ class Call(Generic[T]):
         now = self._runtime.now()
         self._is_given_up = True
         self.hangs_since = now
-        return self._door._hangs(self, self.silence(now))  # noqa: SLF001  (the same module)
+        return self.door._hangs(self, self.silence(now))  # noqa: SLF001  (the same module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,7 +431,7 @@ class Answers(Generic[K, T]):
                 wait = float("inf")
                 late = []
                 for key, call in self._calls.items():
-                    limit = call._door.patience.give_up  # noqa: SLF001  (the same module)
+                    limit = call.door.patience.give_up
                     left = call.left(limit)
                     if call.is_over or left <= 0:
                         del self._calls[key]
@@ -460,7 +457,7 @@ def _raising(error: BookieUnavailableError) -> Callable[[], Any]:
     return result
 
 
-def current_call(bookie_id: str) -> Call[Any] | None:
+def current_call(door: Door) -> Call[Any] | None:
     """The call of the running task, if it asks this bookie."""
     current = _current.get()
-    return current if current is not None and current.bookie_id == bookie_id else None
+    return current if current is not None and current.door is door else None

@@ -107,12 +107,12 @@ class BoundedStorage(Storage):
         **kwargs: P.kwargs,
     ) -> T:
         """One call of the storage, which may move so many bytes."""
-        current = current_call(self.door.bookie_id)
+        current = current_call(self.door)
         if current is not None:
             return current.step(operation, path, size_bytes, function, *args, **kwargs)
 
         def alone() -> T:
-            call = current_call(self.door.bookie_id)
+            call = current_call(self.door)
             assert call is not None, "a door makes the call that it runs the current one"
             return call.step(operation, path, size_bytes, function, *args, **kwargs)
 

@@ -264,8 +264,7 @@ class FanOut:
             call = self._bookies.door(target[1]).attend(f"writing parts of {self._plan.key}")
             with self._changed:
                 self._calls[target] = call
-            with call.in_person():
-                self._write_parts(target)
+            call.in_person(lambda: self._write_parts(target))
             failure = None
         except BookKeeperError as error:
             failure = error.message

@@ -173,8 +173,7 @@ class Lane:
             return
         if self._call is None:
             self._call = self._find_door().attend(f"storing entries of {self._ledger_id}")
-        with self._call.in_person():
-            self._store(group)
+        self._call.in_person(lambda: self._store(group))
 
     def _store(self, group: Group) -> None:
         log = self._prepared_log()

@@ -1,0 +1,330 @@
+"""What holds while a bookie is silent: bounds, hedges, trials, and how many tasks it may hold."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client.asking import CALLS_AT_ONCE, TRIALS, Door, Patience
+from spark_bookkeeper.client.bounded import BoundedStorage
+from spark_bookkeeper.client.recovery import recover_ledger
+from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.hanging import OPERATIONS, Hang, HangingStorage
+from spark_bookkeeper.testing.simulation.runtime import SimRuntime
+from spark_bookkeeper.testing.simulation.scheduler import World
+
+PATIENCE = Patience(give_up=10.0, hedge=0.5, retry=5.0)
+
+
+class Bench:
+    """One bookie in simulated time, that hangs."""
+
+    def __init__(self, world: World, hangs: Callable[[str, str], bool] = lambda *_: True) -> None:
+        self.runtime = SimRuntime(world, world.actor("client"))
+        self.disk = MemoryDisk("b")
+        self.disk.files["f"] = b"content"
+        self.disk.directories.add("d")
+        self.hang = Hang(self.runtime, hangs)
+        self.door = Door("b:1", "memory://b", self.runtime, PATIENCE)
+        self.storage = BoundedStorage(
+            HangingStorage(MemoryStorage(self.disk), self.hang), self.door
+        )
+        self.world = world
+
+    def is_refused(self) -> bool:
+        """Whether the bookie is asked for nothing."""
+        before = self.hang.count
+        with pytest.raises(BookieUnavailableError):
+            self.storage.read("f")
+        return self.hang.count == before
+
+
+def in_a_world(
+    story: Callable[[Bench], None], hangs: Callable[[str, str], bool] = lambda *_: True
+) -> None:
+    with World(1) as world:
+        bench = Bench(world, hangs)
+        world.start(world.actor("client"), lambda: story(bench))
+        world.run_all()
+
+
+CALLS: dict[str, Callable[[BoundedStorage], object]] = {
+    "put_if_absent": lambda s: s.put_if_absent("d/a", b"x"),
+    "create": lambda s: s.create("d/b"),
+    "write": lambda s: s.create("d/c").write(b"x"),
+    "finish": lambda s: s.create("d/e").finish(),
+    "read": lambda s: s.read("f"),
+    "read_range": lambda s: s.read_range("f", 0, 1),
+    "map": lambda s: s.map("f"),
+    "size": lambda s: s.size("f"),
+    "list": lambda s: s.list(""),
+    "make_directory": lambda s: s.make_directory("e"),
+    "sync": lambda s: s.sync("f"),
+    "delete": lambda s: s.delete("f"),
+    "delete_directory": lambda s: s.delete_directory("d"),
+    "space": lambda s: s.space(),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_every_call_comes_back_and_says_what_hung(operation: str) -> None:
+    def story(bench: Bench) -> None:
+        with pytest.raises(BookieUnavailableError) as caught:
+            CALLS[operation](bench.storage)
+
+        assert bench.runtime.now() == pytest.approx(10.0, abs=0.1)
+        message = caught.value.message
+        assert "b:1" in message
+        assert "no answer for 10.0 s" in message
+        assert "memory://b" in message
+        assert caught.value.facts["bookie_id"] == "b:1"
+        bench.hang.release()
+
+    in_a_world(story, lambda asked, _: asked == operation)
+
+
+@pytest.mark.parametrize("operation", ["put_if_absent", "make_directory", "finish", "delete"])
+def test_what_was_given_up_may_still_take_effect(operation: str) -> None:
+    def story(bench: Bench) -> None:
+        with pytest.raises(BookieUnavailableError, match="not known"):
+            CALLS[operation](bench.storage)
+        before = dict(bench.disk.files), set(bench.disk.directories)
+        bench.hang.release()
+        bench.runtime.sleep(1)
+
+        assert (bench.disk.files, bench.disk.directories) != before
+        assert bench.hang.stuck == 0
+
+    in_a_world(story, lambda asked, _: asked == operation)
+
+
+def test_calls_that_come_back_are_progress_however_long_all_of_them_take() -> None:
+    def story(bench: Bench) -> None:
+        def slowly() -> int:
+            for _ in range(10):
+                bench.storage.size("f")
+                bench.runtime.sleep(9.0)
+            return 7
+
+        assert bench.door.ask("ten things", slowly) == 7
+        assert bench.runtime.now() == pytest.approx(90.0)
+
+    in_a_world(story, lambda *_: False)
+
+
+def test_a_call_that_moves_many_bytes_has_the_time_that_they_need() -> None:
+    def story(bench: Bench) -> None:
+        with pytest.raises(BookieUnavailableError):
+            bench.storage.read_range("f", 0, 400 << 20)
+
+        assert bench.runtime.now() == pytest.approx(110.0, abs=0.1)
+
+    in_a_world(story)
+
+
+def test_within_a_call_the_storage_is_asked_without_another_task() -> None:
+    def story(bench: Bench) -> None:
+        employed: list[str] = []
+        employ = bench.runtime.employ
+
+        def counted(name: str, run: Callable[[], None]) -> None:
+            employed.append(name)
+            employ(name, run)
+
+        bench.runtime.employ = counted  # type: ignore[method-assign]
+
+        def several() -> None:
+            bench.storage.size("f")
+            bench.storage.read("f")
+            bench.door.ask("more", lambda: bench.storage.list(""))
+
+        bench.door.ask("several things", several)
+        assert len(employed) == 1
+
+    in_a_world(story, lambda *_: False)
+
+
+def test_a_bookie_that_hangs_is_refused_for_a_while_and_then_tried_with_one_call() -> None:
+    def story(bench: Bench) -> None:
+        assert not bench.is_refused()
+        assert bench.is_refused()
+        bench.runtime.sleep(4.9)
+        assert bench.is_refused()
+        bench.runtime.sleep(0.2)
+        assert not bench.is_refused()  # the trial; it hangs too
+        assert bench.is_refused()
+
+        bench.runtime.sleep(5.1)
+        bench.hang.hangs = lambda *_: False
+        assert bench.storage.read("f") == b"content"
+        assert bench.storage.read("f") == b"content"
+        assert not bench.door.is_silent
+
+    in_a_world(story)
+
+
+def test_a_late_answer_shows_that_a_bookie_answers_again() -> None:
+    def story(bench: Bench) -> None:
+        assert not bench.is_refused()
+        bench.hang.release()
+        bench.runtime.sleep(0.1)
+
+        assert bench.storage.read("f") == b"content"
+
+    in_a_world(story)
+
+
+def test_while_a_trial_is_under_way_others_are_refused() -> None:
+    def story(bench: Bench) -> None:
+        assert not bench.is_refused()
+        bench.runtime.sleep(5.1)
+        refused: list[bool] = []
+        trial = bench.world.spawn("trial", lambda: refused.append(bench.is_refused()))
+        bench.runtime.sleep(1.0)
+        assert bench.is_refused()
+        trial.join()
+        assert refused == [False]
+
+    in_a_world(story)
+
+
+def test_a_bookie_that_hangs_holds_so_many_tasks_and_no_more_over_days() -> None:
+    def story(bench: Bench) -> None:
+        def ask() -> None:
+            with pytest.raises(BookieUnavailableError):
+                bench.storage.read("f")
+
+        tasks = [bench.world.spawn(f"user-{n}", ask) for n in range(3 * CALLS_AT_ONCE)]
+        for task in tasks:
+            task.join()
+        assert bench.hang.stuck == CALLS_AT_ONCE
+        for _ in range(100):
+            bench.runtime.sleep(1_000)
+            ask()
+
+        assert bench.hang.stuck == CALLS_AT_ONCE + TRIALS
+
+    in_a_world(story)
+
+
+def test_a_sink_that_hangs_is_abandoned_by_who_is_stuck_in_it() -> None:
+    def story(bench: Bench) -> None:
+        sink = bench.storage.create("d/part")
+        with pytest.raises(BookieUnavailableError):
+            sink.write(b"x")
+        sink.abandon()  # returns at once
+        assert bench.runtime.now() == pytest.approx(10.0, abs=0.1)
+        bench.hang.release()
+        bench.runtime.sleep(1)
+        assert "d/part" not in bench.disk.files
+
+    in_a_world(story, lambda operation, _: operation == "write")
+
+
+def test_a_process_that_stood_still_blames_nobody() -> None:
+    with World(1) as world:
+        bench = Bench(world, lambda operation, _: operation == "read")
+        frozen = world.actor("client")
+        answers: list[bytes | None] = []
+
+        def freeze() -> None:
+            world.later(1.0, lambda: world.pause(frozen))
+            world.later(100.0, lambda: world.resume(frozen))
+            world.later(101.0, let_go)
+            answers.append(bench.storage.read("f"))
+
+        def let_go() -> None:
+            world.start(world.actor("other"), bench.hang.release)
+
+        world.start(frozen, freeze)
+        world.run_all()
+
+    assert answers == [b"content"]
+
+
+# In real time
+
+
+def test_a_late_fence_and_late_copies_change_nothing(tmp_path: Path) -> None:
+    config = ClientConfig(bookie_timeout_ms=150, read_hedge_ms=50, bookie_retry_ms=100)
+    ground = Ground(tmp_path, bookies=4, config=config)
+    writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 2))
+    for number in range(5):
+        writer.append(b"%d" % number)
+    victim = writer.metadata.last_fragment.ensemble[0]
+    ground.until(lambda: ground.count()["put_if_absent"] >= 15)
+    writer.abandon()
+    hang = Hang(ground.runtime, lambda operation, path: operation != "read")
+    recoverer = ground.client(
+        None, lambda place, operation, path: hang.meet(operation, path) if place == victim else None
+    )
+
+    closed = recover_ledger(recoverer, writer.ledger_id).value
+    hang.release()
+    ground.until(lambda: hang.stuck == 0)
+
+    assert closed.last_entry_id == 4
+    assert ground.context.ledger(writer.ledger_id)[1].value == closed
+    reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+    assert [entry.payload for entry in reader.entries()] == [b"%d" % n for n in range(5)]
+
+
+STUCK = """
+    import sys, tempfile, pathlib
+    from spark_bookkeeper.bookie.roots import open_storage
+    from spark_bookkeeper.client.asking import Door, Patience
+    from spark_bookkeeper.client.bounded import BoundedStorage
+    from spark_bookkeeper.client.runtime import ThreadRuntime
+    from spark_bookkeeper.errors import BookieUnavailableError
+
+    uri, options = {where}
+    door = Door("b:1", uri, ThreadRuntime(), Patience(0.3, 0.1, 0.1))
+    storage = BoundedStorage(open_storage(uri, options), door)
+    try:
+        storage.read("f")
+    except BookieUnavailableError as error:
+        print(error.message)
+"""
+
+
+def last_words(where: str) -> str:
+    """What a process says whose storage hangs when it ends."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(STUCK.format(where=where))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_a_process_ends_while_a_file_system_hangs(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "f")  # nobody ever opens its other end
+
+    assert "no answer" in last_words(repr((f"file://{tmp_path}", {})))
+
+
+@pytest.mark.s3
+def test_a_process_ends_while_a_bucket_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        options = {
+            "key": "k",
+            "secret": "s",
+            "client_kwargs": {"endpoint_url": f"http://127.0.0.1:{port}", "region_name": "x"},
+        }
+
+        assert "no answer" in last_words(repr(("s3://bucket/root", options)))

@@ -1,0 +1,342 @@
+"""One bookie of several hangs, at any operation of its storage: nobody waits for it for ever.
+
+Time is the simulation's, so a wait of a minute costs nothing, and one without an end is a deadlock
+that is told.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+import pytest
+
+from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client.asking import Call
+from spark_bookkeeper.client.bulk import FanOut
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.runtime import Runtime
+from spark_bookkeeper.client.views import LedgerInfo, bookies_table, replicas_table
+from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.check_ledgers import check_ledgers
+from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
+from spark_bookkeeper.replication.recover_ledgers import recover_ledgers
+from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
+from spark_bookkeeper.replication.report import Row
+from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.testing.hanging import OPERATIONS, Hang, HangingStorage
+from spark_bookkeeper.testing.simulation.faults import NO_FAULTS
+from spark_bookkeeper.testing.simulation.ground import SimCluster
+from spark_bookkeeper.testing.simulation.runtime import SimRuntime
+from spark_bookkeeper.testing.simulation.scheduler import Actor, DeadlockError, LivelockError, World
+
+CONFIG = ClientConfig(add_timeout_ms=2_000, bookie_timeout_ms=1_000, bookie_retry_ms=5_000)
+
+LONGEST_SECONDS = 30.0
+"""Of the simulation's time: several bounds one after the other, and nothing like for ever."""
+
+Culprit = Literal["member", "spare"]
+"""Who hangs: a bookie of the closed ledger, or one that has nothing of it."""
+
+SMALL = [b"%d" % number for number in range(6)]
+TABLE = pa.table({"payload": [b"row %d" % number * 20 for number in range(200)]})
+
+
+class HangingCluster(SimCluster):
+    """Some bookies' storage hangs for clients that come from now on."""
+
+    def __init__(self, world: World, bookies: int) -> None:
+        super().__init__(world, bookies, NO_FAULTS)
+        self.hanging: dict[BookieId, Hang] = {}
+
+    def storage(self, actor: Actor, uri: str) -> Any:
+        storage = super().storage(actor, uri)
+        hang = self.hanging.get(BookieId(uri.removeprefix("memory://")))
+        return storage if hang is None else HangingStorage(storage, hang)
+
+
+@dataclass
+class Stage:
+    """A closed ledger, an open one, and a bookie that is about to hang."""
+
+    cluster: HangingCluster
+    actor: Actor
+    closed: LedgerId
+    open: LedgerId
+    culprit: BookieId
+    others: list[BookieId]
+    hang: Hang
+    said: list[str] = field(default_factory=list)
+    """What the action said about bookies."""
+    clients: list[ClientContext] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def client(self) -> ClientContext:
+        self.clients.append(self.cluster.context(self.actor, CONFIG))
+        return self.clients[-1]
+
+    def rows(self, rows: Sequence[Row]) -> Sequence[Row]:
+        self.said += [f"{row.source} {row.target} {row.reason}" for row in rows]
+        return rows
+
+    def read(self, ledger_id: LedgerId) -> list[bytes]:
+        reader = ledgers.open_ledger_no_recovery(self.client(), ledger_id)
+        return [value for e in reader.entries() for value in e.batch.column(0).to_pylist()]
+
+
+def expected(count: int = len(SMALL)) -> list[bytes]:
+    return [*SMALL[:count], *TABLE.column(0).to_pylist()]
+
+
+def create(context: ClientContext, suits: Callable[[set[BookieId]], bool]) -> LedgerWriter:
+    """A ledger on bookies that suit."""
+    while True:
+        writer = ledgers.create_ledger(context, Quorum(3, 3, 2), entry_target_bytes=512)
+        if suits(set(writer.metadata.last_fragment.ensemble)):
+            return writer
+        writer.close()
+        ledgers.delete_ledger(context, writer.ledger_id)
+
+
+def fill(writer: LedgerWriter) -> LedgerWriter:
+    for payload in SMALL:
+        writer.append(payload)
+    writer.append(TABLE)
+    return writer
+
+
+# What a user may do while it hangs
+
+
+def read_a_ledger(stage: Stage) -> None:
+    assert stage.read(stage.closed) == expected()
+
+
+def read_arrow(stage: Stage) -> None:
+    reader = ledgers.open_ledger(stage.client(), stage.closed)
+    assert reader.read_arrow().column(0).to_pylist() == expected()
+
+
+def open_with_recovery(stage: Stage) -> None:
+    reader = ledgers.open_ledger(stage.client(), stage.open)
+    assert reader.read_arrow().column(0).to_pylist() == expected()
+
+
+def read_the_lac(stage: Stage) -> None:
+    reader = ledgers.open_ledger_no_recovery(stage.client(), stage.open)
+    assert reader.last_add_confirmed >= len(SMALL) - 1
+
+
+def follow(stage: Stage) -> None:
+    reader = ledgers.open_ledger_no_recovery(stage.client(), stage.open)
+    came = [v for e in reader.tail(timeout_ms=500) for v in e.batch.column(0).to_pylist()]
+    assert came[: len(SMALL)] == SMALL
+
+
+def append_little(stage: Stage) -> None:
+    with create(stage.client(), lambda members: stage.culprit in members) as writer:
+        for payload in SMALL:
+            writer.append(payload)
+    assert stage.read(writer.ledger_id) == SMALL
+
+
+def append_in_bulk(stage: Stage) -> None:
+    with create(stage.client(), lambda members: stage.culprit in members) as writer:
+        fill(writer)
+    assert stage.read(writer.ledger_id) == expected()
+
+
+def close_a_writer(stage: Stage) -> None:
+    with create(stage.client(), lambda members: stage.culprit in members) as writer:
+        for payload in SMALL:
+            writer.append_async(payload)
+    assert stage.read(writer.ledger_id) == SMALL
+
+
+def check(stage: Stage) -> None:
+    context = stage.client()
+    rows = check_ledgers(context, LocalRunner(context), [stage.closed], 100).rows
+    stage.rows([row for row in rows if row.status == "unavailable"])
+    for row in rows:
+        assert row.status == "healthy" or (row.status, row.source) == ("unavailable", stage.culprit)
+
+
+def repair(stage: Stage) -> None:
+    context = stage.client()
+    spoilt = next(
+        name for name in stage.cluster.disks[stage.others[0]].files if name.endswith("0.arrow")
+    )
+    del stage.cluster.disks[stage.others[0]].files[spoilt]
+    rows = stage.rows(repair_ledgers(context, LocalRunner(context), [stage.closed]).rows)
+    for row in rows:
+        assert row.status == ("left" if row.source == stage.culprit else "replicated")
+
+
+def recover_all(stage: Stage) -> None:
+    context = stage.client()
+    report = recover_ledgers(context, LocalRunner(context), [stage.open])
+    stage.rows(report.rows)
+    assert [row.status for row in report.rows] == ["closed"]
+    assert stage.read(stage.open) == expected()
+
+
+def recover_another(stage: Stage) -> None:
+    """It is a source of the shares of another bookie, and may be chosen as a target."""
+    context = stage.client()
+    wish = BookieRecovery((stage.others[0],), even_if_alive=True)
+    rows = stage.rows(recover_bookie(context, LocalRunner(context), wish).rows)
+    assert {row.status for row in rows} <= {"replicated", "closed"}
+    metadata = context.store.read_ledger(stage.closed).value
+    assert stage.others[0] not in metadata.bookies()
+    assert stage.read(stage.closed) == expected()
+
+
+def recover_it(stage: Stage) -> None:
+    """It is the one whose shares are made again."""
+    context = stage.client()
+    wish = BookieRecovery((stage.culprit,), even_if_alive=True)
+    rows = stage.rows(recover_bookie(context, LocalRunner(context), wish).rows)
+    assert {row.status for row in rows} <= {"replicated", "closed"}
+    assert stage.culprit not in context.store.read_ledger(stage.closed).value.bookies()
+
+
+def recover_onto_it(stage: Stage) -> None:
+    """It is the target that somebody asked for: what it does not take is left, with the reason."""
+    context = stage.client()
+    wish = BookieRecovery((stage.others[0],), even_if_alive=True, target=stage.culprit)
+    rows = stage.rows(recover_bookie(context, LocalRunner(context), wish).rows)
+    assert {row.status for row in rows} <= {"replicated", "closed", "left"}
+    for row in rows:
+        assert row.status != "left" or stage.culprit in (row.reason or "")
+
+
+def compare_replicas(stage: Stage) -> None:
+    rows = replicas_table(stage.client(), stage.closed).to_pylist()
+    bad = [row for row in rows if row["status"] != "verified"]
+    stage.said += [f"{row['bookie_id']} {row['reason']}" for row in bad]
+    assert {row["bookie_id"] for row in bad} <= {stage.culprit}
+    assert len(rows) > len(bad)
+
+
+def look_at_slots(stage: Stage) -> None:
+    context = stage.client()
+    metadata = context.store.read_ledger(stage.closed).value
+    info = LedgerInfo.of(stage.closed, metadata, context, lambda table: table)
+    assert {row["bookie_id"] for row in info.slots_arrow().to_pylist()} >= set(stage.others)
+    assert bookies_table(context).num_rows == len(stage.cluster.bookies)
+
+
+ACTIONS: list[Callable[[Stage], None]] = [
+    read_a_ledger,
+    read_arrow,
+    open_with_recovery,
+    read_the_lac,
+    follow,
+    append_little,
+    append_in_bulk,
+    close_a_writer,
+    check,
+    repair,
+    recover_all,
+    recover_another,
+    recover_it,
+    compare_replicas,
+    look_at_slots,
+]
+
+
+def perform(
+    hang_of: Callable[[Runtime], Hang], action: Callable[[Stage], None], culprit: Culprit = "member"
+) -> Stage:
+    """Let the action run while one bookie hangs; who was waited for must have been named."""
+    stages: list[Stage] = []
+    with World(1, step_limit=10_000) as world:
+        actor = world.actor("user")
+        runtime = SimRuntime(world, actor)
+        cluster = HangingCluster(world, 5)
+
+        def run() -> None:
+            context = cluster.context(actor, CONFIG)
+            closed = fill(create(context, lambda members: True))
+            closed.close()
+            members = closed.metadata.last_fragment.ensemble
+            spare = next(bookie for bookie in cluster.bookies if bookie not in members)
+            bookie = members[0] if culprit == "member" else spare
+            others = [b for b in members if b != bookie]
+            left = fill(create(context, lambda m: members[0] in m and spare not in m))
+            left.abandon()
+            stage = Stage(
+                cluster, actor, closed.ledger_id, left.ledger_id, bookie, others, hang_of(runtime)
+            )
+            stages.append(stage)
+            cluster.hanging[bookie] = stage.hang
+            began = runtime.now()
+            action(stage)
+            stage.seconds = runtime.now() - began
+            for client in stage.clients:
+                stage.said += [f"{bookie}: {what}" for bookie, what, _ in client.bookies.silent()]
+            stage.hang.release()
+
+        world.start(actor, run)
+        world.run_all()
+    return stages[0]
+
+
+@pytest.fixture(autouse=True)
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    with caplog.at_level(logging.WARNING, "spark_bookkeeper"):
+        yield caplog
+
+
+def judge(stage: Stage, log: pytest.LogCaptureFixture) -> None:
+    assert stage.seconds < LONGEST_SECONDS
+    if stage.hang.count and stage.seconds >= CONFIG.read_hedge_ms / 1000:
+        assert stage.culprit in log.text + "".join(stage.said)
+
+
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.__name__)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_nobody_waits_for_ever_for_one_call(
+    operation: str, action: Callable[[Stage], None], log: pytest.LogCaptureFixture
+) -> None:
+    judge(perform(lambda runtime: Hang.of(runtime, operation), action), log)
+
+
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.__name__)
+def test_nobody_waits_for_ever_for_a_bookie(
+    action: Callable[[Stage], None], log: pytest.LogCaptureFixture
+) -> None:
+    stage = perform(Hang, action)
+
+    assert stage.hang.count
+    judge(stage, log)
+
+
+@pytest.mark.parametrize("action", [recover_onto_it, recover_another], ids=lambda a: a.__name__)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_nobody_waits_for_ever_for_a_target(
+    operation: str, action: Callable[[Stage], None], log: pytest.LogCaptureFixture
+) -> None:
+    judge(perform(lambda runtime: Hang.of(runtime, operation), action, "spare"), log)
+
+
+BOUNDED_BY_ASKING = [action for action in ACTIONS if action not in (append_little, close_a_writer)]
+"""Small appends and closes have a bound of their own, ``add_timeout_ms``."""
+
+
+@pytest.mark.parametrize("action", BOUNDED_BY_ASKING, ids=lambda action: action.__name__)
+def test_without_the_bound_they_would_wait_for_ever(
+    action: Callable[[Stage], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Call, "left", lambda *_: 1.0)
+    monkeypatch.setattr(Call, "wait", lambda call, _: call.changed.wait())
+    monkeypatch.setattr(FanOut, "_watch", lambda _: None)
+
+    with pytest.raises((DeadlockError, LivelockError)):
+        perform(Hang, action)
