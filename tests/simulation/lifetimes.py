@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.testing.simulation.damage import DAMAGES
 from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan, Kind, Rates
 from spark_bookkeeper.testing.simulation.lifetime import Script
 
@@ -149,28 +150,30 @@ def losing(seed: int) -> Script:
 def tearing(seed: int) -> Script:
     """One bookie is damaged while others are away: recoverers come, fence it, and cannot finish."""
     dice = random.Random(f"{seed}/tearing")
-    quorum = dice.choice((Quorum(3, 3, 2), Quorum(3, 2, 2), Quorum(2, 2, 2), Quorum(3, 3, 3)))
+    quorum = dice.choice((Quorum(3, 3, 2), Quorum(3, 2, 2), Quorum(2, 2, 2), Quorum(2, 2, 2)))
     bookies = quorum.ensemble_size
     begin = dice.randint(20, 80)
     damaged, away = dice.sample(range(bookies), 2)
     rows = tuple(b"row %d" % number for number in range(dice.choice((0, 0, 6))))
     gone = (away, bookies)  # the last one is the only spare
+    below = ("slot removed", "slot holds its neighbour's bytes")
+    whats = below if dice.random() < 0.6 else DAMAGES
     kind: Kind = dice.choice(("down", "hang"))
     return Script(
         quorum=quorum,
         bookies=bookies + 1,
-        payloads=tuple(rows or b"%d" % number for number in range(dice.randint(2, 8))),
-        waits=frozenset(range(8)),
+        payloads=tuple(rows or b"%d" % number for number in range(dice.randint(2, 5))),
+        waits=frozenset(range(8)) if dice.random() < 0.2 else frozenset(),
         ending=dice.choice(("leave", "abandon")),
         recoverers=(begin, begin + dice.randint(5, 40), begin + dice.randint(20, 60)),
         reader_at=begin + 20 if dice.random() < 0.3 else None,
         plan=FaultPlan(
-            Rates(crash=dice.choice((0.0, 0.01)), delay=0.1),
+            Rates(crash=dice.choice((0.0, 0.01)), delay=dice.choice((0.1, 0.4))),
             disasters=(
                 *(Disaster(kind, bookie, begin, 300.0) for bookie in gone),
                 *(
-                    Disaster("damage", damaged, begin + dice.randint(-5, 60), 0.0)
-                    for _ in range(dice.choice((1, 1, 2, 3)))
+                    Disaster("damage", damaged, begin + dice.randint(-5, 40), 0.0, what)
+                    for what in dice.sample(whats, dice.choice((1, 1, 2)))
                 ),
             ),
         ),

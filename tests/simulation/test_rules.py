@@ -49,7 +49,7 @@ INVARIANTS: Final = re.compile(
     "|lac-is-confirmed|fragments-are-sorted-and-valid|no-count-behind-a-fence|ledger-gets-closed): "
 )
 
-SEEDS_TRIED: Final = 400
+SEEDS_TRIED: Final = 1000
 """From the first one on; so that a harmless change of the code does not end the search."""
 
 Family = Callable[[int], Script]
@@ -79,6 +79,10 @@ CASES: Final[dict[str, tuple[Family, int]]] = {
     "rec_ec_at_close": (Script.drawn, 90),
     "close_cas": (Script.drawn, 23),
     "rw_closed_only": (Script.drawn, 90),
+    "late_answer": (lifetimes.hanging, 10),
+    "hole_negative": (lifetimes.tearing, 110),
+    "slot_number": (lifetimes.tearing, 320),
+    "same_nonce": (lifetimes.reusing, 30),
 }
 """For each rule: the family of lifetimes, and a seed from which on one is soon found to fail."""
 
@@ -120,6 +124,9 @@ def _first_broken(family: Family, first: int) -> int | None:
         lifetimes.doubting,
         lifetimes.damaging,
         lifetimes.losing,
+        lifetimes.tearing,
+        lifetimes.hanging,
+        lifetimes.reusing,
     ],
 )
 def test_hostile_lifetimes_keep_every_invariant(family: Family) -> None:

@@ -47,15 +47,23 @@ class Damage:
     """``None``: it is gone."""
 
 
-def draw_damages(files: Mapping[str, bytes], dice: random.Random) -> list[Damage]:
+def draw_damages(
+    files: Mapping[str, bytes], dice: random.Random, what: str = ""
+) -> list[Damage]:
     """Damage to some of a bookie's files; none where there is nothing to damage.
 
     Mostly one file of a kind that is drawn first, so that rare kinds are met too; else about half
-    of all files, or every ledger.
+    of all files, or every ledger. With ``what`` it is that one of ``DAMAGES``, where it is possible.
     """
     kinds = {path: kind for path in files if (kind := _kind(path, files[path])) is not None}
+    for path in dice.sample(list(kinds), len(kinds)) if what else ():
+        for way in WAYS[kinds[path]]:
+            if what == f"{kinds[path]} {way}":
+                damage = _damage(path, kinds[path], way, files, dice)
+                if damage.name == what and damage.content != files[path]:
+                    return [damage]
     draw = dice.random()
-    if draw < 0.15:
+    if draw < 0.15 or what == LOST_LEDGERS:
         lost = [path for path in kinds if path.startswith("ledgers/")]
         return [Damage(LOST_LEDGERS, path, None) for path in lost]
     if draw < 0.45:
@@ -66,13 +74,14 @@ def draw_damages(files: Mapping[str, bytes], dice: random.Random) -> list[Damage
         kind = dice.choice(sorted(there) + 2 * rare) if there and dice.random() < 0.9 else "marker"
         of_kind = sorted(path for path in kinds if kinds[path] == kind)
         chosen = dice.sample(of_kind, min(len(of_kind), dice.choice((1, 1, 2))))
-    made = (_damage(path, kinds[path], files, dice) for path in chosen)
+    made = (_damage(p, kinds[p], dice.choice(WAYS[kinds[p]]), files, dice) for p in chosen)
     return [damage for damage in made if damage.content != files[damage.path]]
 
 
-def _damage(path: str, kind: FileKind, files: Mapping[str, bytes], dice: random.Random) -> Damage:
+def _damage(
+    path: str, kind: FileKind, way: Way, files: Mapping[str, bytes], dice: random.Random
+) -> Damage:
     data = files[path]
-    way = dice.choice(WAYS[kind])
     beside = _beside(path, files)
     is_newest = kind == "slot" and path == max(p for p in beside if _kind(p, files[p]) == "slot")
     if way == "removed" and is_newest:

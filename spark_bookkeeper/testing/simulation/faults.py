@@ -69,6 +69,8 @@ class Disaster:
     """Happens before the n-th operation of the run."""
     seconds: float
     """How long until it is over, where it ends."""
+    what: str = ""
+    """Which of ``DAMAGES``, if files there allow it; else it is drawn when it strikes."""
 
 
 @dataclass(frozen=True, slots=True)

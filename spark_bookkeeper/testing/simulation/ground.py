@@ -184,7 +184,7 @@ class SimCluster:
                     self._world.later(disaster.seconds, lambda: self._format(bookie))
                 self._check(checkers.ALWAYS)
             case "damage":
-                if damages := draw_damages(disk.files, self._world.dice):
+                if damages := draw_damages(disk.files, self._world.dice, disaster.what):
                     self._damage(bookie, damages)
                     self._check(checkers.ALWAYS)
             case "power cut":
