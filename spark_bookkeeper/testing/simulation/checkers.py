@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.testing.simulation.evidence import Evidence, write_set
 from spark_bookkeeper.testing.simulation.scheduler import SimulationError
 
@@ -244,7 +244,7 @@ def newest_acked_entries_are_readable(evidence: Evidence) -> None:
 
 
 def newest_closed_entries_reach_ack_quorum(evidence: Evidence) -> None:
-    """``closed_entries_reach_ack_quorum`` of entries not found to have their copies as things stand."""
+    """``closed_entries_reach_ack_quorum`` of what was not found to hold as things stand."""
     closed = evidence.closed
     if closed is not None and closed.last_entry_id is not None:
         _demand_kept(evidence, "closed-entries-reach-ack-quorum", closed.last_entry_id)

@@ -1,7 +1,7 @@
 """How the storage of one bookie is damaged: each kind of file, in each way that can be noticed.
 
-What cannot be noticed is no damage but a loss of storage ("wipe", "destroy"), and not here: one
-ledger's directory, or the newest slots of a log, whether they are gone or look like the fence above.
+What cannot be noticed is a loss of storage ("wipe", "destroy"), and not here: one ledger's
+directory, or the newest slots of a log, whether they are gone or look like the fence above.
 
 Source: decision 0011.
 """
@@ -47,13 +47,11 @@ class Damage:
     """``None``: it is gone."""
 
 
-def draw_damages(
-    files: Mapping[str, bytes], dice: random.Random, what: str = ""
-) -> list[Damage]:
+def draw_damages(files: Mapping[str, bytes], dice: random.Random, what: str = "") -> list[Damage]:
     """Damage to some of a bookie's files; none where there is nothing to damage.
 
     Mostly one file of a kind that is drawn first, so that rare kinds are met too; else about half
-    of all files, or every ledger. With ``what`` it is that one of ``DAMAGES``, where it is possible.
+    of all files, or every ledger. With ``what`` it is that one of ``DAMAGES``, if that is possible.
     """
     kinds = {path: kind for path in files if (kind := _kind(path, files[path])) is not None}
     for path in dice.sample(list(kinds), len(kinds)) if what else ():

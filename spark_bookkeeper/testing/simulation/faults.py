@@ -125,7 +125,9 @@ class FaultPlan:
 
 def _disaster(dice: random.Random, kind: Kind, bookies: int, operations: int) -> Disaster:
     bookie, operation, fraction = dice.randrange(bookies), dice.randrange(operations), dice.random()
-    return Disaster(kind, bookie, operation, (hang_seconds if kind == "hang" else _seconds)(fraction))
+    return Disaster(
+        kind, bookie, operation, (hang_seconds if kind == "hang" else _seconds)(fraction)
+    )
 
 
 def _seconds(fraction: float) -> float:
@@ -249,7 +251,9 @@ class Faults:
                 self._world.point()
                 self._meanwhile(door, operation, path, self._at_storage)
                 if self._ground.outages(bookie) != outages:
-                    self._fail_slowly(door, operation, path, "went down before the file was durable")
+                    self._fail_slowly(
+                        door, operation, path, "went down before the file was durable"
+                    )
             else:
                 self._after(door, operation, path, self._at_storage)
 
@@ -304,7 +308,7 @@ class Faults:
         can_be_late = operation in POSTPONABLE
         match self._choose(chances.before_a_write if can_be_late else chances.before):
             case 0:
-                pass
+                pass  # mostly
             case 1:
                 self._count(door, "slow")
                 self._note(door, operation, subject, "takes its time")
@@ -326,11 +330,13 @@ class Faults:
                 self._note(door, operation, subject, "will arrive late")
                 self._ground.land_later(door.name, self._seconds())
                 raise door.late()
+            case _:
+                raise AssertionError("a choice among what was offered")
 
     def _meanwhile(self, door: _Door, operation: str, subject: str, chances: _Chances) -> None:
         match self._choose(chances.meanwhile):
             case 0:
-                pass
+                pass  # mostly
             case 1:
                 self._count(door, "slow")
                 self._note(door, operation, subject, "visible, not yet durable")
@@ -347,13 +353,15 @@ class Faults:
                 self._count(door, "answer lost")
                 why = "visible, not made durable, answer lost"
                 self._fail_slowly(door, operation, subject, why)
+            case _:
+                raise AssertionError("a choice among what was offered")
 
     def _after(self, door: _Door, operation: str, subject: str, chances: _Chances) -> None:
         self._note(door, operation, subject, "")
         self._ground.took_effect(door.name, operation, subject)
         match self._choose(chances.after):
             case 0:
-                pass
+                pass  # mostly
             case 1:
                 self._count(door, "slow")
                 self._world.delay(self._seconds())
@@ -367,6 +375,8 @@ class Faults:
                 self._pause(door)
             case 5:
                 self._hang(door, operation, subject)
+            case _:
+                raise AssertionError("a choice among what was offered")
 
     def _choose(self, probabilities: tuple[float, ...]) -> int:
         return self._world.choices.fault(probabilities) if probabilities else 0

@@ -331,9 +331,7 @@ class SimCluster:
         """Give a bookie a new incarnation: marker, cookie, registration."""
         incarnation = f"{self._world.dice.getrandbits(128):032x}"
         has_directories = self.disks[bookie].has_directories
-        marker = Marker(
-            bookie, incarnation, self._instance_id, has_witness=not has_directories
-        )
+        marker = Marker(bookie, incarnation, self._instance_id, has_witness=not has_directories)
         furnish(MemoryStorage(self.disks[bookie]), marker)
         self._incarnations[bookie] = incarnation
         # As it would be read: a session would send it through the text format of cookies.
@@ -354,4 +352,3 @@ class SimCluster:
     @staticmethod
     def _uri(bookie: BookieId) -> str:
         return f"memory://{bookie}"
-

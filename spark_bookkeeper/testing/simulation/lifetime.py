@@ -246,9 +246,7 @@ class _Lifetime:
         """Make a ledger of the same id in place of the one that is there, or was, and write it."""
         if self._ledger_id is None:
             return
-        context = self._cluster.context(
-            actor, self._config, self._cluster.older_client(actor)
-        )
+        context = self._cluster.context(actor, self._config, self._cluster.older_client(actor))
         try:
             writer = ledgers.create_ledger(
                 context,
@@ -262,9 +260,7 @@ class _Lifetime:
         self._cluster.watch(writer.ledger_id)
         self._fill(actor, writer, SECOND_PAYLOADS)
 
-    def _fill(
-        self, actor: Actor, writer: LedgerWriter, payloads: tuple[bytes | Rows, ...]
-    ) -> None:
+    def _fill(self, actor: Actor, writer: LedgerWriter, payloads: tuple[bytes | Rows, ...]) -> None:
         """Append what the script says, and end as it says."""
         life = self._cluster.life(writer.metadata)
         try:
