@@ -160,9 +160,13 @@ class EntryIndex:
         places: list[Location | None] = [None] * len(entry_ids)
         wanted = np.flatnonzero(is_here)
         wanted = wanted[np.argsort(owners[rows[wanted]], kind="stable")]
-        starts = np.flatnonzero(np.diff(owners[rows[wanted]], prepend=-1))
-        for of_one in np.split(wanted, starts)[1:]:
-            holding = self.holdings[int(owners[rows[of_one[0]]])]
+        counts = np.bincount(owners[rows[wanted]], minlength=len(self.holdings)).tolist()
+        end = 0
+        for holding, count in zip(self.holdings, counts, strict=True):
+            of_one = wanted[end : end + count]
+            end += count
+            if not count:
+                continue
             found = holding.record.locations(positions[rows[of_one]], self.key, holding.path)
             for number, place in zip(of_one.tolist(), found, strict=True):
                 places[number] = place

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan, Rates
+from spark_bookkeeper.testing.simulation.damage import DAMAGES
+from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan, Kind, Rates
 from spark_bookkeeper.testing.simulation.lifetime import Script
 
 
@@ -142,4 +144,77 @@ def losing(seed: int) -> Script:
         recoverers=tuple(dice.randint(40, 100) for _ in range(2)),
         plan=FaultPlan(Rates(delay=0.1), Rates(), tuple(disasters)),
         has_directories=dice.random() < 0.5,
+    )
+
+
+def tearing(seed: int) -> Script:
+    """One bookie is damaged while others are away: recoverers come, fence it, and cannot finish."""
+    dice = random.Random(f"{seed}/tearing")
+    quorum = dice.choice((Quorum(3, 3, 2), Quorum(3, 2, 2), Quorum(2, 2, 2), Quorum(2, 2, 2)))
+    bookies = quorum.ensemble_size
+    begin = dice.randint(20, 80)
+    damaged, away = dice.sample(range(bookies), 2)
+    rows = tuple(b"row %d" % number for number in range(dice.choice((0, 0, 6))))
+    gone = (away, bookies)  # the last one is the only spare
+    below = ("slot removed", "slot holds its neighbour's bytes")
+    whats = below if dice.random() < 0.6 else DAMAGES
+    kind: Kind = dice.choice(("down", "hang"))
+    return Script(
+        quorum=quorum,
+        bookies=bookies + 1,
+        payloads=tuple(rows or b"%d" % number for number in range(dice.randint(2, 5))),
+        waits=frozenset(range(8)) if dice.random() < 0.2 else frozenset(),
+        ending=dice.choice(("leave", "abandon")),
+        recoverers=(begin, begin + dice.randint(5, 40), begin + dice.randint(20, 60)),
+        reader_at=begin + 20 if dice.random() < 0.3 else None,
+        plan=FaultPlan(
+            Rates(crash=dice.choice((0.0, 0.01)), delay=dice.choice((0.1, 0.4))),
+            disasters=(
+                *(Disaster(kind, bookie, begin, 300.0) for bookie in gone),
+                *(
+                    Disaster("damage", damaged, begin + dice.randint(-5, 40), 0.0, what)
+                    for what in dice.sample(whats, dice.choice((1, 1, 2)))
+                ),
+            ),
+        ),
+        max_group_entries=1,
+        entry_target_bytes=16,
+        menders=(begin + 70,) if dice.random() < 0.3 else (),
+    )
+
+
+def hanging(seed: int) -> Script:
+    """Any call of any bookie may have no answer for minutes, and as many bookies as may be hang."""
+    dice = random.Random(f"{seed}/hanging")
+    quorum = dice.choice((Quorum(3, 3, 2), Quorum(4, 3, 2), Quorum(3, 3, 3), Quorum(2, 2, 1)))
+    bookies = quorum.ensemble_size + dice.randint(0, 2)
+    return replace(
+        changing(seed),
+        quorum=quorum,
+        bookies=bookies,
+        ending=dice.choice(("close", "leave", "abandon")),
+        recoverers=tuple(dice.randint(10, 150) for _ in range(dice.randint(1, 2))),
+        reader_at=dice.randint(10, 100) if dice.random() < 0.5 else None,
+        plan=FaultPlan(
+            Rates(hang=dice.choice((0.0, 0.02, 0.1)), delay=0.1, late_effect=0.02),
+            Rates(delay=0.1),
+            tuple(
+                Disaster("hang", bookie, dice.randint(5, 120), dice.choice((10.0, 50.0, math.inf)))
+                for bookie in dice.sample(range(bookies), dice.randint(1, bookies - 1))
+            ),
+        ),
+    )
+
+
+def reusing(seed: int) -> Script:
+    """The id is used again while everybody still means the first ledger of it."""
+    dice = random.Random(f"{seed}/reusing")
+    return replace(
+        Script.drawn(seed),
+        again_at=dice.randint(8, 120),
+        delete_at=dice.randint(8, 120) if dice.random() < 0.4 else None,
+        recoverers=tuple(dice.randint(8, 150) for _ in range(2)),
+        reader_at=dice.randint(8, 100),
+        ending=dice.choice(("close", "close", "leave", "abandon")),
+        menders=tuple(dice.randint(20, 150) for _ in range(dice.choice((0, 1)))),
     )

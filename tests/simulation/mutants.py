@@ -12,11 +12,12 @@ from typing import Any, Final
 
 import pytest
 
-from spark_bookkeeper.bookie.index import Tail
+from spark_bookkeeper.bookie.index import Doubt, Tail, possible_range
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.memory import MemoryStorage
 from spark_bookkeeper.bookie.named import NamedStorage
-from spark_bookkeeper.bookie.record import decode
+from spark_bookkeeper.bookie.record import Record, RecordKind, decode
+from spark_bookkeeper.bookie.slots import SlotReader, _Found
 from spark_bookkeeper.client import ledgers, recovery
 from spark_bookkeeper.client.adds import Adds
 from spark_bookkeeper.client.context import ClientContext
@@ -25,6 +26,7 @@ from spark_bookkeeper.client.ledger import Ledger, with_incarnations
 from spark_bookkeeper.client.reader import read_last_add_confirmed
 from spark_bookkeeper.client.recovery import _LedgerRecovery
 from spark_bookkeeper.errors import BookieUnavailableError, NoSuchLedgerError, SlotTakenError
+from spark_bookkeeper.metadata import memory, refusals, update
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
@@ -519,3 +521,62 @@ def rw_closed_only(patch: Patch) -> None:
     patch.setattr(recover_bookie, "rereplicate_fragment", rereplicate_fragment)
     patch.setattr(rereplicate, "rereplicate_fragment", rereplicate_fragment)
     patch.setattr(_FragmentCopy, "_publish", publish)
+
+
+# What hangs, is damaged, or is another ledger's
+
+
+@mutant
+def late_answer(patch: Patch) -> None:
+    """What a bookie answers after it was given up counts for the one that took its place."""
+    store_group, stored = Lane.store, Adds.stored
+
+    def store(self: Lane, group: Group) -> None:
+        store_group(self, group)
+        self._is_retired = False
+
+    def count(self: Adds, lane: Lane, group: Group) -> None:
+        lane.bookie = self.machine.ensemble[lane.position]
+        stored(self, lane, group)
+
+    patch.setattr(Lane, "store", store)
+    patch.setattr(Adds, "stored", count)
+
+
+@mutant
+def hole_negative(patch: Patch) -> None:
+    """A slot that was lost below an add held nothing."""
+
+    def doubts(self: _Found) -> list[Doubt]:
+        return [
+            Doubt(*possible_range(low, high, self.adds), "", reason, is_corrupt)
+            for low, high, reason, is_corrupt in self._useless
+            if is_corrupt
+        ]
+
+    patch.setattr(_Found, "doubts", doubts)
+
+
+@mutant
+def slot_number(patch: Patch) -> None:
+    """A record is believed in whatever slot it stands."""
+
+    def record(self: SlotReader, number: int) -> Record | None:
+        found = self._header(self._key.slot(number))
+        return found if found is None or found.kind is not RecordKind.COPY else None
+
+    patch.setattr(SlotReader, "record", record)
+
+
+@mutant
+def same_nonce(patch: Patch) -> None:
+    """A ledger is told from another with its id by its version alone."""
+
+    def check_version(
+        ledger_id: LedgerId, found: Versioned[LedgerMetadata], known: Versioned[LedgerMetadata]
+    ) -> None:
+        if found.version != known.version:
+            raise refusals.ledger_conflict(ledger_id, known.version, found.version)
+
+    patch.setattr(memory, "_check_unchanged", check_version)
+    patch.setattr(update, "read_again", lambda store, ledger_id, _: store.read_ledger(ledger_id))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.testing.simulation.evidence import Evidence, write_set
 from spark_bookkeeper.testing.simulation.scheduler import SimulationError
 
@@ -24,6 +24,9 @@ class InvariantError(SimulationError):
 def _demand(holds: bool, name: str, text: str) -> None:
     if not holds:
         raise InvariantError(f"{name}: {text}")
+
+
+# Each invariant, whole
 
 
 def acked_entries_are_readable(evidence: Evidence) -> None:
@@ -141,46 +144,44 @@ def lac_is_confirmed(evidence: Evidence) -> None:
         _demand_copies(evidence, "lac-is-confirmed", entry_id)
 
 
-def newest_lac_is_confirmed(evidence: Evidence) -> None:
-    """The same of the entries that no earlier record called confirmed."""
-    for entry_id in range(evidence.lac_checked + 1, evidence.highest_lac + 1):
-        _demand_copies(evidence, "lac-is-confirmed", entry_id)
-    evidence.lac_checked = evidence.highest_lac
-
-
 def fragments_are_sorted_and_valid(evidence: Evidence) -> None:
     """Fragments ascend from entry 0, of E distinct bookies each; the past is not rewritten."""
-    before: LedgerMetadata | None = None
-    for version in evidence.versions:
-        firsts = [int(f.first_entry_id) for f in version.fragments]
-        ensembles = [f.ensemble for f in version.fragments]
-        size = version.quorum.ensemble_size
+    for index in range(len(evidence.versions)):
+        _demand_valid(evidence, index)
+
+
+def _demand_valid(evidence: Evidence, index: int) -> None:
+    """A version has valid fragments, which follow from those of the one before."""
+    version = evidence.versions[index]
+    firsts = [int(f.first_entry_id) for f in version.fragments]
+    ensembles = [f.ensemble for f in version.fragments]
+    size = version.quorum.ensemble_size
+    _demand(
+        bool(firsts) and firsts[0] == 0 and firsts == sorted(set(firsts)),
+        "fragments-are-sorted-and-valid",
+        f"fragments begin at {firsts}",
+    )
+    _demand(
+        all(len(set(ensemble)) == len(ensemble) == size for ensemble in ensembles),
+        "fragments-are-sorted-and-valid",
+        f"not {size} distinct bookies each: {ensembles}",
+    )
+    if index > 0:
+        before = evidence.versions[index - 1]
+        kept = len(before.fragments) if before.is_closed else len(before.fragments) - 1
+        firsts_before = [int(f.first_entry_id) for f in before.fragments[:kept]]
         _demand(
-            bool(firsts) and firsts[0] == 0 and firsts == sorted(set(firsts)),
+            firsts[:kept] == firsts_before and (not before.is_closed or len(firsts) == kept),
             "fragments-are-sorted-and-valid",
-            f"fragments begin at {firsts}",
+            f"fragments at {firsts_before} became fragments at {firsts}",
         )
         _demand(
-            all(len(set(ensemble)) == len(ensemble) == size for ensemble in ensembles),
+            version.is_closed
+            or evidence.is_rereplicated
+            or version.fragments[:kept] == before.fragments[:kept],
             "fragments-are-sorted-and-valid",
-            f"not {size} distinct bookies each: {ensembles}",
+            "an earlier fragment of an open ledger changed",
         )
-        if before is not None:
-            kept = len(before.fragments) if before.is_closed else len(before.fragments) - 1
-            firsts_before = [int(f.first_entry_id) for f in before.fragments[:kept]]
-            _demand(
-                firsts[:kept] == firsts_before and (not before.is_closed or len(firsts) == kept),
-                "fragments-are-sorted-and-valid",
-                f"fragments at {firsts_before} became fragments at {firsts}",
-            )
-            _demand(
-                version.is_closed
-                or evidence.is_rereplicated
-                or version.fragments[:kept] == before.fragments[:kept],
-                "fragments-are-sorted-and-valid",
-                "an earlier fragment of an open ledger changed",
-            )
-        before = version
 
 
 def no_count_behind_a_fence(evidence: Evidence) -> None:
@@ -214,13 +215,61 @@ def ledger_gets_closed(evidence: Evidence) -> None:
 def _demand_copies(evidence: Evidence, name: str, entry_id: int) -> None:
     bookies = write_set(evidence.metadata, entry_id)
     holders = [bookie for bookie in bookies if entry_id in evidence.log(bookie).held]
-    owed = evidence.copies_owed(bookies)
-    _demand(
-        len(holders) >= owed,
-        name,
-        f"entry {entry_id} is on {holders} of its write set {bookies}, "
-        f"which makes {len(holders)} of {owed} (storage destroyed: {sorted(evidence.lost)})",
-    )
+    if len(holders) < evidence.metadata.quorum.ack_quorum_size:
+        owed = evidence.copies_owed(bookies)
+        _demand(
+            len(holders) >= owed,
+            name,
+            f"entry {entry_id} is on {holders} of its write set {bookies}, "
+            f"which makes {len(holders)} of {owed} (storage destroyed: {sorted(evidence.lost)})",
+        )
+
+
+# The same after one change, asking only what that can have broken
+
+
+def newest_acked_entries_are_readable(evidence: Evidence) -> None:
+    """``acked_entries_are_readable`` of what was not found to hold as things stand."""
+    acknowledged, closed = evidence.history.acknowledged, evidence.closed
+    if not acknowledged:
+        return
+    highest = acknowledged[-1].entry_id
+    last = highest if closed is None or closed.last_entry_id is None else closed.last_entry_id
+    if highest > last or len(acknowledged) > evidence.acked_checked:
+        acked_entries_are_readable(evidence)
+        evidence.acked_checked = len(acknowledged)
+        evidence.kept.update(range(highest + 1))
+    else:
+        _demand_kept(evidence, "acked-entries-are-readable", highest)
+
+
+def newest_closed_entries_reach_ack_quorum(evidence: Evidence) -> None:
+    """``closed_entries_reach_ack_quorum`` of what was not found to hold as things stand."""
+    closed = evidence.closed
+    if closed is not None and closed.last_entry_id is not None:
+        _demand_kept(evidence, "closed-entries-reach-ack-quorum", closed.last_entry_id)
+
+
+def newest_lac_is_confirmed(evidence: Evidence) -> None:
+    """``lac_is_confirmed`` of the entries that no earlier record called confirmed."""
+    for entry_id in range(evidence.lac_checked + 1, evidence.highest_lac + 1):
+        _demand_copies(evidence, "lac-is-confirmed", entry_id)
+    evidence.lac_checked = evidence.highest_lac
+
+
+def newest_version_is_valid(evidence: Evidence) -> None:
+    """``fragments_are_sorted_and_valid`` of the versions that are new."""
+    for index in range(evidence.versions_checked, len(evidence.versions)):
+        _demand_valid(evidence, index)
+    evidence.versions_checked = len(evidence.versions)
+
+
+def _demand_kept(evidence: Evidence, name: str, last: int) -> None:
+    kept = evidence.kept
+    for entry_id in range(last + 1):
+        if entry_id not in kept:
+            _demand_copies(evidence, name, entry_id)
+            kept.add(entry_id)
 
 
 Checker = Callable[[Evidence], None]
@@ -234,9 +283,9 @@ AFTER_STORING: Final[tuple[Checker, ...]] = (
 AFTER_METADATA: Final[tuple[Checker, ...]] = (
     all_closes_agree,
     confirmed_never_exceeds_last_entry,
-    acked_entries_are_readable,
-    closed_entries_reach_ack_quorum,
-    fragments_are_sorted_and_valid,
+    newest_acked_entries_are_readable,
+    newest_closed_entries_reach_ack_quorum,
+    newest_version_is_valid,
 )
 """What a write of the ledger's metadata can break."""
 

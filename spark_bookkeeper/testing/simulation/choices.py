@@ -7,7 +7,7 @@ means "as if undisturbed": the same task goes on, nothing fails.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 
@@ -20,7 +20,7 @@ class Choices(Protocol):
     def next_task(self, count: int) -> int:
         """When the running task cannot go on: which of ``count`` others does, from 0."""
 
-    def fault(self, probabilities: list[float]) -> int:
+    def fault(self, probabilities: Sequence[float]) -> int:
         """0 nothing fails, i > 0 the i-th fault happens (its probability, where chance rules)."""
 
     def fraction(self) -> float:
@@ -42,8 +42,10 @@ class SeededChoices:
     def next_task(self, count: int) -> int:
         return int(self._random() * count) if count > 1 else 0
 
-    def fault(self, probabilities: list[float]) -> int:
+    def fault(self, probabilities: Sequence[float]) -> int:
         draw = self._random()
+        if draw > sum(probabilities) + 1e-9:
+            return 0  # as the loop would say, and mostly
         for index, probability in enumerate(probabilities):
             if draw < probability:
                 return index + 1
@@ -80,7 +82,7 @@ class EnumeratedChoices:
         self._deviations -= choice > 0
         return choice
 
-    def fault(self, probabilities: list[float]) -> int:
+    def fault(self, probabilities: Sequence[float]) -> int:
         possible = [0] + [i + 1 for i, p in enumerate(probabilities) if p > 0]
         choice = self._choose(len(possible) if self._faults > 0 else 1)
         self._faults -= choice > 0

@@ -119,9 +119,9 @@ class RawLog:
 
     def put(self, path: str, kind: str, entries: Set[int]) -> None:
         """Take in one record."""
-        if path.split("/")[2] == "slots":
-            slot = int(path.rsplit("/", 1)[1].removesuffix(".arrow"))
-            self.slots[slot] = (kind, entries)
+        _, _, directory, name = path.split("/")
+        if directory == "slots":
+            self.slots[int(name.removesuffix(".arrow"))] = (kind, entries)
         self.held.update(entries)
 
     def adds_unfenced(self, entry_id: int) -> bool:
@@ -172,12 +172,18 @@ class Evidence:
         """The highest LAC in any record that ever landed."""
         self.lac_checked = -1
         """The highest LAC that was found to be confirmed when its record landed."""
+        self.versions_checked = 0
+        """How many of the versions were found to follow from the one before."""
+        self.acked_checked = 0
+        """How many acknowledgements were found to speak of the rows that are there."""
         self._durable_files = durable_files
         self._take_apart = take_apart
         self._logs: dict[BookieId, RawLog] = {}
         self._parsed: dict[bytes, RawRecord | None] = {}
         self._parts: dict[bytes, list[tuple[bytes, ...]]] = {}
         self._incarnations: dict[bytes, dict[str, str]] = {}
+        self._kept: set[int] = set()
+        self._kept_under: LedgerMetadata | None = None
 
     @property
     def metadata(self) -> LedgerMetadata:
@@ -196,19 +202,38 @@ class Evidence:
             files = self._durable_files(bookie)
             for path, data in files.items():
                 if _kind(path) == "record":
-                    self._put(log, bookie, path, data, files)
+                    self._put(log, bookie, path, data)
         return self._logs[bookie]
 
     def landed(self, bookie: BookieId, path: str, data: bytes) -> None:
         """A file became durable."""
         if _kind(path) == "record":
-            self._put(self.log(bookie), bookie, path, data, self._durable_files(bookie))
+            self._put(self.log(bookie), bookie, path, data)
         elif _kind(path) == "part":
             self.changed(bookie)
 
     def changed(self, bookie: BookieId) -> None:
         """Files of a bookie went away, or changed: look at all of them again."""
         self._logs.pop(bookie, None)
+        self._kept.clear()
+
+    @property
+    def kept(self) -> set[int]:
+        """Entries that were found to have as many copies as they are owed, as things stand.
+
+        Copies become more, and what is owed less, until files go away or the metadata name other
+        bookies: then all is asked again. For checkers to add to.
+        """
+        metadata, before = self.metadata, self._kept_under
+        if metadata is not before:
+            self._kept_under = metadata
+            if (
+                before is None
+                or before.fragments != metadata.fragments
+                or before.custom_metadata != metadata.custom_metadata
+            ):
+                self._kept.clear()
+        return self._kept
 
     @property
     def written_under(self) -> LedgerMetadata:
@@ -238,14 +263,16 @@ class Evidence:
             self._incarnations[packed] = json.loads(packed)
         return bookie, self._incarnations[packed].get(bookie, "")
 
-    def _put(
-        self, log: RawLog, bookie: BookieId, path: str, data: bytes, files: Mapping[str, bytes]
-    ) -> None:
+    def _put(self, log: RawLog, bookie: BookieId, path: str, data: bytes) -> None:
         record = None if (bookie, path) in self.damaged else self._parse(bookie, data)
         if record is None:
             log.put(path, "", frozenset())
             return
+        if not record.parts:
+            log.put(path, record.kind, record.entries.keys())
+            return
         held = set(record.entries)
+        files = self._durable_files(bookie)
         for part in record.parts:
             where = f"{path.rsplit('/', 2)[0]}/parts/{part.name}"
             content = files.get(where)
@@ -279,11 +306,12 @@ class Evidence:
 
 def write_set(metadata: LedgerMetadata, entry_id: int) -> list[BookieId]:
     """The bookies that should hold an entry, by a metadata value. Own arithmetic."""
-    fragment = next(f for f in reversed(metadata.fragments) if f.first_entry_id <= entry_id)
-    size = metadata.quorum.ensemble_size
-    return [
-        fragment.ensemble[(entry_id + i) % size] for i in range(metadata.quorum.write_quorum_size)
-    ]
+    for fragment in reversed(metadata.fragments):
+        if fragment.first_entry_id <= entry_id:
+            break
+    ensemble = fragment.ensemble
+    size, quorum = metadata.quorum.ensemble_size, metadata.quorum.write_quorum_size
+    return [ensemble[i % size] for i in range(entry_id, entry_id + quorum)]
 
 
 def _kind(path: str) -> str:

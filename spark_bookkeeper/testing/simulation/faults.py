@@ -10,7 +10,9 @@ n-th operation of the run.
 from __future__ import annotations
 
 import heapq
+import math
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
@@ -23,6 +25,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata import memory as metadata_memory
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.testing.simulation.damage import DAMAGES
 from spark_bookkeeper.testing.simulation.scheduler import Actor, Task, World
 
 CALL_TIMEOUT: Final = 5.0
@@ -46,7 +49,8 @@ class Rates:
     pause: float = 0.0
     """The actor freezes, before or after the effect, and goes on later."""
     hang: float = 0.0
-    """There is no answer and no error, for long or for ever, before or after the effect."""
+    """Neither an answer nor an error, for minutes or for ever; the effect comes before, afterwards
+    or not at all. Only where somebody else watches the call: at storage."""
 
 
 Kind = Literal["down", "wipe", "destroy", "damage", "power cut", "expire", "hang", "read-only"]
@@ -57,13 +61,16 @@ class Disaster:
     """Something that happens to a bookie, or to its session."""
 
     kind: Kind
-    """A wiped bookie is formatted again later, a destroyed one is not; damage changes files."""
+    """A wiped bookie is formatted again later, a destroyed one is not; damage changes files. A
+    bookie that is down says so, one that hangs says nothing."""
     bookie: int
     """Which one, counted from 0 (modulo how many there are)."""
     at_operation: int
     """Happens before the n-th operation of the run."""
     seconds: float
     """How long until it is over, where it ends."""
+    what: str = ""
+    """Which of ``DAMAGES``, if files there allow it; else it is drawn when it strikes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,41 +104,29 @@ class FaultPlan:
                 late_effect=rate(0.005, 0.03) * scale,
                 crash=rate(0.001, 0.005) * scale,
                 pause=rate(0.005, 0.02) * scale,
+                hang=rate(0.003, 0.01),
             )
 
-        kinds: list[Kind] = ["down", "power cut", "expire"]
-        losses: list[Kind] = ["wipe", "wipe", "destroy", "damage"]
+        kinds: list[Kind] = ["down", "hang", "power cut", "expire"]
+        losses: list[Kind] = ["wipe", "destroy", "damage", "damage", "damage"]
         disasters = [
             _disaster(dice, dice.choice(kinds), bookies, operations)
             for _ in range(dice.choice((0, 0, 1, 2, 3)))
         ]
         wiped = dice.sample(range(bookies), dice.randint(0, min(wipes_max, bookies)))
-        disasters += [
-            replace(_disaster(dice, dice.choice(losses), bookies, operations), bookie=bookie)
-            for bookie in wiped
-        ]
+        for bookie in wiped:
+            kind = dice.choice(losses)
+            for _ in range(dice.choice((1, 2, 4)) if kind == "damage" else 1):
+                disaster = _disaster(dice, kind, bookies, operations)
+                disasters.append(replace(disaster, bookie=bookie))
         calm = dice.random() < 0.05
-        plan = cls() if calm else cls(rates(1.0), rates(0.7), tuple(disasters))
-        return plan.with_hangs(seed, bookies, operations)
-
-    def with_hangs(self, seed: int, bookies: int, operations: int) -> FaultPlan:
-        """In some runs single calls hang, or all calls to a bookie, for a while or for ever."""
-        dice = random.Random(f"{seed}/hangs")
-        rate = dice.choice((0.0, 0.0, 0.002, 0.01))
-        hangs = [
-            _disaster(dice, "hang", bookies, operations)
-            for _ in range(dice.choice((0, 0, 0, 1, 2)))
-        ]
-        return replace(
-            self,
-            storage=replace(self.storage, hang=rate),
-            disasters=(*self.disasters, *hangs),
-        )
+        return cls() if calm else cls(rates(1.0), replace(rates(0.7), hang=0.0), tuple(disasters))
 
 
 def _disaster(dice: random.Random, kind: Kind, bookies: int, operations: int) -> Disaster:
+    bookie, operation, fraction = dice.randrange(bookies), dice.randrange(operations), dice.random()
     return Disaster(
-        kind, dice.randrange(bookies), dice.randrange(operations), _seconds(dice.random())
+        kind, bookie, operation, (hang_seconds if kind == "hang" else _seconds)(fraction)
     )
 
 
@@ -140,7 +135,30 @@ def _seconds(fraction: float) -> float:
     return float(10 ** (fraction * 5 - 3))
 
 
+def hang_seconds(fraction: float) -> float:
+    """For ever in half of all cases, else up to ten minutes."""
+    return math.inf if fraction < 0.5 else 20.0 * float(30 ** (fraction * 2 - 1))
+
+
 NO_FAULTS: Final = FaultPlan()
+
+STORAGE_OPERATIONS: Final = (
+    *("put", "create", "write", "finish", "read", "size", "list"),
+    *("make_directory", "sync", "delete", "delete_directory", "space"),
+)
+
+FAULT_KINDS: Final = (
+    *(f"storage: {what}" for what in ("slow", "request lost", "answer lost", "late effect")),
+    *(f"storage: {what}" for what in ("crash", "pause")),
+    *(f"metadata: {what}" for what in ("slow", "request lost", "answer lost", "late effect")),
+    *(f"metadata: {what}" for what in ("crash", "pause")),
+    *(f"hang: {operation}" for operation in STORAGE_OPERATIONS[:9]),
+    *("hang: effect long after", "late put landed", "late metadata write landed"),
+    *(f"bookie: {what}" for what in ("down", "hang", "wipe", "destroy", "power cut", "expire")),
+    *(f"damage: {what}" for what in DAMAGES),
+    *("ledger deleted", "id used again"),
+)
+"""What is counted: everything that can go wrong in a lifetime that is drawn."""
 
 
 class Ground(Protocol):
@@ -170,18 +188,18 @@ class Faults:
 
     def __init__(self, world: World, plan: FaultPlan, ground: Ground) -> None:
         self._world = world
-        self._plan = plan
+        self._at_storage = _Chances(plan.storage)
+        self._at_metadata = _Chances(plan.metadata)
         self._ground = ground
         self._due: list[tuple[int, int, Callable[[], None]]] = []
         self.operations = 0
         """Operations begun by all actors."""
         self.down: set[str] = set()
-        """Bookies that give no answer now."""
-        self.hanging: set[str] = set()
-        """Bookies whose storage lets every call wait now."""
-        self.hangs = 0
-        """Calls that hung so far."""
-        self._stuck: dict[str, list[tuple[Task, int]]] = {}
+        """Bookies that refuse everything now."""
+        self.happened: Counter[str] = Counter()
+        """How often each of ``FAULT_KINDS`` really happened."""
+        self._hanging: dict[str, list[tuple[Task, int]]] = {}
+        """Bookies that give no answer now, and who waits for one."""
         for disaster in plan.disasters:
             self.at_operation(disaster.at_operation, lambda d=disaster: self._strike(d))  # type: ignore[misc]  # bound early
 
@@ -191,16 +209,22 @@ class Faults:
 
     def stop(self) -> None:
         """Nothing fails from now on, and every bookie answers."""
-        self._plan = NO_FAULTS
+        self._at_storage = self._at_metadata = _Chances(Rates())
         self._due.clear()
         self.down.clear()
-        for bookie in list(self.hanging):
-            self.let_go(bookie)
+        for bookie in list(self._hanging):
+            self.answer(bookie)
 
-    def let_go(self, bookie: str) -> None:
-        """A bookie's storage hangs no more, and what waited there goes on."""
-        self.hanging.discard(bookie)
-        for task, epoch in self._stuck.pop(bookie, []):
+    def hang(self, bookie: BookieId, seconds: float) -> None:
+        """Let a bookie answer nobody for so long."""
+        if bookie not in self._hanging:
+            self._hanging[bookie] = []
+            if seconds < math.inf:
+                self._world.later(seconds, lambda: self.answer(bookie))
+
+    def answer(self, bookie: str) -> None:
+        """A bookie that hangs goes on with what it was asked for."""
+        for task, epoch in self._hanging.pop(bookie, ()):
             self._world.wake(task, epoch)
 
     def storage(self, actor: Actor, bookie: BookieId) -> bookie_memory.Faults:
@@ -212,23 +236,26 @@ class Faults:
         def late() -> Exception:
             return bookie_memory.LateEffect(f"bookie {bookie}: no answer", bookie_id=bookie)
 
+        door = _Door(actor, bookie, error, late)
+
         def hook(operation: str, path: str, moment: bookie_memory.Moment) -> None:
-            door = _Door(actor, bookie, operation, path, error, late)
             if moment == "before":
                 self._begin(actor)
                 if bookie in self.down:
-                    self._fail_slowly(door, "is down")
-                if bookie in self.hanging:
-                    self._wait_for_it(door)
-                self._before(door, self._plan.storage)
+                    self._fail_slowly(door, operation, path, "is down")
+                if bookie in self._hanging:
+                    self._wait_for_bookie(door, operation, path)
+                self._before(door, operation, path, self._at_storage)
             elif moment == "visible":
                 outages = self._ground.outages(bookie)
                 self._world.point()
-                self._meanwhile(door, self._plan.storage)
+                self._meanwhile(door, operation, path, self._at_storage)
                 if self._ground.outages(bookie) != outages:
-                    self._fail_slowly(door, "went down before the file was durable")
+                    self._fail_slowly(
+                        door, operation, path, "went down before the file was durable"
+                    )
             else:
-                self._after(door, self._plan.storage)
+                self._after(door, operation, path, self._at_storage)
 
         return hook
 
@@ -238,13 +265,14 @@ class Faults:
         def error(why: str) -> BookKeeperError:
             return MetadataUnavailableError(f"metadata store: {why}")
 
+        door = _Door(actor, "", error, metadata_memory.Postponed)
+
         def hook(moment: Literal["before", "after"], operation: str, subject: str) -> None:
-            door = _Door(actor, "", operation, subject, error, metadata_memory.Postponed)
             if moment == "before":
                 self._begin(actor)
-                self._before(door, self._plan.metadata)
+                self._before(door, operation, subject, self._at_metadata)
             else:
-                self._after(door, self._plan.metadata)
+                self._after(door, operation, subject, self._at_metadata)
 
         return hook
 
@@ -257,88 +285,113 @@ class Faults:
 
     def _strike(self, disaster: Disaster) -> None:
         self._world.history.note("world", disaster.kind, disaster.bookie)
+        if disaster.kind != "damage":  # what becomes of which files is counted there
+            self.happened[f"bookie: {disaster.kind}"] += 1
         self._ground.strike(disaster)
 
-    def _before(self, door: _Door, rates: Rates) -> None:
-        late = rates.late_effect if door.operation in POSTPONABLE else 0.0
-        wishes = [rates.delay, rates.request_lost, rates.crash, rates.pause, late, rates.hang]
-        match self._choose(wishes):
+    def _wait_for_bookie(self, door: _Door, operation: str, subject: str) -> None:
+        self._count(door, f"hang: {operation}")
+        self._note(door, operation, subject, "hangs with its bookie")
+        task = self._world.current
+        self._hanging[door.name].append((task, task.epoch))
+        self._world.block(f"bookie {door.name}, which hangs")
+        self.happened["hang: effect long after"] += 1
+
+    def _hang(self, door: _Door, operation: str, subject: str) -> None:
+        """No answer for long; who comes back goes on, whether anybody waits for it or not."""
+        self._count(door, f"hang: {operation}")
+        self._note(door, operation, subject, "hangs")
+        seconds = hang_seconds(self._world.choices.fraction())
+        self._world.block("an answer that does not come", None if seconds == math.inf else seconds)
+
+    def _before(self, door: _Door, operation: str, subject: str, chances: _Chances) -> None:
+        can_be_late = operation in POSTPONABLE
+        match self._choose(chances.before_a_write if can_be_late else chances.before):
+            case 0:
+                pass  # mostly
             case 1:
-                self._note(door, "takes its time")
+                self._count(door, "slow")
+                self._note(door, operation, subject, "takes its time")
                 self._world.delay(self._seconds())
             case 2:
-                self._fail_slowly(door, "request lost")
+                self._count(door, "request lost")
+                self._fail_slowly(door, operation, subject, "request lost")
             case 3:
-                self._note(door, "not reached")
+                self._count(door, "crash")
+                self._note(door, operation, subject, "not reached")
                 self._world.crash(door.actor)
             case 4:
-                self._pause(door.actor)
+                self._pause(door)
             case 5:
-                self._note(door, "will arrive late")
+                self._hang(door, operation, subject)
+                self.happened["hang: effect long after"] += 1
+            case 6:
+                self._count(door, "late effect")
+                self._note(door, operation, subject, "will arrive late")
                 self._ground.land_later(door.name, self._seconds())
                 raise door.late()
-            case 6:
-                self._hang(door)
             case _:
-                pass
+                raise AssertionError("a choice among what was offered")
 
-    def _meanwhile(self, door: _Door, rates: Rates) -> None:
-        match self._choose([rates.delay, rates.crash, rates.pause, rates.answer_lost]):
+    def _meanwhile(self, door: _Door, operation: str, subject: str, chances: _Chances) -> None:
+        match self._choose(chances.meanwhile):
+            case 0:
+                pass  # mostly
             case 1:
-                self._note(door, "visible, not yet durable")
+                self._count(door, "slow")
+                self._note(door, operation, subject, "visible, not yet durable")
                 self._world.delay(self._seconds())
             case 2:
-                self._note(door, "visible, never made durable")
+                self._count(door, "crash")
+                self._note(door, operation, subject, "visible, never made durable")
                 self._world.crash(door.actor)
             case 3:
-                self._pause(door.actor)
+                self._pause(door)
             case 4:
-                self._fail_slowly(door, "visible, not made durable, answer lost")
-            case _:
-                pass
-
-    def _after(self, door: _Door, rates: Rates) -> None:
-        self._note(door, "")
-        self._ground.took_effect(door.name, door.operation, door.subject)
-        wishes = [rates.delay, rates.answer_lost, rates.crash, rates.pause, rates.hang]
-        match self._choose(wishes):
-            case 1:
-                self._world.delay(self._seconds())
-            case 2:
-                self._fail_slowly(door, "answer lost")
-            case 3:
-                self._world.crash(door.actor)
-            case 4:
-                self._pause(door.actor)
+                self._hang(door, operation, subject)
             case 5:
-                self._hang(door)
+                self._count(door, "answer lost")
+                why = "visible, not made durable, answer lost"
+                self._fail_slowly(door, operation, subject, why)
             case _:
-                pass
+                raise AssertionError("a choice among what was offered")
 
-    def _hang(self, door: _Door) -> None:
-        """One call waits, ten times as long as others take, or for ever."""
-        self._note(door, "hangs")
-        self.hangs += 1
-        fraction = self._world.choices.fraction()
-        self._world.block("no answer", None if fraction < 0.5 else 10 * self._seconds())
+    def _after(self, door: _Door, operation: str, subject: str, chances: _Chances) -> None:
+        self._note(door, operation, subject, "")
+        self._ground.took_effect(door.name, operation, subject)
+        match self._choose(chances.after):
+            case 0:
+                pass  # mostly
+            case 1:
+                self._count(door, "slow")
+                self._world.delay(self._seconds())
+            case 2:
+                self._count(door, "answer lost")
+                self._fail_slowly(door, operation, subject, "answer lost")
+            case 3:
+                self._count(door, "crash")
+                self._world.crash(door.actor)
+            case 4:
+                self._pause(door)
+            case 5:
+                self._hang(door, operation, subject)
+            case _:
+                raise AssertionError("a choice among what was offered")
 
-    def _wait_for_it(self, door: _Door) -> None:
-        """Every call to a bookie that hangs waits until that is over."""
-        self._note(door, "waits for a bookie that hangs")
-        self.hangs += 1
-        task = self._world.current
-        self._stuck.setdefault(door.name, []).append((task, task.epoch))
-        self._world.block("a bookie that hangs")
+    def _choose(self, probabilities: tuple[float, ...]) -> int:
+        return self._world.choices.fault(probabilities) if probabilities else 0
 
-    def _choose(self, probabilities: list[float]) -> int:
-        return self._world.choices.fault(probabilities) if any(probabilities) else 0
+    def _pause(self, door: _Door) -> None:
+        self._count(door, "pause")
+        self._world.later(self._seconds(), lambda: self._world.resume(door.actor))
+        self._world.pause(door.actor)
 
-    def _pause(self, actor: Actor) -> None:
-        self._world.later(self._seconds(), lambda: self._world.resume(actor))
-        self._world.pause(actor)
+    def _count(self, door: _Door, what: str) -> None:
+        where = "" if what.startswith("hang: ") else "storage: " if door.name else "metadata: "
+        self.happened[where + what] += 1
 
-    def _fail_slowly(self, door: _Door, why: str) -> None:
-        self._note(door, why)
+    def _fail_slowly(self, door: _Door, operation: str, subject: str, why: str) -> None:
+        self._note(door, operation, subject, why)
         if (seconds := min(self._seconds(), CALL_TIMEOUT)) > 0.1:
             self._world.delay(seconds)
         raise door.error(why)
@@ -346,18 +399,31 @@ class Faults:
     def _seconds(self) -> float:
         return _seconds(self._world.choices.fraction())
 
-    def _note(self, door: _Door, what: str) -> None:
-        self._world.history.note(door.actor.name, door.operation, door.name, door.subject, what)
+    def _note(self, door: _Door, operation: str, subject: str, what: str) -> None:
+        self._world.history.note(door.actor.name, operation, door.name, subject, what)
+
+
+class _Chances:
+    """The rates of one door, as the choices are asked; empty where nothing can fail."""
+
+    def __init__(self, rates: Rates) -> None:
+        before = rates.delay, rates.request_lost, rates.crash, rates.pause, rates.hang
+        self.before = _any(*before)
+        self.before_a_write = _any(*before, rates.late_effect)
+        self.meanwhile = _any(rates.delay, rates.crash, rates.pause, rates.hang, rates.answer_lost)
+        self.after = _any(rates.delay, rates.answer_lost, rates.crash, rates.pause, rates.hang)
+
+
+def _any(*probabilities: float) -> tuple[float, ...]:
+    return probabilities if any(probabilities) else ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Door:
-    """One operation of one actor at one door."""
+    """What one actor does its operations on."""
 
     actor: Actor
     name: str
-    operation: str
-    subject: str
     error: Callable[[str], BookKeeperError]
     late: Callable[[], Exception]
 

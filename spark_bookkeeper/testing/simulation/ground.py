@@ -6,7 +6,9 @@ broken invariant is reported at the step that broke it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+
+from typing_extensions import override
 
 from spark_bookkeeper.bookie.format import furnish
 from spark_bookkeeper.bookie.marker import Marker
@@ -17,17 +19,76 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
-from spark_bookkeeper.metadata.store import Cookie, Registration
+from spark_bookkeeper.metadata.store import Cookie, Registration, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.testing.simulation import checkers
+from spark_bookkeeper.testing.simulation.damage import LOST_LEDGERS, Damage, draw_damages
 from spark_bookkeeper.testing.simulation.evidence import Evidence
 from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan, Faults
+from spark_bookkeeper.testing.simulation.history import History
 from spark_bookkeeper.testing.simulation.runtime import SimRuntime
 from spark_bookkeeper.testing.simulation.scheduler import Actor, World
 
 
+class Life:
+    """One ledger of the id: what clients were told of it, and what lies there of it.
+
+    Args:
+        history: of this life.
+        durable_files: as ``Evidence`` asks for them, of all lives.
+        nonce: tells its files and metadata from another life's.
+        before: evidence of the life before, which the same bookies held.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        durable_files: Callable[[BookieId], Mapping[str, bytes]],
+        nonce: bytes = b"",
+        before: Evidence | None = None,
+    ) -> None:
+        self.history = history
+        self.nonce = nonce
+        self.version = -1
+        """The last one that was seen."""
+
+        def own_files(bookie: BookieId) -> Mapping[str, bytes]:
+            files = durable_files(bookie)
+            return {path: files[path] for path in files if self.owns(path)}
+
+        self.evidence = Evidence(history, own_files)
+        if before is not None:  # what became of bookies became of both
+            self.evidence.lost = before.lost
+            self.evidence.damaged = before.damaged
+            self.evidence.is_rereplicated = before.is_rereplicated
+
+    def owns(self, path: str) -> bool:
+        """Whether a file is of this life, by the name of its ledger's directory."""
+        pieces = path.split("/", 2)
+        return pieces[0] != "ledgers" or pieces[1].endswith(f"-{self.nonce.decode()}")
+
+
+class OlderClient(MemoryStore):
+    """A session of a client, or a tool, that knows nothing of used ids.
+
+    What it creates it makes in place of the ledger that is there.
+    """
+
+    @override
+    def create_ledger(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        *,
+        is_generated: bool = False,
+        writer: str | None = None,
+    ) -> Versioned[LedgerMetadata]:
+        return self.cluster.recreate_by_another_tool(ledger_id, metadata)
+
+
 class SimCluster:
-    """Bookies and metadata of one run, for one ledger.
+    """Bookies and metadata of one run, for one ledger id.
 
     Args:
         world: in which it stands.
@@ -47,9 +108,9 @@ class SimCluster:
         self._incarnations: dict[BookieId, str] = {}
         self._outages: dict[str, int] = {}
         self.faults = Faults(world, plan, self)
-        self.evidence = Evidence(world.history, self._durable_files)
+        self.lives = [Life(world.history, self._durable_files)]
+        """Of the ledger id: its ledger, and one that another tool made again under that id."""
         self._ledger_id: LedgerId | None = None
-        self._seen_version = -1
         self._instance_id = self.metadata.session().initialize_cluster()
         for number in range(bookies):
             bookie = BookieId(f"bookie-{number}:3181")
@@ -66,20 +127,35 @@ class SimCluster:
         """An actor's session with the metadata store."""
         return self.metadata.session(self.faults.metadata(actor))
 
+    def older_client(self, actor: Actor) -> OlderClient:
+        """An actor's session with the metadata store that makes ledgers again."""
+        return OlderClient(self.metadata, self.faults.metadata(actor))
+
     def storage(self, actor: Actor, uri: str) -> MemoryStorage:
         """An actor's handle on the partition at a root URI."""
         bookie = BookieId(uri.removeprefix("memory://"))
         return MemoryStorage(self.disks[bookie], self.faults.storage(actor, bookie))
+
+    @property
+    def evidence(self) -> Evidence:
+        """Of the first life."""
+        return self.lives[0].evidence
 
     def watch(self, ledger_id: LedgerId) -> None:
         """Judge this ledger from now on; its writer has just learnt that it exists."""
         self._ledger_id = ledger_id
         self._see_metadata()
 
-    def context(self, actor: Actor, config: ClientConfig) -> ClientContext:
+    def life(self, metadata: LedgerMetadata) -> Life:
+        """Whose metadata these are."""
+        return next(life for life in self.lives if life.nonce == metadata.nonce)
+
+    def context(
+        self, actor: Actor, config: ClientConfig, store: MemoryStore | None = None
+    ) -> ClientContext:
         """What an actor needs to be a client of this cluster."""
         runtime = SimRuntime(self._world, actor)
-        store = self.store(actor)
+        store = store or self.store(actor)
         store.tell = lambda call: self._world.tell(actor, call)
         bookies = Bookies(store, lambda uri: self.storage(actor, uri), runtime, config)
         writer = WriterInfo(actor.name, 1, "simulation", "lifetime")
@@ -101,31 +177,29 @@ class SimCluster:
                 self.faults.down.add(bookie)
                 self._world.later(disaster.seconds, lambda: self.faults.down.discard(bookie))
             case "hang":
-                self.faults.hanging.add(bookie)
-                if disaster.seconds < 50:  # else for ever
-                    self._world.later(disaster.seconds, lambda: self.faults.let_go(bookie))
+                self.faults.hang(bookie, disaster.seconds)
             case "wipe" | "destroy":
                 self._outages[bookie] += 1
                 self._lose(bookie, is_all=True)
                 disk.wipe()
                 if disk.has_directories:  # a bucket takes what arrives late
                     disk.pending.clear()
-                self.evidence.damaged -= {(bookie, path) for _, path in self.evidence.damaged}
+                self.evidence.damaged.difference_update(
+                    [damaged for damaged in self.evidence.damaged if damaged[0] == bookie]
+                )
                 self._agents[bookie].unregister(bookie)
                 if disaster.kind == "wipe":
                     self._world.later(disaster.seconds, lambda: self._format(bookie))
                 self._check(checkers.ALWAYS)
             case "damage":
-                self._lose(bookie, is_all=False)
-                for path in [path for path in disk.files if self._world.dice.random() < 0.5]:
-                    disk.corrupt(path, self._damage)
-                    self.evidence.damaged.add((bookie, path))
-                self._check(checkers.ALWAYS)
+                if damages := draw_damages(disk.files, self._world.dice, disaster.what):
+                    self._damage(bookie, damages)
+                    self._check(checkers.ALWAYS)
             case "power cut":
                 self._outages[bookie] += 1
                 survivors = {path for path in disk.files if self._world.dice.random() < 0.5}
                 disk.power_cut(lambda path: path in survivors)
-                self.evidence.changed(bookie)
+                self._changed(bookie)
                 self._check(checkers.ALWAYS)
             case "expire":
                 self._agents[bookie].expire()
@@ -140,20 +214,32 @@ class SimCluster:
 
     def _lose(self, bookie: BookieId, *, is_all: bool) -> None:
         incarnation = (bookie, self._incarnations[bookie])
-        self.evidence.lost.add(incarnation)
-        if is_all:
-            held = self.evidence.log(bookie).held
-            self.evidence.vanished.setdefault(incarnation, frozenset(held))
-        self.evidence.changed(bookie)
+        for life in self.lives:
+            life.evidence.lost.add(incarnation)
+            if is_all:
+                held = life.evidence.log(bookie).held
+                life.evidence.vanished.setdefault(incarnation, frozenset(held))
+        self._changed(bookie)
 
-    def _damage(self, data: bytes) -> bytes:
-        """One bit flipped, or the end cut off."""
-        if not data:
-            return b"?"
-        at = self._world.dice.randrange(len(data))
-        if self._world.dice.random() < 0.3:
-            return data[:at]
-        return data[:at] + bytes([data[at] ^ 1 << self._world.dice.randrange(8)]) + data[at + 1 :]
+    def _damage(self, bookie: BookieId, damages: list[Damage]) -> None:
+        disk = self.disks[bookie]
+        for name in sorted({damage.name for damage in damages}):
+            self.faults.happened[f"damage: {name}"] += 1
+            self._world.history.note("world", "damage", bookie, name)
+        self._lose(bookie, is_all=False)
+        for damage in damages:
+            if damage.content is None:
+                del disk.files[damage.path]
+                disk.durable.discard(damage.path)
+            else:
+                disk.files[damage.path] = damage.content
+                self.evidence.damaged.add((bookie, damage.path))
+            if damage.name == LOST_LEDGERS:
+                disk.directories -= {d for d in disk.directories if d.split("/")[0] == "ledgers"}
+
+    def _changed(self, bookie: BookieId) -> None:
+        for life in self.lives:
+            life.evidence.changed(bookie)
 
     def took_effect(self, door: str, operation: str, subject: str) -> None:
         if not door:
@@ -161,7 +247,7 @@ class SimCluster:
         elif operation in ("put", "sync", "finish"):
             self._see_file(BookieId(door), subject)
         elif operation in ("delete", "delete_directory"):
-            self.evidence.changed(BookieId(door))
+            self._changed(BookieId(door))
             self._check(checkers.ALWAYS)
 
     def land_later(self, door: str, seconds: float) -> None:
@@ -171,9 +257,11 @@ class SimCluster:
                 if disk.pending:
                     put = disk.pending[0]
                     landed = disk.land(put)
+                    self.faults.happened["late put landed"] += landed
                     self._world.history.note("world", "late put", door, put.path, landed)
                     self._see_file(BookieId(door), put.path)
             elif self.metadata.pending:
+                self.faults.happened["late metadata write landed"] += 1
                 self._world.history.note("world", "late metadata write")
                 self.metadata.pending.pop(0)()
                 self._see_metadata()
@@ -183,13 +271,13 @@ class SimCluster:
     def outages(self, door: str) -> int:
         return self._outages[door]
 
-    def told(self) -> None:
+    def told(self, life: Life) -> None:
         """A client was told something; called by the actors after they noted it."""
-        self._check(checkers.AFTER_TELLING)
+        self._check(checkers.AFTER_TELLING, life)
 
-    def acknowledged(self) -> None:
+    def acknowledged(self, life: Life) -> None:
         """A writer was told that something is stored; called after it noted that."""
-        self._check(checkers.AFTER_ACKNOWLEDGING)
+        self._check(checkers.AFTER_ACKNOWLEDGING, life)
 
     # Evidence
 
@@ -200,32 +288,51 @@ class SimCluster:
     def _see_file(self, bookie: BookieId, path: str) -> None:
         disk = self.disks[bookie]
         if path in disk.durable and path in disk.files:
-            self.evidence.landed(bookie, path, disk.files[path])
-            self._check(checkers.AFTER_STORING)
+            for life in self.lives:
+                if life.owns(path):
+                    life.evidence.landed(bookie, path, disk.files[path])
+                    self._check(checkers.AFTER_STORING, life)
 
     def _see_metadata(self) -> None:
         if self._ledger_id is None:
             return
         found = self.metadata.ledgers.get(self._ledger_id)
-        if found is None:
-            if not self.evidence.is_deleted:
-                self.evidence.is_deleted = True
+        life = None if found is None else self._living(found.value)
+        for other in self.lives:
+            if other is not life and not other.evidence.is_deleted:
+                other.evidence.is_deleted = True
+                self.faults.happened["ledger deleted"] += 1
                 self._world.history.note("metadata", "deleted")
+        if found is None or life is None:
             return
-        if self.evidence.is_deleted:
+        if life.evidence.is_deleted:
             self._world.fail(checkers.InvariantError("deleted-stays-deleted: it is there again"))
-        if found.version != self._seen_version:
-            self._seen_version = found.version
-            self.evidence.versions.append(found.value)
+        if found.version != life.version:
+            life.version = found.version
+            life.evidence.versions.append(found.value)
             ensemble = " ".join(found.value.last_fragment.ensemble)
             self._world.history.note(
                 "metadata", found.value.state.name, found.value.last_entry_id, ensemble
             )
-            self._check(checkers.AFTER_METADATA)
+            self._check(checkers.AFTER_METADATA, life)
 
-    def _check(self, which: tuple[checkers.Checker, ...]) -> None:
+    def _living(self, metadata: LedgerMetadata) -> Life:
+        """The life that metadata are of, which may be seen for the first time."""
+        nonce = metadata.nonce or b""
+        for life in self.lives:
+            if life.nonce in (b"", nonce):
+                life.nonce = nonce
+                return life
+        history = History(self._world.history.events)
+        self.lives.append(Life(history, self._durable_files, nonce, self.evidence))
+        self.faults.happened["id used again"] += 1
+        self._world.history.note("metadata", "made again")
+        return self.lives[-1]
+
+    def _check(self, which: tuple[checkers.Checker, ...], life: Life | None = None) -> None:
         try:
-            checkers.check(self.evidence, which)
+            for one in self.lives if life is None else (life,):
+                checkers.check(one.evidence, which)
         except checkers.InvariantError as error:
             self._world.fail(error)
 
@@ -234,21 +341,22 @@ class SimCluster:
     def _format(self, bookie: BookieId) -> None:
         """Give a bookie a new incarnation: marker, cookie, registration."""
         incarnation = f"{self._world.dice.getrandbits(128):032x}"
-        marker = Marker(bookie, incarnation, self._instance_id)
+        has_directories = self.disks[bookie].has_directories
+        marker = Marker(bookie, incarnation, self._instance_id, has_witness=not has_directories)
         furnish(MemoryStorage(self.disks[bookie]), marker)
         self._incarnations[bookie] = incarnation
-        agent = self._agents[bookie]
-        known = agent.read_cookie(bookie)
+        # As it would be read: a session would send it through the text format of cookies.
         cookie = Cookie(bookie, self._uri(bookie), incarnation, self._instance_id)
-        agent.write_cookie(cookie, known.version if known else None)
+        known = self.metadata.cookies.get(bookie)
+        self.metadata.cookies[bookie] = Versioned(cookie, known.version + 1 if known else 0)
         self._register(bookie)
 
     def _register(self, bookie: BookieId, *, is_readonly: bool = False) -> None:
-        if MARKER_PATH in self.disks[bookie].files:
-            incarnation = self._incarnations[bookie]
-            registration = Registration(
-                bookie, self._uri(bookie), incarnation, is_readonly=is_readonly
-            )
+        """Register a bookie that is formatted, unless it is."""
+        incarnation = self._incarnations[bookie]
+        registration = Registration(bookie, self._uri(bookie), incarnation, is_readonly=is_readonly)
+        there, _ = self.metadata.registrations.get(bookie, (None, 0))
+        if MARKER_PATH in self.disks[bookie].files and there != registration:
             self._agents[bookie].register(registration)
 
     @staticmethod

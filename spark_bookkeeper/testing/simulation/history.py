@@ -50,7 +50,7 @@ class Returned:
 
 @dataclass
 class History:
-    """Events in order; appended to, never changed."""
+    """Events in order; appended to, never changed. Those of several ledgers may be in one list."""
 
     events: list[Event] = field(default_factory=list)
     acknowledged: list[Acknowledged] = field(default_factory=list)

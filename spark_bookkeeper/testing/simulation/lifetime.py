@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ from spark_bookkeeper.testing.simulation import checkers
 from spark_bookkeeper.testing.simulation.checkers import InvariantError
 from spark_bookkeeper.testing.simulation.choices import Choices
 from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan
-from spark_bookkeeper.testing.simulation.ground import SimCluster
+from spark_bookkeeper.testing.simulation.ground import Life, SimCluster
 from spark_bookkeeper.testing.simulation.history import History, Rows
 from spark_bookkeeper.testing.simulation.scheduler import Actor, SimulationError, World
 
@@ -57,6 +58,9 @@ QUORUMS = (
 _UNFORESEEN: Final = re.compile(r"[A-Z]\w*(?:Error|Exception): |.*\banother program\b", re.DOTALL)
 """The reason in a row that nothing in a simulated world may give: an error that is not ours, and a
 change that no client makes."""
+
+SECOND_PAYLOADS: Final = tuple(b"again %d" % number for number in range(6))
+"""What is appended to a ledger that was made again under the same id."""
 
 PIECE_BYTES: Final = 64
 """Of re-replication: small enough that some fragments are copied in pieces, and some are not."""
@@ -90,6 +94,9 @@ class Script:
     """The operation at which somebody deletes the ledger."""
     add_timeout_ms: int = 30_000
     """Of its clients; bookies that became read-only are looked for four times within it."""
+    again_at: int | None = None
+    """The operation at which an older client, or another tool, makes a ledger of the same id in its
+    place, and writes it; everybody else goes on with the one that he knows."""
 
     @classmethod
     def drawn(cls, seed: int) -> Script:
@@ -122,6 +129,7 @@ class Script:
             has_directories=dice.random() < 0.8,
             menders=dice.choice(((), (), (), (mended_at,), (mended_at, mended_at + 10))),
             delete_at=dice.randint(10, 200) if dice.random() < 0.04 else None,
+            again_at=dice.randint(10, 150) if dice.random() < 0.15 else None,
         )
 
 
@@ -135,6 +143,8 @@ class Outcome:
     """``None`` when the ledger was never created."""
     steps: int
     operations: int
+    happened: Counter[str]
+    """How often each of ``faults.FAULT_KINDS`` happened, where it did."""
 
 
 class LifetimeError(SimulationError):
@@ -189,6 +199,8 @@ class _Lifetime:
             self._enter("reader", self._script.reader_at, self._follow)
         if self._script.delete_at is not None:
             self._enter("deleter", self._script.delete_at, self._delete)
+        if self._script.again_at is not None:
+            self._enter("second writer", self._script.again_at, self._write_again)
         self._world.run_all()
         for begin in list(self._waiting):
             begin()
@@ -199,12 +211,16 @@ class _Lifetime:
             self._finally("last mender", self._mend_all)
             self._lose_some_more()
             self._finally("last reader", self._finish)
-        evidence = self._cluster.evidence
-        which = checkers.ALWAYS if evidence.is_deleted else checkers.AT_THE_END
-        checkers.check(evidence, which)
-        operations = self._cluster.faults.operations
+        for life in self._cluster.lives:
+            which = checkers.ALWAYS if life.evidence.is_deleted else checkers.AT_THE_END
+            checkers.check(life.evidence, which)
         return Outcome(
-            self._script, self._world.history, evidence.closed, self._world.steps, operations
+            script=self._script,
+            history=self._world.history,
+            closed=self._cluster.evidence.closed,
+            steps=self._world.steps,
+            operations=self._cluster.faults.operations,
+            happened=self._cluster.faults.happened,
         )
 
     def _enter(self, name: str, operation: int, body: Callable[[Actor], None]) -> None:
@@ -225,7 +241,7 @@ class _Lifetime:
         self._world.start(actor, lambda: body(actor))
         self._world.run_all()
 
-    # The writer
+    # The writers
 
     def _write(self) -> None:
         actor = self._world.actor("writer")
@@ -234,15 +250,38 @@ class _Lifetime:
             return
         self._ledger_id = writer.ledger_id
         self._cluster.watch(writer.ledger_id)
+        self._fill(actor, writer, self._script.payloads)
+
+    def _write_again(self, actor: Actor) -> None:
+        """Make a ledger of the same id in place of the one that is there, or was, and write it."""
+        if self._ledger_id is None:
+            return
+        context = self._cluster.context(actor, self._config, self._cluster.older_client(actor))
         try:
-            for number, payload in enumerate(self._script.payloads):
+            writer = ledgers.create_ledger(
+                context,
+                self._script.quorum,
+                ledger_id=self._ledger_id,
+                entry_target_bytes=self._script.entry_target_bytes,
+            )
+        except BookKeeperError as error:
+            self._told(actor, error)
+            return
+        self._cluster.watch(writer.ledger_id)
+        self._fill(actor, writer, SECOND_PAYLOADS)
+
+    def _fill(self, actor: Actor, writer: LedgerWriter, payloads: tuple[bytes | Rows, ...]) -> None:
+        """Append what the script says, and end as it says."""
+        life = self._cluster.life(writer.metadata)
+        try:
+            for number, payload in enumerate(payloads):
                 rows = payload if isinstance(payload, tuple) else (payload,)
                 data = payload if isinstance(payload, bytes) else pa.table({"payload": rows})
-                self._world.history.note_appended(actor.name, *rows)
+                life.history.note_appended(actor.name, *rows)
                 if number in self._script.waits:
-                    self._acknowledged(actor, writer.append(data), rows)
+                    self._acknowledged(actor, life, writer.append(data), rows)
                 else:
-                    self._append_async(actor, writer, data, rows)
+                    self._append_async(actor, life, writer, data, rows)
             if self._script.ending == "leave":
                 writer.flush()
         except BookKeeperError as error:
@@ -250,7 +289,7 @@ class _Lifetime:
         try:
             if self._script.ending == "close":
                 writer.close()
-                self._closed(actor, writer.metadata)
+                self._closed(actor, life, writer.metadata)
             elif self._script.ending == "abandon":
                 writer.abandon()
         except BookKeeperError as error:
@@ -273,17 +312,17 @@ class _Lifetime:
         return None
 
     def _append_async(
-        self, actor: Actor, writer: LedgerWriter, data: bytes | pa.Table, rows: Rows
+        self, actor: Actor, life: Life, writer: LedgerWriter, data: bytes | pa.Table, rows: Rows
     ) -> None:
         def done(future: Future[int]) -> None:
             if future.exception() is None:
-                self._acknowledged(actor, future.result(), rows)
+                self._acknowledged(actor, life, future.result(), rows)
 
         writer.append_async(data).add_done_callback(done)
 
-    def _acknowledged(self, actor: Actor, entry_id: int, rows: Rows) -> None:
-        self._world.history.note_acknowledged(actor.name, entry_id, *rows)
-        self._cluster.acknowledged()
+    def _acknowledged(self, actor: Actor, life: Life, entry_id: int, rows: Rows) -> None:
+        life.history.note_acknowledged(actor.name, entry_id, *rows)
+        self._cluster.acknowledged(life)
 
     # The others
 
@@ -292,7 +331,8 @@ class _Lifetime:
             return
         context = self._cluster.context(actor, self._config)
         try:
-            self._closed(actor, recover_ledger(context, self._ledger_id).value)
+            closed = recover_ledger(context, self._ledger_id).value
+            self._closed(actor, self._cluster.life(closed), closed)
         except BookKeeperError as error:
             self._told(actor, error)
 
@@ -302,9 +342,10 @@ class _Lifetime:
         context = self._cluster.context(actor, self._config)
         try:
             reader = ledgers.open_ledger_no_recovery(context, self._ledger_id)
+            life = self._cluster.life(reader.metadata)
             for entry in reader.tail(timeout_ms=2_000):
-                self._returned(actor, entry)
-                self._cluster.told()
+                self._returned(actor, life, entry)
+                self._cluster.told(life)
         except BookKeeperError as error:
             self._told(actor, error)
 
@@ -362,12 +403,14 @@ class _Lifetime:
         came_back: list[int] = []
         try:
             reader = ledgers.open_ledger(context, self._ledger_id)
-            self._closed(actor, reader.metadata)
+            life = self._cluster.life(reader.metadata)
+            self._closed(actor, life, reader.metadata)
             for entry in reader.entries():
-                self._returned(actor, entry)
+                self._returned(actor, life, entry)
                 came_back.append(entry.entry_id)
         except BookKeeperError as error:
-            if isinstance(error, NoSuchLedgerError) and self._cluster.evidence.is_deleted:
+            are_deleted = all(life.evidence.is_deleted for life in self._cluster.lives)
+            if isinstance(error, NoSuchLedgerError) and are_deleted:
                 return
             name = "acked-entries-are-readable" if came_back else "ledger-gets-closed"
             raise InvariantError(f"{name}: {type(error).__name__}: {error}") from error
@@ -375,15 +418,15 @@ class _Lifetime:
         if came_back != list(range(reader.metadata.last_entry_id + 1)):
             raise InvariantError(f"acked-entries-are-readable: only {came_back} came back")
 
-    def _returned(self, actor: Actor, entry: Entry) -> None:
+    def _returned(self, actor: Actor, life: Life, entry: Entry) -> None:
         rows = entry.batch.column(0).to_pylist()
-        self._world.history.note_returned(actor.name, entry.entry_id, *rows)
+        life.history.note_returned(actor.name, entry.entry_id, *rows)
 
-    def _closed(self, actor: Actor, metadata: LedgerMetadata) -> None:
+    def _closed(self, actor: Actor, life: Life, metadata: LedgerMetadata) -> None:
         assert metadata.last_entry_id is not None
         assert metadata.length_bytes is not None
-        self._world.history.note_closed(actor.name, metadata.last_entry_id, metadata.length_bytes)
-        self._cluster.told()
+        life.history.note_closed(actor.name, metadata.last_entry_id, metadata.length_bytes)
+        self._cluster.told(life)
 
     def _told(self, actor: Actor, error: BookKeeperError) -> None:
         if isinstance(error, VersionConflictError):  # nobody else is here to change a ledger

@@ -84,7 +84,10 @@ class SimCondition:
 
     def __enter__(self) -> Self:
         self._world.point()
-        self._take()
+        if self._holder is None:
+            self._holder = self._world.current
+        else:
+            self._take()
         return self
 
     def __exit__(self, *exc: object) -> None:

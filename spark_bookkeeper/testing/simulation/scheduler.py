@@ -93,6 +93,8 @@ class Task:
     def ended(self) -> None:
         self.run = None
         self.actor.tasks.remove(self)
+        if self.is_main:
+            self._world.mains -= 1
         for joiner, epoch in self._joiners:
             self._world.wake(joiner, epoch)
         self._joiners.clear()
@@ -133,6 +135,8 @@ class World:
         self.history = History()
         self.now = 0.0
         self.steps = 0
+        self.mains = 0
+        """Main tasks that have not ended."""
         self.actors: dict[str, Actor] = {}
         self._step_limit = step_limit
         self._running: Task | None = None
@@ -181,8 +185,10 @@ class World:
     def _new_task(self, actor: Actor, name: str, run: Callable[[], None], *, is_main: bool) -> Task:
         task = Task(self, actor, name, run, is_main=is_main)
         if is_main:
-            assert not self._has_main(actor), f"{actor!r} has its main task already"
+            has_main = bool(actor.tasks) and actor.tasks[0].is_main
+            assert not has_main, f"{actor!r} has its main task already"
             actor.tasks.insert(0, task)
+            self.mains += 1
         else:
             actor.tasks.append(task)
         self._make_ready(task)
@@ -209,8 +215,7 @@ class World:
         self._ready = [task for task in self._ready if task.actor is not actor]
         if self._running is not None and self._running.actor is actor:
             actor.parked.append(self._running)
-            self._to_hub()
-            self._refuse_the_dead(self.current)
+            self._hand_over(self._running)
 
     def resume(self, actor: Actor) -> None:
         """Let a frozen actor go on."""
@@ -225,18 +230,19 @@ class World:
 
     def point(self) -> None:
         """A place where another task may go on first."""
-        task = self.current
-        self._refuse_the_dead(task)
+        task = self._running
+        assert task is not None, "only a task of the world may do this"
+        if task.actor.is_crashed:
+            raise Crash
         self.steps += 1
         if self.steps > self._step_limit:
             self.fail(LivelockError(f"more than {self._step_limit} steps: {self.who_waits()}"))
-        if self._ready:
-            choice = self.choices.go_on(len(self._ready) + 1)
+        if ready := self._ready:
+            choice = self.choices.go_on(len(ready) + 1)
             if choice:
-                self._next = self._take(choice - 1)
-                self._ready.append(task)
-                self._to_hub()
-                self._refuse_the_dead(task)
+                self._next = ready.pop(choice - 1)
+                ready.append(task)
+                self._hand_over(task)
 
     def delay(self, seconds: float) -> None:
         """The running task goes on after that much time, or later."""
@@ -254,8 +260,7 @@ class World:
         task.timed_out = False
         if timeout is not None:
             self._add_timer(timeout, task.epoch, task)
-        self._to_hub()
-        self._refuse_the_dead(task)
+        self._hand_over(task)
         return not task.timed_out
 
     def wake(self, task: Task, epoch: int) -> None:
@@ -274,7 +279,7 @@ class World:
         self._failure = self._failure or error
         if self._running is None:
             raise error
-        self._to_hub()
+        self._hand_over(self._running)
         raise Crash
 
     def fail_after(self, task: Task, error: BaseException) -> None:
@@ -298,7 +303,7 @@ class World:
             DeadlockError, LivelockError, TaskFailedError: and what ``fail`` was given.
         """
         self._hub = getcurrent()
-        while any(self._has_main(actor) for actor in self.actors.values()):
+        while self.mains:
             task = self._next or self._choose()
             self._next = None
             if task is None:
@@ -319,17 +324,10 @@ class World:
             for task in actor.tasks
         )  # fmt: skip
 
-    @staticmethod
-    def _has_main(actor: Actor) -> bool:
-        return bool(actor.tasks) and actor.tasks[0].is_main
-
     def _choose(self) -> Task | None:
         if not self._ready:
             return None
-        return self._take(self.choices.next_task(len(self._ready)))
-
-    def _take(self, index: int) -> Task:
-        return self._ready.pop(index)
+        return self._ready.pop(self.choices.next_task(len(self._ready)))
 
     def _make_ready(self, task: Task) -> None:
         if task.actor.is_paused:
@@ -338,11 +336,10 @@ class World:
             self._ready.append(task)
 
     def _switch(self, task: Task) -> None:
-        if task.body is None:
-            task.body = greenlet(task.start)
+        """Let a task go on, from the hub; returns when the hub is needed again."""
         self._running = task
         try:
-            task.body.switch()
+            self._body(task).switch()
         finally:
             self._running = None
         while self._doomed:
@@ -351,10 +348,26 @@ class World:
             failure, self._failure = self._failure, None
             raise failure
 
-    def _to_hub(self) -> None:
-        task = self.current
-        self._hub.switch()
-        assert self._running is task, "a task goes on only through the hub"
+    def _body(self, task: Task) -> greenlet:
+        if task.body is None:
+            task.body = greenlet(task.start, self._hub)
+        return task.body
+
+    def _hand_over(self, task: Task) -> None:
+        """Let another task go on instead of the running one; returns when it is its turn again.
+
+        Straight to the next task where there is one and nothing to clear up, else to the hub.
+        """
+        following = None
+        if not self._doomed and self._failure is None:
+            following, self._next = self._next or self._choose(), None
+        if following is None:
+            self._hub.switch()
+        elif following is not task:
+            self._running = following
+            self._body(following).switch()
+        assert self._running is task, "a task goes on only when it is its turn"
+        self._refuse_the_dead(task)
 
     def _end_tasks(self, actor: Actor) -> None:
         """Throw ``Crash`` into what is left of an actor, as the end of its process would."""
