@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import click
@@ -22,10 +22,12 @@ from spark_bookkeeper.bookie.storage import Storage
 from spark_bookkeeper.cli.asking import confirm
 from spark_bookkeeper.cli.bookies import list_, recover, show
 from spark_bookkeeper.cli.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
+from spark_bookkeeper.client.asking import Patience
+from spark_bookkeeper.client.bounded import bounded
 from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.ownership import format_bookie, ledgers_that_name
-from spark_bookkeeper.config import BookieConfig, load_bookie_config
+from spark_bookkeeper.config import BookieConfig, ClientConfig, load_bookie_config
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     InvalidArgumentError,
@@ -33,6 +35,9 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
+
+PATIENCE: Final = Patience.of(ClientConfig())
+"""How long a partition may be silent before a command says so."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -271,8 +276,10 @@ def _open(root: str, options: Sequence[str]) -> Storage:
         values[key] = value
     if "://" not in root:
         root = os.path.abspath(os.path.expanduser(root))
-    storage = open_storage(root, values)
+    storage = bounded(open_storage(root, values), ThreadRuntime(), PATIENCE)
     place = urlsplit(storage.uri)
+    if place.scheme == "file":
+        storage.list("")  # a mount that hangs is found out here
     if place.scheme == "file" and not Path(unquote(place.path)).is_dir():
         path = shlex.quote(unquote(place.path))
         raise InvalidArgumentError(
