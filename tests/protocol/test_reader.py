@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
@@ -71,3 +72,28 @@ def test_an_entry_is_delivered_exactly_when_some_bookie_of_its_write_set_can() -
                 can = any(good[p] for p in quorum.write_set(entry_id))
                 assert isinstance(found, Unreadable) == (not can)
                 assert asks <= write, "nobody is asked twice"
+
+
+def test_while_a_bookie_is_late_the_next_one_is_asked_for_the_same() -> None:
+    machine = reader(Quorum(3, 3, 2), 2, (0, 1, 2))
+    (first,) = asks_of(machine)
+    assert machine.next([first]) == []
+
+    (second,) = asks_of(machine, late=[first])
+    assert (second.position, second.entries) == (1, first.entries)
+    (third,) = asks_of(machine, late=[first, second])
+    assert third.position == 2
+    assert machine.next(late=[first, second, third]) == [], "late is not never"
+
+    machine.delivered([EntryId(0)])
+    machine.refused(1, [EntryId(1)], "damaged")
+    machine.refused(2, [EntryId(1)], "damaged")
+    assert machine.next(late=[first]) == []
+    machine.refused(0, [EntryId(1)], "no answer")
+    assert isinstance(machine.next(), Unreadable)
+
+
+def asks_of(machine: Reader, late: Sequence[Ask] = ()) -> list[Ask]:
+    found = machine.next(late=late)
+    assert not isinstance(found, Unreadable)
+    return found
