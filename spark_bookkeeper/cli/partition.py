@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import click
@@ -14,7 +14,14 @@ import click
 from spark_bookkeeper.bookie.marker import Marker, read_marker
 from spark_bookkeeper.bookie.roots import open_storage
 from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.client.asking import Patience
+from spark_bookkeeper.client.bounded import bounded
+from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
+
+PATIENCE: Final = Patience.of(ClientConfig())
+"""How long a partition may be silent before a command says so."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -74,8 +81,10 @@ def open_partition(root: str, options: Sequence[str]) -> Storage:
         values[key] = value
     if "://" not in root:
         root = os.path.abspath(os.path.expanduser(root))
-    storage = open_storage(root, values)
+    storage = bounded(open_storage(root, values), ThreadRuntime(), PATIENCE)
     place = urlsplit(storage.uri)
+    if place.scheme == "file":
+        storage.list("")  # a mount that hangs is found out here
     if place.scheme == "file" and not Path(unquote(place.path)).is_dir():
         path = shlex.quote(unquote(place.path))
         raise InvalidArgumentError(

@@ -14,7 +14,8 @@ import pyarrow as pa
 from typing_extensions import Buffer, TypeVarTuple, Unpack, override
 
 from spark_bookkeeper.bookie.storage import FileSink, Storage
-from spark_bookkeeper.client.asking import Door, current_call
+from spark_bookkeeper.client.asking import Door, Patience, current_call
+from spark_bookkeeper.client.runtime import Runtime
 
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
@@ -120,6 +121,11 @@ class BoundedStorage(Storage):
             return call.step(operation, path, size_bytes, function, *args)
 
         return self.door.ask("a call of its storage", alone)
+
+
+def bounded(storage: Storage, runtime: Runtime, patience: Patience) -> Storage:
+    """A partition that is asked by its root, by whoever formats it or looks after it."""
+    return BoundedStorage(storage, Door(storage.uri, storage.uri, runtime, patience))
 
 
 class _BoundedSink(FileSink):

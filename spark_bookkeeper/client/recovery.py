@@ -11,6 +11,7 @@ land later, which harms nobody.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import partial
 from typing import Final
@@ -45,6 +46,8 @@ from spark_bookkeeper.protocol.recovery import (
     Undecided,
     UnknownAnswer,
 )
+
+_log = logging.getLogger(__name__)
 
 FENCE_GRACE_SECONDS: Final = 2.0
 """A bookie that is silent for so long after enough others are fenced is not waited for. One that is
@@ -131,6 +134,12 @@ class _LedgerRecovery:
         for position in self._fences.waiting:
             silence = self._fences.silence_of(position)
             said = f"{silence}. It was not waited for: the others suffice"
+            _log.warning(
+                "recovery of ledger %s: bookie %s: %s",
+                self._ledger.ledger_id,
+                self._ensemble[position],
+                said,
+            )
             self._machine.answered(position, UnknownAnswer(said))
 
     def _take_fence(self, late_since: float | None = None) -> bool:

@@ -18,11 +18,13 @@ from spark_bookkeeper.client import ledgers
 from spark_bookkeeper.client.asking import Call
 from spark_bookkeeper.client.bulk import FanOut
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.recovery import recover_ledger
 from spark_bookkeeper.client.runtime import Runtime
 from spark_bookkeeper.client.views import LedgerInfo, bookies_table, replicas_table
 from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
@@ -361,3 +363,103 @@ def test_the_progress_of_a_job_names_who_is_waited_for() -> None:
     waits = [phase for phase in told if f"waiting for {stage.culprit} for" in phase]
     assert len(waits) > 5
     assert told[-1] == "checking ledgers"
+
+
+def slow_fences(
+    seconds: float, quorum: Quorum, change: Callable[[SimCluster, LedgerWriter], None]
+) -> tuple[LedgerWriter, LedgerMetadata]:
+    """A ledger as it was written and as it was recovered while one bookie's answers come late."""
+    made: list[tuple[LedgerWriter, LedgerMetadata]] = []
+    with World(2) as world:
+        actor = world.actor("user")
+        runtime = SimRuntime(world, actor)
+        cluster = HangingCluster(world, 4)
+
+        def run() -> None:
+            writer = ledgers.create_ledger(cluster.context(actor, CONFIG), quorum)
+            for payload in SMALL:
+                writer.append(payload)
+            runtime.sleep(1)
+            writer.abandon()
+            change(cluster, writer)
+            slow = writer.metadata.last_fragment.ensemble[0]
+
+            def take_time(operation: str, path: str) -> bool:
+                if operation == "put_if_absent":
+                    runtime.sleep(seconds)
+                return False
+
+            cluster.hanging[slow] = Hang(runtime, take_time)
+            config = ClientConfig(bookie_timeout_ms=60_000)
+            context = cluster.context(actor, config)
+            made.append((writer, recover_ledger(context, writer.ledger_id).value))
+
+        world.start(actor, run)
+        world.run_all()
+    return made[0]
+
+
+def nothing(cluster: SimCluster, writer: LedgerWriter) -> None:
+    pass
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.5])
+def test_a_bookie_that_is_a_little_slower_stays_in_the_ensemble(seconds: float) -> None:
+    writer, closed = slow_fences(seconds, Quorum(3, 3, 2), nothing)
+
+    assert closed.last_entry_id == len(SMALL) - 1
+    assert closed.last_fragment.ensemble == writer.metadata.last_fragment.ensemble
+
+
+def test_who_was_not_waited_for_is_asked_before_anything_is_called_undecided() -> None:
+    """The last entry is damaged on the others; only the slow bookie can tell of it."""
+
+    def damage(cluster: SimCluster, writer: LedgerWriter) -> None:
+        for bookie in writer.metadata.last_fragment.ensemble[1:]:
+            disk = cluster.disks[bookie]
+            last = sorted(path for path in disk.files if "/slots/" in path)[-1]
+            disk.corrupt(last, lambda data: data[:-9])
+
+    _, closed = slow_fences(10.0, Quorum(3, 3, 2), damage)
+
+    assert closed.last_entry_id == len(SMALL) - 1
+
+
+@pytest.mark.parametrize("as_rows", [True, False])
+def test_what_comes_from_two_bookies_in_turn_comes_once(as_rows: bool) -> None:
+    """One is late and has everything, one lacks some of it, and one hangs for ever."""
+    came: list[bytes] = []
+    with World(3) as world:
+        actor = world.actor("user")
+        runtime = SimRuntime(world, actor)
+        cluster = HangingCluster(world, 3)
+
+        def run() -> None:
+            with ledgers.create_ledger(cluster.context(actor, CONFIG), Quorum(3, 3, 3)) as writer:
+                for payload in SMALL:
+                    writer.append_async(payload)
+                writer.append(b"more")
+                for payload in SMALL:
+                    writer.append_async(payload)
+            late, lacking, hanging = writer.metadata.last_fragment.ensemble
+            disk = cluster.disks[lacking]
+            slots = sorted(path for path in disk.files if "/slots/" in path)
+            disk.corrupt(slots[-1], lambda data: data[: len(data) // 2])
+
+            def take_time(operation: str, path: str) -> bool:
+                if operation == "list":
+                    runtime.sleep(0.7)
+                return False
+
+            cluster.hanging[late] = Hang(runtime, take_time)
+            cluster.hanging[hanging] = Hang(runtime)
+            reader = ledgers.open_ledger(cluster.context(actor, CONFIG), writer.ledger_id)
+            if as_rows:
+                came.extend(reader.read_arrow().column(0).to_pylist())
+            else:
+                came.extend(entry.payload for entry in reader.entries())
+
+        world.start(actor, run)
+        world.run_all()
+
+    assert came == [*SMALL, b"more", *SMALL]
