@@ -18,6 +18,7 @@ import re
 import threading
 from collections.abc import Callable, Set
 from dataclasses import dataclass
+from typing import Any
 
 from spark_bookkeeper.errors import MetadataError
 from spark_bookkeeper.metadata import paths
@@ -59,8 +60,8 @@ class Presences:
         with self._lock:
             self._held[ledger_id] = held
 
-        def answered(request: object) -> None:
-            if getattr(request, "successful", bool)():
+        def answered(request: Any) -> None:
+            if request.successful():
                 held.session = self._zk.session_id
 
         self._zk.create_along(held.path, answered)
