@@ -132,7 +132,7 @@ class MemoryStore:
         self.tell: Callable[[Callable[[], None]], None] = lambda call: call()
         """How this session's client is called when another session deleted its ledger."""
         self._session = cluster.number()
-        self._written: dict[LedgerId, str] = {}
+        self._written: set[tuple[LedgerId, str]] = set()
         """Ledgers that are written in this session, with the token of each."""
         self._lost: list[Callable[[], None]] = []
         self._stops: list[Callable[[], None]] = []
@@ -169,7 +169,7 @@ class MemoryStore:
             if there is not None:
                 if metadata.ctoken is None or there.value.ctoken != metadata.ctoken:
                     raise refusals.ledger_exists(ledger_id)
-                self._show_writer(ledger_id)
+                self._show_writer(ledger_id, writer)
                 return there
             if ledger_id in self.cluster.used_ids or (
                 not is_generated and ledger_id < self.cluster.next_ledger_id
@@ -178,15 +178,17 @@ class MemoryStore:
             if not is_generated:
                 self.cluster.used_ids.add(ledger_id)
             self.cluster.ledgers[ledger_id] = stored
-            self._show_writer(ledger_id)
+            self._show_writer(ledger_id, writer)
             return stored
 
         if writer is not None:
-            self._written[ledger_id] = writer
+            self._written.add((ledger_id, writer))
         try:
             return self._call("create_ledger", str(ledger_id), effect)
         except BaseException:
-            self.leave_ledger(ledger_id)
+            if writer is not None:
+                self._written.discard((ledger_id, writer))
+                self.cluster.writers.discard((ledger_id, writer))
             raise
 
     def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
@@ -209,14 +211,14 @@ class MemoryStore:
         return self._call("write_ledger", str(ledger_id), effect)
 
     def watch_ledger(self, ledger_id: LedgerId, deleted: Callable[[], None]) -> None:
-        if ledger_id in self._written:
+        if any(written == ledger_id for written, _ in self._written):
             self.cluster.deletion_watchers[ledger_id, self._session] = lambda: self.tell(deleted)
 
     def leave_ledger(self, ledger_id: LedgerId) -> None:
-        writer = self._written.pop(ledger_id, None)
-        if writer is not None:
-            self.cluster.writers.discard((ledger_id, writer))
-            self.cluster.deletion_watchers.pop((ledger_id, self._session), None)
+        left = {each for each in self._written if each[0] == ledger_id}
+        self._written -= left
+        self.cluster.writers -= left
+        self.cluster.deletion_watchers.pop((ledger_id, self._session), None)
 
     def writers(self) -> Set[tuple[LedgerId, str]]:
         return self._call("writers", "", lambda: frozenset(self.cluster.writers))
@@ -353,8 +355,8 @@ class MemoryStore:
         self._end_session()
         self._session = self.cluster.number()
         with self.cluster.lock:
-            self.cluster.writers |= set(self._written.items())
-            for ledger_id in self._written:
+            self.cluster.writers |= self._written
+            for ledger_id, _ in sorted(self._written):
                 deleted = self.cluster.deletion_watchers.pop((ledger_id, before), None)
                 if deleted is not None:
                     self.cluster.deletion_watchers[ledger_id, self._session] = deleted
@@ -366,7 +368,7 @@ class MemoryStore:
             self._is_closed = True
             for stop in self._stops:
                 stop()
-            for ledger_id in list(self._written):
+            for ledger_id, _ in sorted(self._written):
                 self.leave_ledger(ledger_id)
             self._end_session()
 
@@ -413,10 +415,10 @@ class MemoryStore:
             raise refusals.no_cluster("this store")
         return self.cluster.instance_id
 
-    def _show_writer(self, ledger_id: LedgerId) -> None:
-        """If this session writes it."""
-        if ledger_id in self._written:
-            self.cluster.writers.add((ledger_id, self._written[ledger_id]))
+    def _show_writer(self, ledger_id: LedgerId, writer: str | None) -> None:
+        """Unless the create is given up already, as one that was postponed may be."""
+        if writer is not None and (ledger_id, writer) in self._written:
+            self.cluster.writers.add((ledger_id, writer))
 
     def _ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
         try:
@@ -435,7 +437,7 @@ class MemoryStore:
             held = [b for b, (_, s) in self.cluster.registrations.items() if s == self._session]
             for bookie_id in held:
                 del self.cluster.registrations[bookie_id]
-            self.cluster.writers -= set(self._written.items())
+            self.cluster.writers -= self._written
         if held:
             self.cluster.notify()
 

@@ -18,6 +18,7 @@ import re
 import threading
 from collections.abc import Callable, Set
 from dataclasses import dataclass
+from typing import Any
 
 from spark_bookkeeper.errors import MetadataError
 from spark_bookkeeper.metadata import paths
@@ -50,27 +51,28 @@ class Presences:
         self._zk = zk
         self._root = root
         self._lock = threading.Lock()
-        self._held: dict[LedgerId, _Held] = {}
+        self._held: dict[LedgerId, dict[str, _Held]] = {}
+        """By the token; there is more than one while a second create of an id is refused."""
         zk.on_connected(self._restore)
 
     def enter(self, ledger_id: LedgerId, token: str) -> None:
         """Make the node with the next write of this session, which creates the ledger."""
         held = _Held(paths.writer(self._root, ledger_id, token))
         with self._lock:
-            self._held[ledger_id] = held
+            self._held.setdefault(ledger_id, {})[token] = held
 
-        def answered(request: object) -> None:
-            if getattr(request, "successful", bool)():
+        def answered(request: Any) -> None:
+            if request.successful():
                 held.session = self._zk.session_id
 
         self._zk.create_along(held.path, answered)
 
-    def entered(self, ledger_id: LedgerId) -> None:
+    def entered(self, ledger_id: LedgerId, token: str) -> None:
         """That write was made: see to it that the node is there. Raises nothing."""
         with self._lock:
-            held = self._held.get(ledger_id)
+            held = self._held.get(ledger_id, {}).get(token)
         if held is not None and held.session is None:
-            self._make(ledger_id, held)
+            self._make(ledger_id, token, held)
 
     def watch(self, ledger_id: LedgerId, deleted: Callable[[], None]) -> None:
         """Call ``deleted`` (from any thread) once the ledger's own node is gone, until we leave.
@@ -78,23 +80,26 @@ class Presences:
         One request, for whose answer nobody waits.
         """
         with self._lock:
-            held = self._held.get(ledger_id)
+            held = next(iter(self._held.get(ledger_id, {}).values()), None)
         if held is not None:
             held.stop_watching = self._zk.watch_gone(paths.ledger(self._root, ledger_id), deleted)
 
-    def leave(self, ledger_id: LedgerId, *, at_once: bool) -> None:
+    def leave(self, ledger_id: LedgerId, token: str | None = None, *, at_once: bool) -> None:
         """Remove the node if this session holds it; waits for nothing and raises nothing.
 
         Args:
+            token: of a create that failed: an earlier one of the same id may have succeeded.
             at_once: send a request for it; otherwise it goes with the next write.
         """
         with self._lock:
-            held = self._held.pop(ledger_id, None)
-        if held is None:
-            return
-        if held.stop_watching is not None:
-            held.stop_watching()
-        self._zk.discard(held.path, at_once=at_once)
+            of_ledger = self._held.get(ledger_id, {})
+            left = [of_ledger.pop(each) for each in list(of_ledger) if token in (None, each)]
+            if not of_ledger:
+                self._held.pop(ledger_id, None)
+        for held in left:
+            if held.stop_watching is not None:
+                held.stop_watching()
+            self._zk.discard(held.path, at_once=at_once)
 
     def living(self) -> Set[Writing]:
         """All nodes that are there now: one request, however many ledgers there are."""
@@ -112,12 +117,12 @@ class Presences:
     def _restore(self) -> None:
         """After every loss of the connection: what went with the old session is made again."""
         with self._lock:
-            held = list(self._held.items())
-        for ledger_id, each in held:
+            held = [(i, *each) for i, of_ledger in self._held.items() for each in of_ledger.items()]
+        for ledger_id, token, each in held:
             if each.session != self._zk.session_id:
-                self._make(ledger_id, each)
+                self._make(ledger_id, token, each)
 
-    def _make(self, ledger_id: LedgerId, held: _Held) -> None:
+    def _make(self, ledger_id: LedgerId, token: str, held: _Held) -> None:
         try:
             for _ in range(3):
                 session = self._zk.session_id
@@ -139,6 +144,6 @@ class Presences:
                 error.message,
             )
         with self._lock:
-            is_left = self._held.get(ledger_id) is not held
+            is_left = self._held.get(ledger_id, {}).get(token) is not held
         if is_left:
             self._zk.discard(held.path, at_once=True)

@@ -121,9 +121,11 @@ class ZooKeeperStore:
             else:
                 created = self._create_chosen(ledger_id, metadata)
         except BaseException:
-            self._presences.leave(ledger_id, at_once=True)
+            if writer is not None:
+                self._presences.leave(ledger_id, writer, at_once=True)
             raise
-        self._presences.entered(ledger_id)
+        if writer is not None:
+            self._presences.entered(ledger_id, writer)
         return created
 
     def _create_chosen(

@@ -38,7 +38,7 @@ from spark_bookkeeper.metadata.link import AbsentError
 from spark_bookkeeper.metadata.store import MetadataStore, Versioned
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
-from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.testing.conformance.metadata import (
     A,
@@ -993,3 +993,66 @@ def test_a_cluster_can_be_closed_to_all_but_its_creator(zookeeper: ZooKeeperStor
     assert len(ann.instance_id()) == 36
     ann.close()
     bob.close()
+
+
+# Writers
+
+
+def test_whatever_lies_among_the_nodes_of_writers_is_no_writer(
+    zookeeper: ZooKeeperStores, raw: KazooClient
+) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    store.create_ledger(LedgerId(7), open_ledger(), writer="ab12")
+    parent = paths.writers(zookeeper.root)
+    for name in ("junk", "7", "7-", "-ab12", "7-AB", "٧-ab12", "9" * 40 + "-ab12", "7-ab12-ab12"):
+        raw.create(f"{parent}/{name}", b"\xff\x00")
+    raw.set(f"{parent}/7-ab12", b"\xff\x00")
+
+    assert store.writers() == {(7, "ab12")}
+
+
+def test_a_cluster_without_the_parent_of_the_nodes_gets_it_with_the_first_writer(
+    zookeeper: ZooKeeperStores, raw: KazooClient
+) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    assert store.writers() == frozenset()
+    assert not store.has_writer(LedgerId(7), "ab12")
+    assert not raw.exists(paths.writers(zookeeper.root))
+
+    store.create_ledger(LedgerId(7), open_ledger(), writer="ab12")
+
+    assert store.writers() == {(7, "ab12")}
+
+
+def test_a_create_and_a_close_with_a_writer_wait_for_one_request_each(
+    zookeeper: ZooKeeperStores,
+) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    first = store.generate_ledger_id()
+    store.create_ledger(first, open_ledger(), is_generated=True, writer="ab12")
+    ledger_id = store.generate_ledger_id()
+    requests = zookeeper.sessions[store].requests
+    requests.clear()
+
+    created = store.create_ledger(ledger_id, open_ledger(), is_generated=True, writer="ab12")
+    store.write_ledger(ledger_id, created.value.closed(EntryId(-1), 0), created)
+
+    assert [kind for kind in requests if kind in Proxy.CHANGES] == [14, 14]
+    assert set(requests) <= {14, 11}, "besides pings"
+    assert store.writers() == {(first, "ab12")}
+
+
+def test_who_leaves_after_the_end_of_the_session_raises_nothing(
+    zookeeper: ZooKeeperStores,
+) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    store.create_ledger(LedgerId(7), open_ledger(), writer="ab12")
+    store.watch_ledger(LedgerId(7), lambda: None)
+    store.close()
+
+    store.leave_ledger(LedgerId(7))
+    store.leave_ledger(LedgerId(8))

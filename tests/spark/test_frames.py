@@ -597,6 +597,24 @@ def test_metadata_frames_have_rows(bk: sbk.BookKeeper) -> None:
     assert json.dumps(rows[0].bookies)
     assert isinstance(rows[0].ctime, datetime.datetime)
     assert decimal.Decimal(rows[0].length_bytes) == 1
+    assert (rows[0].writer_state, rows[0].last_add_confirmed) == (None, 0)
+
+
+def test_an_open_ledger_shows_the_spark_application_that_writes_it(
+    bk: sbk.BookKeeper, spark: Any
+) -> None:
+    writer = bk.create_ledger()
+    writer.append(b"x")
+
+    (row,) = bk.ledgers(ask_bookies=True).where(f"ledger_id = {writer.ledger_id}").collect()
+    shown = bk.ledger(writer.ledger_id)
+
+    assert row.writer_state == shown.writer_state == "lives"
+    assert shown.writer is not None
+    assert shown.writer.application == spark.sparkContext.appName
+    assert row.writer == str(shown.writer)
+    assert isinstance(row.newest_entry_at, datetime.datetime)
+    writer.close()
 
 
 def test_the_slots_of_a_ledger_are_a_frame(bk: sbk.BookKeeper) -> None:

@@ -465,6 +465,18 @@ class MetadataStoreConformance:
 
         eventually(lambda: store.writers() == {(7, "ab12")})
 
+    def test_a_second_create_of_an_id_takes_nothing_from_the_first_writer_of_the_session(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        created = store.create_ledger(LedgerId(7), open_ledger(), writer="ab12")
+
+        with pytest.raises(LedgerExistsError):
+            store.create_ledger(LedgerId(7), open_ledger(), writer="cd34")
+
+        eventually(lambda: store.writers() == {(7, "ab12")})
+        store.write_ledger(LedgerId(7), created.value.closed(EntryId(4), 50), created)
+        assert store.writers() == frozenset()
+
     def test_a_writer_is_seen_after_a_lost_answer(
         self, stores: Stores, store: MetadataStore
     ) -> None:
