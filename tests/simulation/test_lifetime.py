@@ -29,7 +29,7 @@ from spark_bookkeeper.testing.simulation.lifetime import (
 
 PACKAGE = "spark_bookkeeper.testing.simulation"
 BLOCKS = 20
-SEEDS_PER_BLOCK = 150
+SEEDS_PER_BLOCK = 130
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))

@@ -35,6 +35,9 @@ DAMAGES: Final = (
 )
 """The name of each, as it is counted."""
 
+SELDOM: Final = tuple(name for name in DAMAGES if name.startswith(("copy", "part")))
+"""Those that few bookies have files for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Damage:

@@ -25,7 +25,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata import memory as metadata_memory
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.testing.simulation.damage import DAMAGES
+from spark_bookkeeper.testing.simulation.damage import DAMAGES, SELDOM
 from spark_bookkeeper.testing.simulation.scheduler import Actor, Task, World
 
 CALL_TIMEOUT: Final = 5.0
@@ -118,7 +118,8 @@ class FaultPlan:
             kind = dice.choice(losses)
             for _ in range(dice.choice((1, 2, 4)) if kind == "damage" else 1):
                 disaster = _disaster(dice, kind, bookies, operations)
-                disasters.append(replace(disaster, bookie=bookie))
+                what = dice.choice(SELDOM) if dice.random() < 0.5 else ""
+                disasters.append(replace(disaster, bookie=bookie, what=what))
         calm = dice.random() < 0.05
         return cls() if calm else cls(rates(1.0), replace(rates(0.7), hang=0.0), tuple(disasters))
 
