@@ -67,6 +67,7 @@ def update_ledger(
     """
     current = known if known is not None else store.read_ledger(ledger_id)
     conflicts = unknown = 0
+    doubt: MetadataUnavailableError | None = None
     while True:
         intended = transform(current.value)
         if intended is None or intended == current.value:
@@ -77,11 +78,12 @@ def update_ledger(
             conflicts += 1
             if conflicts == CONFLICTS_MAX:
                 raise
-        except MetadataUnavailableError:
+        except MetadataUnavailableError as error:
+            doubt = error
             unknown += 1
             if unknown == UNKNOWN_MAX:
                 raise
-        current = read_again(store, ledger_id, current.value.nonce)
+        current = _read_after(store, ledger_id, current, doubt)
         # After a lost answer this is our own write, or the same change by somebody else. After
         # a conflict it can only be the latter; either way nothing is left to be done.
         if current.value == intended:
@@ -101,6 +103,7 @@ def delete_ledger(
         MetadataUnavailableError: it may or may not have been deleted.
     """
     conflicts = unknown = 0
+    doubt: MetadataUnavailableError | None = None
     try:
         current = known if known is not None else store.read_ledger(ledger_id)
         while True:
@@ -110,11 +113,12 @@ def delete_ledger(
                 conflicts += 1
                 if conflicts == CONFLICTS_MAX:
                     raise
-            except MetadataUnavailableError:
+            except MetadataUnavailableError as error:
+                doubt = error
                 unknown += 1
                 if unknown == UNKNOWN_MAX:
                     raise
-            current = read_again(store, ledger_id, current.value.nonce)
+            current = _read_after(store, ledger_id, current, doubt)
     except NoSuchLedgerError:
         return
     except MetadataFormatError:
@@ -133,3 +137,21 @@ def read_again(
     if found.value.nonce != nonce:
         raise refusals.other_life(ledger_id)
     return found
+
+
+def _read_after(
+    store: LedgerStore,
+    ledger_id: LedgerId,
+    before: Versioned[LedgerMetadata],
+    doubt: MetadataUnavailableError | None,
+) -> Versioned[LedgerMetadata]:
+    """``read_again``, after a change of which it may not be known whether it was made.
+
+    When that cannot be found out either, the caller is told of the change, and not of the read.
+    """
+    try:
+        return read_again(store, ledger_id, before.value.nonce)
+    except MetadataUnavailableError:
+        if doubt is not None:
+            raise doubt from None
+        raise

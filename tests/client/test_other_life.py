@@ -30,14 +30,16 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import delete_ledger
 from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
-from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.metadata import NONCE, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_one, check_works
 from spark_bookkeeper.replication.pieces import copy_piece, pieces_of
+from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_one
 from spark_bookkeeper.replication.repair_ledgers import RepairWork, repair_one
 from spark_bookkeeper.replication.report import Row
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
+from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.replication.targets import Targets
 from spark_bookkeeper.testing.ground import Ground, Hook
 
@@ -380,9 +382,7 @@ def test_copies_for_the_old_ledger_are_not_published_in_the_new_one(lives: Lives
         if "/copies/" in path and not begun:
             begun.append(path)
             # With the same end, so that nothing but the nonce tells one from the other.
-            form = closed.value.with_custom(
-                **{"spark-bookkeeper.nonce": lives._form.custom_metadata["spark-bookkeeper.nonce"]}
-            )
+            form = closed.value.with_custom(**{NONCE: lives._form.custom_metadata[NONCE]})
             made.append(lives.world.make_again(form))
 
     (row,) = rereplicate_fragment(lives.world.client(make_again), work)
@@ -390,6 +390,31 @@ def test_copies_for_the_old_ledger_are_not_published_in_the_new_one(lives: Lives
     assert row.status == "gone"
     assert GONE in str(row.reason)
     assert lives.world.context.store.read_ledger(ID) == made[0]
+
+
+def test_a_recovery_of_a_bookie_reports_the_old_ledger_as_gone_and_goes_no_further(
+    lives: Lives,
+) -> None:
+    lost = lives.old.metadata.last_fragment.ensemble[0]
+    lives.world.stop(lost)
+    begun: list[str] = []
+    # The lost bookie is in the new one as well, and its end is fixed: there would be work.
+    form = lives.known.value.closed(EntryId(0), 5).with_custom(
+        **{NONCE: lives._form.custom_metadata[NONCE]}
+    )
+
+    def make_again(place: str, operation: str, path: str) -> None:
+        if operation == "put_if_absent" and not begun:
+            begun.append(path)
+            lives.second = lives.world.make_again(form)
+
+    client = lives.world.client(make_again)
+    wish = BookieRecovery((lost,), ledger_ids=(ID,))
+    report = recover_bookie(client, LocalRunner(client), wish)
+
+    assert [(row.action, row.status) for row in report.rows] == [("recover", "gone")]
+    assert lives.world.context.store.read_ledger(ID) == lives.second
+    lives.old.abandon()
 
 
 # Files

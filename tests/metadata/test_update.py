@@ -13,7 +13,12 @@ from spark_bookkeeper.errors import (
     VersionConflictError,
 )
 from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
-from spark_bookkeeper.metadata.update import CONFLICTS_MAX, UNKNOWN_MAX, update_ledger
+from spark_bookkeeper.metadata.update import (
+    CONFLICTS_MAX,
+    UNKNOWN_MAX,
+    delete_ledger,
+    update_ledger,
+)
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.testing.conformance.metadata import A, B, C, open_ledger
@@ -185,3 +190,27 @@ def test_a_ledger_that_never_holds_still_ends_the_loop(world: World) -> None:
         update_ledger(world.store, L, LedgerMetadata.in_recovery)
 
     assert world.operations.count("write_ledger") == CONFLICTS_MAX
+
+
+@pytest.mark.parametrize("change", ["write_ledger", "delete_ledger"])
+def test_a_change_in_doubt_is_what_the_caller_is_told_of_when_reading_fails_too(
+    change: str,
+) -> None:
+    world = World()
+
+    def faults(phase: str, operation: str, subject: str) -> None:
+        if (phase, operation) == ("after", change):
+            raise MetadataUnavailableError("the change is in doubt")
+        if (phase, operation) == ("before", "read_ledger"):
+            raise MetadataUnavailableError("nothing was changed")
+
+    world.store.faults = faults
+
+    changes: dict[str, Callable[[], object]] = {
+        "write_ledger": lambda: update_ledger(
+            world.store, L, LedgerMetadata.in_recovery, known=world.created
+        ),
+        "delete_ledger": lambda: delete_ledger(world.store, L, known=world.created),
+    }
+    with pytest.raises(MetadataUnavailableError, match="in doubt"):
+        changes[change]()
