@@ -67,7 +67,7 @@ def update_ledger(
     """
     current = known if known is not None else store.read_ledger(ledger_id)
     conflicts = unknown = 0
-    doubt: MetadataUnavailableError | None = None
+    doubt: str | None = None  # not the error: with its frames it would keep itself alive
     while True:
         intended = transform(current.value)
         if intended is None or intended == current.value:
@@ -79,7 +79,7 @@ def update_ledger(
             if conflicts == CONFLICTS_MAX:
                 raise
         except MetadataUnavailableError as error:
-            doubt = error
+            doubt = error.message
             unknown += 1
             if unknown == UNKNOWN_MAX:
                 raise
@@ -103,7 +103,7 @@ def delete_ledger(
         MetadataUnavailableError: it may or may not have been deleted.
     """
     conflicts = unknown = 0
-    doubt: MetadataUnavailableError | None = None
+    doubt: str | None = None
     try:
         current = known if known is not None else store.read_ledger(ledger_id)
         while True:
@@ -114,7 +114,7 @@ def delete_ledger(
                 if conflicts == CONFLICTS_MAX:
                     raise
             except MetadataUnavailableError as error:
-                doubt = error
+                doubt = error.message
                 unknown += 1
                 if unknown == UNKNOWN_MAX:
                     raise
@@ -143,7 +143,7 @@ def _read_after(
     store: LedgerStore,
     ledger_id: LedgerId,
     before: Versioned[LedgerMetadata],
-    doubt: MetadataUnavailableError | None,
+    doubt: str | None,
 ) -> Versioned[LedgerMetadata]:
     """``read_again``, after a change of which it may not be known whether it was made.
 
@@ -153,5 +153,5 @@ def _read_after(
         return read_again(store, ledger_id, before.value.nonce)
     except MetadataUnavailableError:
         if doubt is not None:
-            raise doubt from None
+            raise MetadataUnavailableError(doubt) from None
         raise

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.bookie.schema import MARKER_PATH
-from spark_bookkeeper.cli import bookie
+from spark_bookkeeper.cli import partition
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.client.asking import Patience
 
@@ -16,7 +16,7 @@ from spark_bookkeeper.client.asking import Patience
 def test_a_partition_that_hangs_is_named_instead_of_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bookie, "PATIENCE", Patience(give_up=0.3, hedge=0.1, retry=1.0))
+    monkeypatch.setattr(partition, "PATIENCE", Patience(give_up=0.3, hedge=0.1, retry=1.0))
     os.mkfifo(tmp_path / MARKER_PATH)  # nobody ever writes to it
 
     code = run(["bookie", "verify", str(tmp_path)])

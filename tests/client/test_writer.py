@@ -960,7 +960,7 @@ def lose_zookeeper_at_close(ground: Ground, writer: LedgerWriter) -> None:
         (meet_a_fence_and_abandon, "fenced", LedgerFencedError, "was fenced by another client"),
         (be_fenced_at_close, "fenced", LedgerFencedError, "was fenced by another client"),
         (be_closed_elsewhere, "closed by another client", LedgerClosedError, "another client"),
-        (be_deleted, "deleted", NoSuchLedgerError, "it was deleted"),
+        (be_deleted, "deleted", NoSuchLedgerError, "was DELETED"),
         (lose_every_bookie, "failed", AppendFailedError, "takes no more entries"),
         (lose_zookeeper_at_close, "closing", LedgerClosedError, "is closing"),
     ],

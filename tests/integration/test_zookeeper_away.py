@@ -141,8 +141,7 @@ def test_without_zookeeper_every_call_ends_in_time_and_says_that_nothing_changed
 
     own.zookeeper.start()
     with connect_without_spark(own.metadata_uri) as bk:
-        # Whether it was deleted then or is now; its writer's session may not have ended yet.
-        bk.delete_ledger(writer.ledger_id, even_if_alive=True)
+        bk.delete_ledger(writer.ledger_id)
         with pytest.raises(NoSuchLedgerError):
             bk.ledger(writer.ledger_id)
 
