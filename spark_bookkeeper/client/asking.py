@@ -237,7 +237,8 @@ class Call(Generic[T]):
         """Operation, path and since when, allowing for its bytes; ``None`` between two of them."""
         self._value: T | None = None
         self._error: BaseException | None = None
-        self._is_given_up = False
+        self.is_given_up = False
+        """Whether nobody waits for it any more."""
         self._stood_still_at = 0.0
 
     # In the task that asks
@@ -285,7 +286,7 @@ class Call(Generic[T]):
         Raises:
             BookieUnavailableError: nobody waits for it any more, so nothing was sent.
         """
-        if self._is_given_up:
+        if self.is_given_up:
             raise BookieUnavailableError(
                 f"bookie {self.bookie_id}: {self._purpose} was given up", bookie_id=self.bookie_id
             )
@@ -346,7 +347,7 @@ class Call(Generic[T]):
         Who finds a long silence that nobody waits for looks twice: it may be this process that
         stood still.
         """
-        if self.hangs_since is not None and self._is_given_up:
+        if self.hangs_since is not None and self.is_given_up:
             return True
         patience = self.door.patience
         if self.silence(now) < patience.give_up:
@@ -375,7 +376,7 @@ class Call(Generic[T]):
 
     def _give_up(self) -> BookieUnavailableError:
         now = self._runtime.now()
-        self._is_given_up = True
+        self.is_given_up = True
         self.hangs_since = now
         return self.door._hangs(self, self.silence(now))  # noqa: SLF001  (the same module)
 

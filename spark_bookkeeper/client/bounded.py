@@ -52,7 +52,14 @@ class BoundedStorage(Storage):
 
     @override
     def create(self, path: str) -> FileSink:
-        return _BoundedSink(self, path, self.call("create", path, 0, self._storage.create, path))
+        return _BoundedSink(self, path, self.call("create", path, 0, self._create, path))
+
+    def _create(self, path: str) -> FileSink:
+        sink = self._storage.create(path)
+        call = current_call(self.door)
+        if call is not None and call.is_given_up:
+            sink.abandon()  # nobody has it
+        return sink
 
     @override
     def read(self, path: str) -> bytes | None:

@@ -26,8 +26,8 @@ from spark_bookkeeper.testing.hanging import OPERATIONS, Hang, HangingStorage
 
 HANGING_CALLS: dict[str, Callable[[Storage], object]] = {
     "put_if_absent": lambda s: s.put_if_absent("d/b", b"late"),
-    "create": lambda s: s.create("d/c"),
-    "write": lambda s: s.create("d/c").write(b"late"),
+    "create": lambda s: s.create("d/c").abandon(),
+    "write": lambda s: _write_whole(s.create("d/b")),
     "finish": lambda s: _write_whole(s.create("d/b")),
     "read": lambda s: s.read("d/a"),
     "read_range": lambda s: s.read_range("d/a", 0, 1),
@@ -44,8 +44,11 @@ HANGING_CALLS: dict[str, Callable[[Storage], object]] = {
 
 
 def _write_whole(sink: FileSink) -> None:
-    sink.write(b"late")
-    sink.finish()
+    try:
+        sink.write(b"late")
+        sink.finish()
+    finally:
+        sink.abandon()
 
 
 RACERS = 16
