@@ -43,7 +43,7 @@ Patch = pytest.MonkeyPatch
 Mutant = Callable[[Patch], None]
 
 MUTANTS: Final[dict[str, Mutant]] = {}
-"""By the name of the rule, as SLOT-LOG has it in brackets."""
+"""By the name of the rule, as SLOT-LOG has it in brackets; the last four are named here."""
 
 
 def mutant(apply: Mutant) -> Mutant:

@@ -26,7 +26,7 @@ import pytest
 from spark_bookkeeper.testing.simulation import checkers
 from spark_bookkeeper.testing.simulation.checkers import Checker, InvariantError
 from spark_bookkeeper.testing.simulation.evidence import Evidence
-from spark_bookkeeper.testing.simulation.ground import SimCluster
+from spark_bookkeeper.testing.simulation.ground import Life, SimCluster
 from spark_bookkeeper.testing.simulation.lifetime import LifetimeError, Script, run_lifetime
 
 
@@ -160,10 +160,11 @@ def test_what_is_asked_after_a_change_finds_as_much_as_asking_everything(
     found: list[tuple[str | None, str | None]] = []
     check = SimCluster._check
 
-    def compare(self: SimCluster, which: tuple[Checker, ...]) -> None:
+    def compare(self: SimCluster, which: tuple[Checker, ...], life: Life | None = None) -> None:
         if which is checkers.AFTER_METADATA:
-            found.append((said(self.evidence, WHOLE), said(self.evidence, which)))
-        check(self, which)
+            assert life is not None
+            found.append((said(life.evidence, WHOLE), said(life.evidence, which)))
+        check(self, which, life)
 
     monkeypatch.setattr(SimCluster, "_check", compare)
     family, first = CASES[rule] if rule else (Script.drawn, 0)

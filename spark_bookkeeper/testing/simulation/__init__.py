@@ -8,12 +8,15 @@ else go on, let time pass, or let something fail. The same seed gives the same h
     choices     who decides: a seed, or the enumeration of every small case
     runtime     client/runtime.Runtime in that world
     faults      what goes wrong: drawn from the seed, at the doors of the twins
+    damage      how files of a bookie are damaged, each kind in each way
     history     what happened, in order, with a digest
     evidence    what lies on the disks and in the metadata, read with plain pyarrow
     checkers    one function for each named invariant
     lifetime    one ledger from its creation to its end, under a seed
+    campaign    many lifetimes, in several processes, and what they met
 
-Repeat a failure with ``python -m spark_bookkeeper.testing.simulation --seed N --verbose``.
+Repeat a failure with ``python -m spark_bookkeeper.testing.simulation --seed N --verbose``;
+run many with ``--lifetimes N --jobs 2``.
 
 Source: SLOT-LOG, "Named invariants" and "How the rules were checked".
 """
