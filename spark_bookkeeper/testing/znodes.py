@@ -183,6 +183,7 @@ class ZNodes:
         values = dict.fromkeys(ZnodeStat._fields, 0)
         values |= {
             "version": node.version,
+            "cversion": 2 * node.made_below - len(self._children(path)),
             "ephemeralOwner": node.owner,
             "dataLength": len(node.data),
             "numChildren": len(self._children(path)),

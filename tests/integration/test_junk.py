@@ -18,9 +18,9 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
+from spark_bookkeeper.bookie.format import furnish
 from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.cli.doctor import Finding, _cluster
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.client.runtime import ThreadRuntime
@@ -84,7 +84,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             root = tmp_path_factory.mktemp("bookie")
             storage = LocalStorage(str(root))
             marker = Marker(name, runtime.token(), agent.instance_id())
-            storage.put_if_absent(MARKER_PATH, marker.encode())
+            furnish(storage, marker)
             agent.write_cookie(
                 Cookie(name, storage.uri, marker.incarnation, agent.instance_id()), None
             )
@@ -196,7 +196,7 @@ def about_junk(world: World, planted: dict[str, bytes]) -> None:
 def doomed(world: World) -> None:
     """Junk can be deleted."""
     for ledger_id in junk.LEDGERS:
-        world.bk.delete_ledger(ledger_id)
+        world.bk.delete_ledger(ledger_id, even_if_alive=True)
     left = {row["ledger_id"] for row in world.bk.ledgers_arrow().to_pylist()}
     assert not left & {*junk.LEDGERS}
 

@@ -76,7 +76,7 @@ def test_junk_in_a_real_zookeeper_stops_nothing_but_itself(tmp_path: Path) -> No
                 named = {b for i in healthy for f in bk.ledger(i).fragments for b in f.ensemble}
                 assert lost not in named
                 for ledger_id in junk.LEDGERS:
-                    bk.delete_ledger(ledger_id)
+                    bk.delete_ledger(ledger_id, even_if_alive=True)
                 for path in planted:
                     if path not in node and client.exists(path) and path.count("/") > 2:
                         client.delete(path, recursive=True)
