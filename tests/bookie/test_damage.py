@@ -211,7 +211,18 @@ def shown(record: Record) -> tuple[object, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("encoding", [ENCODINGS[n] for n in FEW], ids=FEW)
+def test_many_damages_of_every_file_are_survived(bookie: Bookie, specimen: Specimen) -> None:
+    dice = random.Random("many")
+    for path in files_of(bookie):
+        damages = list(every_damage(len(bookie.disk.files[path])))
+        for number, damage in enumerate(dice.sample(damages, len(damages) // 40)):
+            check_every_answer(bookie, specimen, path, damage, with_files=number % 16 == 0)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize("encoding", [ENCODINGS[n] for n in FEW], ids=FEW)
 def test_every_bit_of_every_file_is_survived(bookie: Bookie, specimen: Specimen) -> None:
     for path in files_of(bookie):

@@ -210,7 +210,7 @@ def test_a_ledger_is_recovered_whole_or_waits_for_the_bookie_that_is_away(
         case.check_reads()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(7200)
 @ALL_KINDS
 def test_whole_stories_with_many_damages_of_each_file(tmp_path: Path, kind: Kind) -> None:
