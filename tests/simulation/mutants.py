@@ -6,6 +6,7 @@ where an assertion or a second rule would stand in for it, that goes as well, an
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -43,7 +44,7 @@ Patch = pytest.MonkeyPatch
 Mutant = Callable[[Patch], None]
 
 MUTANTS: Final[dict[str, Mutant]] = {}
-"""By the name of the rule, as SLOT-LOG has it in brackets; the last four are named here."""
+"""By the name of the rule, as SLOT-LOG has it in brackets; the last five are named here."""
 
 
 def mutant(apply: Mutant) -> Mutant:
@@ -258,6 +259,23 @@ def fence_first_hole(patch: Patch) -> None:
         return put_fence(self, occupied | {hole})
 
     patch.setattr(LedgerLog, "_put_fence", behind)
+
+
+@mutant
+def fence_on_durable(patch: Patch) -> None:
+    """A fence is put above a slot that a power cut may still take."""
+    put_fence = LedgerLog._put_fence
+
+    class FencesOnly(NamedStorage):
+        def sync(self, *paths: str) -> None:
+            super().sync(*(p for p in paths if b'"kind":"FENCE"' in (self.read(p) or b"")))
+
+    def rashly(self: LedgerLog, occupied: set[int]) -> int:
+        log = copy.copy(self)
+        log.storage = FencesOnly(self.storage, self.bookie_id)
+        return put_fence(log, occupied)
+
+    patch.setattr(LedgerLog, "_put_fence", rashly)
 
 
 @mutant
@@ -558,14 +576,27 @@ def hole_negative(patch: Patch) -> None:
 
 
 @mutant
+def hole_below_fence(patch: Patch) -> None:
+    """A slot that was lost below nothing but a fence held nothing."""
+    doubts = _Found.doubts
+
+    def of_holes_below_adds(self: _Found) -> list[Doubt]:
+        top = max((number for number, _ in self.adds), default=-1)
+        self.fences = [number for number in self.fences if number < top]
+        return doubts(self)
+
+    patch.setattr(_Found, "doubts", of_holes_below_adds)
+
+
+@mutant
 def slot_number(patch: Patch) -> None:
     """A record is believed in whatever slot it stands."""
 
-    def record(self: SlotReader, number: int) -> Record | None:
+    def look(self: SlotReader, number: int) -> tuple[Record | None, str | None]:
         found = self._header(self._key.slot(number))
-        return found if found is None or found.kind is not RecordKind.COPY else None
+        return found if found is None or found.kind is not RecordKind.COPY else None, None
 
-    patch.setattr(SlotReader, "record", record)
+    patch.setattr(SlotReader, "_look", look)
 
 
 @mutant
