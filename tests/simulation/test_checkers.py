@@ -192,8 +192,7 @@ def test_fragments_that_do_not_ascend_or_repeat_a_bookie_or_change_the_past_are_
     breaks(sound, checkers.fragments_are_sorted_and_valid)
 
     sound = Sound()
-    twice = (Fragment(EntryId(0), (A, B, B)),)  # the library refuses to make such metadata
-    object.__setattr__(sound.versions[-1], "fragments", twice)
+    sound.versions[-1] = replace(sound.versions[-1], fragments=(Fragment(EntryId(0), (A, B, B)),))
     breaks(sound, checkers.fragments_are_sorted_and_valid)
 
     sound = Sound()
