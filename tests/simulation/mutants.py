@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -26,7 +27,12 @@ from spark_bookkeeper.client.lane import Group, Lane
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
 from spark_bookkeeper.client.reader import read_last_add_confirmed
 from spark_bookkeeper.client.recovery import _LedgerRecovery
-from spark_bookkeeper.errors import BookieUnavailableError, NoSuchLedgerError, SlotTakenError
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    InvalidArgumentError,
+    NoSuchLedgerError,
+    SlotTakenError,
+)
 from spark_bookkeeper.metadata import memory, refusals, update
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import update_ledger
@@ -357,11 +363,20 @@ def wb_quorum(patch: Patch) -> None:
 
 @mutant
 def frag_start(patch: Patch) -> None:
-    """Recovery begins behind the highest LAC it saw, also below the last fragment."""
+    """Recovery begins behind the highest LAC it saw, also below the last fragment.
+
+    Metadata that end before their last fragment would be refused.
+    """
+    check = LedgerMetadata.__post_init__
+
+    def unchecked(self: LedgerMetadata) -> None:
+        with suppress(InvalidArgumentError):
+            check(self)
 
     def first_recovered(self: Recovery) -> EntryId:
         return EntryId(max((a.last_add_confirmed + 1 for a in self._fenced().values()), default=0))
 
+    patch.setattr(LedgerMetadata, "__post_init__", unchecked)
     patch.setattr(Recovery, "first_recovered", property(first_recovered))
     _close_what_is_there(patch)
 

@@ -6,7 +6,7 @@ Three of the 27 have no mutant here. ``gc_tombstone``: nothing collects garbage 
 (an ADD behind a fence counts): a lane puts a slot only when it has won the one below, so that no
 ADD of this writer ever stands behind a fence. ``fence_no_hole`` (a hole below a fence is fenced):
 what may have been in a hole is in doubt whether a fence fills it or not, and a writer that had won
-it is stopped by the fence above all. For the last two ``tests/bookie`` lays such slots down by hand.
+it is stopped by the fence above all. For the last two ``tests/bookie`` lays such slots down.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ WHOLE: Final[tuple[Checker, ...]] = (
     [
         (None, 200),
         ("frag_start", 60),
-        ("in_recovery", 30),
+        ("in_recovery", 60),
         ("rw_closed_only", 40),
         ("wb_quorum", 40),
     ],
