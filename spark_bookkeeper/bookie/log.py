@@ -353,9 +353,11 @@ class LedgerLog:
         """FENCE in every absent slot from the first one on [fence_first_hole], up to one with
         nothing above it; adds to ``occupied`` what it meets, and returns the lowest of its fences.
 
-        Holes are found by the put itself: a listing may be late, and a slot that was seen may
-        have vanished in a power cut [fence_no_hole]. A writer that had won what vanished goes on
-        above everything that is there, and so the last fence is there too [fence_above_all].
+        Holes are found by the put itself: a listing may be late, and what was seen may be gone
+        [fence_no_hole]. A writer that had won what is lost goes on above everything that is there,
+        and so the last fence is there too [fence_above_all]. What it stands on is made durable
+        first (all below that is, or it would not be there), so that no power cut ever leaves a
+        fence above a hole: such a hole is damage [fence_on_durable].
         """
         fence = _fence(self.key)
         filled: list[int] = []
@@ -364,9 +366,10 @@ class LedgerLog:
         while True:
             while number in occupied:
                 number += 1
-            if number > max(top, 0) and self._slots.is_fence(number - 1):
-                self.storage.sync(self.key.slot(number - 1))  # another's, merely found (R9b)
-                return min(filled, default=number - 1)
+            if number > max(top, 0):
+                self.storage.sync(self.key.slot(number - 1))  # merely found, and relied on (R9b)
+                if self._slots.is_fence(number - 1):
+                    return min(filled, default=number - 1)
             if self.storage.put_if_absent(self.key.slot(number), fence):
                 filled.append(number)
                 if number > top:

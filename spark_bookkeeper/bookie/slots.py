@@ -285,10 +285,11 @@ class _Found:
     def doubts(self) -> list[Doubt]:
         """What may have been in the slots that say nothing.
 
-        A fence below an add is one of them. A writer puts a slot when the one below it is durable,
-        so that there was an add, which was lost, and whose place was fenced afterwards (R4b).
+        A fence below another record is one of them. A writer puts a slot when the one below it is
+        durable, and so does whoever puts a fence (R9b). So there was an add, which was lost, and
+        whose place was fenced afterwards (R4b), or which was overwritten with a fence.
         """
-        top = max((number for number, _ in self.adds), default=-1)
+        top = max((*(number for number, _ in self.adds), *self.fences), default=-1)
         filled = [
             (number, number, "the add in it was lost, and its place fenced", True)
             for number in self.fences

@@ -20,6 +20,8 @@ class Cost:
 
     puts: int
     """Files created under a final name, by put-if-absent."""
+    syncs: int
+    """Files made durable that were merely found. A put syncs its own."""
     listings: int
     """Directories listed."""
     metadata_reads: int
@@ -72,4 +74,6 @@ def _cost(ground: Ground) -> Cost:
     metadata = [step.operation for step in ground.steps if step.place == METADATA]
     counted = ground.count()
     writes = sum(operation in _WRITES for operation in metadata)
-    return Cost(counted["put_if_absent"], counted["list"], len(metadata) - writes, writes)
+    return Cost(
+        counted["put_if_absent"], counted["sync"], counted["list"], len(metadata) - writes, writes
+    )

@@ -20,6 +20,7 @@ def test_an_append_is_one_put_for_each_copy_and_asks_nobody_else(
 
     assert cost.counted() == {
         "puts": 10 * quorum.write_quorum_size,
+        "syncs": 0,
         "listings": 0,
         "metadata_reads": 0,
         "metadata_writes": 0,
@@ -33,6 +34,7 @@ def test_recovery_of_an_empty_ledger_is_two_cas_and_one_fence_a_bookie(
     cost = recovery_cost(tmp_path, quorum)
 
     assert cost.puts == quorum.ensemble_size, "fences"
+    assert cost.syncs == 0, "nothing was found"
     assert (cost.metadata_reads, cost.metadata_writes) == (1, 2)
 
 
@@ -40,5 +42,6 @@ def test_recovery_of_a_ledger_with_all_its_copies_puts_nothing_but_fences(tmp_pa
     cost = recovery_cost(tmp_path, Quorum(3, 3, 2), entries=20)
 
     assert cost.puts == 3
+    assert cost.syncs == 3 + 3, "what each fence stands on, and the last entry where it is counted"
     assert (cost.metadata_reads, cost.metadata_writes) == (1, 2)
     assert cost.listings <= 2 * 3, "the slots and the copies of each bookie"

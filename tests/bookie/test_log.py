@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import struct
 from collections.abc import Callable
@@ -188,22 +189,23 @@ def test_r4_who_loses_the_race_for_a_slot_fences_the_next(bookie: Bookie) -> Non
     assert list(tail.entries) == [0]
 
 
-def test_r4b_a_slot_that_vanished_below_the_fence_is_fenced_before_a_miss_counts(
-    bookie: Bookie,
-) -> None:
+def test_r4b_a_slot_that_vanishes_under_a_fencer_is_found_by_its_put(bookie: Bookie) -> None:
     writer = bookie.writer()
-    writer.add(0, bookie.record(0, 0))
-    bookie.disk.files[bookie.slot_path(1)] = bookie.record(1, 1)  # visible, not yet durable
-    fencer = bookie.log()
-    assert fencer.fence().slots == 2
-    bookie.disk.power_cut()
+    for slot in range(3):
+        writer.add(slot, bookie.record(slot, slot))
 
-    tail = fencer.fence()
+    def lose_it(op: str, path: str, moment: Moment) -> None:
+        if (op, path, moment) == ("list", bookie.key.slots, "after"):
+            bookie.disk.files.pop(bookie.slot_path(1), None)
+
+    bookie.log(lose_it).fence()  # it was in the listing
+
+    tail = bookie.log().fence()
 
     assert tail.slots == 1
-    assert tail.entries.find(1) is None
-    with pytest.raises(LedgerFencedError):
-        writer.add(1, bookie.record(1, 1))
+    assert list(tail.entries) == [0, 2]
+    with pytest.raises(CorruptEntryError):
+        tail.entries.check_absent(1)
 
 
 def test_r4b_what_was_read_before_a_power_cut_is_read_again_by_the_next_fence(
@@ -212,11 +214,82 @@ def test_r4b_what_was_read_before_a_power_cut_is_read_again_by_the_next_fence(
     bookie.writer().add(0, bookie.record(0, 0))
     bookie.disk.files[bookie.slot_path(1)] = bookie.record(1, 1)  # visible, not yet durable
     fencer = bookie.log()
-    assert fencer.fence().slots == 2
+    assert list(fencer.locate(0)) == [0, 1]
     bookie.disk.power_cut()
     assert bookie.log().fence().slots == 1
 
     assert fencer.fence().entries.find(1) is None
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3])
+def test_r9b_what_a_fence_stands_on_is_durable_before_it(bookie: Bookie, slots: int) -> None:
+    """Else a power cut could leave the fence and take what is below it: a hole, and no damage."""
+    writer = bookie.writer()
+    for slot in range(slots - 1):
+        writer.add(slot, bookie.record(slot, slot))
+    found = bookie.slot_path(slots - 1)
+    bookie.disk.files[found] = bookie.record(slots - 1, slots - 1)  # visible, not yet durable
+    fence = bookie.slot_path(slots)
+    seen: list[bool] = []
+
+    def watch(op: str, path: str, moment: Moment) -> None:
+        if (op, path, moment) == ("put", fence, "visible"):
+            seen.append(found in bookie.disk.durable)
+
+    bookie.log(watch).fence()
+
+    assert seen == [True]
+    bookie.disk.power_cut()
+    assert bookie.log().fence().slots == slots
+    assert list(bookie.log().locate(0)) == list(range(slots))
+    bookie.log().locate(0).check_absent(slots)
+
+
+def test_r9b_no_fence_is_put_where_what_is_below_it_has_vanished(bookie: Bookie) -> None:
+    bookie.writer().add(0, bookie.record(0, 0))
+    bookie.disk.files[bookie.slot_path(1)] = bookie.record(1, 1)  # visible, not yet durable
+
+    def cut(op: str, path: str, moment: Moment) -> None:
+        if (op, path, moment) == ("list", bookie.key.slots, "after"):
+            bookie.disk.power_cut()
+
+    with pytest.raises(BookieUnavailableError, match="gone before it was synced"):
+        bookie.log(cut).fence()
+
+    tail = bookie.log().fence()
+    assert tail.slots == 1
+    tail.entries.check_absent(1)
+
+
+def test_r9b_whenever_a_power_cut_comes_no_fence_has_a_hole_below_it(bookie: Bookie) -> None:
+    """While a writer's put is on its way, and between any two operations of a fencer."""
+    writer = bookie.writer()
+    writer.add(0, bookie.record(0, 0))
+    bookie.disk.files[bookie.slot_path(1)] = bookie.record(1, 1)  # visible, not yet durable
+    files, durable = dict(bookie.disk.files), set(bookie.disk.durable)
+    steps: list[str] = []
+    cut_at = -1
+
+    def cut(operation: str, path: str, moment: Moment) -> None:
+        if len(steps) == cut_at:
+            bookie.disk.power_cut(lambda path: path == bookie.slot_path(2))
+        steps.append(f"{moment} {operation} {path}")
+
+    bookie.log(cut).fence()
+
+    count = len(steps)
+    assert f"visible put {bookie.slot_path(2)}" in steps
+    for cut_at in range(count):
+        bookie.disk.files, bookie.disk.durable = dict(files), set(durable)
+        steps.clear()
+        with contextlib.suppress(BookieUnavailableError):
+            bookie.log(cut).fence()
+        assert len(steps) > cut_at
+        slots = [path for path in sorted(bookie.disk.files) if "slots/" in path]
+        assert slots == [bookie.slot_path(number) for number in range(len(slots))]
+        tail = bookie.log().fence()
+        assert list(tail.entries) in ([0], [0, 1])
+        tail.entries.check_absent(2)
 
 
 def test_r6b_an_add_behind_a_fence_is_found(bookie: Bookie) -> None:
@@ -595,21 +668,44 @@ def test_r5_all_of_several_slots_that_were_lost_are_unknown(bookie: Bookie) -> N
     entries.check_absent(9)
 
 
-def test_r4b_a_hole_below_nothing_but_a_fence_is_a_put_that_was_never_durable(
-    bookie: Bookie,
+@pytest.mark.parametrize("lost", [[0], [1], [2], [0, 1], [1, 2], [0, 1, 2]], ids=str)
+@pytest.mark.parametrize("becomes", ["gone", "a fence"])
+def test_r5_a_slot_lost_below_nothing_but_a_fence_is_unknown(
+    bookie: Bookie, lost: list[int], becomes: str
 ) -> None:
     writer = bookie.writer()
+    for slot in range(3):
+        writer.add(slot, bookie.record(slot, slot * 10, slot * 10 + 4))
+    bookie.log().fence()
+    for slot in lost:
+        if becomes == "gone":
+            del bookie.disk.files[bookie.slot_path(slot)]
+        else:
+            bookie.disk.files[bookie.slot_path(slot)] = encode_fence(bookie.key)
+    before = bookie.log().locate(0)
+
+    first = bookie.log().fence()
+    second = bookie.log().fence()  # now there is a fence in its place
+
+    for entries in (before, first.entries, second.entries, bookie.log().locate(0)):
+        for slot in range(3):
+            if slot in lost:
+                with pytest.raises(BookieError):
+                    entries.check_absent(slot * 10)
+            else:
+                assert slot * 10 + 4 in entries
+    with pytest.raises(LedgerFencedError):
+        writer.add(3, bookie.record(3, 30))
+
+
+def test_r5_a_fence_with_nothing_above_it_is_no_doubt(bookie: Bookie) -> None:
+    writer = bookie.writer()
     writer.add(0, bookie.record(0, 0))
-    bookie.disk.files[bookie.slot_path(2)] = encode_fence(bookie.key)  # above what a cut took
 
-    entries = bookie.log().fence().entries
-
-    entries.check_absent(1)
-    assert [r.kind for r in bookie.log().records()] == [
-        RecordKind.ADD,
-        RecordKind.FENCE,
-        RecordKind.FENCE,
-    ]
+    for _ in range(2):
+        tail = bookie.log().fence()
+        tail.entries.check_absent(1)
+        assert not tail.entries.doubts
 
 
 def test_r5_a_slot_with_its_neighbours_bytes_is_unknown(bookie: Bookie) -> None:

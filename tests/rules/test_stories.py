@@ -283,6 +283,35 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(slots._Found, "doubts", believing_fences)
 
 
+def a_slot_lost_below_a_fence_is_no_miss(directory: Path) -> None:
+    for is_overwritten in (False, True):
+        ground = Ground(directory / f"{is_overwritten}", bookies=3)
+        writer, a, b = two_acknowledged(ground)
+        ground.context.bookies.log(a, writer._adds.ledger).fence()
+        *_, newest, fence = ground.files(a, "slots")
+        newest.unlink()
+        if is_overwritten:
+            newest.write_bytes(fence.read_bytes())
+        ground.stop(b)
+
+        closes_right_or_waits(ground, writer, 2)
+        closes_right_or_waits(ground, writer, 2)  # the lost slot's place was fenced meanwhile
+        ground.start(b)
+        assert recover_ledger(ground.client(), writer.ledger_id).value.last_entry_id == 2
+
+
+@rule("lost_slot, below a fence", a_slot_lost_below_a_fence_is_no_miss)
+def _(patch: pytest.MonkeyPatch) -> None:
+    doubts = slots._Found.doubts
+
+    def believing_the_newest(self: slots._Found) -> list[Doubt]:
+        top = max((number for number, _ in self.adds), default=-1)
+        self.fences = [number for number in self.fences if number < top]
+        return doubts(self)
+
+    patch.setattr(slots._Found, "doubts", believing_the_newest)
+
+
 def a_slot_with_anothers_bytes_is_no_miss(directory: Path) -> None:
     ground = Ground(directory, bookies=3)
     writer, a, b = two_acknowledged(ground)

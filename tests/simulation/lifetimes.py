@@ -76,6 +76,29 @@ def cutting(seed: int) -> Script:
     )
 
 
+def darkening(seed: int) -> Script:
+    """Power cuts of all bookies at once, while recoverers fence what writers are putting."""
+    dice = random.Random(f"{seed}/darkening")
+    quorum = dice.choice((Quorum(1, 1, 1), Quorum(2, 2, 1), Quorum(3, 3, 2)))
+    cuts = [dice.randint(10, 60) for _ in range(3)]
+    return replace(
+        cutting(seed),
+        quorum=quorum,
+        bookies=quorum.ensemble_size,
+        payloads=tuple(b"%d" % number for number in range(4)),
+        plan=FaultPlan(
+            Rates(delay=0.3, crash=0.01, pause=0.02),
+            Rates(),
+            tuple(
+                Disaster("power cut", bookie, cut, 0.0)
+                for cut in cuts
+                for bookie in range(quorum.ensemble_size)
+            ),
+        ),
+        max_group_entries=1,
+    )
+
+
 def doubting(seed: int) -> Script:
     """Slow lanes, and bookies that are down when recoverers come: many say nothing, some no."""
     dice = random.Random(f"{seed}/doubting")

@@ -6,7 +6,9 @@ where an assertion or a second rule would stand in for it, that goes as well, an
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -25,7 +27,12 @@ from spark_bookkeeper.client.lane import Group, Lane
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
 from spark_bookkeeper.client.reader import read_last_add_confirmed
 from spark_bookkeeper.client.recovery import _LedgerRecovery
-from spark_bookkeeper.errors import BookieUnavailableError, NoSuchLedgerError, SlotTakenError
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    InvalidArgumentError,
+    NoSuchLedgerError,
+    SlotTakenError,
+)
 from spark_bookkeeper.metadata import memory, refusals, update
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import update_ledger
@@ -43,7 +50,7 @@ Patch = pytest.MonkeyPatch
 Mutant = Callable[[Patch], None]
 
 MUTANTS: Final[dict[str, Mutant]] = {}
-"""By the name of the rule, as SLOT-LOG has it in brackets; the last four are named here."""
+"""By the name of the rule, as SLOT-LOG has it in brackets; the last five are named here."""
 
 
 def mutant(apply: Mutant) -> Mutant:
@@ -261,6 +268,23 @@ def fence_first_hole(patch: Patch) -> None:
 
 
 @mutant
+def fence_on_durable(patch: Patch) -> None:
+    """A fence is put above a slot that a power cut may still take."""
+    put_fence = LedgerLog._put_fence
+
+    class FencesOnly(NamedStorage):
+        def sync(self, *paths: str) -> None:
+            super().sync(*(p for p in paths if b'"kind":"FENCE"' in (self.read(p) or b"")))
+
+    def rashly(self: LedgerLog, occupied: set[int]) -> int:
+        log = copy.copy(self)
+        log.storage = FencesOnly(self.storage, self.bookie_id)
+        return put_fence(log, occupied)
+
+    patch.setattr(LedgerLog, "_put_fence", rashly)
+
+
+@mutant
 def fenced_negative(patch: Patch) -> None:
     """A bookie that is not fenced says no."""
 
@@ -339,11 +363,20 @@ def wb_quorum(patch: Patch) -> None:
 
 @mutant
 def frag_start(patch: Patch) -> None:
-    """Recovery begins behind the highest LAC it saw, also below the last fragment."""
+    """Recovery begins behind the highest LAC it saw, also below the last fragment.
+
+    Metadata that end before their last fragment would be refused.
+    """
+    check = LedgerMetadata.__post_init__
+
+    def unchecked(self: LedgerMetadata) -> None:
+        with suppress(InvalidArgumentError):
+            check(self)
 
     def first_recovered(self: Recovery) -> EntryId:
         return EntryId(max((a.last_add_confirmed + 1 for a in self._fenced().values()), default=0))
 
+    patch.setattr(LedgerMetadata, "__post_init__", unchecked)
     patch.setattr(Recovery, "first_recovered", property(first_recovered))
     _close_what_is_there(patch)
 
@@ -558,14 +591,27 @@ def hole_negative(patch: Patch) -> None:
 
 
 @mutant
+def hole_below_fence(patch: Patch) -> None:
+    """A slot that was lost below nothing but a fence held nothing."""
+    doubts = _Found.doubts
+
+    def of_holes_below_adds(self: _Found) -> list[Doubt]:
+        top = max((number for number, _ in self.adds), default=-1)
+        self.fences = [number for number in self.fences if number < top]
+        return doubts(self)
+
+    patch.setattr(_Found, "doubts", of_holes_below_adds)
+
+
+@mutant
 def slot_number(patch: Patch) -> None:
     """A record is believed in whatever slot it stands."""
 
-    def record(self: SlotReader, number: int) -> Record | None:
+    def look(self: SlotReader, number: int) -> tuple[Record | None, str | None]:
         found = self._header(self._key.slot(number))
-        return found if found is None or found.kind is not RecordKind.COPY else None
+        return found if found is None or found.kind is not RecordKind.COPY else None, None
 
-    patch.setattr(SlotReader, "record", record)
+    patch.setattr(SlotReader, "_look", look)
 
 
 @mutant

@@ -4,10 +4,9 @@ Source: SLOT-LOG, "Rules" (the names in brackets) and "How the rules were checke
 
 Three of the 27 have no mutant here. ``gc_tombstone``: nothing collects garbage yet. ``wb_sealed``
 (an ADD behind a fence counts): a lane puts a slot only when it has won the one below, so that no
-ADD of this writer ever stands behind a fence. ``fence_no_hole`` (a fence above an empty slot says
-nothing): it takes a power cut, a dead recoverer, a second one, a slow repeat and a bookie that is
-down, all at the right moment, and no lifetime of some thousands has met that. For the last two
-``tests/bookie`` lays such slots down by hand.
+ADD of this writer ever stands behind a fence. ``fence_no_hole`` (a hole below a fence is fenced):
+what may have been in a hole is in doubt whether a fence fills it or not, and a writer that had won
+it is stopped by the fence above all. For the last two ``tests/bookie`` lays such slots down.
 """
 
 from __future__ import annotations
@@ -66,6 +65,7 @@ CASES: Final[dict[str, tuple[Family, int]]] = {
     "cookie_ack": (lifetimes.losing, 6),
     "durable_ack": (Script.drawn, 0),
     "fence_first_hole": (Script.drawn, 65),
+    "fence_on_durable": (lifetimes.darkening, 75),
     "fenced_negative": (lifetimes.losing, 16),
     "fresh_negative": (lifetimes.losing, 140),
     "cookie_neg": (lifetimes.losing, 4),
@@ -81,6 +81,7 @@ CASES: Final[dict[str, tuple[Family, int]]] = {
     "rw_closed_only": (Script.drawn, 90),
     "late_answer": (lifetimes.hanging, 10),
     "hole_negative": (lifetimes.tearing, 110),
+    "hole_below_fence": (lifetimes.tearing, 180),
     "slot_number": (lifetimes.tearing, 320),
     "same_nonce": (lifetimes.reusing, 30),
 }
@@ -121,6 +122,7 @@ def _first_broken(family: Family, first: int) -> int | None:
         lifetimes.changing,
         lifetimes.stalling,
         lifetimes.cutting,
+        lifetimes.darkening,
         lifetimes.doubting,
         lifetimes.damaging,
         lifetimes.losing,
@@ -149,7 +151,7 @@ WHOLE: Final[tuple[Checker, ...]] = (
     [
         (None, 200),
         ("frag_start", 60),
-        ("in_recovery", 30),
+        ("in_recovery", 60),
         ("rw_closed_only", 40),
         ("wb_quorum", 40),
     ],

@@ -1,7 +1,7 @@
 """How the storage of one bookie is damaged: each kind of file, in each way that can be noticed.
 
 What cannot be noticed is a loss of storage ("wipe", "destroy"), and not here: one ledger's
-directory, or the newest slots of a log, whether they are gone or look like the fence above.
+directory, or the newest slots of a log with nothing above them, not even a fence.
 
 Source: decision 0011.
 """
@@ -27,7 +27,7 @@ WAYS: Final[dict[FileKind, tuple[Way, ...]]] = {
     "part": ("flipped", "cut", "emptied", "removed"),
     "marker": ("flipped", "cut", "emptied", "removed"),
 }
-"""A slot is removed, or made to look like a fence, below other adds only."""
+"""A slot is removed, or made to look like a fence, below others only."""
 
 DAMAGES: Final = (
     *(f"{kind} {way}" for kind, ways in WAYS.items() for way in ways),
@@ -84,7 +84,7 @@ def _damage(
 ) -> Damage:
     data = files[path]
     beside = _beside(path, files)
-    is_newest = kind == "slot" and path == max(p for p in beside if _kind(p, files[p]) == "slot")
+    is_newest = kind == "slot" and path == beside[-1]
     if way == "removed" and is_newest:
         way = "emptied"
     content: bytes | None

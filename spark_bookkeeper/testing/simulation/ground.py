@@ -192,7 +192,9 @@ class SimCluster:
                     self._world.later(disaster.seconds, lambda: self._format(bookie))
                 self._check(checkers.ALWAYS)
             case "damage":
-                if damages := draw_damages(disk.files, self._world.dice, disaster.what):
+                # What a power cut may take, with all that it tells of what is below, is not there.
+                files = {path: data for path, data in disk.files.items() if path in disk.durable}
+                if damages := draw_damages(files, self._world.dice, disaster.what):
                     self._damage(bookie, damages)
                     self._check(checkers.ALWAYS)
             case "power cut":
