@@ -23,11 +23,12 @@ LOST_LEDGERS: Final = "ledgers directory removed"
 WAYS: Final[dict[FileKind, tuple[Way, ...]]] = {
     "slot": ("flipped", "cut", "emptied", "holds its neighbour's bytes", "removed"),
     "fence": ("flipped", "cut", "emptied", "holds its neighbour's bytes"),
-    "copy": ("flipped", "cut", "emptied", "holds its neighbour's bytes"),
+    "copy": ("flipped", "cut", "emptied"),
     "part": ("flipped", "cut", "emptied", "removed"),
     "marker": ("flipped", "cut", "emptied", "removed"),
 }
-"""A slot is removed, or made to look like a fence, below others only."""
+"""A slot is removed, or made to look like a fence, below others only. Hardly any bookie of a
+lifetime has two copies, one of which could hold the other's bytes."""
 
 DAMAGES: Final = (
     *(f"{kind} {way}" for kind, ways in WAYS.items() for way in ways),
