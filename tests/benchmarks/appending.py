@@ -78,7 +78,9 @@ def small(lab: Lab) -> Iterator[Line]:
         with lab.bk.create_ledger() as writer:
             writer.append(payload)  # the lanes start with it
             took = _appends(writer, payload, count)
-        lab.bk.delete_ledger(writer.ledger_id)  # its files stay, see ``Lab.forget``
+        lab.bk.delete_ledger(
+            writer.ledger_id, even_if_alive=True
+        )  # its files stay, see ``Lab.forget``
         return statistics.median(took) * 1000
 
     yield Line(

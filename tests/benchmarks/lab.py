@@ -209,7 +209,7 @@ class Lab:
         inodes that were deleted in the last minutes. The lab's directory goes at the end.
         """
         bk = bk or self.bk
-        bk.delete_ledger(ledger_id)
+        bk.delete_ledger(ledger_id, even_if_alive=True)
         assert bk.cluster is not None
         for path in bk.cluster.directory.glob(f"bookies/*/ledgers/{ledger_id}-*"):
             shutil.rmtree(path)

@@ -107,7 +107,7 @@ def _empty(lab: Lab, bare: _Bare) -> Line:
                 assert lab.bk.open_ledger(ledger_id).is_closed
         seconds = time.perf_counter() - started
         for ledger_id in left:
-            lab.bk.delete_ledger(ledger_id)
+            lab.bk.delete_ledger(ledger_id, even_if_alive=True)
         return seconds / count * 1000
 
     return Line(
@@ -194,7 +194,7 @@ def _job(lab: Lab, bare: _Bare) -> Line:
         seconds = time.perf_counter() - started
         assert report.is_complete, report
         for ledger_id in left:
-            lab.bk.delete_ledger(ledger_id)
+            lab.bk.delete_ledger(ledger_id, even_if_alive=True)
         return count / seconds
 
     return Line(

@@ -46,7 +46,7 @@ def have_bad_days(cluster: LocalCluster, bk: BookKeeper) -> None:
             writer.append(numbered_table(0, 100))
     bk.create_ledger().close()  # empty
     bk.create_ledger(ledger_id=5_000_000_000, custom_metadata={"é": bytes(range(256))}).close()
-    bk.delete_ledger(bk.create_ledger().ledger_id)
+    bk.delete_ledger(bk.create_ledger().ledger_id, even_if_alive=True)
 
     with Actor("write", uri, "--quorum", "5/3/2", "--kind", "both") as frozen:
         frozen.wait_for("rows", at_least=200)
