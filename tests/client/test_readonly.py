@@ -21,7 +21,7 @@ from spark_bookkeeper.errors import (
     BookieReadOnlyError,
     MetadataUnavailableError,
 )
-from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
@@ -141,7 +141,7 @@ def test_what_a_look_at_bookies_acknowledges_is_delivered_at_once(tmp_path: Path
     look = writer._adds._lanes._look_for_readonly  # what is done again and again
     ground.until(lambda: look() or writer._adds.machine._leaving is not None)
     added = writer.append_async(b"1")
-    ground.until(lambda: [ack.last for ack in writer._adds.acks()[0]].count(1) == 2)
+    ground.until(lambda: [ack.last for ack in writer._adds.acks()[0]].count(EntryId(1)) == 2)
     assert not added.done()
 
     look()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -107,13 +108,13 @@ def test_a_ledger_with_a_node_below_its_own_is_not_deleted_and_the_error_says_wh
 ) -> None:
     created = store.create_ledger(LedgerId(7), open_ledger())
     path = paths.ledger(ROOT, LedgerId(7))
-    znodes.put(f"{path}/by-hand", b"")
+    store._zk.create(f"{path}/by-hand", b"")
+    delete = partial(store.delete_ledger, LedgerId(7), None)  # of one that cannot be decoded
+    if is_known:
+        delete = partial(update.delete_ledger, store, LedgerId(7), known=created)
 
     with pytest.raises(MetadataError, match=f"was not deleted.*below {path}.*delete {path}/"):
-        if is_known:
-            update.delete_ledger(store, LedgerId(7), known=created)
-        else:
-            store.delete_ledger(LedgerId(7), None)
+        delete()
     assert list(store.ledger_ids()) == [7]
 
     znodes.remove(f"{path}/by-hand")
