@@ -187,9 +187,9 @@ def _delete_cookies(
     store = bk.context.store
     stays = False
     for name in names:
-        if store.read_cookie(name) is None:
-            continue
         try:
+            if store.cookie_version(name) is None:
+                continue
             if not report.is_complete:
                 raise InvalidArgumentError("not everything could be done; see the report")
             forget_bookie(store, name)

@@ -102,11 +102,20 @@ class Door:
         """Ask without waiting. ``changed`` is notified when the call is over.
 
         Raises:
-            BookieUnavailableError: the bookie hangs since earlier, and nothing was sent.
+            BookieUnavailableError: the bookie hangs since earlier, or no thread could be started;
+                nothing was sent.
         """
         call = Call(self, purpose, run, self._runtime, changed)
         self._admit(call)
-        self._runtime.employ(f"ask-{self.bookie_id}", call.run)
+        try:
+            self._runtime.employ(f"ask-{self.bookie_id}", call.run)
+        except RuntimeError as error:  # no more threads: nothing runs that would come back
+            self._came_back(call, is_employed=True)
+            raise BookieUnavailableError(
+                f"bookie {self.bookie_id}: nothing was sent, for this process could not start a "
+                f"thread ({error}). Let it have more threads, or run less in it, and repeat",
+                bookie_id=self.bookie_id,
+            ) from error
         return call
 
     def attend(self, purpose: str) -> Call[None]:

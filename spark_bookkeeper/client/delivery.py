@@ -53,6 +53,11 @@ class Delivery:
             self._error = error
             self._is_news = True
 
+    @property
+    def is_due(self) -> bool:
+        """Whether something was decided since the last delivery began. The lock is held."""
+        return self._is_news
+
     def deliver(self) -> None:
         """Resolve futures, and call who asked to be called. The lock is not held.
 

@@ -231,10 +231,14 @@ class Lanes:
                         is_lost = True
                         self._reports.lose(lane, f"no answer for {limit:g} seconds")
                         self._lock.notify_all()
-            if is_lost:  # beside this task, which no callback may end
-                self._runtime.spawn("delivery", self._delivery.deliver)
+            if is_lost:
+                self._deliver_beside()
             self._over.wait(limit / 4)
             self._look_for_readonly()
+
+    def _deliver_beside(self) -> None:
+        """Deliver beside the task that watches, which no callback may end."""
+        self._runtime.spawn("delivery", self._delivery.deliver)
 
     def _look_for_readonly(self) -> None:
         """Report bookies that take no new data, if there is one that could take their place.
@@ -258,3 +262,6 @@ class Lanes:
                 registration = alive.get(lane.bookie)
                 if registration is not None and registration.is_readonly:
                     self._reports.became_readonly(lane)
+            is_due = self._delivery.is_due
+        if is_due:
+            self._deliver_beside()

@@ -50,11 +50,18 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What the cluster was told."""
+    """What the cluster was told, and why: of two reasons each begins and ends by itself."""
 
-    is_readonly: bool
+    is_short: bool
+    """Space is short."""
     free_bytes: int | None
     total_bytes: int | None
+    lacks_cookie: bool = False
+
+    @property
+    def is_readonly(self) -> bool:
+        """Whether the bookie takes nothing new."""
+        return self.is_short or self.lacks_cookie
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +89,24 @@ def decide(
     """What to tell the cluster, from what it was told and what is seen now."""
     if seen.problem is not None:
         return Stay() if published is None else Unregister(seen.problem)
-    state = Published(_is_readonly(published, seen, config), seen.free_bytes, seen.total_bytes)
-    if published is None or published.is_readonly != state.is_readonly or _is_news(published, seen):
+    is_short = _is_short(published, seen, config)
+    state = Published(is_short, seen.free_bytes, seen.total_bytes, seen.lacks_cookie)
+    if published is None or _reasons(published) != _reasons(state) or _is_news(published, seen):
         return Register(state)
     return Stay()
 
 
-def _is_readonly(published: Published | None, seen: Observation, config: BookieConfig) -> bool:
+def _reasons(state: Published) -> tuple[bool, bool]:
+    return state.is_short, state.lacks_cookie
+
+
+def _is_short(published: Published | None, seen: Observation, config: BookieConfig) -> bool:
     """Between the two marks a bookie stays what it is, and a new one is writable."""
-    if seen.is_full or seen.lacks_cookie:
+    if seen.is_full:
         return True
     if seen.free_bytes is None:
         return False
-    if published is not None and published.is_readonly:
+    if published is not None and published.is_short:
         return seen.free_bytes < config.writable_above_free_bytes
     return seen.free_bytes < config.readonly_below_free_bytes
 

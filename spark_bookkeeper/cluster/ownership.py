@@ -276,15 +276,15 @@ def restore_cookie(store: MetadataStore, storage: Storage, bookie_id: BookieId) 
 
 
 def forget_bookie(store: MetadataStore, bookie_id: BookieId) -> None:
-    """Delete the cookie of a bookie that is down and that no ledger counts on.
+    """Delete the cookie of a bookie that is down and that no ledger counts on, whatever it says.
 
     Raises:
         InvalidArgumentError: it is alive, has no cookie, or a ledger counts on it; nothing was
             changed, and the text names the way.
         VersionConflictError: its cookie was written again meanwhile, and stays.
     """
-    known = store.read_cookie(bookie_id)
-    if known is None:
+    version = store.cookie_version(bookie_id)
+    if version is None:
         raise InvalidArgumentError(
             f"bookie {bookie_id} has no cookie; nothing was changed. `spark-bookkeeper bookie "
             "list` shows the bookies"
@@ -298,7 +298,7 @@ def forget_bookie(store: MetadataStore, bookie_id: BookieId) -> None:
             f"Run `spark-bookkeeper bookie recover {bookie_id}` first, which copies what it held",
             ledger_ids=tuple(needed),
         )
-    store.delete_cookie(bookie_id, known.version)
+    store.delete_cookie(bookie_id, version)
 
 
 def check_forgettable(store: MetadataStore, bookie_ids: Sequence[BookieId]) -> None:

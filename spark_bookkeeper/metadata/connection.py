@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from kazoo.exceptions import NodeExistsError, RuntimeInconsistency
+from kazoo.exceptions import NodeExistsError, NoNodeError, RuntimeInconsistency
 from kazoo.protocol.states import EventType
 
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
@@ -371,16 +371,26 @@ class Connection:
 
         self._try(f"delete {path}", attempt, may_have_changed=lambda: uncertain)
 
-    def discard(self, path: str, *, at_once: bool = False) -> None:
+    def discard(
+        self, path: str, gone: Callable[[], None] | None = None, *, at_once: bool = False
+    ) -> None:
         """Delete a node with the next write of this session; it is no harm if it stays.
 
         Nothing is waited for, and nothing is raised.
 
         Args:
+            gone: called by the thread that read an answer that says so.
             at_once: send a request for it, for there may be no next write.
         """
+
+        def answered(request: Any) -> None:
+            if gone is not None and (
+                request.successful() or isinstance(request.exception, NoNodeError)
+            ):
+                gone()
+
         ask = self._writes.ask if at_once else self._writes.ask_sometime
-        ask(lambda writes: writes.delete(path))
+        ask(lambda writes: writes.delete(path)).rawlink(answered)
 
     def create_along(self, path: str, answered: Callable[[Any], None]) -> None:
         """Create an empty ephemeral node with the next write of this session.

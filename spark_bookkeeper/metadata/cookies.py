@@ -125,12 +125,19 @@ def decode_cookie(data: bytes, path: str) -> Cookie:
     )
 
 
-def _refused(path: str, error: Exception) -> MetadataFormatError:
+def unreadable_cookie(path: str, why: str) -> MetadataFormatError:
+    """What is said of a cookie that says nothing: it is made anew, from the bookie's storage."""
+    bookie_id = path.rpartition("/")[2]
     return MetadataFormatError(
-        f"{path} holds no cookie that this version can read: {error}. Nothing was changed. "
-        "BookKeeper's `cookie_get` command shows it",
+        f"{path} {why}. Nothing was changed. BookKeeper's `cookie_get` command shows it. While the "
+        f"bookie is down, `spark-bookkeeper bookie cookie delete {bookie_id}` removes it; starting "
+        "the bookie then says how it is written again",
         path=path,
     )
+
+
+def _refused(path: str, error: Exception) -> MetadataFormatError:
+    return unreadable_cookie(path, f"holds no cookie that this version can read: {error}")
 
 
 def _parse_lines(body: str) -> CookieText:

@@ -311,6 +311,10 @@ class MemoryStore:
     def read_cookie(self, bookie_id: BookieId) -> Versioned[Cookie] | None:
         return self._call("read_cookie", bookie_id, lambda: self.cluster.cookies.get(bookie_id))
 
+    def cookie_version(self, bookie_id: BookieId) -> int | None:
+        found = self.read_cookie(bookie_id)
+        return None if found is None else found.version
+
     def write_cookie(self, cookie: Cookie, version: int | None) -> None:
         bookie_id = cookie.bookie_id
         stored = decode_cookie(encode_cookie(cookie), bookie_id)

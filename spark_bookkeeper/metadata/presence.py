@@ -53,6 +53,8 @@ class Presences:
         self._lock = threading.Lock()
         self._held: dict[LedgerId, dict[str, _Held]] = {}
         """By the token; there is more than one while a second create of an id is refused."""
+        self._leaving: set[str] = set()
+        """Nodes that are to go, of which there is no answer yet."""
         zk.on_connected(self._restore)
 
     def enter(self, ledger_id: LedgerId, token: str) -> None:
@@ -60,6 +62,7 @@ class Presences:
         held = _Held(paths.writer(self._root, ledger_id, token))
         with self._lock:
             self._held.setdefault(ledger_id, {})[token] = held
+            self._leaving.discard(held.path)
 
         def answered(request: Any) -> None:
             if request.successful():
@@ -99,7 +102,7 @@ class Presences:
         for held in left:
             if held.stop_watching is not None:
                 held.stop_watching()
-            self._zk.discard(held.path, at_once=at_once)
+            self._discard(held.path, at_once=at_once)
 
     def living(self) -> Set[Writing]:
         """All nodes that are there now: one request, however many ledgers there are."""
@@ -114,10 +117,26 @@ class Presences:
         """Whether there is a node now, as all servers know it."""
         return self._zk.get_settled(paths.writer(self._root, ledger_id, token)) is not None
 
-    def _restore(self) -> None:
-        """After every loss of the connection: what went with the old session is made again."""
+    def _discard(self, path: str, *, at_once: bool) -> None:
+        """Remove a node; again after each loss of the connection, until there is an answer."""
         with self._lock:
+            self._leaving.add(path)
+
+        def gone() -> None:
+            with self._lock:
+                self._leaving.discard(path)
+
+        self._zk.discard(path, gone, at_once=at_once)
+
+    def _restore(self) -> None:
+        """After every loss of the connection: what went with the old session is made again, and
+        what was to go and may have stayed is removed again.
+        """
+        with self._lock:
+            leaving = list(self._leaving)
             held = [(i, *each) for i, of_ledger in self._held.items() for each in of_ledger.items()]
+        for path in leaving:
+            self._discard(path, at_once=True)
         for ledger_id, token, each in held:
             if each.session != self._zk.session_id:
                 self._make(ledger_id, token, each)
@@ -146,4 +165,4 @@ class Presences:
         with self._lock:
             is_left = self._held.get(ledger_id, {}).get(token) is not held
         if is_left:
-            self._zk.discard(held.path, at_once=True)
+            self._discard(held.path, at_once=True)

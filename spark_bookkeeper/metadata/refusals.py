@@ -6,6 +6,7 @@ from spark_bookkeeper.errors import (
     CookieMismatchError,
     InvalidArgumentError,
     LedgerExistsError,
+    MetadataError,
     NoClusterError,
     NoSuchLedgerError,
     VersionConflictError,
@@ -77,6 +78,17 @@ def ledger_conflict(ledger_id: LedgerId, expected: int, found: int | None) -> Ve
         "else changed it; nothing was written. Read it again, then decide",
         expected=expected,
         found=found,
+    )
+
+
+def ledger_occupied(ledger_id: LedgerId, path: str) -> MetadataError:
+    """A ledger's node has something below it, which no client of BookKeeper makes."""
+    return MetadataError(
+        f"ledger {ledger_id} was not deleted: somebody made a node by hand below {path}, and "
+        f"ZooKeeper deletes no node that has others below it. In ZooKeeper's own shell (zkCli.sh) "
+        f"`ls {path}` shows it; remove it there (`delete {path}/...`), and repeat",
+        ledger_id=ledger_id,
+        path=path,
     )
 
 

@@ -144,6 +144,7 @@ class LedgerStore(Protocol):
 
         Raises:
             VersionConflictError: it is not as it was read; nothing was deleted.
+            MetadataError: somebody made a node below its own; nothing was deleted.
             MetadataUnavailableError: it may or may not have been deleted.
         """
 
@@ -205,7 +206,10 @@ class BookieRegistry(Protocol):
         """
 
     def read_cookie(self, bookie_id: BookieId) -> Versioned[Cookie] | None:
-        """The cookie of one bookie."""
+        """The cookie of one bookie. Raises ``MetadataFormatError`` when it cannot be decoded."""
+
+    def cookie_version(self, bookie_id: BookieId) -> int | None:
+        """The version of one bookie's cookie, also of one that cannot be decoded."""
 
     def write_cookie(self, cookie: Cookie, version: int | None) -> None:
         """Create it (``version=None``) or replace the one with that version.

@@ -29,7 +29,7 @@ from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.metadata import paths, refusals
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
 from spark_bookkeeper.metadata.connection import Connection, Create, Delete, Node, Operation
-from spark_bookkeeper.metadata.cookies import decode_cookie, encode_cookie
+from spark_bookkeeper.metadata.cookies import decode_cookie, encode_cookie, unreadable_cookie
 from spark_bookkeeper.metadata.instance import Instance
 from spark_bookkeeper.metadata.ledger_ids import LedgerIds
 from spark_bookkeeper.metadata.link import AbsentError, ChangedError, OccupiedError, PresentError
@@ -224,6 +224,8 @@ class ZooKeeperStore:
             raise refusals.ledger_conflict(ledger_id, version, None) from None
         except AbsentError:
             return
+        except OccupiedError:
+            raise refusals.ledger_occupied(ledger_id, path) from None
         with suppress(AbsentError, OccupiedError):  # a parent still leads to other ledgers
             for parent in paths.ledger_parents(self._root, ledger_id):
                 self._zk.delete(parent)
@@ -327,6 +329,11 @@ class ZooKeeperStore:
         node = self._zk.get_settled(path)
         return None if node is None else self._cookie(node, path)
 
+    def cookie_version(self, bookie_id: BookieId) -> int | None:
+        self._require_cluster()
+        node = self._zk.get_settled(paths.cookie(self._root, bookie_id))
+        return None if node is None else node.version
+
     def write_cookie(self, cookie: Cookie, version: int | None) -> None:
         self._require_cluster()
         path, data = paths.cookie(self._root, cookie.bookie_id), encode_cookie(cookie)
@@ -350,10 +357,8 @@ class ZooKeeperStore:
     def _cookie(self, node: Node, path: str) -> Versioned[Cookie]:
         cookie = decode_cookie(node.data, path)
         if cookie.bookie_id != path.rpartition("/")[2]:
-            raise MetadataFormatError(
-                f"{path} holds the cookie of bookie {cookie.bookie_id!r}, which belongs elsewhere. "
-                "Nothing was changed. BookKeeper's `cookie_get` command shows it",
-                path=path,
+            raise unreadable_cookie(
+                path, f"holds the cookie of bookie {cookie.bookie_id!r}, which belongs elsewhere"
             )
         return Versioned(cookie, node.version)
 
@@ -365,9 +370,7 @@ class ZooKeeperStore:
             return []
 
     def _cookie_conflict(self, bookie_id: BookieId, expected: int | None) -> Exception:
-        there = self._zk.get_settled(paths.cookie(self._root, bookie_id))
-        found = None if there is None else there.version
-        return refusals.cookie_conflict(bookie_id, expected, found)
+        return refusals.cookie_conflict(bookie_id, expected, self.cookie_version(bookie_id))
 
     def watch_registrations(self, changed: Callable[[], None]) -> Callable[[], None]:
         self._require_cluster()

@@ -202,7 +202,7 @@ def _check(
                 f"bookie {bookie} is alive (registered); nothing was changed. Stop its agent, "
                 "or use even_if_alive (--even-if-alive), and its data is copied while it runs"
             )
-        if bookie not in known and not _has_cookie(context, bookie):
+        if bookie not in known and context.store.cookie_version(bookie) is None:
             raise InvalidArgumentError(
                 f"bookie {bookie} is unknown: it has no registration, no cookie and no fragment "
                 "names it; nothing was changed. `spark-bookkeeper bookie list` shows the bookies"
@@ -238,14 +238,6 @@ def _check(
             "copy of an entry; nothing was changed. Choose another target, or none to have a "
             "suitable one chosen for each fragment"
         )
-
-
-def _has_cookie(context: ClientContext, bookie: BookieId) -> bool:
-    """Also one that cannot be decoded, which is not among those that are listed."""
-    try:
-        return context.store.read_cookie(bookie) is not None
-    except MetadataFormatError:
-        return True
 
 
 def _needs_recovery(metadata: LedgerMetadata, wish: BookieRecovery) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import click
 import pytest
+from kazoo.client import KazooClient
 
 import spark_bookkeeper
 from spark_bookkeeper.bookie.local import LocalStorage
@@ -24,7 +25,9 @@ from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import CookieMismatchError
+from spark_bookkeeper.metadata import paths
 from spark_bookkeeper.metadata.store import Registration
+from spark_bookkeeper.metadata.uri import parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 
@@ -187,6 +190,15 @@ class Operator:
         assert cookie is not None
         self.store.delete_cookie(self.bookie, cookie.version)
 
+    def breaks_cookie(self) -> None:
+        """Its node holds what nobody can decode."""
+        uri = parse_metadata_uri(self.cluster.metadata_uri)
+        client = KazooClient(uri.hosts)
+        client.start(timeout=60)
+        client.set(paths.cookie(uri.root, self.bookie), b"garbage")
+        client.stop()
+        client.close()
+
     def changes_cookie(self, **fields: str) -> None:
         cookie = self.store.read_cookie(self.bookie)
         assert cookie is not None
@@ -210,9 +222,9 @@ def operator(
         agent.stop()
     # Nothing stays behind of a bookie whose storage goes with the test.
     operator.call("bookie", "recover", bookie)
-    known = store.read_cookie(bookie)
+    known = store.cookie_version(bookie)
     if known is not None:
-        store.delete_cookie(bookie, known.version)
+        store.delete_cookie(bookie, known)
     store.close()
 
 
@@ -252,6 +264,44 @@ def a_bookie_that_was_given_up_comes_back(a: Operator) -> None:
     a.does("bookie", "recover", a.bookie, "--delete-cookie")
     a.is_refused("bookie", "start", *a.name)
     a.follows("cookie create", "bookie start")
+
+
+@case
+def a_bookie_whose_cookie_is_junk_comes_back_with_a_new_one(a: Operator) -> None:
+    a.was_served()
+    for verb in (("start",), ("cookie", "create"), ("format",)):
+        a.breaks_cookie()
+        assert a.call("bookie", *verb, *a.name) == 1, a.said
+        a.follows("cookie delete")
+        a.is_refused("bookie", "start", *a.name)
+        a.follows("cookie create")
+    a.serves()
+
+
+@case
+def a_bookie_whose_cookie_is_junk_and_on_which_ledgers_count_is_recovered_first(
+    a: Operator,
+) -> None:
+    a.has_ledger()
+    a.breaks_cookie()
+    assert a.call("bookie", "cookie", "get", a.bookie) == 1, a.said
+    (delete,) = re.findall(r"`spark-bookkeeper (bookie cookie delete [^`]+)`", a.said)
+    a.is_refused(*delete.split())
+    a.follows("bookie recover")
+    a.does(*delete.split())
+    a.is_refused("bookie", "start", *a.name)
+    a.follows("cookie create")
+    a.serves()
+
+
+@case
+def a_bookie_whose_cookie_is_junk_is_given_up_in_one_go(a: Operator) -> None:
+    a.has_ledger()
+    a.breaks_cookie()
+    a.does("bookie", "recover", a.bookie, "--delete-cookie")
+    assert "replicated" in a.said, "the report is shown"
+    a.is_refused("bookie", "cookie", "get", a.bookie)
+    assert "has no cookie" in a.said
 
 
 @case

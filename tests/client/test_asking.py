@@ -219,6 +219,24 @@ def test_a_bookie_that_hangs_holds_so_many_tasks_and_no_more_over_days() -> None
     in_a_world(story)
 
 
+def test_a_call_for_which_there_is_no_thread_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def story(bench: Bench) -> None:
+        def none_left(name: str, run: Callable[[], None]) -> None:
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(bench.runtime, "employ", none_left)
+            for _ in range(2 * CALLS_AT_ONCE):
+                with pytest.raises(BookieUnavailableError, match="could not start a thread"):
+                    bench.storage.read("f")
+        assert bench.door.is_idle
+        assert bench.storage.read("f") == b"content"
+
+    in_a_world(story, lambda *_: False)
+
+
 def test_a_sink_that_hangs_is_abandoned_by_who_is_stuck_in_it() -> None:
     def story(bench: Bench) -> None:
         sink = bench.storage.create("d/part")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +21,7 @@ from spark_bookkeeper.errors import (
     BookieReadOnlyError,
     MetadataUnavailableError,
 )
-from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
@@ -120,6 +121,35 @@ def test_a_bookie_that_could_take_its_place_and_may_not_leaves_the_writer_as_it_
 
     assert short in ensemble(writer)
     assert len(writer.metadata.fragments) == fragments
+    writer.close()
+
+
+def test_what_a_look_at_bookies_acknowledges_is_delivered_at_once(tmp_path: Path) -> None:
+    """A bookie that is read-only and behind is waited for until it is looked at again."""
+    ground = Ground(tmp_path, bookies=4, config=ClientConfig(add_timeout_ms=1_000_000))
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    behind = ensemble(writer)[2]
+    goes_on = threading.Event()
+
+    def hangs(place: str, operation: str, path: str) -> None:
+        if place == behind:
+            goes_on.wait()
+
+    ground.before.append(hangs)
+    writer.append(b"0")
+    becomes_readonly(ground, behind)
+    look = writer._adds._lanes._look_for_readonly  # what is done again and again
+    ground.until(lambda: look() or writer._adds.machine._leaving is not None)
+    added = writer.append_async(b"1")
+    ground.until(lambda: [ack.last for ack in writer._adds.acks()[0]].count(EntryId(1)) == 2)
+    assert not added.done()
+
+    look()
+
+    try:
+        assert added.result(timeout=60) == 1
+    finally:
+        goes_on.set()
     writer.close()
 
 

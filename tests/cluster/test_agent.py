@@ -320,6 +320,27 @@ def test_a_living_bookie_whose_cookie_is_deleted_takes_nothing_new_until_it_is_b
     assert (world.state, world.agent.status.lacks_cookie) == ("writable", False)
 
 
+@pytest.mark.parametrize(("free_bytes", "after"), [(150, "writable"), (50, "readonly")])
+def test_a_bookie_whose_cookie_is_back_is_what_its_space_says(
+    world: World, free_bytes: int, after: str
+) -> None:
+    """Between the two marks of space it stays what it was for its space alone."""
+    world.agent.start()
+    world.disk.free_bytes = free_bytes
+    world.agent.step()
+    cookie = world.store.read_cookie(BOOKIE)
+    assert cookie is not None
+    world.store.delete_cookie(BOOKIE, cookie.version)
+    world.agent.step()
+    assert world.state == "readonly"
+
+    world.disk.free_bytes = 150
+    restore_cookie(world.store, world.storage, BOOKIE)
+    world.agent.step()
+
+    assert world.state == after
+
+
 def test_a_living_bookie_whose_cookie_became_anothers_goes(world: World) -> None:
     world.agent.start()
     cookie = world.store.read_cookie(BOOKIE)

@@ -27,6 +27,7 @@ TOTAL = 1_000
 WELL = Observation(None, False, 500, TOTAL)
 WRITABLE = Published(False, 500, TOTAL)
 READONLY = Published(True, 50, TOTAL)
+UNNAMED = Published(False, 150, TOTAL, lacks_cookie=True)
 
 
 def seen(free_bytes: int) -> Observation:
@@ -55,6 +56,25 @@ def seen(free_bytes: int) -> Observation:
             Register(Published(True, 500, TOTAL)),
         ),
         (READONLY, Observation(None, True, 50, TOTAL), Stay()),
+        # Without its cookie it takes nothing new; what is said of its space stays as it is.
+        (WRITABLE, replace(seen(150), lacks_cookie=True), Register(UNNAMED)),
+        (UNNAMED, seen(150), Register(Published(False, 150, TOTAL))),
+        (UNNAMED, seen(99), Register(Published(True, 99, TOTAL))),
+        (
+            READONLY,
+            replace(seen(150), lacks_cookie=True),
+            Register(Published(True, 150, TOTAL, lacks_cookie=True)),
+        ),
+        (
+            Published(True, 150, TOTAL, lacks_cookie=True),
+            seen(150),
+            Register(Published(True, 150, TOTAL)),
+        ),
+        (
+            UNNAMED,
+            replace(seen(99), lacks_cookie=True),
+            Register(Published(True, 99, TOTAL, lacks_cookie=True)),
+        ),
         # Small changes of free space are no news, large ones are.
         (WRITABLE, seen(460), Stay()),
         (WRITABLE, seen(440), Register(Published(False, 440, TOTAL))),

@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
-from spark_bookkeeper.errors import MetadataFormatError
-from spark_bookkeeper.metadata import link, paths
+from spark_bookkeeper.cluster.ownership import forget_bookie
+from spark_bookkeeper.errors import MetadataError, MetadataFormatError, VersionConflictError
+from spark_bookkeeper.metadata import link, paths, update
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
-from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.testing.conformance.metadata import open_ledger
 from spark_bookkeeper.testing.znodes import ZNodes, client_class
 
 ROOT = "/ledgers"
@@ -97,6 +100,44 @@ def test_odd_names_among_the_counters_of_ids_are_no_counters(
     znodes.put(paths.short_ids(ROOT), b"junk")
 
     assert store.generate_ledger_id() == 3 << 32
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_ledger_with_a_node_below_its_own_is_not_deleted_and_the_error_says_why(
+    znodes: ZNodes, store: ZooKeeperStore, is_known: bool
+) -> None:
+    created = store.create_ledger(LedgerId(7), open_ledger())
+    path = paths.ledger(ROOT, LedgerId(7))
+    store._zk.create(f"{path}/by-hand", b"")
+    delete = partial(store.delete_ledger, LedgerId(7), None)  # of one that cannot be decoded
+    if is_known:
+        delete = partial(update.delete_ledger, store, LedgerId(7), known=created)
+
+    with pytest.raises(MetadataError, match=f"was not deleted.*below {path}.*delete {path}/"):
+        delete()
+    assert list(store.ledger_ids()) == [7]
+
+    znodes.remove(f"{path}/by-hand")
+    update.delete_ledger(store, LedgerId(7), known=store.read_ledger(LedgerId(7)))
+    assert list(store.ledger_ids()) == []
+
+
+def test_a_cookie_that_cannot_be_decoded_has_a_version_by_which_it_is_deleted(
+    znodes: ZNodes, store: ZooKeeperStore
+) -> None:
+    for junk in (b"", b"\xff", b"6\n", znodes.get(paths.cookie(ROOT, GOOD))):
+        odd = BookieId("10.0.0.2:3181")
+        znodes.put(paths.cookie(ROOT, odd), junk)
+        with pytest.raises(MetadataFormatError, match=f"bookie cookie delete {odd}`"):
+            store.read_cookie(odd)
+
+        version = store.cookie_version(odd)
+        assert version is not None
+        with pytest.raises(VersionConflictError):
+            store.delete_cookie(odd, version + 1)
+        forget_bookie(store, odd)
+
+        assert store.cookie_version(odd) is None
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"a b", b"x" * 200])

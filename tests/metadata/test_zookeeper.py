@@ -1056,3 +1056,20 @@ def test_who_leaves_after_the_end_of_the_session_raises_nothing(
 
     store.leave_ledger(LedgerId(7))
     store.leave_ledger(LedgerId(8))
+
+
+@pytest.mark.parametrize("what", ["request", "answer"])
+def test_a_node_that_was_to_go_when_the_connection_broke_goes_on_the_next_one(
+    zookeeper: ZooKeeperStores, what: str
+) -> None:
+    store, other = zookeeper.session(), zookeeper.session()
+    store.initialize_cluster()
+    store.create_ledger(LedgerId(7), open_ledger(), writer="ab12")
+    store.create_ledger(LedgerId(8), open_ledger(), writer="cd34")
+
+    zookeeper.sessions[store].lose = what
+    store.leave_ledger(LedgerId(7))
+
+    eventually(lambda: not other.has_writer(LedgerId(7), "ab12"))
+    eventually(lambda: not store._presences._leaving)
+    assert other.has_writer(LedgerId(8), "cd34")

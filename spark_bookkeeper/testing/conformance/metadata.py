@@ -610,8 +610,10 @@ class MetadataStoreConformance:
         assert (found.value.incarnation, found.version) == ("second", 1)
 
     def test_a_cookie_is_deleted_by_its_version(self, store: MetadataStore) -> None:
+        assert store.cookie_version(A) is None
         store.write_cookie(_cookie(A), None)
         store.write_cookie(_cookie(A), 0)
+        assert store.cookie_version(A) == 1
 
         with pytest.raises(VersionConflictError):
             store.delete_cookie(A, 0)
@@ -619,6 +621,7 @@ class MetadataStoreConformance:
         store.delete_cookie(A, 1)
 
         assert store.read_cookie(A) is None
+        assert store.cookie_version(A) is None
 
     def test_cookies_are_listed_in_order(self, store: MetadataStore) -> None:
         for bookie_id in (C, A, B):
