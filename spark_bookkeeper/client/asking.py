@@ -147,6 +147,23 @@ class Door:
                 call.is_trial = True
         return call
 
+    def wait(self, changed: Condition, seconds: float) -> bool:
+        """Wait for a condition that is held, so long at most, and return now and then.
+
+        Returns:
+            whether the whole process stood still meanwhile: then no silence up to now counts.
+        """
+        limit = self.patience.give_up
+        seconds = min(max(seconds, 0.001), limit / 4)
+        before = self._runtime.now()
+        changed.wait(seconds)
+        now = self._runtime.now()
+        return now - before > seconds + limit / 2
+
+    def begin_anew(self) -> None:
+        """Who waits for a place begins to wait now."""
+        self._moved_at = self._runtime.now()
+
     @property
     def is_silent(self) -> bool:
         """Whether something asked there has had no answer for so long that others are better."""
@@ -187,7 +204,8 @@ class Door:
                         "does",
                         bookie_id=self.bookie_id,
                     )
-                self._changed.wait(left)
+                if self.wait(self._changed, left):
+                    self.begin_anew()
             self._employed += 1
             self._moved_at = self._runtime.now()
             self.calls.add(call)
@@ -380,21 +398,13 @@ class Call(Generic[T]):
         inside = self._in
         return self.left(self.door.patience.give_up if inside is None else inside[3])
 
-    def wait(self, seconds: float) -> bool:
+    def wait(self, seconds: float) -> None:
         """Wait for ``changed``, which is held, so long at most, and return now and then.
 
-        Returns:
-            whether the whole process stood still meanwhile: the bookie's silence begins anew.
+        When the whole process stood still meanwhile, the bookie's silence begins anew.
         """
-        limit = self.door.patience.give_up
-        seconds = min(max(seconds, 0.001), limit / 4)
-        before = self._runtime.now()
-        self.changed.wait(seconds)
-        now = self._runtime.now()
-        stood_still = now - before > seconds + limit / 2
-        if stood_still:
+        if self.door.wait(self.changed, seconds):
             self.begin_anew()
-        return stood_still
 
     def begin_anew(self) -> None:
         """No silence up to now counts."""
@@ -549,11 +559,10 @@ class Answers(Generic[K, T]):
         if late:
             self._late.update(late)
             return Late(tuple(late))
-        if not self._calls:
-            self._changed.wait(wait)
-        elif next(iter(self._calls.values())).wait(wait):
-            for call in self._calls.values():  # it was this process that stood still
-                call.begin_anew()
+        asked: list[Call[T] | _Unsent[T]] = [*self._calls.values(), *self._unsent.values()]
+        if asked[0].door.wait(self._changed, wait):  # it was this process that stood still
+            for one in asked:
+                one.begin_anew()
         return None
 
 
@@ -565,6 +574,9 @@ class _Unsent(Generic[T]):
     purpose: str
     run: Callable[[], T]
     since: float
+
+    def begin_anew(self) -> None:
+        self.door.begin_anew()
 
 
 def _raising(error: BookieUnavailableError) -> Callable[[], Any]:

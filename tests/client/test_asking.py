@@ -296,6 +296,36 @@ def test_a_process_that_stood_still_blames_none_of_those_that_it_asked_at_once()
     assert said == dict.fromkeys(range(3), b"content")
 
 
+@pytest.mark.parametrize("how", ["ask", "answers"])
+def test_a_process_that_stood_still_blames_nobody_for_the_want_of_a_place(how: str) -> None:
+    with World(1) as world:
+        bench = Bench(world)
+        frozen = world.actor("client")
+        said: list[bytes | None] = []
+
+        def let_go() -> None:
+            world.start(world.actor("other"), bench.hang.release)
+
+        def story() -> None:
+            fill(bench)
+            world.later(1.0, lambda: world.pause(frozen))
+            world.later(100.0, lambda: world.resume(frozen))
+            world.later(100.2, let_go)
+            if how == "ask":
+                said.append(bench.storage.read("f"))
+                return
+            answers = Answers[str, bytes | None](bench.runtime)
+            answers.ask("full", bench.door, "reading", lambda: bench.storage.read("f"))
+            came = answers.next()
+            assert isinstance(came, tuple)
+            said.append(came[1]())
+
+        world.start(frozen, story)
+        world.run_all()
+
+    assert said == [b"content"]
+
+
 def test_a_bookie_that_is_busy_is_not_refused_while_calls_come_back() -> None:
     def story(bench: Bench) -> None:
         served = 0
