@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from spark_bookkeeper.bookie.storage import Storage
-from spark_bookkeeper.errors import BookieReadOnlyError
+from spark_bookkeeper.errors import BookieReadOnlyError, BookieUnavailableError
 
 RESERVE_BYTES: Final = 64 << 20
 """Kept free on a large partition; a hundredth of a small one. A fence takes a few KiB."""
@@ -45,12 +45,15 @@ class Reserve:
 
         Raises:
             BookieReadOnlyError: it would take of the last space. Nothing was written.
-            BookieUnavailableError: the storage does not say how much is free.
         """
         self._unseen_bytes -= size_bytes
         if self._unseen_bytes >= 0:
             return
-        space = self._storage.space()
+        try:
+            space = self._storage.space()
+        except BookieUnavailableError:  # not known; whether anything can be put, the put finds out
+            self._unseen_bytes = UNSEEN_BYTES
+            return
         if space is None:  # storage without an end
             self._unseen_bytes = float("inf")
             return

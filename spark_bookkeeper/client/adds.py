@@ -466,7 +466,8 @@ class Adds:
         """A bookie met a fence, or is lost."""
         if isinstance(error, LedgerFencedError):
             if self.machine.step(BookieFenced(lane.position, lane.bookie)):
-                self._runtime.spawn("fenced", lambda: self._learn_of_fence(error.message))
+                fenced = fenced_error(self.ledger, self.machine.last_add_confirmed, error.message)
+                self._begin("fenced", lambda: self._learn_of_fence(error.message), fenced)
         else:
             self.lose(lane, error.message)
 
@@ -546,7 +547,15 @@ class Adds:
     # Ensemble change
 
     def _spawn_change(self, wanted: ChangeEnsemble) -> None:
-        self._runtime.spawn("ensemble-change", lambda: self._change(wanted))
+        stuck = self._gave_up("no thread could be started to change the ensemble")
+        self._begin("ensemble-change", lambda: self._change(wanted), stuck)
+
+    def _begin(self, name: str, run: Callable[[], None], error: BookKeeperError) -> None:
+        """Start what is to decide; if that is impossible, nobody may wait for it."""
+        try:
+            self._runtime.spawn(name, run)
+        except RuntimeError:  # no more threads
+            self._fail(error)
 
     def _change(self, wanted: ChangeEnsemble) -> None:
         with self._changed:

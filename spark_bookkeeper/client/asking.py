@@ -35,6 +35,9 @@ CALLS_AT_ONCE: Final = 64
 TRIALS: Final = 8
 """Further calls that may hang while it is tried whether a bookie answers again."""
 
+_PLACE_SECONDS: Final = 0.05
+"""Between two looks for a place at a bookie that too many calls are on their way to."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -62,6 +65,10 @@ _current: ContextVar[Call[Any] | None] = ContextVar("call", default=None)
 """The call that the running task makes: its storage calls are watched by who waits for it."""
 
 
+class _NoPlaceError(BookieUnavailableError):
+    """Too many calls are on their way to a bookie, and perhaps one is about to come back."""
+
+
 class Door:
     """One bookie as a client meets it: what is asked there now, and whether it hangs.
 
@@ -81,6 +88,8 @@ class Door:
         """Under way. Each joins and leaves in one step that needs no lock."""
         self._employed = 0
         """Calls in tasks of their own; those that never come back among them."""
+        self._moved_at = runtime.now()
+        """When one of these began or came back last."""
         self._changed = runtime.condition()
 
     def ask(self, purpose: str, run: Callable[[], T]) -> T:
@@ -94,19 +103,24 @@ class Door:
             return run()
         call = self.begin(purpose, run, self._runtime.condition())
         with call.changed:
-            while not call.is_over and (left := call.left(self.patience.give_up)) > 0:
+            while not call.is_over and (left := call.left_to_answer()) > 0:
                 call.wait(left)
         return call.result()
 
-    def begin(self, purpose: str, run: Callable[[], T], changed: Condition) -> Call[T]:
-        """Ask without waiting. ``changed`` is notified when the call is over.
+    def begin(
+        self, purpose: str, run: Callable[[], T], changed: Condition, *, may_wait: bool = True
+    ) -> Call[T]:
+        """Ask without waiting for the answer. ``changed`` is notified when the call is over.
+
+        Args:
+            may_wait: for a place, while too many calls are on their way; else that raises.
 
         Raises:
             BookieUnavailableError: the bookie hangs since earlier, or no thread could be started;
                 nothing was sent.
         """
         call = Call(self, purpose, run, self._runtime, changed)
-        self._admit(call)
+        self._admit(call, may_wait=may_wait)
         try:
             self._runtime.employ(f"ask-{self.bookie_id}", call.run)
         except RuntimeError as error:  # no more threads: nothing runs that would come back
@@ -118,16 +132,46 @@ class Door:
             ) from error
         return call
 
-    def attend(self, purpose: str) -> Call[None]:
+    def employ(self, what: str, run: Callable[[], None]) -> None:
+        """Do something there for which nobody waits, and which raises nothing."""
+        self._runtime.employ(f"{what}-{self.bookie_id}", run)
+
+    def attend(self, purpose: str, *, insists: bool = False) -> Call[None]:
         """A call for a task that somebody else watches: a lane, say. See ``Call.in_person``.
+
+        Args:
+            insists: ask a bookie that hangs as well, as a further trial: for who would otherwise
+                lose the bookie for good, perhaps because of one bad file.
 
         Raises:
             BookieUnavailableError: the bookie hangs since earlier.
         """
         call = Call(self, purpose, lambda: None, self._runtime, self._changed)
         with self._changed:
-            self._refuse_if_hanging(call)
+            try:
+                self._refuse_if_hanging(call)
+            except BookieUnavailableError:
+                if not insists or len(self.calls) >= CALLS_AT_ONCE + TRIALS:
+                    raise
+                call.is_trial = True
         return call
+
+    def wait(self, changed: Condition, seconds: float) -> bool:
+        """Wait for a condition that is held, so long at most, and return now and then.
+
+        Returns:
+            whether the whole process stood still meanwhile: then no silence up to now counts.
+        """
+        limit = self.patience.give_up
+        seconds = min(max(seconds, 0.001), limit / 4)
+        before = self._runtime.now()
+        changed.wait(seconds)
+        now = self._runtime.now()
+        return now - before > seconds + limit / 2
+
+    def begin_anew(self) -> None:
+        """Who waits for a place begins to wait now."""
+        self._moved_at = self._runtime.now()
 
     @property
     def is_silent(self) -> bool:
@@ -150,23 +194,29 @@ class Door:
         seconds, what = max(calls, default=(0.0, ""))
         return (what, seconds) if seconds > 0 else None
 
-    def _admit(self, call: Call[Any]) -> None:
+    def _admit(self, call: Call[Any], *, may_wait: bool) -> None:
         with self._changed:
-            waits_since = self._runtime.now()
+            asked_at = self._runtime.now()
             while True:
                 self._refuse_if_hanging(call)
                 if self._employed < CALLS_AT_ONCE + (TRIALS if call.is_trial else 0):
                     break
-                left = waits_since + self.patience.give_up - self._runtime.now()
-                if left <= 0:
-                    raise BookieUnavailableError(
+                # While others come back, the bookie is busy and not silent.
+                moved_at = max(asked_at, self._moved_at) if may_wait else self._moved_at
+                left = moved_at + self.patience.give_up - self._runtime.now()
+                if left <= 0 or not may_wait:
+                    error = _NoPlaceError if left > 0 else BookieUnavailableError
+                    raise error(
                         f"bookie {self.bookie_id}: {self._employed} calls are on their way to "
-                        f"{self.uri}, and none has come back for {self.patience.give_up:g} s; "
-                        "nothing more is sent until one does",
+                        f"{self.uri}, and none has come back for "
+                        f"{self._runtime.now() - moved_at:.1f} s; nothing more is sent until one "
+                        "does",
                         bookie_id=self.bookie_id,
                     )
-                self._changed.wait(left)
+                if self.wait(self._changed, left):
+                    self.begin_anew()
             self._employed += 1
+            self._moved_at = self._runtime.now()
             self.calls.add(call)
 
     def _refuse_if_hanging(self, call: Call[Any]) -> None:
@@ -206,12 +256,23 @@ class Door:
             self.calls.discard(call)
             if is_employed:
                 self._employed -= 1
+                self._moved_at = self._runtime.now()
             if call.has_answer and (call.is_trial or call.hangs_since is not None):
-                for other in tuple(self.calls):  # it answers again; these may never come back
-                    other.is_forgiven = other.is_forgiven or other.hangs_since is not None
-                call.is_trial = call.is_forgiven = False
-                call.hangs_since = None
+                self._forgive(call)
             self._changed.notify_all()
+
+    def _answers(self, call: Call[Any]) -> None:
+        """One that is a trial, or was silent for too long, has an answer, and may go on."""
+        with self._changed:
+            self._forgive(call)
+            self._changed.notify_all()
+
+    def _forgive(self, call: Call[Any]) -> None:
+        for other in tuple(self.calls):  # it answers again; these may never come back
+            if other is not call:
+                other.is_forgiven = other.is_forgiven or other.hangs_since is not None
+        call.is_trial = call.is_forgiven = False
+        call.hangs_since = None
 
 
 class Call(Generic[T]):
@@ -242,8 +303,9 @@ class Call(Generic[T]):
         self._run = run
         self._runtime = runtime
         self._now = runtime.now
-        self._in: tuple[str, str, float] | None = None
-        """Operation, path and since when, allowing for its bytes; ``None`` between two of them."""
+        self._in: tuple[str, str, float, float] | None = None
+        """Operation, path, since when, allowing for its bytes, and how long it may be silent;
+        ``None`` between two of them."""
         self._value: T | None = None
         self._error: BaseException | None = None
         self.is_given_up = False
@@ -270,14 +332,14 @@ class Call(Generic[T]):
     def in_person(self, run: Callable[[], R]) -> R:
         """The running task asks itself, and somebody else looks for how long.
 
-        The task asks nothing else of this bookie in its life: it stays the task's current call.
+        Only within ``run``: what the task asks before and after is bounded as anybody's is.
         """
-        if _current.get() is not self:
-            _current.set(self)
+        token = _current.set(self)
         self.door.calls.add(self)
         try:
             return run()
         finally:
+            _current.reset(token)
             self.door.calls.discard(self)
             if self.is_trial or self.hangs_since is not None:
                 self.door._came_back(self)  # noqa: SLF001  (the same module)
@@ -289,8 +351,12 @@ class Call(Generic[T]):
         size_bytes: int,
         function: Callable[[Unpack[Ts]], R],
         *args: Unpack[Ts],
+        more_seconds: float = 0.0,
     ) -> R:
         """One call of the storage.
+
+        Args:
+            more_seconds: added before it is given up; others are asked as early as ever.
 
         Raises:
             BookieUnavailableError: nobody waits for it any more, so nothing was sent.
@@ -304,12 +370,15 @@ class Call(Generic[T]):
             operation,
             path,
             now + size_bytes / SLOWEST_BYTES_PER_SECOND if size_bytes else now,
+            self.door.patience.give_up + more_seconds,
         )
         try:
             return function(*args)
         finally:
             self._in = None
             self.has_answer = True
+            if self.is_trial or self.hangs_since is not None:
+                self.door._answers(self)  # noqa: SLF001  (the same module)
 
     # For who waits
 
@@ -333,17 +402,17 @@ class Call(Generic[T]):
         ahead = 0.0 if inside is None else max(0.0, inside[2] - self._runtime.now())
         return seconds - silence + ahead
 
+    def left_to_answer(self) -> float:
+        """Seconds until it is to be given up, if it is silent from now on."""
+        inside = self._in
+        return self.left(self.door.patience.give_up if inside is None else inside[3])
+
     def wait(self, seconds: float) -> None:
         """Wait for ``changed``, which is held, so long at most, and return now and then.
 
         When the whole process stood still meanwhile, the bookie's silence begins anew.
         """
-        limit = self.door.patience.give_up
-        seconds = min(max(seconds, 0.001), limit / 4)
-        before = self._runtime.now()
-        self.changed.wait(seconds)
-        now = self._runtime.now()
-        if now - before > seconds + limit / 2:
+        if self.door.wait(self.changed, seconds):
             self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -358,12 +427,12 @@ class Call(Generic[T]):
         """
         if self.hangs_since is not None and self.is_given_up:
             return True
-        patience = self.door.patience
-        if self.silence(now) < patience.give_up:
+        inside = self._in
+        if inside is None or self.silence(now) < inside[3]:
             return False
         if self.hangs_since is None:
             self.hangs_since = now
-        return now - self.hangs_since >= patience.hedge
+        return now - self.hangs_since >= self.door.patience.hedge
 
     def result(self) -> T:
         """What it came to.
@@ -379,7 +448,7 @@ class Call(Generic[T]):
 
     def give_up_if_silent(self) -> BookieUnavailableError | None:
         """Whoever watches a task that asks in person looks: has it been silent for too long?"""
-        if self.left(self.door.patience.give_up) > 0:
+        if self.left_to_answer() > 0:
             return None
         return self._give_up()
 
@@ -404,29 +473,47 @@ class Answers(Generic[K, T]):
         self._runtime = runtime
         self._changed = runtime.condition()
         self._calls: dict[K, Call[T]] = {}
+        self._unsent: dict[K, _Unsent[T]] = {}
+        """For want of a place at their bookies. The others need not wait for that."""
         self._refused: dict[K, BookieUnavailableError] = {}
         self._late: set[K] = set()
 
     def ask(self, key: K, door: Door, purpose: str, run: Callable[[], T]) -> None:
         """Ask for one more thing. Its answer is an error if the bookie hangs since earlier."""
+        self._send(key, _Unsent(door, purpose, run, self._runtime.now()))
+
+    def _send(self, key: K, unsent: _Unsent[T]) -> None:
+        """Send it, keep it until there is a place for it, or learn that it is refused."""
+        door = unsent.door
         try:
-            self._calls[key] = door.begin(purpose, run, self._changed)
+            call = door.begin(unsent.purpose, unsent.run, self._changed, may_wait=False)
+        except _NoPlaceError:
+            self._unsent[key] = unsent
+            return
         except BookieUnavailableError as error:
             self._refused[key] = error
+        else:
+            self._calls[key] = call
+        self._unsent.pop(key, None)
 
     @property
     def waiting(self) -> tuple[K, ...]:
         """What has no answer yet, the late ones among it."""
-        return (*self._calls, *self._refused)
+        return (*self._calls, *self._unsent, *self._refused)
 
     def is_waited_for(self) -> bool:
         """Whether an answer may still come of which ``next`` has not said that it is late."""
-        return bool(self._refused) or any(key not in self._late for key in self._calls)
+        keys = (*self._calls, *self._unsent)
+        return bool(self._refused) or any(key not in self._late for key in keys)
 
     def silence_of(self, key: K) -> str:
         """What is late and for how long, for messages."""
+        now = self._runtime.now()
+        if key in self._unsent:
+            unsent = self._unsent[key]
+            return f"no place for {now - unsent.since:.1f} s: {unsent.purpose}"
         call = self._calls[key]
-        return f"no answer for {call.silence(self._runtime.now()):.1f} s: {call.what}"
+        return f"no answer for {call.silence(now):.1f} s: {call.what}"
 
     def next(
         self, late_after: float | None = None, since: float = 0.0
@@ -441,32 +528,64 @@ class Answers(Generic[K, T]):
             a key and a function that returns or raises the answer; or who is late; ``None`` when
             nothing is under way.
         """
-        if self._refused:
-            key, error = self._refused.popitem()
-            return key, _raising(error)
-        limit = 0.0
-        with self._changed:
-            while self._calls:
-                wait = float("inf")
-                late = []
-                for key, call in self._calls.items():
-                    limit = call.door.patience.give_up
-                    left = call.left(limit)
-                    if call.is_over or left <= 0:
-                        del self._calls[key]
-                        self._late.discard(key)
-                        return key, call.result
-                    wait = min(wait, left)
-                    if late_after is not None and key not in self._late:
-                        until_late = call.left(late_after, since)
-                        if until_late <= 0:
-                            late.append(key)
-                        wait = min(wait, until_late)
-                if late:
-                    self._late.update(late)
-                    return Late(tuple(late))
-                next(iter(self._calls.values())).wait(wait)
+        while True:
+            for key, unsent in tuple(self._unsent.items()):
+                self._send(key, unsent)
+            if self._refused:
+                key, error = self._refused.popitem()
+                self._late.discard(key)
+                return key, _raising(error)
+            if not self._calls and not self._unsent:
+                return None
+            with self._changed:
+                came = self._look(late_after, since)
+            if came is not None:
+                return came
+
+    def _look(
+        self, late_after: float | None, since: float
+    ) -> tuple[K, Callable[[], T]] | Late[K] | None:
+        """What ``next`` returns; else ``None``, after waiting for a while. The lock is held."""
+        wait = _PLACE_SECONDS if self._unsent else float("inf")
+        late = []
+        for key, call in self._calls.items():
+            left = call.left_to_answer()
+            if call.is_over or left <= 0:
+                del self._calls[key]
+                self._late.discard(key)
+                return key, call.result
+            wait = min(wait, left)
+            if late_after is not None and key not in self._late:
+                until_late = call.left(late_after, since)
+                if until_late <= 0:
+                    late.append(key)
+                wait = min(wait, until_late)
+        if late_after is not None:
+            now = self._runtime.now()
+            for key, unsent in self._unsent.items():
+                if key not in self._late and now - max(unsent.since, since) >= late_after:
+                    late.append(key)
+        if late:
+            self._late.update(late)
+            return Late(tuple(late))
+        asked: list[Call[T] | _Unsent[T]] = [*self._calls.values(), *self._unsent.values()]
+        if asked[0].door.wait(self._changed, wait):  # it was this process that stood still
+            for one in asked:
+                one.begin_anew()
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Unsent(Generic[T]):
+    """What a bookie is to be asked for."""
+
+    door: Door
+    purpose: str
+    run: Callable[[], T]
+    since: float
+
+    def begin_anew(self) -> None:
+        self.door.begin_anew()
 
 
 def _raising(error: BookieUnavailableError) -> Callable[[], Any]:

@@ -8,7 +8,8 @@ asked for by itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from contextlib import suppress
+from typing import Final, TypeVar
 
 import pyarrow as pa
 from typing_extensions import Buffer, TypeVarTuple, Unpack, override
@@ -16,6 +17,11 @@ from typing_extensions import Buffer, TypeVarTuple, Unpack, override
 from spark_bookkeeper.bookie.storage import FileSink, Storage
 from spark_bookkeeper.client.asking import Door, Patience, current_call
 from spark_bookkeeper.client.runtime import Runtime
+from spark_bookkeeper.errors import BookieUnavailableError
+
+PAGES_SECONDS: Final = 600.0
+"""More than any other call has: a bucket answers a listing in pages of 1,000 names, and of a large
+ledger in hundreds of them. Meanwhile others are asked as early as ever."""
 
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
@@ -83,7 +89,8 @@ class BoundedStorage(Storage):
 
     @override
     def list(self, directory: str) -> Sequence[str]:
-        return self.call("list", directory, 0, self._storage.list, directory)
+        seconds = self._more_seconds(directory)
+        return self.call("list", directory, 0, self._storage.list, directory, more_seconds=seconds)
 
     @override
     def make_directory(self, path: str) -> None:
@@ -91,7 +98,13 @@ class BoundedStorage(Storage):
 
     @override
     def sync(self, *paths: str) -> None:
-        self.call("sync", " ".join(paths[:1]), 0, self._storage.sync, *paths)
+        if self.has_directories:  # one or two calls of the system, however many names there are
+            self.call("sync", " ".join(paths[:1]), 0, self._storage.sync, *paths)
+        elif current_call(self.door) is None:
+            self.door.ask("looking whether files are there", lambda: self.sync(*paths))
+        else:
+            for path in paths:  # each is a request, and progress
+                self.call("sync", path, 0, self._storage.sync, path)
 
     @override
     def delete(self, path: str) -> None:
@@ -99,7 +112,12 @@ class BoundedStorage(Storage):
 
     @override
     def delete_directory(self, path: str) -> None:
-        self.call("delete directory", path, 0, self._storage.delete_directory, path)
+        delete, seconds = self._storage.delete_directory, self._more_seconds(path)
+        self.call("delete directory", path, 0, delete, path, more_seconds=seconds)
+
+    def _more_seconds(self, directory: str) -> float:
+        """For a call that is many requests, none of which is seen to come back."""
+        return 0.0 if self.has_directories or not directory else PAGES_SECONDS
 
     @override
     def space(self) -> tuple[int, int] | None:
@@ -116,16 +134,21 @@ class BoundedStorage(Storage):
         size_bytes: int,
         function: Callable[[Unpack[Ts]], T],
         *args: Unpack[Ts],
+        more_seconds: float = 0.0,
     ) -> T:
-        """One call of the storage, which may move so many bytes."""
+        """One call of the storage, which may move so many bytes; see ``Call.step``."""
         current = current_call(self.door)
         if current is not None:
-            return current.step(operation, path, size_bytes, function, *args)
+            return current.step(
+                operation, path, size_bytes, function, *args, more_seconds=more_seconds
+            )
 
         def alone() -> T:
             call = current_call(self.door)
             assert call is not None, "a door makes the call that it runs the current one"
-            return call.step(operation, path, size_bytes, function, *args)
+            return call.step(
+                operation, path, size_bytes, function, *args, more_seconds=more_seconds
+            )
 
         return self.door.ask("a call of its storage", alone)
 
@@ -141,7 +164,10 @@ class _BoundedSink(FileSink):
     def __init__(self, storage: BoundedStorage, path: str, sink: FileSink) -> None:
         self._storage = storage
         self._path = path
-        self._sink = sink
+        self._left = [sink]
+        """Until it is finished or abandoned: whoever takes it out is the only one to do that."""
+        self._write = sink.write
+        self._finish = sink.finish
         self._size = 0
         self._is_busy = False
         self._is_abandoned = False
@@ -150,17 +176,33 @@ class _BoundedSink(FileSink):
     def write(self, data: Buffer) -> None:
         size = memoryview(data).nbytes
         self._size += size
-        self._call("write", size, self._sink.write, data)
+        self._call("write", size, self._write, data)
 
     @override
     def finish(self) -> None:
-        self._call("finish", self._size, self._sink.finish)  # what is synced or sent may be all
+        self._call("finish", self._size, self._finish)  # what is synced or sent may be all
+        self._left.clear()
 
     @override
     def abandon(self) -> None:
         self._is_abandoned = True
-        if not self._is_busy:
-            self._sink.abandon()
+        if self._is_busy or (sink := self._taken()) is None:
+            return
+        call = current_call(self._storage.door)
+        if call is None:  # it may hang, and nobody waits for it
+            with suppress(RuntimeError):  # no more threads: what it holds is lost with the process
+                self._storage.door.employ("abandon", sink.abandon)
+            return
+        try:
+            call.step("abandon", self._path, 0, sink.abandon)
+        except BookieUnavailableError:  # given up: nobody waits for this task any more
+            sink.abandon()
+
+    def _taken(self) -> FileSink | None:
+        try:
+            return self._left.pop()
+        except IndexError:
+            return None
 
     def _call(
         self, operation: str, size: int, function: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]
@@ -168,10 +210,14 @@ class _BoundedSink(FileSink):
         def guarded() -> T:
             self._is_busy = True
             try:
+                if self._is_abandoned:
+                    raise BookieUnavailableError(
+                        f"{self._path}: the file was given up", path=self._path
+                    )
                 return function(*args)
             finally:
                 self._is_busy = False
-                if self._is_abandoned:
-                    self._sink.abandon()
+                if self._is_abandoned and (sink := self._taken()) is not None:
+                    sink.abandon()
 
         return self._storage.call(operation, self._path, size, guarded)

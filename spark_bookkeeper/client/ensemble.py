@@ -7,6 +7,7 @@ fragment); SLOT-LOG rule R7.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
@@ -22,6 +23,12 @@ from spark_bookkeeper.metadata.update import read_again, update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.placement import members, replace_bookies
+
+SETTLE_SECONDS: Final = 60.0
+"""For so long it is asked whether a change was made that could have been left alone."""
+
+SETTLE_PAUSE_SECONDS: Final = 1.0
+"""Between two such questions."""
 
 
 def change_ensemble(
@@ -71,12 +78,21 @@ def change_ensemble(
         is_written = True
         return new
 
+    runtime = context.runtime
+    until = runtime.now() + SETTLE_SECONDS
     try:
-        return update_ledger(context.store, ledger.ledger_id, without, known=known)
-    except MetadataUnavailableError:
-        if may_stay and not is_written:
-            return None
-        raise
+        while True:
+            try:
+                if is_written:  # an answer was lost
+                    known = read_again(context.store, ledger.ledger_id, ledger.metadata.nonce)
+                return update_ledger(context.store, ledger.ledger_id, without, known=known)
+            except MetadataUnavailableError:
+                if may_stay and not is_written:
+                    return None
+                # Staying would need to know that nothing was written, and the bookies all serve.
+                if not may_stay or runtime.now() >= until:
+                    raise
+            runtime.sleep(SETTLE_PAUSE_SECONDS)
     except NoSuchLedgerError as error:
         raise deleted_error(ledger, EntryId(first - 1), error) from error
     except NotEnoughBookiesError:

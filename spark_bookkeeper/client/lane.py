@@ -174,7 +174,8 @@ class Lane:
         if not group.is_striped_to(self.position):
             return
         if self._call is None:
-            self._call = self._find_door().attend(f"storing entries of {self._ledger_id}")
+            purpose = f"storing entries of {self._ledger_id}"
+            self._call = self._find_door().attend(purpose, insists=True)
         self._call.in_person(lambda: self._store(group))
 
     def _store(self, group: Group) -> None:

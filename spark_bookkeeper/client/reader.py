@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn
@@ -72,7 +72,8 @@ class Entry:
 def read_last_add_confirmed(context: ClientContext, ledger: Ledger) -> EntryId:
     """The highest entry of an open ledger that is known to be acknowledged; fences nothing.
 
-    All are asked at once. One that is silent is not waited for when another has answered.
+    All are asked at once. One that is silent is not waited for when another has answered; one
+    that was silent before is asked only when no other answers.
 
     Source: BookKeeper ``client/TryReadLastConfirmedOp``: any answer helps, the highest counts.
 
@@ -82,8 +83,32 @@ def read_last_add_confirmed(context: ClientContext, ledger: Ledger) -> EntryId:
     fragment = ledger.metadata.last_fragment
     confirmed = EntryId(fragment.first_entry_id - 1)
     causes: dict[str, str] = {}
+    count = 0
+    silent = [b for b in fragment.ensemble if context.bookies.is_silent(b)]
+    for bookies in ([b for b in fragment.ensemble if b not in silent], silent):
+        if count > 0:
+            break
+        for tail in _tails(context, ledger, bookies, causes):
+            confirmed = EntryId(max(confirmed, tail.last_add_confirmed))
+            count += 1
+    if count == 0:
+        said = "\n".join(f"  {bookie}: {why}" for bookie, why in causes.items())
+        raise EntryUnreadableError(
+            f"the last add confirmed of ledger {ledger.ledger_id} cannot be read: no bookie of its "
+            f"last fragment answered\n{said}",
+            ledger_id=ledger.ledger_id,
+            entry_id=NO_ENTRY,
+            causes=causes,
+        )
+    return confirmed
+
+
+def _tails(
+    context: ClientContext, ledger: Ledger, bookies: Sequence[BookieId], causes: dict[str, str]
+) -> Iterator[Tail]:
+    """What the bookies say, without those that are late when another answered; and why not."""
     answers = Answers[BookieId, Tail](context.runtime)
-    for bookie in fragment.ensemble:
+    for bookie in bookies:
         try:
             log = context.bookies.log(bookie, ledger)
             door = context.bookies.door(bookie)
@@ -99,20 +124,10 @@ def read_last_add_confirmed(context: ClientContext, ledger: Ledger) -> EntryId:
             continue
         bookie, tail = came
         try:
-            confirmed = EntryId(max(confirmed, tail().last_add_confirmed))
+            yield tail()
             count += 1
         except BookieError as error:
             causes[bookie] = error.message
-    if count == 0:
-        said = "\n".join(f"  {bookie}: {why}" for bookie, why in causes.items())
-        raise EntryUnreadableError(
-            f"the last add confirmed of ledger {ledger.ledger_id} cannot be read: no bookie of its "
-            f"last fragment answered\n{said}",
-            ledger_id=ledger.ledger_id,
-            entry_id=NO_ENTRY,
-            causes=causes,
-        )
-    return confirmed
 
 
 class LedgerReader:

@@ -8,13 +8,23 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.client import ledgers
-from spark_bookkeeper.client.asking import CALLS_AT_ONCE, TRIALS, Door, Patience
+from spark_bookkeeper.client.asking import (
+    CALLS_AT_ONCE,
+    TRIALS,
+    Answers,
+    Door,
+    Late,
+    Patience,
+    current_call,
+)
 from spark_bookkeeper.client.bounded import BoundedStorage
 from spark_bookkeeper.client.recovery import recover_ledger
 from spark_bookkeeper.config import ClientConfig
@@ -270,6 +280,218 @@ def test_a_process_that_stood_still_blames_nobody() -> None:
         world.run_all()
 
     assert answers == [b"content"]
+
+
+def test_a_process_that_stood_still_blames_none_of_those_that_it_asked_at_once() -> None:
+    with World(1) as world:
+        frozen = world.actor("client")
+        benches = [Bench(world) for _ in range(3)]
+        runtime = benches[0].runtime
+        said: dict[int, bytes | None] = {}
+
+        def release() -> None:
+            for bench in benches:
+                bench.hang.release()
+
+        def let_go() -> None:
+            world.start(world.actor("other"), release)
+
+        def story() -> None:
+            world.later(1.0, lambda: world.pause(frozen))
+            world.later(100.0, lambda: world.resume(frozen))
+            world.later(101.0, let_go)
+            answers = Answers[int, bytes | None](runtime)
+            for number, bench in enumerate(benches):
+                answers.ask(number, bench.door, "reading", partial(bench.storage.read, "f"))
+            while (came := answers.next()) is not None:
+                assert not isinstance(came, Late)
+                number, answer = came
+                said[number] = answer()
+
+        world.start(frozen, story)
+        world.run_all()
+
+    assert said == dict.fromkeys(range(3), b"content")
+
+
+@pytest.mark.parametrize("how", ["ask", "answers"])
+def test_a_process_that_stood_still_blames_nobody_for_the_want_of_a_place(how: str) -> None:
+    with World(1) as world:
+        bench = Bench(world)
+        frozen = world.actor("client")
+        said: list[bytes | None] = []
+
+        def let_go() -> None:
+            world.start(world.actor("other"), bench.hang.release)
+
+        def story() -> None:
+            fill(bench)
+            world.later(1.0, lambda: world.pause(frozen))
+            world.later(100.0, lambda: world.resume(frozen))
+            world.later(100.2, let_go)
+            if how == "ask":
+                said.append(bench.storage.read("f"))
+                return
+            answers = Answers[str, bytes | None](bench.runtime)
+            answers.ask("full", bench.door, "reading", lambda: bench.storage.read("f"))
+            came = answers.next()
+            assert isinstance(came, tuple)
+            said.append(came[1]())
+
+        world.start(frozen, story)
+        world.run_all()
+
+    assert said == [b"content"]
+
+
+def test_a_bookie_that_is_busy_is_not_refused_while_calls_come_back() -> None:
+    def story(bench: Bench) -> None:
+        served = 0
+
+        def slowly() -> None:
+            for _ in range(6):
+                bench.storage.size("f")
+                bench.runtime.sleep(1.0)
+
+        def user() -> None:
+            nonlocal served
+            bench.door.ask("a window of reads", slowly)
+            served += 1
+
+        count = 4 * CALLS_AT_ONCE  # the last ones wait for 18 s
+        for task in [bench.world.spawn(f"user-{n}", user) for n in range(count)]:
+            task.join()
+
+        assert served == count
+
+    in_a_world(story, lambda *_: False)
+
+
+def test_the_first_answer_of_a_trial_lets_the_others_in() -> None:
+    def story(bench: Bench) -> None:
+        assert not bench.is_refused()
+        bench.hang.hangs = lambda *_: False
+        bench.runtime.sleep(5.1)
+
+        def at_length() -> None:
+            for _ in range(100):
+                bench.storage.size("f")
+                bench.runtime.sleep(1.0)
+
+        trial = bench.world.spawn("trial", lambda: bench.door.ask("looking at all", at_length))
+        bench.runtime.sleep(0.5)
+
+        assert bench.storage.read("f") == b"content"
+        assert not bench.door.is_silent
+        trial.join()
+        assert bench.storage.read("f") == b"content"
+
+    in_a_world(story)
+
+
+def fill(bench: Bench) -> None:
+    """Every place at a bookie that hangs is taken."""
+
+    def ask() -> None:
+        with suppress(BookieUnavailableError):
+            bench.storage.read("f")
+
+    for number in range(CALLS_AT_ONCE):
+        bench.world.spawn(f"user-{number}", ask)
+    bench.runtime.sleep(0.1)
+
+
+def test_no_other_bookie_waits_for_a_place_at_one_that_is_full() -> None:
+    def story(bench: Bench) -> None:
+        other = Bench(bench.world, lambda *_: False)
+        fill(bench)
+        began = bench.runtime.now()
+        answers = Answers[str, bytes | None](bench.runtime)
+        answers.ask("full", bench.door, "reading", lambda: bench.storage.read("f"))
+        answers.ask("other", other.door, "reading", lambda: other.storage.read("f"))
+        came = answers.next(PATIENCE.hedge)
+        assert isinstance(came, tuple)
+        assert (came[0], came[1]()) == ("other", b"content")
+        assert bench.runtime.now() == began
+
+        assert answers.next(PATIENCE.hedge) == Late(("full",))
+        assert bench.runtime.now() == pytest.approx(began + PATIENCE.hedge, abs=0.1)
+        assert not answers.is_waited_for()
+        assert "no place" in answers.silence_of("full")
+        assert answers.waiting == ("full",)
+
+        came = answers.next()
+        assert isinstance(came, tuple)
+        with pytest.raises(BookieUnavailableError):
+            came[1]()
+        assert bench.runtime.now() == pytest.approx(began + PATIENCE.give_up, abs=1.0)
+        assert answers.next() is None
+
+    in_a_world(story)
+
+
+def test_what_waits_for_a_place_is_sent_when_there_is_one() -> None:
+    def story(bench: Bench) -> None:
+        fill(bench)
+        answers = Answers[str, bytes | None](bench.runtime)
+        answers.ask("full", bench.door, "reading", lambda: bench.storage.read("f"))
+        bench.hang.release()
+        came = answers.next()
+
+        assert isinstance(came, tuple)
+        assert (came[0], came[1]()) == ("full", b"content")
+        assert answers.next() is None
+
+    in_a_world(story)
+
+
+def test_who_would_lose_the_bookie_asks_it_also_while_it_hangs() -> None:
+    def story(bench: Bench) -> None:
+        assert not bench.is_refused()  # one bad file
+        with pytest.raises(BookieUnavailableError, match="hangs"):
+            bench.door.attend("writing a part")
+        lane = bench.door.attend("storing entries", insists=True)
+        lane.in_person(lambda: bench.storage.put_if_absent("d/a", b"x"))
+
+        assert bench.disk.files["d/a"] == b"x"
+        assert bench.storage.size("f") == 7  # it answers
+
+    in_a_world(story, lambda operation, _: operation == "read")
+
+
+def test_those_who_insist_do_not_get_stuck_in_any_number() -> None:
+    def story(bench: Bench) -> None:
+        def insist() -> None:
+            call = bench.door.attend("storing entries", insists=True)
+            call.in_person(lambda: bench.storage.read("f"))
+
+        assert not bench.is_refused()
+        refused = 0
+        for number in range(2 * CALLS_AT_ONCE):
+            try:
+                bench.door.attend("storing entries", insists=True)
+            except BookieUnavailableError:
+                refused += 1
+            else:
+                bench.world.spawn(f"lane-{number}", insist)
+                bench.runtime.sleep(0.01)
+        assert bench.hang.stuck == CALLS_AT_ONCE + TRIALS
+        assert refused > 0
+        bench.hang.release()
+
+    in_a_world(story)
+
+
+def test_what_a_task_asks_after_it_asked_in_person_is_bounded() -> None:
+    def story(bench: Bench) -> None:
+        call = bench.door.attend("storing entries")
+        call.in_person(lambda: bench.storage.size("f"))
+
+        assert current_call(bench.door) is None
+        with pytest.raises(BookieUnavailableError, match="no answer"):
+            bench.storage.read("f")
+
+    in_a_world(story, lambda operation, _: operation == "read")
 
 
 # In real time

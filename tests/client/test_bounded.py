@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
+from typing_extensions import Buffer, override
 
 from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage, Moment
-from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.bookie.storage import FileSink, Storage
 from spark_bookkeeper.client.asking import Door, Patience
-from spark_bookkeeper.client.bounded import BoundedStorage
+from spark_bookkeeper.client.bounded import PAGES_SECONDS, BoundedStorage, _BoundedSink
 from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.testing.conformance.storage import StorageConformance, Storages, ThreadRace
+from spark_bookkeeper.testing.hanging import Hang
+from spark_bookkeeper.testing.simulation.runtime import SimRuntime
+from spark_bookkeeper.testing.simulation.scheduler import World
 
 
 class BoundedStorages(ThreadRace):
@@ -36,3 +43,196 @@ class TestBoundedStorage(StorageConformance):
     @pytest.fixture
     def storages(self) -> Storages:
         return BoundedStorages()
+
+
+PATIENCE = Patience(give_up=10.0, hedge=0.5, retry=5.0)
+
+
+class Bucket:
+    """A bookie in a bucket, in simulated time; an operation takes so many seconds."""
+
+    def __init__(self, world: World, seconds: dict[str, float]) -> None:
+        self.world = world
+        self.runtime = SimRuntime(world, world.actor("client"))
+        self.disk = MemoryDisk("b", has_directories=False)
+        self.door = Door("b:1", "memory://b", self.runtime, PATIENCE)
+
+        def slow(operation: str, path: str, moment: Moment) -> None:
+            if moment == "before" and operation in seconds:
+                self.runtime.sleep(seconds[operation])
+
+        self.storage = BoundedStorage(MemoryStorage(self.disk, slow), self.door)
+
+
+def in_a_bucket(story: Callable[[Bucket], None], **seconds: float) -> None:
+    with World(1) as world:
+        bucket = Bucket(world, seconds)
+        world.start(world.actor("client"), lambda: story(bucket))
+        world.run_all()
+
+
+def test_looking_for_many_files_in_a_bucket_is_progress_with_each() -> None:
+    def story(bucket: Bucket) -> None:
+        paths = [f"ledgers/x/slots/{n}" for n in range(200)]
+        bucket.disk.files |= dict.fromkeys(paths, b"x")
+        bucket.storage.sync(*paths)
+        bucket.door.ask("looking after a share", lambda: bucket.storage.sync(*paths))
+
+        assert bucket.runtime.now() == pytest.approx(400.0)
+        assert set(paths) <= bucket.disk.durable
+
+    in_a_bucket(story, sync=1.0)
+
+
+def test_one_file_of_many_that_gives_no_answer_is_named() -> None:
+    def story(bucket: Bucket) -> None:
+        bucket.disk.files |= {"a": b"x", "b": b"x"}
+        with pytest.raises(BookieUnavailableError, match="sync a"):
+            bucket.storage.sync("a", "b")
+        assert bucket.runtime.now() == pytest.approx(PATIENCE.give_up, abs=0.1)
+
+    in_a_bucket(story, sync=1_000.0)
+
+
+PAGED: dict[str, Callable[[Storage], Any]] = {
+    "list": lambda storage: storage.list("ledgers/x/slots"),
+    "delete_directory": lambda storage: storage.delete_directory("ledgers/x/slots"),
+}
+
+
+@pytest.mark.parametrize("operation", PAGED)
+def test_a_directory_of_a_bucket_may_have_many_pages(operation: str) -> None:
+    def story(bucket: Bucket) -> None:
+        asked = bucket.world.spawn("user", lambda: PAGED[operation](bucket.storage))
+        bucket.runtime.sleep(100.0)
+
+        assert bucket.door.is_silent  # others are better
+        bucket.storage.size("f")  # it is not refused
+        asked.join()
+        assert bucket.runtime.now() == pytest.approx(300.0)
+
+    in_a_bucket(story, **{operation: 300.0})
+
+
+@pytest.mark.parametrize("operation", PAGED)
+def test_a_directory_of_a_bucket_is_not_waited_for_for_ever(operation: str) -> None:
+    def story(bucket: Bucket) -> None:
+        with pytest.raises(BookieUnavailableError, match="no answer"):
+            PAGED[operation](bucket.storage)
+        limit = PATIENCE.give_up + PAGES_SECONDS
+        assert bucket.runtime.now() == pytest.approx(limit, abs=0.1)
+
+    in_a_bucket(story, **{operation: 100_000.0})
+
+
+class CountedSink(FileSink):
+    """Says how often it was abandoned, which may hang."""
+
+    def __init__(self, hang: Hang | None = None) -> None:
+        self.abandoned = 0
+        self._hang = hang
+
+    @override
+    def write(self, data: Buffer) -> None:
+        pass
+
+    @override
+    def finish(self) -> None:
+        pass
+
+    @override
+    def abandon(self) -> None:
+        if self._hang is not None:
+            self._hang.meet("abandon", "")
+        self.abandoned += 1
+
+
+class GivenUpAtTheEnd(_BoundedSink):
+    """Given up by another at the moment when the task that was stuck in it comes out."""
+
+    @override
+    def __setattr__(self, name: str, value: object) -> None:
+        was_busy = getattr(self, "_is_busy", False)
+        super().__setattr__(name, value)
+        if name == "_is_busy" and was_busy and not value:
+            self.abandon()
+
+
+def test_a_sink_is_abandoned_once_whoever_comes_first() -> None:
+    def story(bucket: Bucket) -> None:
+        inner = CountedSink()
+        sink = GivenUpAtTheEnd(bucket.storage, "part", inner)
+        sink.write(b"x")
+        sink.abandon()
+        bucket.runtime.sleep(1.0)
+
+        assert inner.abandoned == 1  # the number of its descriptor may be another file's by now
+        with pytest.raises(BookieUnavailableError, match="given up"):
+            sink.write(b"y")
+
+    in_a_bucket(story)
+
+
+def test_a_finished_sink_has_nothing_to_be_abandoned() -> None:
+    def story(bucket: Bucket) -> None:
+        inner = CountedSink()
+        sink = _BoundedSink(bucket.storage, "part", inner)
+        sink.write(b"x")
+        sink.finish()
+        sink.abandon()
+        bucket.runtime.sleep(1.0)
+
+        assert inner.abandoned == 0
+
+    in_a_bucket(story)
+
+
+def test_nobody_waits_for_a_sink_that_hangs_while_it_is_abandoned() -> None:
+    def story(bucket: Bucket) -> None:
+        hang = Hang(bucket.runtime)
+        inner = CountedSink(hang)
+        _BoundedSink(bucket.storage, "part", inner).abandon()
+        assert bucket.runtime.now() == 0.0
+        bucket.runtime.sleep(1.0)
+        assert hang.stuck == 1
+        hang.release()
+        bucket.runtime.sleep(1.0)
+
+        assert inner.abandoned == 1
+
+    in_a_bucket(story)
+
+
+def test_within_a_call_a_sink_that_hangs_while_it_is_abandoned_is_given_up() -> None:
+    def story(bucket: Bucket) -> None:
+        hang = Hang(bucket.runtime)
+        inner = CountedSink(hang)
+        sink = _BoundedSink(bucket.storage, "part", inner)
+        with pytest.raises(BookieUnavailableError, match="abandon part"):
+            bucket.door.ask("copying a part", sink.abandon)
+        hang.release()
+        bucket.runtime.sleep(1.0)
+
+        assert inner.abandoned == 1
+
+    in_a_bucket(story)
+
+
+def test_who_was_given_up_and_comes_back_still_abandons_what_it_has() -> None:
+    def story(bucket: Bucket) -> None:
+        inner = CountedSink()
+        sink = _BoundedSink(bucket.storage, "part", inner)
+
+        def stuck() -> None:
+            try:
+                bucket.storage.size("f")
+            finally:
+                sink.abandon()
+
+        with pytest.raises(BookieUnavailableError, match="no answer"):
+            bucket.door.ask("copying a part", stuck)
+        bucket.runtime.sleep(100.0)
+
+        assert inner.abandoned == 1
+
+    in_a_bucket(story, size=50.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.client import ledgers
 from spark_bookkeeper.client.reader import LedgerReader
 from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
     EntryUnreadableError,
     InvalidArgumentError,
@@ -25,6 +27,8 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.hanging import Hang
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 
 USUAL = Quorum(3, 3, 2)
 
@@ -231,6 +235,49 @@ def test_a_tail_without_news_ends_after_its_time(ground: Ground) -> None:
     reader = ledgers.open_ledger_no_recovery(ground.client(), writer.ledger_id)
 
     assert list(reader.tail(timeout_ms=50)) == []
+
+
+def test_who_follows_a_ledger_asks_no_silent_bookie_while_another_answers(tmp_path: Path) -> None:
+    config = ClientConfig(bookie_timeout_ms=600_000, read_hedge_ms=20)
+    ground = Ground(tmp_path, bookies=3, config=config)
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"0")
+    wait_for_every_copy(writer)
+    hang = Hang(ground.runtime)
+    silent = writer.metadata.last_fragment.ensemble[0]
+    client = ground.client(
+        None, lambda place, operation, path: hang.meet(operation, path) if place == silent else None
+    )
+    reader = ledgers.open_ledger_no_recovery(client, writer.ledger_id)
+    ground.until(lambda: client.bookies.is_silent(silent))
+    before = hang.count
+    for _ in range(20):
+        reader.refresh()
+
+    assert hang.count == before
+    hang.release()
+    ground.until(lambda: hang.stuck == 0)
+    writer.close()
+
+
+def test_silent_bookies_are_asked_for_the_lac_when_no_other_answers(tmp_path: Path) -> None:
+    config = ClientConfig(bookie_timeout_ms=600_000, read_hedge_ms=20)
+    ground = Ground(tmp_path, bookies=3, config=config)
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"0")
+    writer.append(b"1")
+    wait_for_every_copy(writer)
+    hang = Hang(ground.runtime, lambda operation, path: path == "bad")
+    client = ground.client(None, lambda place, operation, path: hang.meet(operation, path))
+    for bookie in ground.bookie_ids:
+        door, storage = client.bookies.door(bookie), client.bookies.storage(bookie)
+        door.begin("reading a bad file", partial(storage.read, "bad"), ground.runtime.condition())
+    ground.until(lambda: all(client.bookies.is_silent(b) for b in ground.bookie_ids))
+
+    reader = ledgers.open_ledger_no_recovery(client, writer.ledger_id)
+    assert reader.last_add_confirmed == 0
+    hang.release()
+    writer.close()
 
 
 def test_the_lac_cannot_be_read_when_no_bookie_answers(ground: Ground) -> None:

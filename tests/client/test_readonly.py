@@ -13,12 +13,14 @@ import pytest
 from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.bookie.reserve import RESERVE_BYTES, UNSEEN_BYTES, Reserve, reserve_bytes
+from spark_bookkeeper.client import ensemble as change
 from spark_bookkeeper.client import ledgers
 from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
     AppendFailedError,
     BookieReadOnlyError,
+    BookieUnavailableError,
     MetadataUnavailableError,
 )
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
@@ -26,6 +28,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import METADATA, Ground
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 
 USUAL = Quorum(3, 3, 2)
 QUICK = ClientConfig(add_timeout_ms=3_000)
@@ -36,6 +39,10 @@ pytestmark = pytest.mark.usefixtures("unsynced")
 
 def becomes_readonly(ground: Ground, bookie: str) -> None:
     ground.start(bookie, is_readonly=True)
+
+
+def is_failed(writer: LedgerWriter) -> bool:
+    return "failed" in repr(writer)
 
 
 def ensemble(writer: LedgerWriter) -> tuple[str, ...]:
@@ -179,7 +186,104 @@ def test_a_metadata_store_that_is_away_for_a_moment_does_not_end_a_writer_that_l
     assert_whole(ground, writer, 2)
 
 
+@pytest.mark.parametrize("is_made", [True, False])
+def test_a_writer_that_leaves_asks_until_it_knows_whether_the_change_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_made: bool
+) -> None:
+    """R14: staying would need to know that it was not, and every bookie still serves."""
+    monkeypatch.setattr(change, "SETTLE_PAUSE_SECONDS", 0.0)
+    ground = Ground(tmp_path, bookies=4, config=QUICK)
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"0")
+    short = ensemble(writer)[2]
+    lost: list[str] = []
+
+    def lose(place: str, operation: str, path: str) -> None:
+        if place == METADATA and operation == "write_ledger" and not lost:
+            lost.append(operation)
+            raise MetadataUnavailableError("no answer")
+
+    def away(place: str, operation: str, path: str) -> None:
+        if place == METADATA and operation == "read_ledger" and 0 < len(lost) < 5:
+            lost.append(operation)
+            raise MetadataUnavailableError("no answer")
+
+    (ground.after if is_made else ground.before).append(lose)
+    ground.before.append(away)
+    becomes_readonly(ground, short)
+    ground.until(lambda: short not in ensemble(writer) or is_failed(writer))
+    writer.append(b"1")
+    writer.close()
+
+    assert len(lost) == 5
+    assert len(writer.metadata.fragments) == 2
+    assert_whole(ground, writer, 2)
+
+
+def test_a_change_of_which_nothing_can_be_learned_ends_the_writer_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(change, "SETTLE_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(change, "SETTLE_SECONDS", 0.05)
+    ground = Ground(tmp_path, bookies=4, config=QUICK)
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"0")
+    is_away = True
+
+    def away(place: str, operation: str, path: str) -> None:
+        if is_away and place == METADATA and operation in ("write_ledger", "read_ledger"):
+            raise MetadataUnavailableError("no answer")
+
+    ground.before.append(away)
+    becomes_readonly(ground, ensemble(writer)[2])
+    ground.until(lambda: is_failed(writer))
+    is_away = False
+
+    with pytest.raises(AppendFailedError, match="no answer"):
+        writer.append(b"1")
+
+
 # The last space
+
+
+def test_a_look_at_the_space_that_fails_says_nothing_and_is_repeated() -> None:
+    disk = MemoryDisk()
+    looks = 0
+
+    def away(operation: str, path: str, moment: str) -> None:
+        nonlocal looks
+        if operation == "space":
+            looks += 1
+            if looks <= 2:
+                raise BookieUnavailableError("statvfs: EIO")
+
+    reserve = Reserve(MemoryStorage(disk, away), "10.0.0.3:3181")
+    for _ in range(4):
+        reserve.spend(UNSEEN_BYTES)
+    assert looks == 2
+    disk.free_bytes = 0
+    reserve.spend(UNSEEN_BYTES)
+    with pytest.raises(BookieReadOnlyError):
+        reserve.spend(UNSEEN_BYTES)
+
+
+def test_a_look_at_the_space_that_fails_once_does_not_cost_a_bookie(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=3)
+    met: list[str] = []
+
+    def once(place: str, operation: str, path: str) -> None:
+        if operation == "space" and not met:
+            met.append(place)
+            raise BookieUnavailableError("statvfs: EIO")
+
+    writer = ledgers.create_ledger(ground.client(None, once), USUAL)
+    for _ in range(10):
+        writer.append(bytes(300_000))
+    wait_for_every_copy(writer)
+    writer.close()
+
+    assert len(met) == 1
+    assert len(writer.metadata.fragments) == 1
 
 
 def test_what_is_kept_free_is_a_hundredth_and_no_more_than_64_mib() -> None:

@@ -35,6 +35,7 @@ from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import METADATA, Ground
+from spark_bookkeeper.testing.hanging import Hang
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 
 USUAL = Quorum(3, 3, 2)
@@ -824,6 +825,51 @@ def test_a_writer_that_could_not_start_says_so_and_nobody_waits_for_it(
     with pytest.raises(AppendFailedError, match="could not start"):
         writer.close()
     assert writer.metadata.last_entry_id == -1
+
+
+@pytest.mark.parametrize("what", ["fenced", "ensemble-change"])
+def test_when_no_thread_can_be_started_to_decide_the_writer_fails_and_nobody_waits(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer.append(b"a")
+    if what == "fenced":
+        recover_ledger(ground.client(), writer.ledger_id)
+    else:
+        for bookie in writer.metadata.last_fragment.ensemble[:2]:
+            ground.stop(bookie)
+    spawn = ground.runtime.spawn
+
+    def refused(name: str, run: Callable[[], None]) -> Task:
+        if name == what:
+            raise RuntimeError("can't start new thread")
+        return spawn(name, run)
+
+    monkeypatch.setattr(ground.runtime, "spawn", refused)
+    expected = LedgerFencedError if what == "fenced" else AppendFailedError
+    with pytest.raises(expected, match="may or may not be written"):
+        writer.append_async(b"b").result(60)
+    with pytest.raises(expected):
+        writer.append_async(b"c")
+    with pytest.raises(expected):
+        writer.close()
+
+
+def test_one_bad_file_does_not_keep_a_new_writer_from_its_bookie(tmp_path: Path) -> None:
+    config = ClientConfig(bookie_timeout_ms=150, read_hedge_ms=50, bookie_retry_ms=3_600_000)
+    ground = Ground(tmp_path, bookies=3, config=config)
+    hang = Hang(ground.runtime, lambda operation, path: path == "bad")
+    client = ground.client(None, lambda place, operation, path: hang.meet(operation, path))
+    with pytest.raises(BookieUnavailableError):
+        client.bookies.storage(ground.bookie_ids[0]).read("bad")
+
+    writer = ledgers.create_ledger(client, USUAL)
+    assert writer.append(b"0") == 0
+    wait_for_every_copy(writer)
+    writer.close()
+    hang.release()
+
+    assert len(writer.metadata.fragments) == 1
 
 
 def test_a_failed_writer_raises_an_error_of_its_own_at_every_call(ground: Ground) -> None:
