@@ -257,14 +257,16 @@ class LogWriter:
                 self._waiting = deque()
             with self._told():
                 old.flush()  # nothing may be acknowledged behind what is not
-            self._previous, self._next, following = old, None, new
+            self._previous = old  # in this order: Ctrl-C may come between any two
+            following = new
+            self._next = None
         finally:
             self._go_on(following)
 
     def _close_previous(self) -> None:
         """Close the ledger before the one that is written: only the last two may be open."""
         previous = self._previous
-        if previous is None:
+        if previous is None or previous is self._ledger:
             return
         try:
             previous.close()
@@ -297,7 +299,7 @@ class LogWriter:
 
     def _abandon_all(self) -> None:
         for ledger in (self._ledger, self._previous, self._next):
-            if ledger is not None:
+            if ledger is not None:  # nothing for one that is closed
                 ledger.abandon()
 
     def _roll_when_due(self) -> None:
