@@ -339,7 +339,7 @@ class LogWriter:
     def _go_on(self, ledger: LedgerWriter) -> None:
         """Hand the appends that waited to a ledger. Each of them ends, whatever happens here."""
         handed = deque[tuple[Future[int], Future[Position]]]()
-        waiting = self._waiting or deque()
+        waiting = deque() if self._waiting is None else self._waiting  # may still grow
         try:
             with self._turn:
                 try:

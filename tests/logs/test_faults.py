@@ -333,6 +333,34 @@ def test_a_roll_that_is_interrupted_goes_on_in_the_old_ledger_and_the_next_is_as
     assert states(ground, log) == ["CLOSED", "CLOSED"]
 
 
+def test_an_append_at_the_very_end_of_a_roll_is_not_forgotten(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = log.become_writer()
+    turn, late, armed = writer._turn, list[Future[Position]](), list[None]()
+
+    class Turn:
+        """Somebody else has it first."""
+
+        def __enter__(self) -> None:
+            if armed:
+                armed.clear()
+                late.append(writer.append_async(b"late"))
+            turn.__enter__()
+
+        def __exit__(self, *_: Any) -> None:
+            turn.__exit__(None, None, None)
+
+        def notify_all(self) -> None:
+            turn.notify_all()
+
+    monkeypatch.setattr(writer, "_turn", Turn())
+    during_flush(monkeypatch, lambda: armed.append(None))
+    rolled = writer.roll()
+
+    assert late[0].result(10).ledger_id == rolled
+
+
 def test_who_waits_for_a_roll_may_append_in_his_callback_also_where_it_fails(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
