@@ -20,7 +20,7 @@ from spark_bookkeeper.cli.new_ledger import new_ledger_options
 from spark_bookkeeper.cli.output import Progress
 from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
 from spark_bookkeeper.client.reader import Entry
-from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.errors import InvalidArgumentError, NoSuchLogError
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.protocol.ids import EntryId
@@ -236,9 +236,16 @@ def truncate(settings: Settings, access: Access, name: str, before: str, yes: bo
 @access_options
 @click.pass_obj
 def delete(settings: Settings, access: Access, name: str, yes: bool) -> int:
-    """Delete a log with all its ledgers for ever. Its writer is fenced first."""
+    """Delete a log with all its ledgers for ever. Its writer is fenced first.
+
+    A repeat finishes what a deletion that failed has left.
+    """
     with connected(settings, access) as bk:
-        doomed = bk.open_log(name).ledgers()
+        try:
+            doomed = bk.open_log(name).ledgers()
+        except NoSuchLogError:
+            bk.delete_log(name)  # what is left of it; whoever deleted it was asked
+            raise
         settings.output.note(f"log {name}: {_listed(doomed)}")
         if not yes:
             confirm(f"Delete log {name} and {_counted(doomed)} for ever?")

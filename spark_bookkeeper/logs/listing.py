@@ -22,7 +22,9 @@ def list_ledgers(
 
     Raises:
         NoSuchLogError: it was deleted.
+        MetadataFormatError: the head, or a chunk that it names, is junk or gone.
     """
+    before: LogHead | None = None
     while True:
         head = logs.read_life(context.store.registers, name, nonce)
         least = head.begins_at if first is None else first
@@ -32,6 +34,9 @@ def list_ledgers(
                 continue
             part = logs.read_chunk(context.store.registers, name, chunk)
             if part is None:
+                if head == before:
+                    raise logs.chunk_is_gone(name, chunk)
+                before = head
                 break  # forgotten meanwhile: look at the head again
             found += part
         else:

@@ -208,7 +208,8 @@ class Log:
 
         Of a ledger that has nothing of the range the last entry is below the first.
         """
-        head, listed = list_ledgers(self._context, self.name, self._nonce)
+        least = None if start is None else _position(start).ledger_id
+        head, listed = list_ledgers(self._context, self.name, self._nonce, least)
         first = self._start(start, head)
         stop = None if end is None else _position(end)
         for ledger_id in listed:

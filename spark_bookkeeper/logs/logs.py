@@ -10,7 +10,7 @@ import pyarrow as pa
 from spark_bookkeeper.client.bulk import Frames
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.views import UNREADABLE
-from spark_bookkeeper.errors import MetadataFormatError, NoSuchLogError
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError, NoSuchLogError
 from spark_bookkeeper.logs import truncation
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.log import Log
@@ -39,10 +39,15 @@ def create_log(
 ) -> Log:
     """Make an empty log.
 
+    What a deletion of an earlier log of that name has left is deleted first.
+
     Raises:
         LogExistsError: there is one of that name. Nothing was changed.
         InvalidArgumentError: no log can have that name.
+        MetadataFormatError, MetadataUnavailableError, RecoveryUndecidedError: ledgers of an
+            earlier log of that name, which was deleted, cannot be. No log was made.
     """
+    truncation.finish_deletion(context, name)
     head = LogHead(context.runtime.token(), options.to_json())
     return Log(context, name, logs.create_log(context.store.registers, name, head), frames)
 
@@ -64,8 +69,8 @@ def delete_log(context: ClientContext, name: str) -> None:
 def logs_table(context: ClientContext) -> pa.Table:
     """One row for each ledger of each log (``LOGS``), those not yet deleted included.
 
-    A log without ledgers has one row, and so has one whose head cannot be decoded, with the state
-    ``UNREADABLE``.
+    A log without ledgers has one row, and so has one whose head or chunks cannot be decoded, or
+    whose name is none, with the state ``UNREADABLE``.
     """
     rows = [
         row for name in logs.log_names(context.store.registers) for row in _log_rows(context, name)
@@ -79,7 +84,7 @@ def _log_rows(context: ClientContext, name: str) -> Iterator[dict[str, Any]]:
         if head is None:
             return
         head, listed = list_ledgers(context, name, head.nonce, first=head.deleted_below)
-    except MetadataFormatError:
+    except (MetadataFormatError, InvalidArgumentError):
         yield {"log": name, "state": UNREADABLE}
         return
     except NoSuchLogError:

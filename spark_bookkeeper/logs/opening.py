@@ -38,7 +38,11 @@ ATTEMPTS_MAX = 10
 
 
 class OvertakenError(Exception):
-    """Somebody else added a ledger first."""
+    """Somebody else added a ledger first, and this one is not in the list."""
+
+
+class FollowedError(Exception):
+    """This ledger is in the list, and somebody else, who has fenced it, added one behind it."""
 
 
 def take_over(
@@ -75,12 +79,12 @@ def take_over(
         writer = new_ledger(context, name, head, frames)
         try:
             add_to_list(context, name, head, writer.ledger_id)
-        except OvertakenError:
-            discard(context, writer)
+        except (OvertakenError, FollowedError) as error:
+            withdraw(context, writer, error)
             if is_leader is not None and not is_leader():
                 break
-        except NoSuchLogError:
-            discard(context, writer)
+        except NoSuchLogError as error:
+            withdraw(context, writer, error)
             raise
         except BaseException:
             writer.abandon()
@@ -117,7 +121,7 @@ def new_ledger(
         )
         if head.newest is None or writer.ledger_id > head.newest:
             return writer
-        discard(context, writer)
+        withdraw(context, writer)
 
 
 def add_to_list(context: ClientContext, name: str, head: LogHead, ledger_id: LedgerId) -> None:
@@ -125,6 +129,7 @@ def add_to_list(context: ClientContext, name: str, head: LogHead, ledger_id: Led
 
     Raises:
         OvertakenError: it is not, since somebody else added one. This one is not in the list.
+        FollowedError: an answer was lost, and somebody else added one behind it.
         NoSuchLogError: the log was deleted, so it is not in the list either.
         MetadataUnavailableError: it may or may not be.
     """
@@ -133,14 +138,23 @@ def add_to_list(context: ClientContext, name: str, head: LogHead, ledger_id: Led
         if old.newest == ledger_id:
             return None  # an earlier attempt did it
         if old.newest != head.newest:
-            raise OvertakenError
+            raise FollowedError if old.may_hold(ledger_id) else OvertakenError
         return old.with_ledger(ledger_id)
 
     _seal(context, name, logs.change_log(context.store.registers, name, head.nonce, step))
 
 
-def discard(context: ClientContext, writer: LedgerWriter) -> None:
-    """Remove a ledger that is in no list, and empty."""
+def withdraw(context: ClientContext, writer: LedgerWriter, error: Exception | None = None) -> None:
+    """Give up an empty ledger: one that is in no list is removed.
+
+    Args:
+        context: the cluster.
+        writer: of the ledger.
+        error: why ``add_to_list`` did not make it the newest one.
+    """
+    if isinstance(error, FollowedError):
+        writer.abandon()
+        return
     try:
         writer.close()
         ledgers.delete_ledger(context, writer.ledger_id)

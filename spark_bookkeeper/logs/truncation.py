@@ -9,23 +9,34 @@ Source: The BookKeeper protocol, "Ledgers to logs" ("ledgers can only be deleted
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from dataclasses import replace
 
 from spark_bookkeeper.client import ledgers
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recovery import recover_ledger
-from spark_bookkeeper.errors import NoSuchLedgerError
+from spark_bookkeeper.errors import (
+    BookKeeperError,
+    InvalidArgumentError,
+    MetadataFormatError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+)
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.log import LogHead
 
+_log = logging.getLogger(__name__)
+
 
 def truncate(context: ClientContext, name: str, nonce: str, before: LedgerId) -> list[LedgerId]:
     """Remove the ledgers below ``before``, the newest never; returns those that were deleted.
 
-    A ledger that its writer is just closing stays until the next truncation.
+    A ledger that is not closed yet stays, with those behind it, until the next truncation: its
+    writer may be rolling, and then still appends to it.
 
     Raises:
         NoSuchLogError: the log was deleted.
@@ -33,6 +44,8 @@ def truncate(context: ClientContext, name: str, nonce: str, before: LedgerId) ->
     """
     head, listed = list_ledgers(context, name, nonce)
     gone = [ledger for ledger in listed if ledger < before and ledger != head.newest]
+    if gone and gone[-1] in head.to_fence and not _is_closed(context, gone[-1]):
+        gone.pop()  # those before it are closed: one-open-ledger-per-log
     if gone:
         # Right behind the last one that goes, so that whoever has read it knows that he lost none.
         begins_at = LedgerId(gone[-1] + 1)
@@ -40,6 +53,17 @@ def truncate(context: ClientContext, name: str, nonce: str, before: LedgerId) ->
             context.store.registers, name, nonce, lambda old: old.truncated(begins_at)
         )
     return finish(context, name, head)
+
+
+def _is_closed(context: ClientContext, ledger_id: LedgerId) -> bool:
+    """Whether nobody appends to a ledger any more; one that is gone counts, junk does not."""
+    try:
+        return context.store.read_ledger(ledger_id).value.is_closed
+    except NoSuchLedgerError:
+        return True
+    except MetadataFormatError as error:
+        _log.warning("a truncation ends before ledger %d: %s", ledger_id, error.message)
+        return False
 
 
 def ended_before(context: ClientContext, name: str, nonce: str, time_ms: int) -> LedgerId | None:
@@ -61,7 +85,10 @@ def ended_before(context: ClientContext, name: str, nonce: str, time_ms: int) ->
 
 
 def finish(context: ClientContext, name: str, head: LogHead) -> list[LedgerId]:
-    """Delete what truncations of a log have taken off it and not deleted yet."""
+    """Delete what truncations of a log have taken off it and not deleted yet.
+
+    One that cannot be decoded stays, and so does the mark before it; those behind it are deleted.
+    """
     if not head.unfinished():
         return []
     registers = context.store.registers
@@ -71,14 +98,11 @@ def finish(context: ClientContext, name: str, head: LogHead) -> list[LedgerId]:
     through = head.begins_at
     for ledger_id in doomed:
         try:
-            is_closed = context.store.read_ledger(ledger_id).value.is_closed
-        except NoSuchLedgerError:
-            continue
-        if not is_closed:
-            through = ledger_id
-            break
-        ledgers.delete_ledger(context, ledger_id)
-        deleted.append(ledger_id)
+            if ledgers.delete_ledger(context, ledger_id).state is not None:
+                deleted.append(ledger_id)
+        except (MetadataFormatError, InvalidArgumentError) as error:
+            through = min(through, ledger_id)
+            _log.warning("log %s was truncated, and one ledger stays: %s", name, error.message)
     after = logs.change_log(registers, name, head.nonce, lambda old: old.deleted(through))
     for chunk in head.forgotten_chunks(after):
         logs.delete_chunk(registers, name, chunk)
@@ -88,17 +112,56 @@ def finish(context: ClientContext, name: str, head: LogHead) -> list[LedgerId]:
 def delete(context: ClientContext, name: str) -> None:
     """Delete a log with all its ledgers; one that is not there counts as deleted.
 
-    Its writer, if there is one, is fenced first.
+    Its writer, if there is one, is fenced first. What a deletion that failed has left is deleted
+    by a repeat, or by whoever makes a log of that name.
 
     Raises:
         RecoveryUndecidedError: the end of its newest ledgers cannot be found now, so they are not
             closed. The log is there as before.
+        MetadataFormatError, MetadataUnavailableError: some ledgers stay. Repeat it when what is
+            said of the first of them was done.
+    """
+    head = logs.find_log(context.store.registers, name)
+    if head is not None:
+        _mark_deleted(context, name, head)
+    finish_deletion(context, name)
+
+
+def finish_deletion(context: ClientContext, name: str) -> None:
+    """Delete the ledgers that a log has still, if it was deleted; nothing else.
+
+    Raises what ``delete`` does, after all that can be deleted is.
     """
     registers = context.store.registers
-    head = logs.find_log(registers, name)
-    if head is None:
+    head = logs.find_life(registers, name)
+    if head is None or not head.is_deleted or not (head.chunks or head.recent):
         return
-    while True:
+    stays: BookKeeperError | None = None
+
+    def delete_all(found: Iterable[LedgerId]) -> None:
+        nonlocal stays
+        for ledger_id in found:
+            try:
+                ledgers.delete_ledger(context, ledger_id)
+            except BookKeeperError as error:  # it is told when the others are deleted
+                stays = stays or error
+
+    for chunk in head.chunks:
+        try:
+            delete_all(logs.read_chunk(registers, name, chunk) or ())
+        except MetadataFormatError as error:
+            stays = stays or error
+    delete_all(head.recent)
+    if stays is not None:
+        raise stays
+    for chunk in head.chunks:
+        logs.delete_chunk(registers, name, chunk)
+    logs.empty_deleted(registers, name, head.nonce)
+
+
+def _mark_deleted(context: ClientContext, name: str, head: LogHead) -> None:
+    """Fence the writer of one life of a log, and mark that life deleted."""
+    while not head.is_deleted:
         for ledger_id in head.to_fence:
             try:
                 recover_ledger(context, ledger_id)
@@ -109,12 +172,7 @@ def delete(context: ClientContext, name: str) -> None:
         def step(old: LogHead, newest: LedgerId | None = newest) -> LogHead | None:
             return replace(old, is_deleted=True) if old.newest == newest else None
 
-        head = logs.mark_deleted(registers, name, head.nonce, step)
-        if head.is_deleted:
-            break
-    for chunk in head.chunks:
-        for ledger_id in logs.read_chunk(registers, name, chunk) or ():
-            ledgers.delete_ledger(context, ledger_id)
-        logs.delete_chunk(registers, name, chunk)
-    for ledger_id in head.recent:
-        ledgers.delete_ledger(context, ledger_id)
+        try:
+            head = logs.mark_deleted(context.store.registers, name, head.nonce, step)
+        except NoSuchLogError:  # others deleted it, all of it, and its name was used again
+            return

@@ -6,9 +6,9 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from typing_extensions import Self
@@ -16,23 +16,35 @@ from typing_extensions import Self
 from spark_bookkeeper.client.bulk import Frames
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
+from spark_bookkeeper.client.recovery import recover_ledger
 from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.errors import (
+    AppendFailedError,
     BookKeeperError,
     InvalidArgumentError,
+    LedgerClosedError,
     LedgerFencedError,
     LogOwnershipLostError,
     NoSuchLedgerError,
     NoSuchLogError,
 )
 from spark_bookkeeper.logs import truncation
-from spark_bookkeeper.logs.opening import OvertakenError, add_to_list, discard, new_ledger
+from spark_bookkeeper.logs.opening import (
+    FollowedError,
+    OvertakenError,
+    add_to_list,
+    new_ledger,
+    withdraw,
+)
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 
 _log = logging.getLogger(__name__)
+
+ROLL_RETRY_SECONDS: Final = 10.0
+"""After a roll that the log's options asked for has failed, before the next one."""
 
 
 class LogWriter:
@@ -62,7 +74,9 @@ class LogWriter:
         self._rolling = context.runtime.condition()
         """Held while the log is rolled, once at a time."""
         self._next: LedgerWriter | None = None
-        """A ledger that was to be added to the list, and whether it was is not known."""
+        """A ledger that is in the list, or may be, and that a roll has not gone on in yet."""
+        self._previous: LedgerWriter | None = None
+        """The ledger before the one that is written, as long as it is not known to be closed."""
         self._waiting: deque[tuple[Any, Future[Position]]] | None = None
         """Appends that came between the last one of a ledger and the first one of the next; they
         wait no longer than what is pending before them. ``None`` at any other time."""
@@ -70,6 +84,8 @@ class LogWriter:
         """When the ledger that is written began to be."""
         self._is_rolling_due = False
         """A roll that the log's options ask for is under way."""
+        self._roll_not_before = self._began
+        """When the next such roll may begin, after one that failed."""
         self._is_closed = False
 
     @property
@@ -127,49 +143,57 @@ class LogWriter:
             ledger = self._open_ledger()
             if self._waiting is not None:
                 self._waiting.append((data, position))
-            else:
-                self._push(ledger, data, position)
-                self._roll_when_due()
+                return position
+            added = ledger.append_async(data)
+            self._roll_when_due()
+        self._tell(ledger, added, position)
         return position
 
     def flush(self) -> Position:
         """Wait until everything appended so far is acknowledged; returns ``last_position``."""
         with self._told():
-            self._open_ledger().flush()
-            return self.last_position
+            while True:
+                with self._turn:
+                    ledger, is_all = self._open_ledger(), self._waiting is None
+                ledger.flush()  # refused in a callback, where no roll could go on either
+                if is_all:
+                    return self.last_position
+                with self._turn:
+                    while self._waiting is not None:
+                        self._turn.wait()
 
     def roll(self) -> LedgerId:
         """Go on in a new ledger, so that what is before it can be truncated; returns its id.
 
         Appends go on meanwhile in the old ledger; between its last one and the first one of the
-        new ledger lies only the wait for what is pending.
+        new ledger lies only the wait for what is pending. An old ledger that cannot be closed now
+        is closed before the next one is added, since the next writer fences only the last two.
 
         Raises:
             LogOwnershipLostError: another writer took over.
             NoSuchLogError: the log was deleted.
             NotEnoughBookiesError, MetadataUnavailableError: there is no new ledger; the writer
                 goes on in the old one.
+            RecoveryUndecidedError: the same; somebody began to recover the ledger before the old
+                one, and it cannot be closed now.
 
         Source: The BookKeeper protocol, "Rolling ledgers" (create, add by compare-and-swap,
         close the previous one).
         """
         with self._rolling:
             old = self._open_ledger()
-            new = self._added_ledger(old)
-            with self._turn:
-                self._waiting = deque()
             try:
-                with self._told():
-                    old.flush()  # nothing may be acknowledged behind what is not
-            except BaseException as error:
-                new.abandon()
-                self._go_on(old, error)
-                raise
-            self._next = None
-            self._go_on(new, None)
-            with self._told():
-                old.close()
-            self._retain()
+                new = self._added_ledger(old)
+                self._switch(old, new)
+            finally:
+                if self._is_closed:  # abandoned meanwhile
+                    self._abandon_all()
+            try:
+                self._close_previous()
+            except BookKeeperError as error:
+                _log.warning("ledger %d is closed later: %s", old.ledger_id, error.message)
+            else:
+                self._retain()
             return new.ledger_id
 
     def close(self) -> None:
@@ -177,17 +201,19 @@ class LogWriter:
 
         Raises what ``LedgerWriter.close`` raises, and ``LogOwnershipLostError``.
         """
-        with self._rolling, self._turn:
+        with self._rolling:  # and not the turn, since callbacks of what is pending may append
             if self._is_closed:
                 return
             with self._told():
                 self._ledger.close()
+            self._close_previous()
+            self._close_next()
             self._is_closed = True
 
     def abandon(self) -> None:
         """Stop without closing: the next writer finds the end. Pending rows may be written."""
         self._is_closed = True
-        self._ledger.abandon()
+        self._abandon_all()
 
     def __enter__(self) -> Self:
         return self
@@ -205,6 +231,7 @@ class LogWriter:
 
     def _added_ledger(self, old: LedgerWriter) -> LedgerWriter:
         """A new ledger that follows the old one in the list."""
+        self._close_previous()
         head = logs.read_life(self._context.store.registers, self.name, self._nonce)
         new = self._next
         if new is None or head.newest != new.ledger_id:
@@ -214,22 +241,76 @@ class LogWriter:
             self._next = new
             try:
                 add_to_list(self._context, self.name, head, new.ledger_id)
-            except (OvertakenError, NoSuchLogError) as error:
+            except (OvertakenError, FollowedError, NoSuchLogError) as error:
                 self._next = None
-                discard(self._context, new)
+                withdraw(self._context, new, error)
                 if isinstance(error, NoSuchLogError):
                     raise
                 raise self._lost("it added a ledger first") from None
         return new
 
+    def _switch(self, old: LedgerWriter, new: LedgerWriter) -> None:
+        """Go on in the new ledger when nothing is pending in the old one; or in the old one."""
+        following = old
+        try:
+            with self._turn:
+                self._waiting = deque()
+            with self._told():
+                old.flush()  # nothing may be acknowledged behind what is not
+            self._previous = old  # in this order: Ctrl-C may come between any two
+            following = new
+            self._next = None
+        finally:
+            self._go_on(following)
+
+    def _close_previous(self) -> None:
+        """Close the ledger before the one that is written: only the last two may be open."""
+        previous = self._previous
+        if previous is None or previous is self._ledger:
+            return
+        try:
+            previous.close()
+        except (LedgerFencedError, LedgerClosedError):  # a reader recovers it, or another writer
+            with suppress(NoSuchLedgerError):
+                recover_ledger(self._context, previous.ledger_id)
+            previous.abandon()
+        except NoSuchLedgerError:
+            previous.abandon()
+        self._previous = None
+
+    def _close_next(self) -> None:
+        """End the empty ledger of a roll that failed."""
+        new = self._next
+        if new is None:
+            return
+        try:
+            head = logs.read_life(self._context.store.registers, self.name, self._nonce)
+        except NoSuchLogError as error:
+            withdraw(self._context, new, error)
+        else:
+            if head.newest == new.ledger_id:
+                with self._told():
+                    new.close()
+            else:
+                withdraw(
+                    self._context, new, FollowedError() if head.may_hold(new.ledger_id) else None
+                )
+        self._next = None
+
+    def _abandon_all(self) -> None:
+        for ledger in (self._ledger, self._previous, self._next):
+            if ledger is not None:  # nothing for one that is closed
+                ledger.abandon()
+
     def _roll_when_due(self) -> None:
         """Begin a roll beside the appends, if the log's options ask for one. The turn is held."""
-        options, age = self._options, self._context.runtime.now() - self._began
+        options, now = self._options, self._context.runtime.now()
         is_large = (
             options.roll_bytes is not None and self._ledger.length_bytes >= options.roll_bytes
         )
-        is_old = options.roll_seconds is not None and age >= options.roll_seconds
-        if (is_large or is_old) and not self._is_rolling_due:
+        is_old = options.roll_seconds is not None and now - self._began >= options.roll_seconds
+        is_time = now >= self._roll_not_before
+        if (is_large or is_old) and is_time and not self._is_rolling_due:
             self._is_rolling_due = True
             self._context.runtime.spawn(f"roll-{self.name}", self._roll_beside)
 
@@ -238,6 +319,7 @@ class LogWriter:
             if not self._is_closed:
                 self.roll()
         except BookKeeperError as error:  # who appends is told the same, or a later append rolls
+            self._roll_not_before = self._context.runtime.now() + ROLL_RETRY_SECONDS
             _log.warning("log %s was not rolled: %s", self.name, error.message)
         finally:
             self._is_rolling_due = False
@@ -254,23 +336,47 @@ class LogWriter:
         except BookKeeperError as error:
             _log.warning("log %s was not truncated: %s", self.name, error.message)
 
-    def _go_on(self, ledger: LedgerWriter, error: BaseException | None) -> None:
-        """Hand the appends that waited to a ledger, or to their callers as errors."""
-        with self._turn:
-            waiting, self._waiting = self._waiting or (), None
-            if ledger is not self._ledger:
-                self._ledger, self._began = ledger, self._context.runtime.now()
-            for data, position in waiting:
+    def _go_on(self, ledger: LedgerWriter) -> None:
+        """Hand the appends that waited to a ledger. Each of them ends, whatever happens here."""
+        handed = deque[tuple[Future[int], Future[Position]]]()
+        waiting = deque() if self._waiting is None else self._waiting  # may still grow
+        try:
+            with self._turn:
                 try:
-                    if error is not None:
-                        raise self._translated(error)
-                    self._push(ledger, data, position)
-                except Exception as caught:  # noqa: BLE001  (it is the future's)
-                    position.set_exception(caught)
-            self._turn.notify_all()
+                    if ledger is not self._ledger:
+                        self._ledger, self._began = ledger, self._context.runtime.now()
+                    while waiting:
+                        handed.append((self._added(ledger, waiting[0][0]), waiting[0][1]))
+                        waiting.popleft()
+                finally:
+                    self._waiting = None
+                    self._turn.notify_all()
+        finally:  # the turn is free: callbacks may append
+            for added, position in handed:
+                self._tell(ledger, added, position)
+            for _, position in waiting:  # Ctrl-C
+                if not position.done():
+                    position.set_exception(self._interrupted(ledger))
 
-    def _push(self, ledger: LedgerWriter, data: Any, position: Future[Position]) -> None:
-        """Append, and let a future tell the position. The turn is held."""
+    def _added(self, ledger: LedgerWriter, data: Any) -> Future[int]:
+        """Append; what is refused is the future's."""
+        try:
+            return ledger.append_async(data)
+        except Exception as error:  # noqa: BLE001  (whoever waits is told)
+            refused = Future[int]()
+            refused.set_exception(error)
+            return refused
+
+    def _interrupted(self, ledger: LedgerWriter) -> AppendFailedError:
+        return AppendFailedError(
+            f"a roll of log {self.name!r} was interrupted, and this append, which waited for it, "
+            "with it. It may or may not be written; the writer goes on. Read the end of the log "
+            "to know",
+            ledger_id=ledger.ledger_id,
+        )
+
+    def _tell(self, ledger: LedgerWriter, added: Future[int], position: Future[Position]) -> None:
+        """Let a future tell the position. The turn is not held, since callbacks may append."""
 
         def told(done: Future[int]) -> None:
             error = done.exception()
@@ -279,7 +385,7 @@ class LogWriter:
             else:
                 position.set_exception(self._translated(error))
 
-        ledger.append_async(data).add_done_callback(told)
+        added.add_done_callback(told)
 
     def _open_ledger(self) -> LedgerWriter:
         if self._is_closed:

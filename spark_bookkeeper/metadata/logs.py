@@ -8,21 +8,24 @@ anew; the chunks of a log that was deleted are.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from spark_bookkeeper.errors import (
-    InvalidArgumentError,
     LogExistsError,
     MetadataFormatError,
     NoSuchLogError,
 )
 from spark_bookkeeper.metadata.registers import Registers, change_register
 from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.log import Chunk, LogHead, parse_log_name
 
 _PARENT = "logs"
 _VERSION = 1
+_CHUNK_NAME = re.compile(r"[0-9a-f]+")
 
 
 def log_names(registers: Registers) -> Sequence[str]:
@@ -51,21 +54,40 @@ def read_life(registers: Registers, name: str, nonce: str) -> LogHead:
 
 def find_log(registers: Registers, name: str) -> LogHead | None:
     """The same, and ``None`` if there is none of that name."""
-    head = _value(registers.read(_register(name)), name)
+    head = find_life(registers, name)
     return None if head is None or head.is_deleted else head
+
+
+def find_life(registers: Registers, name: str) -> LogHead | None:
+    """The head of a log now, also of one that was deleted; ``None`` if the name was never used."""
+    return _value(registers.read(_register(name)), name)
 
 
 def create_log(registers: Registers, name: str, head: LogHead) -> LogHead:
     """Make a log; one of that name that was deleted is no hindrance.
 
+    Returns:
+        the head as it is then: deleted, if the answer was lost and others deleted it meanwhile.
+
     Raises:
-        LogExistsError: there is one. Nothing was changed.
+        LogExistsError: there is one, or one that was deleted has ledgers left, whose list would
+            be lost. Nothing was changed.
     """
 
     def step(old: LogHead | None) -> LogHead | None:
-        if old is not None and not old.is_deleted and old.nonce != head.nonce:
+        if old is None:
+            return head
+        if old.nonce == head.nonce:
+            return None  # an earlier attempt made it
+        if not old.is_deleted:
             raise LogExistsError(
                 f"log {name!r} exists already; nothing was changed. open_log({name!r}) opens it",
+                log=name,
+            )
+        if old.chunks or old.recent:
+            raise LogExistsError(
+                f"log {name!r} was deleted, and its ledgers are not yet; nothing was changed. "
+                f"delete_log({name!r}) deletes them, and then the name is free",
                 log=name,
             )
         return head
@@ -109,7 +131,7 @@ def mark_deleted(
 
     def decode(found: Versioned[bytes] | None) -> LogHead:
         head = _value(found, name)
-        return _there(found, name) if head is None or head.nonce != nonce else head
+        return _there(found, name, nonce) if head is None or head.nonce != nonce else head
 
     return change_register(
         registers,
@@ -118,6 +140,23 @@ def mark_deleted(
         _encoded,
         lambda old: None if old.is_deleted else step(old),
     )
+
+
+def empty_deleted(registers: Registers, name: str, nonce: str) -> None:
+    """The ledgers of a log that was deleted are deleted too, so its list ends.
+
+    Nothing where the name was used again since.
+    """
+
+    def decode(found: Versioned[bytes] | None) -> LogHead | None:
+        return _value(found, name)
+
+    def step(old: LogHead | None) -> LogHead | None:
+        if old is None or old.nonce != nonce or not old.is_deleted:
+            return None
+        return replace(old, chunks=(), recent=())
+
+    change_register(registers, _register(name), decode, _encoded, step)
 
 
 def write_chunk(registers: Registers, log: str, chunk: str, ledgers: tuple[LedgerId, ...]) -> None:
@@ -139,9 +178,14 @@ def read_chunk(registers: Registers, log: str, chunk: Chunk) -> tuple[LedgerId, 
         ledgers = tuple(parse_ledger_id(value) for value in json.loads(found.value))
         if (ledgers[0], ledgers[-1], len(ledgers)) != (chunk.first, chunk.last, chunk.count):
             raise ValueError(f"it holds {len(ledgers)} ledgers, not the {chunk.count} it should")
-    except (ValueError, TypeError, IndexError, RecursionError) as error:
+    except Exception as error:  # whatever junk makes of a decoder, it is about this one log
         raise _unreadable(name, error) from error
     return ledgers
+
+
+def chunk_is_gone(log: str, chunk: Chunk) -> MetadataFormatError:
+    """A head names a chunk that is not there."""
+    return _unreadable(f"{_register(log)}/{chunk.name}", LookupError("it is gone"))
 
 
 def delete_chunk(registers: Registers, log: str, chunk: Chunk) -> None:
@@ -191,17 +235,20 @@ def _decoded(data: bytes, path: str) -> LogHead:
         return LogHead(
             nonce=str(value["nonce"]),
             options=dict(value["options"]),
-            chunks=tuple(
-                Chunk(str(name), parse_ledger_id(first), parse_ledger_id(last), int(count))
-                for name, first, last, count in value["chunks"]
-            ),
+            chunks=tuple(_chunk(*values) for values in value["chunks"]),
             recent=tuple(parse_ledger_id(ledger) for ledger in value["recent"]),
             begins_at=parse_ledger_id(value["begins_at"]),
             deleted_below=parse_ledger_id(value["deleted_below"]),
             is_deleted=bool(value["is_deleted"]),
         )
-    except (ValueError, TypeError, KeyError, RecursionError, InvalidArgumentError) as error:
+    except Exception as error:  # whatever junk makes of a decoder, it is about this one log
         raise _unreadable(path, error) from error
+
+
+def _chunk(name: object, first: object, last: object, count: object) -> Chunk:
+    if not isinstance(name, str) or not _CHUNK_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a chunk")  # it becomes a path
+    return Chunk(name, parse_ledger_id(first), parse_ledger_id(last), whole_number("count", count))
 
 
 def _unreadable(path: str, error: Exception) -> MetadataFormatError:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
-from spark_bookkeeper.errors import MetadataUnavailableError
 from spark_bookkeeper.metadata import paths, refusals
 from spark_bookkeeper.metadata.connection import Connection
 from spark_bookkeeper.metadata.instance import Instance
 from spark_bookkeeper.metadata.link import AbsentError, ChangedError, OccupiedError, PresentError
 from spark_bookkeeper.metadata.store import Versioned
-
-_PARENTS_MAX: Final = 10
-"""Times that what is above a new register may go away before a create gives up."""
 
 
 class ZooKeeperRegisters:
@@ -28,23 +23,14 @@ class ZooKeeperRegisters:
         return None if node is None else Versioned(node.data, node.version)
 
     def create(self, name: str, data: bytes) -> Versioned[bytes]:
-        path = self._path(name)
-        for _ in range(_PARENTS_MAX):
-            try:
-                self._zk.create(path, data)
-            except AbsentError:
-                self._zk.ensure(path.rsplit("/", 1)[0])
-            except PresentError:
-                there = self.read(name)
-                if there is None or there.value != data:
-                    raise refusals.register_conflict(name, None, there) from None
-                return there
-            else:
-                return Versioned(data, 0)
-        raise MetadataUnavailableError(
-            f"{path} could not be created: what is above it went away again and again. Nothing was "
-            "written. Try again"
-        )
+        try:
+            self._zk.create_below_parents(self._path(name), data)
+        except PresentError:
+            there = self.read(name)
+            if there is None or there.value != data:
+                raise refusals.register_conflict(name, None, there) from None
+            return there
+        return Versioned(data, 0)
 
     def write(self, name: str, data: bytes, version: int) -> Versioned[bytes]:
         try:

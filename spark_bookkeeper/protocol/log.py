@@ -140,9 +140,11 @@ class LogHead:
         """
         return self.recent[-2:]
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.recent
+    def may_hold(self, ledger_id: LedgerId) -> bool:
+        """False only if the ledger is not in the list, as can be told without reading chunks."""
+        return ledger_id in self.recent or any(
+            chunk.first <= ledger_id <= chunk.last for chunk in self.chunks
+        )
 
     def unfinished(self) -> bool:
         """Whether a truncation has ledgers left to delete."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import islice
@@ -13,6 +14,7 @@ import pytest
 
 from spark_bookkeeper.client import ledgers
 from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.client.writer import LedgerWriter
 from spark_bookkeeper.errors import (
     InvalidArgumentError,
     LogExistsError,
@@ -29,7 +31,7 @@ from spark_bookkeeper.protocol import log as protocol_log
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.testing.ground import Ground, Killed
+from spark_bookkeeper.testing.ground import METADATA, Ground, KillAt, Killed
 
 USUAL = LogOptions(Quorum(3, 3, 2))
 
@@ -274,11 +276,81 @@ def test_the_table_of_logs_shows_every_ledger(ground: Ground, log: Log) -> None:
     ]
 
 
+def roll_that_cannot_close(log: Log) -> None:
+    """The writer crashes, at the latest, when it could not close the ledger before its newest."""
+    writer = log.become_writer()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LedgerWriter, "close", unanswered)
+        writer.roll()
+
+
+def unanswered(_: LedgerWriter) -> None:
+    raise MetadataUnavailableError("no answer")
+
+
 WORK: dict[str, Callable[[Log], object]] = {
     "become_writer": lambda log: log.become_writer(),
     "roll": lambda log: log.become_writer().roll(),
+    "roll_that_cannot_close": roll_that_cannot_close,
     "truncate": lambda log: log.truncate(log.ledgers()[-1]),
 }
+
+
+@pytest.mark.parametrize("step", range(0, 40, 2))
+def test_a_deletion_that_crashes_between_any_two_steps_is_finished_by_the_next(
+    ground: Ground, log: Log, step: int
+) -> None:
+    with log.become_writer() as writer:
+        for n in range(3):
+            writer.append(b"%d" % n)
+            writer.roll()
+    with suppress(Killed):
+        delete_log(ground.client(None, KillAt(step)), "orders")
+    try:
+        assert payloads(log) == [b"0", b"1", b"2"], "it is there as before, or not at all"
+    except NoSuchLogError:
+        create_log(ground.context, "orders", USUAL)
+    else:
+        delete_log(ground.context, "orders")
+    assert list(ground.context.store.ledger_ids()) == []
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("work", ["become_writer", "roll"])
+def test_a_lost_answer_at_any_step_loses_nothing_and_leaves_a_list_of_ledgers_that_exist(
+    ground: Ground, log: Log, work: str, moment: str
+) -> None:
+    acknowledged = list[bytes]()
+    for step in range(100):
+        client = ground.client()
+        writer = open_log(client, "orders").become_writer() if work == "roll" else None
+        steps = 0
+
+        def lose(place: str, operation: str, path: str, step: int = step) -> None:
+            nonlocal steps
+            if place == METADATA:
+                steps += 1
+                if steps == step + 1:
+                    raise MetadataUnavailableError("the answer was lost")
+
+        hooks = ground.after if moment == "after" else ground.before
+        hooks.append(lose)
+        with suppress(MetadataUnavailableError):
+            if writer is None:
+                writer = open_log(client, "orders").become_writer()
+            else:
+                writer.roll()
+        hooks.remove(lose)
+        if steps <= step:
+            break
+        if writer is not None:
+            writer.append(b"%d" % step)
+            acknowledged.append(b"%d" % step)
+        assert set(states(ground, log)[:-2]) <= {"CLOSED"}
+    assert step > 5
+    log.become_writer().close()
+    assert payloads(log) == acknowledged
+    assert set(states(ground, log)) == {"CLOSED"}
 
 
 @pytest.mark.parametrize("work", WORK)
