@@ -236,11 +236,12 @@ class SimCluster:
             else:
                 disk.files[damage.path] = damage.content
                 self.evidence.damaged.add((bookie, damage.path))
-            if damage.name == LOST_LEDGERS:  # with what no damage is drawn for: a bucket's witness
-                disk.directories -= {d for d in disk.directories if d.split("/")[0] == "ledgers"}
-                for path in [path for path in disk.files if path.startswith("ledgers/")]:
-                    del disk.files[path]
-                    disk.durable.discard(path)
+        if any(damage.name == LOST_LEDGERS for damage in damages):
+            # With what no damage is drawn for: a bucket's witness, and files not durable yet.
+            disk.directories -= {d for d in disk.directories if d.split("/")[0] == "ledgers"}
+            for path in [path for path in disk.files if path.startswith("ledgers/")]:
+                del disk.files[path]
+                disk.durable.discard(path)
 
     def _changed(self, bookie: BookieId) -> None:
         for life in self.lives:
