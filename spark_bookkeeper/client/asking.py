@@ -51,6 +51,9 @@ class Patience:
     """Then another one is asked as well, where another has the same."""
     retry: float
     """A bookie that hangs is asked for nothing for so long; then for one thing."""
+    pages: float = 60.0
+    """More than the first for one call that is many requests, none of which is seen to come back:
+    a listing of a bucket has a page for each thousand names."""
 
     @classmethod
     def of(cls, config: ClientConfig) -> Patience:

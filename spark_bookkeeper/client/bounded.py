@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 from typing_extensions import Buffer, TypeVarTuple, Unpack, override
@@ -18,10 +18,6 @@ from spark_bookkeeper.bookie.storage import FileSink, Storage
 from spark_bookkeeper.client.asking import Door, Patience, current_call
 from spark_bookkeeper.client.runtime import Runtime
 from spark_bookkeeper.errors import BookieUnavailableError
-
-PAGES_SECONDS: Final = 600.0
-"""More than any other call has: a bucket answers a listing in pages of 1,000 names, and of a large
-ledger in hundreds of them. Meanwhile others are asked as early as ever."""
 
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
@@ -117,7 +113,8 @@ class BoundedStorage(Storage):
 
     def _more_seconds(self, directory: str) -> float:
         """For a call that is many requests, none of which is seen to come back."""
-        return 0.0 if self.has_directories or not directory else PAGES_SECONDS
+        is_one = self.has_directories or not directory
+        return 0.0 if is_one else self.door.patience.pages
 
     @override
     def space(self) -> tuple[int, int] | None:

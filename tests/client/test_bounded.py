@@ -11,7 +11,7 @@ from typing_extensions import Buffer, override
 from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.bookie.storage import FileSink, Storage
 from spark_bookkeeper.client.asking import Door, Patience
-from spark_bookkeeper.client.bounded import PAGES_SECONDS, BoundedStorage, _BoundedSink
+from spark_bookkeeper.client.bounded import BoundedStorage, _BoundedSink
 from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.testing.conformance.storage import StorageConformance, Storages, ThreadRace
@@ -104,14 +104,14 @@ PAGED: dict[str, Callable[[Storage], Any]] = {
 def test_a_directory_of_a_bucket_may_have_many_pages(operation: str) -> None:
     def story(bucket: Bucket) -> None:
         asked = bucket.world.spawn("user", lambda: PAGED[operation](bucket.storage))
-        bucket.runtime.sleep(100.0)
+        bucket.runtime.sleep(30.0)
 
         assert bucket.door.is_silent  # others are better
         bucket.storage.size("f")  # it is not refused
         asked.join()
-        assert bucket.runtime.now() == pytest.approx(300.0)
+        assert bucket.runtime.now() == pytest.approx(60.0)
 
-    in_a_bucket(story, **{operation: 300.0})
+    in_a_bucket(story, **{operation: 60.0})
 
 
 @pytest.mark.parametrize("operation", PAGED)
@@ -119,7 +119,7 @@ def test_a_directory_of_a_bucket_is_not_waited_for_for_ever(operation: str) -> N
     def story(bucket: Bucket) -> None:
         with pytest.raises(BookieUnavailableError, match="no answer"):
             PAGED[operation](bucket.storage)
-        limit = PATIENCE.give_up + PAGES_SECONDS
+        limit = PATIENCE.give_up + PATIENCE.pages
         assert bucket.runtime.now() == pytest.approx(limit, abs=0.1)
 
     in_a_bucket(story, **{operation: 100_000.0})
@@ -231,7 +231,7 @@ def test_who_was_given_up_and_comes_back_still_abandons_what_it_has() -> None:
 
         with pytest.raises(BookieUnavailableError, match="no answer"):
             bucket.door.ask("copying a part", stuck)
-        bucket.runtime.sleep(100.0)
+        bucket.runtime.sleep(30.0)
 
         assert inner.abandoned == 1
 

@@ -155,7 +155,8 @@ class StorageConformance:
         storage.put_if_absent("d/a", b"content")
         runtime = ThreadRuntime()
         hang = Hang.of(runtime, operation)
-        door = Door("b:1", storage.uri, runtime, Patience(give_up=0.1, hedge=0.05, retry=60.0))
+        patience = Patience(give_up=0.1, hedge=0.05, retry=60.0, pages=0.0)
+        door = Door("b:1", storage.uri, runtime, patience)
         hanging = BoundedStorage(HangingStorage(storage, hang), door)
 
         with pytest.raises(BookieUnavailableError, match=r"b:1: no answer for .*not known"):
