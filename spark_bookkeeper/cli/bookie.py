@@ -90,7 +90,8 @@ def start(
             f"bookie {name} serves {status.root_uri} (incarnation {status.incarnation}); "
             "Ctrl-C stops it"
         )
-        stopping.wait()
+        while not stopping.wait(1.0):
+            pass  # a signal just before an endless wait would be heard only at its end
     finally:
         agent.stop()
         store.close()
