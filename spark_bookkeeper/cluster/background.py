@@ -188,7 +188,8 @@ def run(directory: Path, bookies: int, ready: int) -> int:
         return 1
     _tell(ready, {"metadata_uri": cluster.metadata_uri})
     with cluster:
-        stopping.wait()
+        while not stopping.wait(1.0):
+            pass  # a signal just before an endless wait would be heard only at its end
     background.unlink(missing_ok=True)
     return 0
 
