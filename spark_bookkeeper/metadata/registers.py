@@ -7,18 +7,13 @@ that logs are. A name is a path, ``logs/orders``; what is above it is made as it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from spark_bookkeeper.errors import MetadataUnavailableError, VersionConflictError
 from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.metadata.update import CONFLICTS_MAX, UNKNOWN_MAX
 
 T = TypeVar("T")
-
-CONFLICTS_MAX: Final = 100
-"""Lost races after which ``change_register`` gives up: each was won by somebody."""
-
-UNKNOWN_MAX: Final = 3
-"""Lost answers after which it gives up; the store has retried each of them itself."""
 
 
 class Registers(Protocol):

@@ -166,10 +166,6 @@ class Writer:
         """Whether entries wait to be acknowledged."""
         return self.last_add_confirmed < self.last_add_pushed
 
-    def stored_through(self, position: int) -> EntryId:
-        """Up to which entry the bookie at a position stores what is striped to it."""
-        return self._stored_through[position]
-
     def _handle(self, event: Event) -> list[Command]:
         match event:
             case AddRequested(count):
