@@ -14,7 +14,7 @@ import sys
 
 if __name__ == "__main__":
     try:
-        from spark_bookkeeper.cli.jobs import run_job
+        from spark_bookkeeper.cli.shell.jobs import run_job
 
         code = run_job("recover_bookie")
     except KeyboardInterrupt:  # before the job itself began, which says more

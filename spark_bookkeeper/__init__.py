@@ -13,9 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spark_bookkeeper.client.reader import Entry, LedgerReader
+    from spark_bookkeeper.client.read.reader import Entry, LedgerReader
     from spark_bookkeeper.client.views import LedgerInfo
-    from spark_bookkeeper.client.writer import LedgerWriter
+    from spark_bookkeeper.client.write.writer import LedgerWriter
     from spark_bookkeeper.cluster.local import LocalCluster
     from spark_bookkeeper.config import BookieConfig, ClientConfig
     from spark_bookkeeper.errors import (
@@ -116,10 +116,10 @@ _HOMES = {
     "BookieConfig": "spark_bookkeeper.config",
     "CheckReport": "spark_bookkeeper.replication.report",
     "ClientConfig": "spark_bookkeeper.config",
-    "Entry": "spark_bookkeeper.client.reader",
+    "Entry": "spark_bookkeeper.client.read.reader",
     "LedgerInfo": "spark_bookkeeper.client.views",
-    "LedgerReader": "spark_bookkeeper.client.reader",
-    "LedgerWriter": "spark_bookkeeper.client.writer",
+    "LedgerReader": "spark_bookkeeper.client.read.reader",
+    "LedgerWriter": "spark_bookkeeper.client.write.writer",
     "LocalCluster": "spark_bookkeeper.cluster.local",
     "Log": "spark_bookkeeper.logs.log",
     "LogWriter": "spark_bookkeeper.logs.writer",

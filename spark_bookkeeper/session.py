@@ -11,14 +11,14 @@ import pyarrow as pa
 from typing_extensions import Self
 
 from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
-from spark_bookkeeper.client import ledgers, process, views
-from spark_bookkeeper.client.bulk import Frames
+from spark_bookkeeper.client import lifecycle, views
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
-from spark_bookkeeper.client.reader import LedgerReader
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client.read.reader import LedgerReader
+from spark_bookkeeper.client.write.bulk import Frames
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import InvalidArgumentError
@@ -35,6 +35,7 @@ from spark_bookkeeper.replication.recover_ledgers import recover_ledgers
 from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.report import CheckReport, RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner, no_progress
+from spark_bookkeeper.runtime import process
 
 
 class SparkDoor(Frames, Protocol):
@@ -167,8 +168,8 @@ class BookKeeper:
         Raises:
             InvalidArgumentError, NotEnoughBookiesError, LedgerExistsError. Nothing was created.
         """
-        labels = ledgers.labels_of(custom_metadata, name=name, owner=owner)
-        return ledgers.create_ledger(
+        labels = lifecycle.labels_of(custom_metadata, name=name, owner=owner)
+        return lifecycle.create_ledger(
             self.context,
             Quorum(ensemble_size, write_quorum_size, ack_quorum_size),
             schema=None if schema is None else self._door.arrow_schema(schema),
@@ -183,11 +184,11 @@ class BookKeeper:
 
     def open_ledger(self, ledger_id: int, password: bytes = b"") -> LedgerReader:
         """Open a ledger to read all of it; one that is not closed is fenced, recovered, closed."""
-        return ledgers.open_ledger(self.context, ledger_id, password, self._door)
+        return lifecycle.open_ledger(self.context, ledger_id, password, self._door)
 
     def open_ledger_no_recovery(self, ledger_id: int, password: bytes = b"") -> LedgerReader:
         """Open a ledger to read up to its last add confirmed; never disturbs its writer."""
-        return ledgers.open_ledger_no_recovery(self.context, ledger_id, password, self._door)
+        return lifecycle.open_ledger_no_recovery(self.context, ledger_id, password, self._door)
 
     def delete_ledger(self, ledger_id: int, *, even_if_alive: bool = False) -> Deletion:
         """Delete a ledger for ever; idempotent. One that is not closed is fenced before.
@@ -203,7 +204,7 @@ class BookKeeper:
             InvalidArgumentError: its writer lives, or may live; the message says who that is.
             RecoveryUndecidedError: too few bookies could be fenced; it was not deleted.
         """
-        return ledgers.delete_ledger(self.context, ledger_id, even_if_alive=even_if_alive)
+        return lifecycle.delete_ledger(self.context, ledger_id, even_if_alive=even_if_alive)
 
     # Logs
 

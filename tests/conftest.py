@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from spark_bookkeeper.client import unclosed
 from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.runtime import unclosed
 
 # A shared machine can stall any example for seconds, so no example has a deadline; on CI the
 # examples are derived from the test itself, so that a run can be repeated.

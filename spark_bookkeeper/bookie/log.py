@@ -20,13 +20,13 @@ from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import Location, PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.index import UNBOUNDED, EntryIndex, Tail
 from spark_bookkeeper.bookie.marker import check_marker_data, decode_marker, lost_directory
-from spark_bookkeeper.bookie.named import NamedStorage
 from spark_bookkeeper.bookie.part_files import MOST_NAMES, PartFiles, names_are_taken
 from spark_bookkeeper.bookie.reading import EntryReader, ScannedRows
 from spark_bookkeeper.bookie.record import Record, RecordKind, decode, encode_copy, encode_fence
 from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerKey
 from spark_bookkeeper.bookie.slots import SlotReader
-from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.bookie.storage.named import NamedStorage
+from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.bookie.verification import spoilt_files
 from spark_bookkeeper.errors import (
     BookieError,

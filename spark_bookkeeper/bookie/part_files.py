@@ -13,7 +13,7 @@ from typing import Final
 from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.entry import PartRef
 from spark_bookkeeper.bookie.schema import LedgerKey
-from spark_bookkeeper.bookie.storage import FileSink, Storage
+from spark_bookkeeper.bookie.storage.storage import FileSink, Storage
 from spark_bookkeeper.errors import BookieUnavailableError, CorruptEntryError
 
 _CHUNK_BYTES: Final = 8 << 20

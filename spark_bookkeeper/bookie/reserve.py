@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import BookieReadOnlyError, BookieUnavailableError
 
 RESERVE_BYTES: Final = 64 << 20

@@ -16,7 +16,7 @@ from spark_bookkeeper.bookie.index import Holding
 from spark_bookkeeper.bookie.part_files import PartFiles
 from spark_bookkeeper.bookie.record import Record
 from spark_bookkeeper.bookie.schema import LedgerKey
-from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import BookieError
 
 _PREFIX_BYTES = 8

@@ -1,1 +1,1 @@
-"""The command line ``spark-bookkeeper``, one file for each noun."""
+"""The command line ``spark-bookkeeper``: a file or folder for each noun, and ``shell`` for all."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from spark_bookkeeper.cli.connection import Access, access_options, connected
-from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
-from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.errors import MetadataFormatError, MetadataUnavailableError
-from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
 
 @click.group(

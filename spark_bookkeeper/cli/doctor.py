@@ -13,19 +13,18 @@ from typing import Final, Literal
 
 import click
 
-from spark_bookkeeper.bookie.format import probe
 from spark_bookkeeper.bookie.marker import check_marker
-from spark_bookkeeper.cli.connection import Access, access_options, connected
-from spark_bookkeeper.cli.settings import (
+from spark_bookkeeper.bookie.partition import probe
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.settings import (
     EXIT_DONE,
     EXIT_LEFT_UNDONE,
     EXIT_NOTHING_CHANGED,
     Settings,
 )
-from spark_bookkeeper.cli.writers import age
-from spark_bookkeeper.client.newest import newest_entry
+from spark_bookkeeper.cli.shell.writers import age
 from spark_bookkeeper.client.presence import GONE, WriterState, ledgers_with_writers, writer_of
-from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.client.read.newest import newest_entry
 from spark_bookkeeper.cluster.java import java_home
 from spark_bookkeeper.config import GIB
 from spark_bookkeeper.errors import (
@@ -38,6 +37,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
 
 Verdict = Literal["ok", "warning", "problem"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from spark_bookkeeper.cli.settings import EXIT_DONE, METADATA_URI_VARIABLE, Settings
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, METADATA_URI_VARIABLE, Settings
 from spark_bookkeeper.cluster.background import (
     LocalStatus,
     start_detached,

@@ -13,13 +13,13 @@ import click
 import pyarrow as pa
 
 from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
-from spark_bookkeeper.cli.asking import confirm
-from spark_bookkeeper.cli.connection import Access, access_options, connected
-from spark_bookkeeper.cli.ledger_data import cell, form_of, rows_of, schema_of_file
-from spark_bookkeeper.cli.new_ledger import new_ledger_options
-from spark_bookkeeper.cli.output import Progress
-from spark_bookkeeper.cli.settings import EXIT_DONE, Settings
-from spark_bookkeeper.client.reader import Entry
+from spark_bookkeeper.cli.ledger.creation import new_ledger_options
+from spark_bookkeeper.cli.ledger.data import cell, form_of, rows_of, schema_of_file
+from spark_bookkeeper.cli.shell.asking import confirm
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.output import Progress
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
+from spark_bookkeeper.client.read.reader import Entry
 from spark_bookkeeper.errors import InvalidArgumentError, NoSuchLogError
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.writer import LogWriter

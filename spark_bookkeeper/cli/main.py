@@ -21,9 +21,9 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from spark_bookkeeper.cli.asking import NotConfirmedError
-from spark_bookkeeper.cli.output import Output, print_what_can_be_printed
-from spark_bookkeeper.cli.settings import (
+from spark_bookkeeper.cli.shell.asking import NotConfirmedError
+from spark_bookkeeper.cli.shell.output import Output, print_what_can_be_printed
+from spark_bookkeeper.cli.shell.settings import (
     EXIT_DONE,
     EXIT_LEFT_UNDONE,
     EXIT_NOTHING_CHANGED,
@@ -46,15 +46,16 @@ NOUNS: Final = {
 
 
 class _Nouns(click.Group):
-    """A group whose subcommands are the modules of this package."""
+    """A group whose subcommands are the modules and folders of this package."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [noun for noun in NOUNS if _has_module(noun)]
+        return [noun for noun in NOUNS if _module(noun)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in NOUNS or not _has_module(cmd_name):
+        name = _module(cmd_name) if cmd_name in NOUNS else None
+        if name is None:
             return None
-        command = getattr(import_module(f"spark_bookkeeper.cli.{cmd_name}"), cmd_name)
+        command = getattr(import_module(name), cmd_name)
         assert isinstance(command, click.Command)
         _accept_global_options(command)
         return command
@@ -67,8 +68,13 @@ class _Nouns(click.Group):
                 formatter.write_dl(rows)
 
 
-def _has_module(noun: str) -> bool:
-    return importlib.util.find_spec(f"spark_bookkeeper.cli.{noun}") is not None
+def _module(noun: str) -> str | None:
+    """Where the verbs of a noun are: a module of its name, or ``group`` in a folder of its name."""
+    name = f"spark_bookkeeper.cli.{noun}"
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        return None
+    return name if spec.submodule_search_locations is None else f"{name}.group"
 
 
 def _accept_global_options(command: click.Command) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from spark_bookkeeper.client import process
-from spark_bookkeeper.client.bookies import Bookies
+from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.runtime import Runtime
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.metadata.store import MetadataStore, Versioned
 from spark_bookkeeper.metadata.update import read_again
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.runtime import process
+from spark_bookkeeper.runtime.runtime import Runtime
 
 
 @dataclass(frozen=True, slots=True)

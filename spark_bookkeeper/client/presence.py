@@ -1,9 +1,9 @@
 """Whether the writers of ledgers live. For people: no decision about data rests on it.
 
 Who a writer is stands in its ledger's custom metadata. Whether it lives is an ephemeral node of
-its session (``metadata/presence.py``). A writer that is frozen, or cut off from ZooKeeper for
-longer than a session lasts, is shown as gone and may come back; what stops it is the fence of a
-recovery, never this (SLOT-LOG rule R17).
+its session (``metadata/zookeeper/presence.py``). A writer that is frozen, or cut off from
+ZooKeeper for longer than a session lasts, is shown as gone and may come back; what stops it is the
+fence of a recovery, never this (SLOT-LOG rule R17).
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.holdings import verify
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.newest import Newest, newest_entry
 from spark_bookkeeper.client.presence import ledgers_with_writers, writer_of, writer_state
-from spark_bookkeeper.client.reader import read_last_add_confirmed
+from spark_bookkeeper.client.read.holdings import verify
+from spark_bookkeeper.client.read.newest import Newest, newest_entry
+from spark_bookkeeper.client.read.reader import read_last_add_confirmed
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import BookieError, EntryUnreadableError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Versioned

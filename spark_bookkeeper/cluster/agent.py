@@ -13,10 +13,9 @@ import logging
 import shlex
 from dataclasses import dataclass, replace
 
-from spark_bookkeeper.bookie.format import AGENT_PROBE_PREFIX
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.storage import Storage
-from spark_bookkeeper.client.runtime import Runtime, Task
+from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
+from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cluster.health import (
     Observation,
     Published,
@@ -36,6 +35,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import MetadataStore, Registration
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.runtime.runtime import Runtime, Task
 
 log = logging.getLogger(__name__)
 

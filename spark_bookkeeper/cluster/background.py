@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import spark_bookkeeper
-from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.cluster.java import java_home
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.cluster.local_state import make_directory, write_json
@@ -34,8 +33,9 @@ from spark_bookkeeper.errors import (
     MetadataUnavailableError,
 )
 from spark_bookkeeper.metadata.store import Registration
-from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
 _START_SECONDS = 120.0
 _STOP_SECONDS = 30.0

@@ -21,9 +21,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from spark_bookkeeper.bookie.format import AGENT_PROBE_PREFIX
 from spark_bookkeeper.bookie.marker import Marker, lost_directory, read_marker
-from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
+from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError, BookKeeperError
 

@@ -23,9 +23,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from spark_bookkeeper.bookie.format import wipe_partition
-from spark_bookkeeper.bookie.local import LocalStorage
-from spark_bookkeeper.client.runtime import Runtime, Task, ThreadRuntime
+from spark_bookkeeper.bookie.partition import wipe_partition
+from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.java import java_home
 from spark_bookkeeper.cluster.leftovers import mark, temporary_directory
@@ -49,9 +48,10 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.metadata.uri import MetadataUri
-from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.runtime.runtime import Runtime, Task, ThreadRuntime
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from spark_bookkeeper.bookie.format import (
+from spark_bookkeeper.bookie.marker import Marker, read_marker
+from spark_bookkeeper.bookie.partition import (
     AGENT_PROBE_PREFIX,
     PROBE_DIRECTORY,
     OnCheck,
@@ -27,10 +28,9 @@ from spark_bookkeeper.bookie.format import (
     tell_nobody,
     wipe_partition,
 )
-from spark_bookkeeper.bookie.marker import Marker, read_marker
-from spark_bookkeeper.bookie.roots import open_storage
 from spark_bookkeeper.bookie.schema import MARKER_PATH
-from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.bookie.storage.roots import open_storage
+from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import (
     BookKeeperError,

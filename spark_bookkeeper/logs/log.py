@@ -9,11 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_bookkeeper.client import ledgers
-from spark_bookkeeper.client.bulk import EntryRange, Frames
+from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
-from spark_bookkeeper.client.reader import TAIL_POLL_SECONDS, Entry, LedgerReader
+from spark_bookkeeper.client.read.reader import TAIL_POLL_SECONDS, Entry, LedgerReader
+from spark_bookkeeper.client.write.bulk import EntryRange, Frames
 from spark_bookkeeper.errors import (
     BookKeeperError,
     InvalidArgumentError,
@@ -216,7 +216,7 @@ class Log:
             if ledger_id < first.ledger_id or (stop is not None and ledger_id > stop.ledger_id):
                 continue
             try:
-                reader = ledgers.open_ledger_no_recovery(
+                reader = lifecycle.open_ledger_no_recovery(
                     self._context, ledger_id, self._options.password, self._frames
                 )
             except NoSuchLedgerError:

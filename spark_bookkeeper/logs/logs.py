@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from spark_bookkeeper.client.bulk import Frames
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.views import UNREADABLE
+from spark_bookkeeper.client.write.bulk import Frames
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError, NoSuchLogError
 from spark_bookkeeper.logs import truncation
 from spark_bookkeeper.logs.listing import list_ledgers

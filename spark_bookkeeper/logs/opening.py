@@ -15,11 +15,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from spark_bookkeeper.client import ledgers
-from spark_bookkeeper.client.bulk import Frames
+from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.recovery import recover_ledger
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client.recover.recovery import recover_ledger
+from spark_bookkeeper.client.write.bulk import Frames
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import (
     BookKeeperError,
     LogOwnershipLostError,
@@ -108,7 +108,7 @@ def new_ledger(
     """
     options = LogOptions.from_json(name, head.options)
     while True:
-        writer = ledgers.create_ledger(
+        writer = lifecycle.create_ledger(
             context,
             options.quorum,
             schema=options.schema,
@@ -157,7 +157,7 @@ def withdraw(context: ClientContext, writer: LedgerWriter, error: Exception | No
         return
     try:
         writer.close()
-        ledgers.delete_ledger(context, writer.ledger_id)
+        lifecycle.delete_ledger(context, writer.ledger_id)
     except BookKeeperError as error:
         writer.abandon()
         _log.info("ledger %d of no log, and empty, stays: %s", writer.ledger_id, error)

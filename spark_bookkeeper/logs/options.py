@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
-from spark_bookkeeper.client.columns import check_columns
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
+from spark_bookkeeper.client.write.columns import check_columns
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.protocol.arguments import check_password, whole_number
 from spark_bookkeeper.protocol.metadata import DigestType

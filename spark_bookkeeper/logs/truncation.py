@@ -13,9 +13,9 @@ import logging
 from collections.abc import Iterable
 from dataclasses import replace
 
-from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.recovery import recover_ledger
+from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.errors import (
     BookKeeperError,
     InvalidArgumentError,
@@ -98,7 +98,7 @@ def finish(context: ClientContext, name: str, head: LogHead) -> list[LedgerId]:
     through = head.begins_at
     for ledger_id in doomed:
         try:
-            if ledgers.delete_ledger(context, ledger_id).state is not None:
+            if lifecycle.delete_ledger(context, ledger_id).state is not None:
                 deleted.append(ledger_id)
         except (MetadataFormatError, InvalidArgumentError) as error:
             through = min(through, ledger_id)
@@ -142,7 +142,7 @@ def finish_deletion(context: ClientContext, name: str) -> None:
         nonlocal stays
         for ledger_id in found:
             try:
-                ledgers.delete_ledger(context, ledger_id)
+                lifecycle.delete_ledger(context, ledger_id)
             except BookKeeperError as error:  # it is told when the others are deleted
                 stays = stays or error
 

@@ -13,11 +13,11 @@ from typing import Any, Final
 import pyarrow as pa
 from typing_extensions import Self
 
-from spark_bookkeeper.client.bulk import Frames
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
-from spark_bookkeeper.client.recovery import recover_ledger
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client.recover.recovery import recover_ledger
+from spark_bookkeeper.client.write.bulk import Frames
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import (
     AppendFailedError,
     BookKeeperError,

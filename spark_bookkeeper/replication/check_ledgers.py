@@ -21,9 +21,9 @@ from spark_bookkeeper.bookie.entry import Location
 from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.holdings import Refusals, in_spoilt_files, locate, verify
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.reader import read_last_add_confirmed
+from spark_bookkeeper.client.read.holdings import Refusals, in_spoilt_files, locate, verify
+from spark_bookkeeper.client.read.reader import read_last_add_confirmed
 from spark_bookkeeper.errors import (
     BookieError,
     BookKeeperError,

@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.copying import TargetError
-from spark_bookkeeper.client.holdings import locate
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.throttle import Throttle
+from spark_bookkeeper.client.read.holdings import locate
+from spark_bookkeeper.client.recover.copying import TargetError
 from spark_bookkeeper.errors import (
     BookieError,
     EntryUnreadableError,
@@ -33,6 +32,7 @@ from spark_bookkeeper.replication.report import Row
 from spark_bookkeeper.replication.rereplicate import CopiedAhead, FragmentWork
 from spark_bookkeeper.replication.shares import copy_share, share_of, sources_of
 from spark_bookkeeper.replication.targets import Targets
+from spark_bookkeeper.runtime.throttle import Throttle
 
 PIECE_BYTES: Final = 256 << 20
 """About the size of a piece. A share that is smaller than two of them is not cut."""

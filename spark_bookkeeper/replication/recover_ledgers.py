@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.recovery import recover_ledger
+from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import LedgerId

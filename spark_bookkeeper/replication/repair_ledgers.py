@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.copying import TargetError
-from spark_bookkeeper.client.throttle import Throttle
+from spark_bookkeeper.client.recover.copying import TargetError
 from spark_bookkeeper.errors import EntryUnreadableError, NoSuchLedgerError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.check_ledgers import CheckWork, Finding, check_works, findings
@@ -30,6 +29,7 @@ from spark_bookkeeper.replication.runner import (
     reason_of,
 )
 from spark_bookkeeper.replication.shares import copy_share
+from spark_bookkeeper.runtime.throttle import Throttle
 
 FOUND_WRONG = frozenset({"missing", "damaged", "unreadable"})
 """Findings of a check that can be put right in place: a copy more does no harm."""

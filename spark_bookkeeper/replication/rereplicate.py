@@ -11,10 +11,9 @@ from typing import ClassVar
 
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.copying import TargetError
-from spark_bookkeeper.client.holdings import locate
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
-from spark_bookkeeper.client.throttle import Throttle
+from spark_bookkeeper.client.read.holdings import locate
+from spark_bookkeeper.client.recover.copying import TargetError
 from spark_bookkeeper.errors import (
     BookieError,
     CookieMismatchError,
@@ -30,6 +29,7 @@ from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.replication.report import Row
 from spark_bookkeeper.replication.shares import copy_share, share_of
 from spark_bookkeeper.replication.targets import Targets
+from spark_bookkeeper.runtime.throttle import Throttle
 
 
 @dataclass(frozen=True, slots=True)

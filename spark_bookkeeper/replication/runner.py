@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol, TypeVar, cast
 
-from spark_bookkeeper.client.bell import Bell
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.replication.report import Row
+from spark_bookkeeper.runtime.bell import Bell
 
 _log = logging.getLogger(__name__)
 

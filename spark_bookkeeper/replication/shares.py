@@ -7,8 +7,8 @@ from typing import cast
 
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.copying import Throttle, copy_entries
 from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.recover.copying import Throttle, copy_entries
 from spark_bookkeeper.errors import BookieError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata

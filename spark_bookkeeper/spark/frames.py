@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from typing_extensions import override
 
-from spark_bookkeeper.client import rows
-from spark_bookkeeper.client.bulk import BulkPlan, EntryRange, TaskResult, write_task
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.cutting import cut
-from spark_bookkeeper.client.fetch import Fetcher
+from spark_bookkeeper.client.read.fetch import Fetcher
+from spark_bookkeeper.client.read.splits import cut
+from spark_bookkeeper.client.write import rows
+from spark_bookkeeper.client.write.bulk import BulkPlan, EntryRange, TaskResult, write_task
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.replication.runner import Runner

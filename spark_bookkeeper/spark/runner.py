@@ -19,10 +19,10 @@ import pyarrow as pa
 from typing_extensions import override
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.replication.report import Row
 from spark_bookkeeper.replication.runner import Item, Progress, Runner, Work, carry_out, left
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.spark.job import collect, first_line, parallelism, spark_errors
 from spark_bookkeeper.spark.workers import task_context
 

@@ -24,7 +24,7 @@ from typing import IO, Any
 import psutil
 from typing_extensions import Self
 
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.testing.interrupts import Noise, interrupt_until_it_ends

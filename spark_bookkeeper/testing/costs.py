@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from spark_bookkeeper.client.ledgers import create_ledger, open_ledger
+from spark_bookkeeper.client.lifecycle import create_ledger, open_ledger
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import METADATA, Ground
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from typing_extensions import Buffer, override
 
-from spark_bookkeeper.bookie.storage import FileSink, Storage
+from spark_bookkeeper.bookie.storage.storage import FileSink, Storage
 
 
 class Call(NamedTuple):

@@ -15,19 +15,19 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from typing_extensions import Buffer, override
 
-from spark_bookkeeper.bookie.format import furnish
-from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.storage import FileSink, Storage
-from spark_bookkeeper.client.bookies import Bookies
+from spark_bookkeeper.bookie.partition import furnish
+from spark_bookkeeper.bookie.storage.local import LocalStorage
+from spark_bookkeeper.bookie.storage.storage import FileSink, Storage
+from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.runtime import Runtime, ThreadRuntime
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.runtime.runtime import Runtime, ThreadRuntime
 from spark_bookkeeper.testing.counting import CountingStorage
 
 WRITER: Final = WriterInfo("ground", 1, "tester", "tests")

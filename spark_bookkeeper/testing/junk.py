@@ -13,13 +13,13 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spark_bookkeeper.client.ledger import ENCODING, INCARNATIONS, SCHEMA
-from spark_bookkeeper.metadata import paths
 from spark_bookkeeper.metadata.formats import (
     BookieServiceInfoFormat,
     CookieFormat,
     LedgerMetadataFormat,
     format_text,
 )
+from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import NONCE
 

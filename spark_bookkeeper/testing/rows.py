@@ -11,7 +11,7 @@ from collections import defaultdict
 
 import pyarrow as pa
 
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.session import BookKeeper
 
 

@@ -8,12 +8,12 @@ from typing import Any, Final
 import pyarrow as pa
 from typing_extensions import override
 
-from spark_bookkeeper.client.bulk import BulkPlan, EntryRange, TaskResult
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.write.bulk import BulkPlan, EntryRange, TaskResult
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import MissingRequirementError
-from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.replication.runner import LocalRunner, Runner
 from spark_bookkeeper.session import BookKeeper, SparkDoor
 

@@ -11,10 +11,10 @@ from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.memory import Faults, MemoryDisk, MemoryStorage
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.schema import LedgerKey
-from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.bookie.storage.memory import Faults, MemoryDisk, MemoryStorage
+from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import BookieError
 
 BOOKIE_ID: Final = "10.0.0.1:3181"

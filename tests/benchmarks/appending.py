@@ -12,8 +12,8 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
-from spark_bookkeeper.client.runtime import ThreadRuntime
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from tests.benchmarks import raw
 from tests.benchmarks.lab import Lab
 from tests.benchmarks.measure import RAW, Against, Line, Skipped, at_least, at_most

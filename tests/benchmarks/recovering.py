@@ -17,8 +17,8 @@ from typing_extensions import Self
 import spark_bookkeeper as sbk
 from spark_bookkeeper.bookie.entry import NewEntry
 from spark_bookkeeper.bookie.record import encode_add
-from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, LedgerId
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from tests.benchmarks import raw
 from tests.benchmarks.appending import MB, SMALL
 from tests.benchmarks.lab import Lab

@@ -10,14 +10,14 @@ import pytest
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry, PlacedPart
-from spark_bookkeeper.bookie.format import format_partition, wipe_partition
 from spark_bookkeeper.bookie.log import LedgerLog
-from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.bookie.part import PartEncoder
+from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
 from spark_bookkeeper.bookie.record import encode_add
-from spark_bookkeeper.bookie.roots import open_storage
 from spark_bookkeeper.bookie.schema import LedgerKey
-from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.bookie.storage.roots import open_storage
+from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import BookieError, LedgerFencedError
 from spark_bookkeeper.testing.s3 import S3Server
 from spark_bookkeeper.testing.slotlog import BOOKIE_ID, damaged_paths

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_bookkeeper.bookie.memory import MemoryStorage
+from spark_bookkeeper.bookie.storage.memory import MemoryStorage
 from spark_bookkeeper.testing.counting import Call, CountingStorage
 from spark_bookkeeper.testing.slotlog import Bookie
 

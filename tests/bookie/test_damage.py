@@ -20,7 +20,7 @@ from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.record import Record, decode, encode_fence
 from spark_bookkeeper.bookie.schema import MARKER_PATH, PAYLOAD_SCHEMA
-from spark_bookkeeper.client.holdings import (
+from spark_bookkeeper.client.read.holdings import (
     in_spoilt_files,
     read_verified,
     scan_verified,

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.bookie.format import (
+from spark_bookkeeper.bookie.marker import Marker, check_marker, decode_marker, read_marker
+from spark_bookkeeper.bookie.partition import (
     format_partition,
     probe,
     race_in_turn,
     wipe_partition,
 )
-from spark_bookkeeper.bookie.local import LocalStorage
-from spark_bookkeeper.bookie.marker import Marker, check_marker, decode_marker, read_marker
-from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage, Moment
-from spark_bookkeeper.bookie.roots import open_storage
-from spark_bookkeeper.bookie.storage import FileSink
+from spark_bookkeeper.bookie.storage.local import LocalStorage
+from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage, Moment
+from spark_bookkeeper.bookie.storage.roots import open_storage
+from spark_bookkeeper.bookie.storage.storage import FileSink
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     CookieMismatchError,

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
-from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.bookie.record import RecordKind
 from spark_bookkeeper.bookie.schema import LedgerKey
+from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.testing.slotlog import damaged_paths
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from spark_bookkeeper.bookie.lazy import lazy
-from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
 
 def test_it_is_computed_once() -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.bookie import local
-from spark_bookkeeper.bookie.local import LocalStorage
-from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.bookie.storage import local
+from spark_bookkeeper.bookie.storage.local import LocalStorage
+from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError
 from spark_bookkeeper.testing.conformance.storage import (
     RACERS,

@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_bookkeeper.bookie.format import format_partition, wipe_partition
 from spark_bookkeeper.bookie.framing import header_end
 from spark_bookkeeper.bookie.index import Tail
-from spark_bookkeeper.bookie.memory import LateEffect, MemoryDisk, MemoryStorage, Moment
+from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
 from spark_bookkeeper.bookie.record import RecordKind, encode_fence
 from spark_bookkeeper.bookie.schema import MARKER_PATH
+from spark_bookkeeper.bookie.storage.memory import LateEffect, MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.errors import (
     BookieError,
     BookieUnavailableError,

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from spark_bookkeeper.bookie.memory import (
+from spark_bookkeeper.bookie.storage.memory import (
     LateEffect,
     MemoryDisk,
     MemoryStorage,
     Moment,
     PendingPut,
 )
-from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.testing.conformance.storage import StorageConformance, Storages, ThreadRace
 

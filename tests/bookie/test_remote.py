@@ -10,8 +10,8 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from spark_bookkeeper.bookie.remote import RemoteStorage
-from spark_bookkeeper.bookie.storage import Storage
+from spark_bookkeeper.bookie.storage.remote import RemoteStorage
+from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import (
     BookieFullError,
     BookieUnavailableError,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.bookie.schema import MARKER_PATH
-from spark_bookkeeper.cli import partition
+from spark_bookkeeper.cli.bookie import partition
 from spark_bookkeeper.cli.main import run
-from spark_bookkeeper.client.asking import Patience
+from spark_bookkeeper.client.bookies.asking import Patience
 
 
 def test_a_partition_that_hangs_is_named_instead_of_waited_for(

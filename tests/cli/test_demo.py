@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.cli.demo import proof
+from spark_bookkeeper.cli.demo.flights import flights
 from spark_bookkeeper.cli.main import run
-from spark_bookkeeper.cli.story import proof
-from spark_bookkeeper.cli.story.flights import flights
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,7 +10,7 @@ import pytest
 
 from spark_bookkeeper.cli import doctor
 from spark_bookkeeper.cli.main import run
-from spark_bookkeeper.cli.settings import METADATA_URI_VARIABLE
+from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import MetadataUnavailableError
 from spark_bookkeeper.testing.sessions import connect_without_spark

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.cli.story.flights import flights
+from spark_bookkeeper.cli.demo.flights import flights
 
 INTERRUPTED = """
 import io, signal, threading

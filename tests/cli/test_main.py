@@ -12,7 +12,7 @@ import click
 import pytest
 
 from spark_bookkeeper.cli import main as cli
-from spark_bookkeeper.cli.settings import METADATA_URI_VARIABLE, Settings, exit_code_of
+from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE, Settings, exit_code_of
 from spark_bookkeeper.errors import (
     BookKeeperError,
     InvalidArgumentError,

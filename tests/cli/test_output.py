@@ -15,8 +15,8 @@ from types import MappingProxyType
 
 import pytest
 
-from spark_bookkeeper.cli import output as module
-from spark_bookkeeper.cli.output import Output, print_what_can_be_printed
+from spark_bookkeeper.cli.shell import output as module
+from spark_bookkeeper.cli.shell.output import Output, print_what_can_be_printed
 
 
 class State(enum.Enum):

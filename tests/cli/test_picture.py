@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_bookkeeper.cli.picture import draw_acks, draw_fragments, legend
+from spark_bookkeeper.cli.ledger.picture import draw_acks, draw_fragments, legend
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import FragmentRange
 from spark_bookkeeper.protocol.quorum import Quorum

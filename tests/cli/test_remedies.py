@@ -18,18 +18,18 @@ import pytest
 from kazoo.client import KazooClient
 
 import spark_bookkeeper
-from spark_bookkeeper.bookie.local import LocalStorage
+from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.cli.main import root as command_line
 from spark_bookkeeper.cli.main import run
-from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import CookieMismatchError
-from spark_bookkeeper.metadata import paths
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.metadata.uri import parse_metadata_uri
-from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.metadata.zookeeper import paths
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
 pytestmark = pytest.mark.integration
 

@@ -8,11 +8,12 @@ from typing import Any
 import click
 import pytest
 
-from spark_bookkeeper.cli import bookies, ledger_work
-from spark_bookkeeper.cli.jobs import JOBS, job_command
-from spark_bookkeeper.cli.output import Output
-from spark_bookkeeper.cli.settings import Settings
-from spark_bookkeeper.cli.work import show_report
+from spark_bookkeeper.cli.bookie import cluster_view as bookies
+from spark_bookkeeper.cli.ledger import work as ledger_work
+from spark_bookkeeper.cli.shell.jobs import JOBS, job_command
+from spark_bookkeeper.cli.shell.output import Output
+from spark_bookkeeper.cli.shell.settings import Settings
+from spark_bookkeeper.cli.shell.work import show_report
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.replication.report import RecoveryReport, Report
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from spark_bookkeeper.cli.writers import age
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.cli.shell.writers import age
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import NoSuchLedgerError
-from spark_bookkeeper.metadata import paths
+from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.testing.sessions import connect_without_spark
 

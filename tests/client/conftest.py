@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.bookie import local
+from spark_bookkeeper.bookie.storage import local
 from spark_bookkeeper.testing.ground import Ground
 
 

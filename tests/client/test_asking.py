@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
-from spark_bookkeeper.client import ledgers
-from spark_bookkeeper.client.asking import (
+from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.bookies.asking import (
     CALLS_AT_ONCE,
     TRIALS,
     Answers,
@@ -25,8 +25,8 @@ from spark_bookkeeper.client.asking import (
     Patience,
     current_call,
 )
-from spark_bookkeeper.client.bounded import BoundedStorage
-from spark_bookkeeper.client.recovery import recover_ledger
+from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
+from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -500,7 +500,7 @@ def test_what_a_task_asks_after_it_asked_in_person_is_bounded() -> None:
 def test_a_late_fence_and_late_copies_change_nothing(tmp_path: Path) -> None:
     config = ClientConfig(bookie_timeout_ms=150, read_hedge_ms=50, bookie_retry_ms=100)
     ground = Ground(tmp_path, bookies=4, config=config)
-    writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 2))
+    writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
     for number in range(5):
         writer.append(b"%d" % number)
     victim = writer.metadata.last_fragment.ensemble[0]
@@ -517,16 +517,16 @@ def test_a_late_fence_and_late_copies_change_nothing(tmp_path: Path) -> None:
 
     assert closed.last_entry_id == 4
     assert ground.context.ledger(writer.ledger_id)[1].value == closed
-    reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+    reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
     assert [entry.payload for entry in reader.entries()] == [b"%d" % n for n in range(5)]
 
 
 STUCK = """
     import sys, tempfile, pathlib
-    from spark_bookkeeper.bookie.roots import open_storage
-    from spark_bookkeeper.client.asking import Door, Patience
-    from spark_bookkeeper.client.bounded import BoundedStorage
-    from spark_bookkeeper.client.runtime import ThreadRuntime
+    from spark_bookkeeper.bookie.storage.roots import open_storage
+    from spark_bookkeeper.client.bookies.asking import Door, Patience
+    from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
+    from spark_bookkeeper.runtime.runtime import ThreadRuntime
     from spark_bookkeeper.errors import BookieUnavailableError
 
     uri, options = {where}

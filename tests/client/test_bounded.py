@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from typing_extensions import Buffer, override
 
-from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage, Moment
-from spark_bookkeeper.bookie.storage import FileSink, Storage
-from spark_bookkeeper.client.asking import Door, Patience
-from spark_bookkeeper.client.bounded import BoundedStorage, _BoundedSink
-from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage, Moment
+from spark_bookkeeper.bookie.storage.storage import FileSink, Storage
+from spark_bookkeeper.client.bookies.asking import Door, Patience
+from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage, _BoundedSink
 from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.conformance.storage import StorageConformance, Storages, ThreadRace
 from spark_bookkeeper.testing.hanging import Hang
 from spark_bookkeeper.testing.simulation.runtime import SimRuntime

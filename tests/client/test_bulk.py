@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.client import ledgers
-from spark_bookkeeper.client.bulk import write_local
-from spark_bookkeeper.client.recovery import recover_ledger
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.recover.recovery import recover_ledger
+from spark_bookkeeper.client.write.bulk import write_local
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
     AppendFailedError,
@@ -40,7 +40,7 @@ def test_rows_keep_their_order_and_their_striping(
     ground = Ground(tmp_path, bookies=5)
     quorum = Quorum(*sizes)
     whole = table(20_000)
-    with ledgers.create_ledger(
+    with lifecycle.create_ledger(
         ground.context, quorum, schema=whole.schema, entry_target_bytes=20_000
     ) as writer:
         writer.append(whole.slice(0, 10))
@@ -48,7 +48,7 @@ def test_rows_keep_their_order_and_their_striping(
         assert writer.append(whole.slice(10_000)) > last > 5
         assert writer.append(whole.slice(0, 1)) == writer.last_add_confirmed
 
-    reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+    reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
     assert reader.read_arrow().equals(pa.concat_tables([whole, whole.slice(0, 1)]))
     ensemble = writer.metadata.last_fragment.ensemble
     for position, bookie in enumerate(ensemble):
@@ -61,7 +61,7 @@ def test_rows_keep_their_order_and_their_striping(
 
 def test_a_bulk_append_waits_for_the_entries_before_it(ground: Ground) -> None:
     whole = table(5000)
-    with ledgers.create_ledger(
+    with lifecycle.create_ledger(
         ground.context, Quorum(3, 3, 2), schema=whole.schema, entry_target_bytes=10_000
     ) as writer:
         small = [writer.append_async(whole.slice(0, 1)) for _ in range(50)]
@@ -76,7 +76,7 @@ def test_a_bookie_destroyed_during_a_bulk_append(
 ) -> None:
     ground = Ground(tmp_path, bookies=6)
     whole = table(20_000)
-    writer = ledgers.create_ledger(
+    writer = lifecycle.create_ledger(
         ground.context, Quorum(*sizes), schema=whole.schema, entry_target_bytes=20_000
     )
     writer.append(whole.slice(0, 5))
@@ -96,7 +96,7 @@ def test_a_bookie_destroyed_during_a_bulk_append(
     writer.close()
 
     assert struck
-    survivors = ledgers.open_ledger(ground.client(), writer.ledger_id)
+    survivors = lifecycle.open_ledger(ground.client(), writer.ledger_id)
     assert survivors.read_arrow().equals(
         pa.concat_tables([whole.slice(0, 5), whole, whole.slice(5, 5)])
     )
@@ -119,7 +119,7 @@ def test_a_bookie_destroyed_during_a_bulk_append(
 
 def test_a_bulk_append_that_no_bookie_can_store_fails_and_claims_nothing(ground: Ground) -> None:
     whole = table(20_000)
-    writer = ledgers.create_ledger(
+    writer = lifecycle.create_ledger(
         ground.context, Quorum(3, 3, 2), schema=whole.schema, entry_target_bytes=20_000
     )
     writer.append(whole.slice(0, 1))
@@ -135,13 +135,13 @@ def test_a_bulk_append_that_no_bookie_can_store_fails_and_claims_nothing(ground:
 
     assert writer.append(whole.slice(1, 1)) == 1
     writer.close()
-    read = ledgers.open_ledger(ground.client(), writer.ledger_id).read_arrow()
+    read = lifecycle.open_ledger(ground.client(), writer.ledger_id).read_arrow()
     assert read.equals(whole.slice(0, 2))
 
 
 def test_r15_parts_that_no_slot_lists_are_not_in_the_ledger(ground: Ground) -> None:
     whole = table(20_000)
-    writer = ledgers.create_ledger(
+    writer = lifecycle.create_ledger(
         ground.context, Quorum(3, 3, 2), schema=whole.schema, entry_target_bytes=20_000
     )
     writer.append(whole.slice(0, 1))
@@ -152,7 +152,7 @@ def test_r15_parts_that_no_slot_lists_are_not_in_the_ledger(ground: Ground) -> N
     writer.close()
 
     assert loser[0].parts[0].ref.name != winner[0].parts[0].ref.name
-    read = ledgers.open_ledger(ground.client(), writer.ledger_id).read_arrow()
+    read = lifecycle.open_ledger(ground.client(), writer.ledger_id).read_arrow()
     assert read.equals(pa.concat_tables([whole.slice(0, 1), whole]))
 
 
@@ -162,7 +162,7 @@ def test_a_bookie_that_fails_in_an_unforeseen_way_is_no_holder_of_a_part(
     ground: Ground, error: Exception, struck: int
 ) -> None:
     whole = table(20_000)
-    writer = ledgers.create_ledger(
+    writer = lifecycle.create_ledger(
         ground.context, Quorum(3, 3, 3), schema=whole.schema, entry_target_bytes=20_000
     )
     victims = writer.metadata.last_fragment.ensemble[:struck]
@@ -180,7 +180,7 @@ def test_a_bookie_that_fails_in_an_unforeseen_way_is_no_holder_of_a_part(
         writer.append(whole)
     ground.before.clear()
     writer.close()
-    kept = ledgers.open_ledger(ground.client(), writer.ledger_id).read_arrow()
+    kept = lifecycle.open_ledger(ground.client(), writer.ledger_id).read_arrow()
     assert kept.equals(whole if struck == 1 else whole.slice(0, 0))
 
 
@@ -188,7 +188,7 @@ def test_a_bulk_append_waits_for_the_bookie_that_takes_the_place_of_its_only_one
     ground: Ground,
 ) -> None:
     whole = table(5_000)
-    writer = ledgers.create_ledger(
+    writer = lifecycle.create_ledger(
         ground.context, Quorum(1, 1, 1), schema=whole.schema, entry_target_bytes=10_000
     )
     writer.append(whole.slice(0, 1))
@@ -207,8 +207,8 @@ def test_a_bulk_append_waits_for_the_bookie_that_takes_the_place_of_its_only_one
     threading.Timer(0.2, may_change.set).start()
     writer.append(whole.slice(2))
     writer.close()
-    assert ledgers.open_ledger_no_recovery(ground.client(), writer.ledger_id).is_closed
-    later = ledgers.open_ledger(ground.client(), writer.ledger_id).read_arrow
+    assert lifecycle.open_ledger_no_recovery(ground.client(), writer.ledger_id).is_closed
+    later = lifecycle.open_ledger(ground.client(), writer.ledger_id).read_arrow
     assert later(1).equals(whole.slice(1)), "entry 0 is on the bookie that was stopped"
 
 
@@ -216,7 +216,7 @@ def test_a_bookie_with_other_bytes_under_the_name_of_a_part_acknowledges_nothing
     ground: Ground,
 ) -> None:
     whole = table(20_000)
-    writer = ledgers.create_ledger(
+    writer = lifecycle.create_ledger(
         ground.context, Quorum(3, 3, 3), schema=whole.schema, entry_target_bytes=20_000
     )
     dying, other = writer.metadata.last_fragment.ensemble[:2]
@@ -242,7 +242,7 @@ def test_a_large_part_is_copied_to_a_replacement_in_more_than_the_time_of_an_add
     monkeypatch.setattr("spark_bookkeeper.bookie.part_files._CHUNK_BYTES", 1 << 14)
     ground = Ground(tmp_path, config=ClientConfig(add_timeout_ms=2_000))
     whole = table(20_000)
-    writer = ledgers.create_ledger(
+    writer = lifecycle.create_ledger(
         ground.context, Quorum(3, 3, 3), schema=whole.schema, entry_target_bytes=20_000
     )
     dying = writer.metadata.last_fragment.ensemble[0]
@@ -266,7 +266,7 @@ def test_a_recovery_that_meets_the_copies_of_another_takes_them_for_its_own(
 ) -> None:
     ground = Ground(tmp_path, bookies=2)
     whole = table(20_000)
-    writer = ledgers.create_ledger(
+    writer = lifecycle.create_ledger(
         ground.context, Quorum(2, 2, 2), schema=whole.schema, entry_target_bytes=20_000
     )
     one, other = writer.metadata.last_fragment.ensemble
@@ -293,7 +293,7 @@ def test_a_recovery_that_meets_the_copies_of_another_takes_them_for_its_own(
     found = recover_ledger(ground.client(None, meet), writer.ledger_id)
     assert met
     assert found.value.is_closed
-    assert ledgers.open_ledger(ground.client(), writer.ledger_id).read_arrow().equals(whole)
+    assert lifecycle.open_ledger(ground.client(), writer.ledger_id).read_arrow().equals(whole)
 
 
 @pytest.mark.parametrize("moment", ["before", "begun", "ending", "ended"])
@@ -301,7 +301,7 @@ def test_a_bulk_append_that_ctrl_c_ended_keeps_nobody_waiting(
     ground: Ground, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     whole = table(5_000)
-    writer = ledgers.create_ledger(
+    writer = lifecycle.create_ledger(
         ground.context, Quorum(3, 3, 2), schema=whole.schema, entry_target_bytes=10_000
     )
     name = "begin_bulk" if moment in {"before", "begun"} else "end_bulk"
@@ -327,7 +327,7 @@ def test_a_bulk_append_that_ctrl_c_ended_keeps_nobody_waiting(
     others.join(60)
     assert not others.is_alive()
     kept = [whole, whole] if moment == "ended" else [whole]
-    read = ledgers.open_ledger(ground.client(), writer.ledger_id).read_arrow()
+    read = lifecycle.open_ledger(ground.client(), writer.ledger_id).read_arrow()
     assert read.equals(pa.concat_tables(kept))
 
 
@@ -335,7 +335,7 @@ def test_ctrl_c_in_a_bulk_append_that_waits_for_its_turn_does_not_end_the_one_th
     ground: Ground,
 ) -> None:
     whole = table(5_000)
-    writer = ledgers.create_ledger(
+    writer = lifecycle.create_ledger(
         ground.context, Quorum(3, 3, 2), schema=whole.schema, entry_target_bytes=10_000
     )
     plan = writer._adds.begin_bulk("this one", None)
@@ -360,7 +360,7 @@ def test_ctrl_c_in_a_bulk_append_that_waits_for_its_turn_does_not_end_the_one_th
 
 def test_a_close_in_another_thread_waits_for_the_bulk_append_that_runs(ground: Ground) -> None:
     whole = table(5000)
-    writer = ledgers.create_ledger(
+    writer = lifecycle.create_ledger(
         ground.context, Quorum(3, 3, 2), schema=whole.schema, entry_target_bytes=10_000
     )
     is_writing, may_go_on = threading.Event(), threading.Event()
@@ -384,5 +384,5 @@ def test_a_close_in_another_thread_waits_for_the_bulk_append_that_runs(ground: G
             writer.abandon()  # who still waits then waits no more
 
     assert writer.metadata.last_entry_id == last
-    reader = ledgers.open_ledger(ground.context, writer.ledger_id)
+    reader = lifecycle.open_ledger(ground.context, writer.ledger_id)
     assert reader.read_arrow().equals(whole)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.client import ledgers
-from spark_bookkeeper.client.columns import check_columns, check_schema
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.write.columns import check_columns, check_schema
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground
@@ -16,7 +16,7 @@ LEDGER = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
 def test_a_ledger_without_columns_is_refused_before_rows_vanish_in_it(ground: Ground) -> None:
     with pytest.raises(InvalidArgumentError, match="no columns"):
-        ledgers.create_ledger(ground.context, Quorum(3, 3, 2), schema=pa.schema([]))
+        lifecycle.create_ledger(ground.context, Quorum(3, 3, 2), schema=pa.schema([]))
     assert list(ground.context.store.ledger_ids()) == []
 
 

@@ -12,20 +12,20 @@ from spark_bookkeeper.bookie import record
 from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry, PlacedPart
-from spark_bookkeeper.bookie.format import furnish
 from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.memory import Faults, MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.bookie.part import PartEncoder
+from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.record import encode_add
-from spark_bookkeeper.client import copying
-from spark_bookkeeper.client.copying import TargetError, copy_entries
-from spark_bookkeeper.client.holdings import read_verified
-from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.bookie.storage.memory import Faults, MemoryDisk, MemoryStorage, Moment
+from spark_bookkeeper.client.read.holdings import read_verified
+from spark_bookkeeper.client.recover import copying
+from spark_bookkeeper.client.recover.copying import TargetError, copy_entries
 from spark_bookkeeper.errors import EntryUnreadableError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.slotlog import Bookie
 
 FROM, OTHER, TO = (BookieId(f"10.0.0.{n}:3181") for n in (1, 2, 3))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_bookkeeper.client.cutting import Span, pack
+from spark_bookkeeper.client.read.splits import Span, pack
 
 MIB = 1 << 20
 

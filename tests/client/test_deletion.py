@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.deletion import Deletion, delete_ledger
 from spark_bookkeeper.client.ledger import ENCODING, WRITER
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import (
     InvalidArgumentError,
     LedgerError,
@@ -31,7 +31,7 @@ USUAL = Quorum(3, 3, 2)
 
 def opened(ground: Ground, quorum: Quorum = USUAL) -> LedgerWriter:
     """A ledger with one entry, whose writer has a session of its own."""
-    writer = ledgers.create_ledger(ground.client(), quorum)
+    writer = lifecycle.create_ledger(ground.client(), quorum)
     writer.append(b"0")
     return writer
 

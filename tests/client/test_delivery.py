@@ -7,10 +7,10 @@ from concurrent.futures import Future
 
 import pytest
 
-from spark_bookkeeper.client.delivery import Delivery
-from spark_bookkeeper.client.promise import Promise
-from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.client.write.delivery import Delivery
+from spark_bookkeeper.client.write.promise import Promise
 from spark_bookkeeper.errors import LedgerFencedError
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
 
 @pytest.fixture

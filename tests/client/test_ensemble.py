@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.client import ledgers
-from spark_bookkeeper.client.ensemble import change_ensemble
+from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
+from spark_bookkeeper.client.write.ensemble_change import change_ensemble
 from spark_bookkeeper.errors import CookieMismatchError, NotEnoughBookiesError
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import EntryId
@@ -21,7 +21,7 @@ def test_r11_a_bookie_formatted_again_cannot_join_a_ledger_that_it_joined_meanwh
 ) -> None:
     ground = Ground(tmp_path, bookies=5)
     store = ground.context.store
-    writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 2))
+    writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
     writer.append(b"x")
     writer._adds.drain()
     first, second, third = writer.metadata.last_fragment.ensemble
@@ -54,7 +54,7 @@ def test_r11_a_bookie_formatted_again_cannot_join_a_ledger_that_it_joined_meanwh
 
 def test_r11_metadata_never_mean_two_incarnations_of_one_bookie(tmp_path: Path) -> None:
     ground = Ground(tmp_path)
-    metadata = ledgers.create_ledger(ground.context, Quorum(3, 3, 2)).metadata
+    metadata = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2)).metadata
     member = metadata.last_fragment.ensemble[0]
     known = Ledger.of(ground.context.store.generate_ledger_id(), metadata).incarnations
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.client.ledger import INCARNATIONS
-from spark_bookkeeper.client.ledgers import create_ledger
-from spark_bookkeeper.client.recovery import recover_ledger
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client.lifecycle import create_ledger
+from spark_bookkeeper.client.recover.recovery import recover_ledger
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import (
     AppendFailedError,
     BookKeeperError,

@@ -8,12 +8,12 @@ import pytest
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry
-from spark_bookkeeper.bookie.format import furnish
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage, Moment
+from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.record import encode_add
-from spark_bookkeeper.client.holdings import locate, read_verified, scan_verified, verify
+from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage, Moment
+from spark_bookkeeper.client.read.holdings import locate, read_verified, scan_verified, verify
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.testing.slotlog import Bookie

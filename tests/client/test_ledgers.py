@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.errors import (
     InvalidArgumentError,
     LedgerExistsError,
@@ -29,7 +29,7 @@ def test_too_few_bookies_are_told_with_a_table_and_nothing_is_created(ground: Gr
     ground.start(readonly, is_readonly=True)
 
     with pytest.raises(NotEnoughBookiesError) as caught:
-        ledgers.create_ledger(ground.context, USUAL)
+        lifecycle.create_ledger(ground.context, USUAL)
 
     error = caught.value
     assert (error.needed, error.available) == (3, 2)
@@ -38,23 +38,23 @@ def test_too_few_bookies_are_told_with_a_table_and_nothing_is_created(ground: Gr
 
 
 def test_a_ledger_id_can_be_chosen_once(ground: Ground) -> None:
-    with ledgers.create_ledger(ground.context, USUAL, ledger_id=77) as writer:
+    with lifecycle.create_ledger(ground.context, USUAL, ledger_id=77) as writer:
         assert writer.ledger_id == 77
     with pytest.raises(LedgerExistsError):
-        ledgers.create_ledger(ground.context, USUAL, ledger_id=77)
+        lifecycle.create_ledger(ground.context, USUAL, ledger_id=77)
 
 
 def test_a_generated_id_that_is_taken_is_passed_over(ground: Ground) -> None:
-    ledgers.create_ledger(ground.context, USUAL, ledger_id=0).close()
+    lifecycle.create_ledger(ground.context, USUAL, ledger_id=0).close()
 
-    with ledgers.create_ledger(ground.context, USUAL) as writer:
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
         assert writer.ledger_id == 1
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_a_creator_knows_what_others_read(ground: Ground, compression: str | None) -> None:
     schema = pa.schema([("n", pa.dictionary(pa.int8(), pa.string()))])
-    writer = ledgers.create_ledger(
+    writer = lifecycle.create_ledger(
         ground.context,
         USUAL,
         schema=schema,
@@ -68,10 +68,10 @@ def test_a_creator_knows_what_others_read(ground: Ground, compression: str | Non
 
 
 def test_labels_are_kept_and_our_own_keys_are_reserved(ground: Ground) -> None:
-    with ledgers.create_ledger(ground.context, USUAL, labels={"owner": b"me"}) as writer:
+    with lifecycle.create_ledger(ground.context, USUAL, labels={"owner": b"me"}) as writer:
         assert writer.metadata.custom_metadata["owner"] == b"me"
     with pytest.raises(InvalidArgumentError, match="reserved"):
-        ledgers.create_ledger(ground.context, USUAL, labels={"spark-bookkeeper.nonce": b"x"})
+        lifecycle.create_ledger(ground.context, USUAL, labels={"spark-bookkeeper.nonce": b"x"})
 
 
 @pytest.mark.parametrize(
@@ -88,22 +88,22 @@ def test_a_label_of_another_type_or_given_twice_is_refused_by_name(
     custom_metadata: Any, name: Any, rule: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=rule):
-        ledgers.labels_of(custom_metadata, name=name)
+        lifecycle.labels_of(custom_metadata, name=name)
 
 
 def test_a_password_that_is_text_is_refused_and_not_shown(ground: Ground) -> None:
     text: Any = "geheim"
     with pytest.raises(InvalidArgumentError, match="bytes") as caught:
-        ledgers.create_ledger(ground.context, USUAL, password=text)
+        lifecycle.create_ledger(ground.context, USUAL, password=text)
     assert "geheim" not in caught.value.message
-    writer = ledgers.create_ledger(ground.context, USUAL, password=b"geheim")
+    writer = lifecycle.create_ledger(ground.context, USUAL, password=b"geheim")
     with pytest.raises(InvalidArgumentError, match="bytes"):
-        ledgers.open_ledger(ground.context, writer.ledger_id, text)
+        lifecycle.open_ledger(ground.context, writer.ledger_id, text)
 
 
 def test_no_repr_shows_a_password(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL, password=b"geheim")
-    reader = ledgers.open_ledger(ground.context, writer.ledger_id, b"geheim")
+    writer = lifecycle.create_ledger(ground.context, USUAL, password=b"geheim")
+    reader = lifecycle.open_ledger(ground.context, writer.ledger_id, b"geheim")
     for shown in (writer, writer.metadata, reader, reader.metadata, reader.ledger):
         assert "geheim" not in repr(shown)
 
@@ -111,16 +111,16 @@ def test_no_repr_shows_a_password(ground: Ground) -> None:
 @pytest.mark.parametrize("size", [0, -1])
 def test_an_entry_size_that_makes_no_sense_is_refused(ground: Ground, size: int) -> None:
     with pytest.raises(InvalidArgumentError, match="entry_target_bytes"):
-        ledgers.create_ledger(ground.context, USUAL, entry_target_bytes=size)
+        lifecycle.create_ledger(ground.context, USUAL, entry_target_bytes=size)
 
 
 @pytest.mark.parametrize("digest", list(DigestType))
 def test_every_digest_type_protects_and_reads_back(ground: Ground, digest: DigestType) -> None:
-    with ledgers.create_ledger(
+    with lifecycle.create_ledger(
         ground.context, USUAL, digest_type=digest, password=b"secret", compression="zstd"
     ) as writer:
         writer.append(b"a")
-    reader = ledgers.open_ledger(ground.client(), writer.ledger_id, b"secret")
+    reader = lifecycle.open_ledger(ground.client(), writer.ledger_id, b"secret")
 
     assert [e.payload for e in reader.entries()] == [b"a"]
 
@@ -128,19 +128,19 @@ def test_every_digest_type_protects_and_reads_back(ground: Ground, digest: Diges
 def test_a_ledger_that_was_never_written_to_is_open_until_somebody_opens_it(
     ground: Ground,
 ) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     store = ground.context.store
     assert store.read_ledger(writer.ledger_id).value.state is LedgerState.OPEN
 
-    ledgers.open_ledger(ground.client(), writer.ledger_id)
+    lifecycle.open_ledger(ground.client(), writer.ledger_id)
 
     assert store.read_ledger(writer.ledger_id).value.state is LedgerState.CLOSED
 
 
 def test_a_fenced_writer_is_told_once_what_to_do_and_by_which_bookie(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
-    ledgers.open_ledger(ground.client(), writer.ledger_id)
+    lifecycle.open_ledger(ground.client(), writer.ledger_id)
 
     with pytest.raises(LedgerFencedError) as caught:
         writer.append(b"b")
@@ -157,7 +157,7 @@ def test_a_writer_that_cannot_reach_the_metadata_says_what_is_certain(ground: Gr
         if away and operation in ("read_ledger", "write_ledger"):
             raise MetadataUnavailableError("the connection to ZooKeeper was closed")
 
-    writer = ledgers.create_ledger(ground.client(None, hook), USUAL)
+    writer = lifecycle.create_ledger(ground.client(None, hook), USUAL)
     last = writer.append(b"a")
     away = True
     with pytest.raises(MetadataUnavailableError, match=f"up to entry {last}, is in it") as caught:
@@ -169,7 +169,7 @@ def test_a_writer_that_cannot_reach_the_metadata_says_what_is_certain(ground: Gr
 
 
 def test_r11_a_bookie_formatted_again_does_not_join_a_ledger_that_knew_it(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
     known = writer.metadata.last_fragment.ensemble[0]
     (spare,) = set(ground.bookie_ids) - set(writer.metadata.last_fragment.ensemble)
@@ -181,5 +181,5 @@ def test_r11_a_bookie_formatted_again_does_not_join_a_ledger_that_knew_it(ground
 
     assert spare in writer.metadata.last_fragment.ensemble
     writer.close()
-    reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+    reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
     assert next(reader.entries()).payload == b"a"

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.bookie.local import LocalStorage
-from spark_bookkeeper.bookie.roots import open_storage
-from spark_bookkeeper.client import ledgers
-from spark_bookkeeper.client.bookies import Bookies
+from spark_bookkeeper.bookie.storage.local import LocalStorage
+from spark_bookkeeper.bookie.storage.roots import open_storage
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.cluster.ownership import claim_partition
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import NotEnoughBookiesError, RecoveryUndecidedError
@@ -21,6 +20,7 @@ from spark_bookkeeper.metadata.memory import MemoryCluster
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
 BOOKIES = [BookieId(f"127.0.0.1:{3181 + n}") for n in range(3)]
 
@@ -57,10 +57,10 @@ class Moving:
 def test_a_reader_finds_a_moved_bookie_again(tmp_path: Path) -> None:
     moving = Moving(tmp_path)
     context = moving.client()
-    with ledgers.create_ledger(context, Quorum(1, 1, 1)) as writer:
+    with lifecycle.create_ledger(context, Quorum(1, 1, 1)) as writer:
         writer.append(b"kept")
     (bookie,) = writer.metadata.last_fragment.ensemble
-    reader = ledgers.open_ledger(context, writer.ledger_id)
+    reader = lifecycle.open_ledger(context, writer.ledger_id)
 
     (tmp_path / bookie).rename(tmp_path / "elsewhere")
     moving.serve(bookie, tmp_path / "elsewhere")
@@ -74,7 +74,7 @@ def test_a_copy_left_behind_by_a_moved_bookie_does_not_end_a_ledger_too_early(
     moving = Moving(tmp_path)
     writing, recovering = moving.client(), moving.client()
     # The ledger is made before the move, so that the recovering client knows the old roots.
-    writer = ledgers.create_ledger(writing, Quorum(3, 3, 3))
+    writer = lifecycle.create_ledger(writing, Quorum(3, 3, 3))
     recovering.bookies.registrations()
     moved, *silent = writer.metadata.last_fragment.ensemble
     shutil.copytree(tmp_path / moved, tmp_path / "elsewhere")
@@ -86,10 +86,10 @@ def test_a_copy_left_behind_by_a_moved_bookie_does_not_end_a_ledger_too_early(
         (tmp_path / bookie).rename(tmp_path / f"{bookie}-away")
 
     with pytest.raises(NotEnoughBookiesError, match="recovered entries 0 to 0"):
-        ledgers.open_ledger(recovering, writer.ledger_id)
+        lifecycle.open_ledger(recovering, writer.ledger_id)
     for bookie in silent:
         (tmp_path / f"{bookie}-away").rename(tmp_path / bookie)
-    recovered = ledgers.open_ledger(recovering, writer.ledger_id)
+    recovered = lifecycle.open_ledger(recovering, writer.ledger_id)
 
     assert [entry.payload for entry in recovered.entries()] == [b"acknowledged by all three"]
 
@@ -97,7 +97,7 @@ def test_a_copy_left_behind_by_a_moved_bookie_does_not_end_a_ledger_too_early(
 def test_a_client_that_still_asks_the_old_root_learns_nothing_from_it(tmp_path: Path) -> None:
     moving = Moving(tmp_path)
     writing, recovering = moving.client(), moving.client()
-    writer = ledgers.create_ledger(writing, Quorum(3, 3, 3))
+    writer = lifecycle.create_ledger(writing, Quorum(3, 3, 3))
     writer.append(b"acknowledged by all three")
     writer.abandon()
     recovering.bookies.registrations()
@@ -108,4 +108,4 @@ def test_a_client_that_still_asks_the_old_root_learns_nothing_from_it(tmp_path: 
         (tmp_path / directory).rename(tmp_path / f"{directory}-away")
 
     with pytest.raises(RecoveryUndecidedError):
-        ledgers.open_ledger(recovering, writer.ledger_id)
+        lifecycle.open_ledger(recovering, writer.ledger_id)

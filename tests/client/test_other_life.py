@@ -15,20 +15,20 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.client import ledgers
-from spark_bookkeeper.client.bookies import Bookies
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.recovery import recover_ledger
+from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.views import LedgerInfo
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import EntryUnreadableError, LedgerExistsError, NoSuchLedgerError
-from spark_bookkeeper.metadata import paths
 from spark_bookkeeper.metadata.codec import encode_ledger
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import delete_ledger
-from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.metadata.zookeeper import paths
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import NONCE, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -120,11 +120,11 @@ class Lives:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.old = ledgers.create_ledger(world.context, USUAL, ledger_id=ID)
+        self.old = lifecycle.create_ledger(world.context, USUAL, ledger_id=ID)
         self.known = self.old._adds._versioned
         self.old.append(b"old 0")
         self.second: Versioned[LedgerMetadata] | None = None
-        self._form = ledgers.create_ledger(world.context, USUAL).metadata
+        self._form = lifecycle.create_ledger(world.context, USUAL).metadata
 
     def close_old(self) -> Versioned[LedgerMetadata]:
         self.old.close()
@@ -144,7 +144,7 @@ class Lives:
         assert self.world.context.store.read_ledger(ID) == self.second
         new.append(b"new 2")
         new.close()
-        reader = ledgers.open_ledger(self.world.client(), ID)
+        reader = lifecycle.open_ledger(self.world.client(), ID)
         assert [e.payload for e in reader.entries()] == [b"new 0", b"new 1", b"new 2"]
 
 
@@ -250,20 +250,20 @@ def test_a_repeated_delete_does_not_delete_the_new_ledger(lives: Lives) -> None:
     delete_ledger(lives.world.client().store, ID, known=lives.known)
 
     lives.check_untouched(new)
-    ledgers.delete_ledger(lives.world.client(), ID)
+    lifecycle.delete_ledger(lives.world.client(), ID)
     with pytest.raises(NoSuchLedgerError):
         lives.world.context.store.read_ledger(ID)
     with pytest.raises(LedgerExistsError, match="was used before"):
-        ledgers.create_ledger(lives.world.client(), USUAL, ledger_id=ID)
-    ledgers.delete_ledger(lives.world.client(), ID)
+        lifecycle.create_ledger(lives.world.client(), USUAL, ledger_id=ID)
+    lifecycle.delete_ledger(lives.world.client(), ID)
 
 
 def test_a_ledger_of_another_client_can_be_deleted_as_it_is(world: World) -> None:
-    metadata = ledgers.create_ledger(world.context, USUAL).metadata
-    ledgers.create_ledger(world.context, USUAL, ledger_id=ID).close()
+    metadata = lifecycle.create_ledger(world.context, USUAL).metadata
+    lifecycle.create_ledger(world.context, USUAL, ledger_id=ID).close()
     world.make_again(replace(metadata, custom_metadata={}))
 
-    ledgers.delete_ledger(world.client(), ID, even_if_alive=True)
+    lifecycle.delete_ledger(world.client(), ID, even_if_alive=True)
 
     with pytest.raises(NoSuchLedgerError):
         world.context.store.read_ledger(ID)
@@ -274,7 +274,7 @@ def test_a_ledger_of_another_client_can_be_deleted_as_it_is(world: World) -> Non
 
 def test_an_old_reader_does_not_slide_over_into_the_new_ledger(lives: Lives) -> None:
     lives.old.append(b"old 1")
-    reader = ledgers.open_ledger_no_recovery(lives.world.client(), ID)
+    reader = lifecycle.open_ledger_no_recovery(lives.world.client(), ID)
     following = reader.tail()
     assert next(following).payload == b"old 0"
     lives.make_again().close()
@@ -290,7 +290,7 @@ def test_an_old_reader_does_not_slide_over_into_the_new_ledger(lives: Lives) -> 
 def test_an_old_reader_whose_files_are_gone_reads_nothing_of_the_new_ledger(lives: Lives) -> None:
     key = lives.old._adds.ledger.key
     lives.close_old()
-    reader = ledgers.open_ledger(lives.world.client(), ID)
+    reader = lifecycle.open_ledger(lives.world.client(), ID)
     lives.make_again().close()
     for bookie in lives.world.ground.bookie_ids:
         shutil.rmtree(lives.world.ground.root(bookie) / key.directory, ignore_errors=True)
@@ -453,7 +453,7 @@ def test_what_lies_in_the_directory_of_another_life_is_not_read(lives: Lives) ->
         shutil.rmtree(root / new_key.directory)
         shutil.copytree(source, root / new_key.directory)
 
-    reader = ledgers.open_ledger(lives.world.client(), ID)
+    reader = lifecycle.open_ledger(lives.world.client(), ID)
     with pytest.raises(EntryUnreadableError):
         list(reader.entries())
     assert reader.metadata.state is LedgerState.CLOSED

@@ -10,8 +10,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.client import ledgers
-from spark_bookkeeper.client.rows import to_table
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.write.rows import to_table
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground
@@ -131,7 +131,7 @@ def test_a_value_with_an_exact_form_is_taken(values: Any, kind: pa.DataType, exp
 
 
 def test_an_append_that_is_refused_leaves_the_writer_as_it_was(ground: Ground) -> None:
-    with ledgers.create_ledger(ground.context, Quorum(3, 3, 2), schema=LEDGER) as writer:
+    with lifecycle.create_ledger(ground.context, Quorum(3, 3, 2), schema=LEDGER) as writer:
         with pytest.raises(InvalidArgumentError):
             writer.append(good().assign(more=3))
         assert writer.append(good()) == 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_bookkeeper.client.pending import BulkBlock, PendingEntries
+from spark_bookkeeper.client.write.pending import BulkBlock, PendingEntries
 from spark_bookkeeper.protocol.ids import EntryId
 
 MANY = 1000

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from spark_bookkeeper.client import ledgers, reader, views
+from spark_bookkeeper.client import lifecycle, views
 from spark_bookkeeper.client.ledger import WRITER, with_incarnations
-from spark_bookkeeper.client.newest import Newest, newest_entry
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client.read import reader
+from spark_bookkeeper.client.read.newest import Newest, newest_entry
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import LedgerError, MetadataUnavailableError
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
@@ -25,7 +26,7 @@ USUAL = Quorum(3, 3, 2)
 def written_by_the_dead(ground: Ground) -> LedgerWriter:
     """A ledger with two entries on every bookie, whose writer's session ended."""
     context = ground.client()
-    writer = ledgers.create_ledger(context, Quorum(3, 3, 3))
+    writer = lifecycle.create_ledger(context, Quorum(3, 3, 3))
     writer.append(b"0")
     writer.append(b"1")
     context.store.close()
@@ -54,7 +55,7 @@ def states(ground: Ground, *, ask_bookies: bool = False) -> dict[int, str | None
 
 
 def test_an_open_ledger_shows_its_writer_and_how_far_it_has_come(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     began_ms = ground.runtime.wall_ms()
     for payload in (b"0", b"1", b"2"):
         writer.append(payload)
@@ -75,15 +76,15 @@ def test_an_open_ledger_shows_its_writer_and_how_far_it_has_come(ground: Ground)
 def test_a_writer_that_is_dead_is_gone_and_one_that_left_no_note_is_unknown(
     ground: Ground,
 ) -> None:
-    living = ledgers.create_ledger(ground.context, USUAL)
+    living = lifecycle.create_ledger(ground.context, USUAL)
     gone = written_by_the_dead(ground)
-    older = ledgers.create_ledger(ground.context, USUAL)
+    older = lifecycle.create_ledger(ground.context, USUAL)
     rewritten(ground, older.ledger_id, **{WRITER: None})
-    foreign = ledgers.create_ledger(ground.context, USUAL)
+    foreign = lifecycle.create_ledger(ground.context, USUAL)
     rewritten(ground, foreign.ledger_id, **{WRITER: None, "spark-bookkeeper.nonce": None})
-    junk = ledgers.create_ledger(ground.context, USUAL)
+    junk = lifecycle.create_ledger(ground.context, USUAL)
     rewritten(ground, junk.ledger_id, **{WRITER: b"\xff{", "spark-bookkeeper.nonce": b"/../\xff"})
-    with ledgers.create_ledger(ground.context, USUAL) as closed:
+    with lifecycle.create_ledger(ground.context, USUAL) as closed:
         pass
 
     wanted = {
@@ -102,12 +103,12 @@ def test_a_writer_that_is_dead_is_gone_and_one_that_left_no_note_is_unknown(
 def test_a_writer_that_gave_up_or_was_fenced_is_gone_though_its_process_lives(
     ground: Ground,
 ) -> None:
-    abandoned = ledgers.create_ledger(ground.context, USUAL)
+    abandoned = lifecycle.create_ledger(ground.context, USUAL)
     abandoned.append(b"0")
     abandoned.abandon()
-    failed = ledgers.create_ledger(ground.context, Quorum(3, 3, 3))
+    failed = lifecycle.create_ledger(ground.context, Quorum(3, 3, 3))
     failed.append(b"0")
-    fenced = ledgers.create_ledger(ground.context, USUAL)
+    fenced = lifecycle.create_ledger(ground.context, USUAL)
     fenced.append(b"0")
     other = ground.client()
     log = other.bookies.log(
@@ -125,9 +126,9 @@ def test_a_writer_that_gave_up_or_was_fenced_is_gone_though_its_process_lives(
 
 
 def test_a_ledger_that_another_client_closed_leaves_nothing_behind(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"0")
-    ledgers.open_ledger(ground.client(), writer.ledger_id)
+    lifecycle.open_ledger(ground.client(), writer.ledger_id)
     assert states(ground) == {writer.ledger_id: None}
     assert ground.cluster.writers
 
@@ -139,7 +140,7 @@ def test_a_ledger_that_another_client_closed_leaves_nothing_behind(ground: Groun
 
 
 def test_a_ledger_closed_during_the_listing_is_not_said_to_lack_a_writer(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
 
     def close(place: str, operation: str, path: str) -> None:
         if operation == "writers":
@@ -153,7 +154,7 @@ def test_a_ledger_closed_during_the_listing_is_not_said_to_lack_a_writer(ground:
 
 def test_a_listing_asks_for_all_writers_at_once_and_for_no_bookie(ground: Ground) -> None:
     for _ in range(20):
-        ledgers.create_ledger(ground.context, USUAL)
+        lifecycle.create_ledger(ground.context, USUAL)
     context = ground.client()
     ground.forget()
 
@@ -170,7 +171,7 @@ def test_a_listing_asks_for_all_writers_at_once_and_for_no_bookie(ground: Ground
 
 def test_a_listing_asks_the_bookies_of_open_ledgers_when_told_to(ground: Ground) -> None:
     gone = written_by_the_dead(ground)
-    with ledgers.create_ledger(ground.context, USUAL) as closed:
+    with lifecycle.create_ledger(ground.context, USUAL) as closed:
         closed.append(b"0")
 
     table = views.ledgers_table(ground.client(), ask_bookies=True)
@@ -184,7 +185,7 @@ def test_a_listing_asks_the_bookies_of_open_ledgers_when_told_to(ground: Ground)
 
 def test_the_front_of_a_ledger_is_found_through_what_is_missing(ground: Ground) -> None:
     context = ground.client()
-    empty = ledgers.create_ledger(ground.context, USUAL)
+    empty = lifecycle.create_ledger(ground.context, USUAL)
     found = context.store.read_ledger(empty.ledger_id).value
     assert newest_entry(context, empty.ledger_id, found) == Newest(NO_ENTRY, None)
 
@@ -201,7 +202,7 @@ def test_the_front_of_a_ledger_is_found_through_what_is_missing(ground: Ground) 
 
 
 def test_a_new_fragment_without_entries_is_as_old_as_the_one_before(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, Quorum(1, 1, 1))
+    writer = lifecycle.create_ledger(ground.context, Quorum(1, 1, 1))
     writer.append(b"0")
     (old,) = writer.metadata.last_fragment.ensemble
     new = next(bookie for bookie in ground.bookie_ids if bookie != old)
@@ -223,7 +224,7 @@ def test_who_follows_a_ledger_without_a_writer_is_told_once_what_to_do(
     ground: Ground, caplog: pytest.LogCaptureFixture
 ) -> None:
     writer = written_by_the_dead(ground)
-    following = ledgers.open_ledger_no_recovery(ground.client(InlineRuntime()), writer.ledger_id)
+    following = lifecycle.open_ledger_no_recovery(ground.client(InlineRuntime()), writer.ledger_id)
 
     with caplog.at_level(logging.WARNING):
         seen = [entry.payload for entry in following.tail(timeout_ms=60_000)]
@@ -240,7 +241,7 @@ def test_who_follows_a_ledger_in_vain_for_a_moment_is_told_at_its_end(
     ground: Ground, caplog: pytest.LogCaptureFixture
 ) -> None:
     writer = written_by_the_dead(ground)
-    following = ledgers.open_ledger_no_recovery(ground.client(), writer.ledger_id)
+    following = lifecycle.open_ledger_no_recovery(ground.client(), writer.ledger_id)
 
     assert len(list(following.tail(timeout_ms=0))) == 1
 
@@ -250,8 +251,8 @@ def test_who_follows_a_ledger_in_vain_for_a_moment_is_told_at_its_end(
 def test_who_follows_a_ledger_whose_writer_lives_is_told_nothing_and_asks_seldom(
     ground: Ground, caplog: pytest.LogCaptureFixture
 ) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
-    following = ledgers.open_ledger_no_recovery(ground.client(InlineRuntime()), writer.ledger_id)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
+    following = lifecycle.open_ledger_no_recovery(ground.client(InlineRuntime()), writer.ledger_id)
     ground.forget()
 
     assert list(following.tail(timeout_ms=60_000)) == []
@@ -272,7 +273,7 @@ def test_a_metadata_store_that_is_away_does_not_end_the_following_by_its_own(
             raise MetadataUnavailableError("no answer")
 
     writer = written_by_the_dead(ground)
-    following = ledgers.open_ledger_no_recovery(
+    following = lifecycle.open_ledger_no_recovery(
         ground.client(InlineRuntime(), away), writer.ledger_id
     )
 

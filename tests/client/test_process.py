@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-from spark_bookkeeper.client import ledgers, views
-from spark_bookkeeper.client.reader import Entry
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client import lifecycle, views
+from spark_bookkeeper.client.read.reader import Entry
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import RecoveryReport, Row
@@ -28,7 +28,8 @@ Q322 = Quorum(3, 2, 2)
 FORKED = """
 import concurrent.futures, os, sys, threading
 from pathlib import Path
-from spark_bookkeeper.client import ledgers, views
+from spark_bookkeeper.client import views
+from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground
@@ -41,17 +42,17 @@ def hold(place, operation, path):
         may_go_on.wait()
 
 ground.before.append(hold)
-writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 2))
+writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
 kept = writer.append_async(b"a")
 assert kept.result() == 0
 pending = writer.append_async(b"b")
-reader = ledgers.open_ledger_no_recovery(ground.context, writer.ledger_id)
+reader = lifecycle.open_ledger_no_recovery(ground.context, writer.ledger_id)
 begun, tailed = reader.entries(), reader.tail()
-other = ledgers.create_ledger(ground.client(), Quorum(3, 3, 2))
+other = lifecycle.create_ledger(ground.client(), Quorum(3, 3, 2))
 with other:
     for _ in range(200):
         other.append_async(b"x")
-long = ledgers.open_ledger(ground.context, other.ledger_id)
+long = lifecycle.open_ledger(ground.context, other.ledger_id)
 half = long.entries()
 next(half)
 info = views.LedgerInfo.of(0, writer.metadata, ground.context, lambda table: table)
@@ -135,12 +136,12 @@ def look(writer: LedgerWriter, ground: Ground) -> views.LedgerInfo:
 DUMPS: list[Callable[[Any], Any]] = [pickle.dumps, cloudpickle.dumps, copy.copy]
 
 UNPICKLED: dict[str, Callable[[Ground], Any]] = {
-    "writer of ledger 0": lambda ground: ledgers.create_ledger(ground.context, Q322),
-    "reader of ledger 0": lambda ground: ledgers.open_ledger_no_recovery(
-        ground.context, ledgers.create_ledger(ground.context, Q322).ledger_id
+    "writer of ledger 0": lambda ground: lifecycle.create_ledger(ground.context, Q322),
+    "reader of ledger 0": lambda ground: lifecycle.open_ledger_no_recovery(
+        ground.context, lifecycle.create_ledger(ground.context, Q322).ledger_id
     ),
-    "look at ledger 0": lambda ground: look(ledgers.create_ledger(ground.context, Q322), ground),
-    "future": lambda ground: ledgers.create_ledger(ground.context, Q322).append_async(b"x"),
+    "look at ledger 0": lambda ground: look(lifecycle.create_ledger(ground.context, Q322), ground),
+    "future": lambda ground: lifecycle.create_ledger(ground.context, Q322).append_async(b"x"),
     "connection to a cluster": lambda ground: ground.context,
 }
 
@@ -157,7 +158,7 @@ def test_what_cannot_travel_says_so_and_what_to_write(
 
 
 def test_in_a_closure_it_says_so_too(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, Q322)
+    writer = lifecycle.create_ledger(ground.context, Q322)
 
     def write(value: bytes) -> None:
         writer.append(value)
@@ -167,10 +168,10 @@ def test_in_a_closure_it_says_so_too(ground: Ground) -> None:
 
 
 def test_values_travel(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, Q322)
+    writer = lifecycle.create_ledger(ground.context, Q322)
     with writer:
         writer.append(b"x")
-    (entry,) = ledgers.open_ledger(ground.context, writer.ledger_id).entries()
+    (entry,) = lifecycle.open_ledger(ground.context, writer.ledger_id).entries()
     again: Entry = pickle.loads(pickle.dumps(entry))
     assert again == entry
     assert again.payload == b"x"

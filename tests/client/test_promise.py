@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import pytest
 
-from spark_bookkeeper.client.promise import Promise, Promises
+from spark_bookkeeper.client.write.promise import Promise, Promises
 from spark_bookkeeper.errors import BookKeeperError, LedgerFencedError
 
 

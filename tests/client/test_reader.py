@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.bookie.entry import StoredEntry
-from spark_bookkeeper.client import ledgers
-from spark_bookkeeper.client.reader import LedgerReader
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.read.reader import LedgerReader
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
     EntryUnreadableError,
@@ -34,7 +34,7 @@ USUAL = Quorum(3, 3, 2)
 
 
 def closed(ground: Ground, quorum: Quorum = USUAL, count: int = 10) -> LedgerWriter:
-    with ledgers.create_ledger(ground.context, quorum) as writer:
+    with lifecycle.create_ledger(ground.context, quorum) as writer:
         for i in range(count):
             writer.append(b"%d" % i)
     return writer
@@ -45,7 +45,7 @@ def payloads(reader: LedgerReader, first: int = 0, last: int | None = None) -> l
 
 
 def test_a_range_includes_both_its_ends(ground: Ground) -> None:
-    reader = ledgers.open_ledger(ground.context, closed(ground).ledger_id)
+    reader = lifecycle.open_ledger(ground.context, closed(ground).ledger_id)
 
     assert payloads(reader, 3, 5) == [b"3", b"4", b"5"]
     assert payloads(reader, 8) == [b"8", b"9"]
@@ -58,10 +58,10 @@ def test_a_table_is_read_a_message_at_a_time_and_is_in_entry_order(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = [b"%d" % n for n in range(200)]
-    with ledgers.create_ledger(ground.context, Quorum(3, 2, 2)) as writer:
+    with lifecycle.create_ledger(ground.context, Quorum(3, 2, 2)) as writer:
         for payload in wanted:
             writer.append_async(payload)
-    reader = ledgers.open_ledger(ground.context, writer.ledger_id)
+    reader = lifecycle.open_ledger(ground.context, writer.ledger_id)
 
     def one_by_one(*_: object) -> pa.RecordBatch:
         raise AssertionError("small entries share a message")
@@ -76,7 +76,7 @@ def test_a_table_is_read_a_message_at_a_time_and_is_in_entry_order(
 def test_an_entry_out_of_range_is_refused_with_the_range(
     ground: Ground, first: int, last: int | None
 ) -> None:
-    reader = ledgers.open_ledger(ground.context, closed(ground).ledger_id)
+    reader = lifecycle.open_ledger(ground.context, closed(ground).ledger_id)
 
     with pytest.raises(NoSuchEntryError, match="last <= 9"):
         payloads(reader, first, last)
@@ -84,23 +84,23 @@ def test_an_entry_out_of_range_is_refused_with_the_range(
 
 @pytest.mark.parametrize(("first", "last"), [("a", None), (0, 1.5), (True, None), (None, None)])
 def test_a_range_that_is_no_numbers_is_refused(ground: Ground, first: Any, last: Any) -> None:
-    writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 2))
-    reader = ledgers.open_ledger(ground.context, writer.ledger_id)
+    writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
+    reader = lifecycle.open_ledger(ground.context, writer.ledger_id)
     with pytest.raises(InvalidArgumentError, match="is not a whole number"):
         list(reader.entries(first, last))
 
 
 def test_a_waiting_time_that_is_no_number_is_refused(ground: Ground) -> None:
-    reader = ledgers.open_ledger(ground.context, closed(ground).ledger_id)
+    reader = lifecycle.open_ledger(ground.context, closed(ground).ledger_id)
     wrong: Any = "1"
     with pytest.raises(InvalidArgumentError, match="timeout_ms='1'"):
         next(reader.tail(wrong))
 
 
 def test_whoever_has_read_to_the_end_goes_on_with_nothing(ground: Ground) -> None:
-    with ledgers.create_ledger(ground.context, Quorum(3, 3, 2)) as writer:
+    with lifecycle.create_ledger(ground.context, Quorum(3, 3, 2)) as writer:
         last = writer.append(b"a")
-    reader = ledgers.open_ledger(ground.context, writer.ledger_id)
+    reader = lifecycle.open_ledger(ground.context, writer.ledger_id)
 
     assert list(reader.entries(last + 1)) == []
     with pytest.raises(NoSuchEntryError):
@@ -110,9 +110,9 @@ def test_whoever_has_read_to_the_end_goes_on_with_nothing(ground: Ground) -> Non
 
 
 def test_a_reader_that_was_closed_says_so(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 2))
+    writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
     writer.append(b"a")
-    with ledgers.open_ledger_no_recovery(ground.context, writer.ledger_id) as reader:
+    with lifecycle.open_ledger_no_recovery(ground.context, writer.ledger_id) as reader:
         pass
     for use in (reader.read_arrow, reader.refresh, lambda: list(reader.tail(timeout_ms=0))):
         with pytest.raises(InvalidArgumentError, match=r"this reader .* was closed"):
@@ -120,7 +120,7 @@ def test_a_reader_that_was_closed_says_so(ground: Ground) -> None:
 
 
 def test_the_entries_of_an_empty_ledger_are_none(ground: Ground) -> None:
-    reader = ledgers.open_ledger(ground.context, closed(ground, count=0).ledger_id)
+    reader = lifecycle.open_ledger(ground.context, closed(ground, count=0).ledger_id)
 
     assert payloads(reader) == []
     assert reader.read_arrow().num_rows == 0
@@ -129,14 +129,14 @@ def test_the_entries_of_an_empty_ledger_are_none(ground: Ground) -> None:
 
 
 def test_a_wrong_password_reads_and_changes_nothing(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL, password=b"secret")
+    writer = lifecycle.create_ledger(ground.context, USUAL, password=b"secret")
     writer.append(b"a")
 
-    for opened in (ledgers.open_ledger, ledgers.open_ledger_no_recovery):
+    for opened in (lifecycle.open_ledger, lifecycle.open_ledger_no_recovery):
         with pytest.raises(UnauthorizedError):
             opened(ground.context, writer.ledger_id, b"wrong")
     assert writer.append(b"b") == 1, "nothing was fenced"
-    assert payloads(ledgers.open_ledger(ground.context, writer.ledger_id, b"secret")) == [
+    assert payloads(lifecycle.open_ledger(ground.context, writer.ledger_id, b"secret")) == [
         b"a",
         b"b",
     ]
@@ -144,14 +144,14 @@ def test_a_wrong_password_reads_and_changes_nothing(ground: Ground) -> None:
 
 def test_a_ledger_that_does_not_exist(ground: Ground) -> None:
     with pytest.raises(NoSuchLedgerError):
-        ledgers.open_ledger(ground.context, 99)
+        lifecycle.open_ledger(ground.context, 99)
     with pytest.raises(InvalidArgumentError):
-        ledgers.open_ledger(ground.context, -1)
+        lifecycle.open_ledger(ground.context, -1)
 
 
 def test_a_ledger_deleted_while_it_is_read(ground: Ground) -> None:
-    reader = ledgers.open_ledger(ground.context, closed(ground).ledger_id)
-    ledgers.delete_ledger(ground.context, reader.ledger_id)
+    reader = lifecycle.open_ledger(ground.context, closed(ground).ledger_id)
+    lifecycle.delete_ledger(ground.context, reader.ledger_id)
     for bookie in ground.bookie_ids:
         shutil.rmtree(ground.root(bookie) / "ledgers", ignore_errors=True)
 
@@ -161,9 +161,9 @@ def test_a_ledger_deleted_while_it_is_read(ground: Ground) -> None:
 
 def test_a_payload_is_only_for_the_default_schema(ground: Ground) -> None:
     table = pa.table({"a": [1, 2]})
-    with ledgers.create_ledger(ground.context, USUAL, schema=table.schema) as writer:
+    with lifecycle.create_ledger(ground.context, USUAL, schema=table.schema) as writer:
         writer.append(table)
-    (entry,) = ledgers.open_ledger(ground.context, writer.ledger_id).entries()
+    (entry,) = lifecycle.open_ledger(ground.context, writer.ledger_id).entries()
 
     assert entry.batch.to_pydict() == {"a": [1, 2]}
     with pytest.raises(InvalidArgumentError, match=r"\.batch"):
@@ -174,12 +174,12 @@ def test_a_payload_is_only_for_the_default_schema(ground: Ground) -> None:
 
 
 def test_without_recovery_a_reader_stops_at_the_lac_and_disturbs_nobody(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     for i in range(5):
         writer.append(b"%d" % i)
     writer.flush()
 
-    reader = ledgers.open_ledger_no_recovery(ground.client(), writer.ledger_id)
+    reader = lifecycle.open_ledger_no_recovery(ground.client(), writer.ledger_id)
 
     assert not reader.is_closed
     assert 0 <= reader.last_add_confirmed <= 4
@@ -194,7 +194,7 @@ def test_without_recovery_a_reader_stops_at_the_lac_and_disturbs_nobody(ground: 
 
 
 def test_r10_no_record_says_more_than_was_confirmed_when_it_was_made(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     ensemble = writer.metadata.last_fragment.ensemble
     block = threading.Event()
 
@@ -206,7 +206,7 @@ def test_r10_no_record_says_more_than_was_confirmed_when_it_was_made(ground: Gro
     futures = [writer.append_async(b"%d" % i) for i in range(3)]
     ground.until(lambda: len(ground.files(ensemble[0], "slots")) >= 1)
     client = ground.client()
-    reader = ledgers.open_ledger_no_recovery(client, writer.ledger_id)
+    reader = lifecycle.open_ledger_no_recovery(client, writer.ledger_id)
 
     assert reader.last_add_confirmed == -1, "one copy is no ack quorum"
     assert payloads(reader) == []
@@ -216,9 +216,9 @@ def test_r10_no_record_says_more_than_was_confirmed_when_it_was_made(ground: Gro
 
 
 def test_a_tail_follows_the_writer_until_it_closes(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     seen: list[bytes] = []
-    reader = ledgers.open_ledger_no_recovery(ground.client(), writer.ledger_id)
+    reader = lifecycle.open_ledger_no_recovery(ground.client(), writer.ledger_id)
     thread = threading.Thread(target=lambda: seen.extend(e.payload for e in reader.tail()))
     thread.start()
     for i in range(30):
@@ -231,8 +231,8 @@ def test_a_tail_follows_the_writer_until_it_closes(ground: Ground) -> None:
 
 
 def test_a_tail_without_news_ends_after_its_time(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
-    reader = ledgers.open_ledger_no_recovery(ground.client(), writer.ledger_id)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
+    reader = lifecycle.open_ledger_no_recovery(ground.client(), writer.ledger_id)
 
     assert list(reader.tail(timeout_ms=50)) == []
 
@@ -240,7 +240,7 @@ def test_a_tail_without_news_ends_after_its_time(ground: Ground) -> None:
 def test_who_follows_a_ledger_asks_no_silent_bookie_while_another_answers(tmp_path: Path) -> None:
     config = ClientConfig(bookie_timeout_ms=600_000, read_hedge_ms=20)
     ground = Ground(tmp_path, bookies=3, config=config)
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"0")
     wait_for_every_copy(writer)
     hang = Hang(ground.runtime)
@@ -248,7 +248,7 @@ def test_who_follows_a_ledger_asks_no_silent_bookie_while_another_answers(tmp_pa
     client = ground.client(
         None, lambda place, operation, path: hang.meet(operation, path) if place == silent else None
     )
-    reader = ledgers.open_ledger_no_recovery(client, writer.ledger_id)
+    reader = lifecycle.open_ledger_no_recovery(client, writer.ledger_id)
     ground.until(lambda: client.bookies.is_silent(silent))
     before = hang.count
     for _ in range(20):
@@ -263,7 +263,7 @@ def test_who_follows_a_ledger_asks_no_silent_bookie_while_another_answers(tmp_pa
 def test_silent_bookies_are_asked_for_the_lac_when_no_other_answers(tmp_path: Path) -> None:
     config = ClientConfig(bookie_timeout_ms=600_000, read_hedge_ms=20)
     ground = Ground(tmp_path, bookies=3, config=config)
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"0")
     writer.append(b"1")
     wait_for_every_copy(writer)
@@ -274,20 +274,20 @@ def test_silent_bookies_are_asked_for_the_lac_when_no_other_answers(tmp_path: Pa
         door.begin("reading a bad file", partial(storage.read, "bad"), ground.runtime.condition())
     ground.until(lambda: all(client.bookies.is_silent(b) for b in ground.bookie_ids))
 
-    reader = ledgers.open_ledger_no_recovery(client, writer.ledger_id)
+    reader = lifecycle.open_ledger_no_recovery(client, writer.ledger_id)
     assert reader.last_add_confirmed == 0
     hang.release()
     writer.close()
 
 
 def test_the_lac_cannot_be_read_when_no_bookie_answers(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
     for bookie in writer.metadata.last_fragment.ensemble:
         ground.stop(bookie)
 
     with pytest.raises(EntryUnreadableError, match="no bookie of its last fragment answered"):
-        ledgers.open_ledger_no_recovery(ground.client(), writer.ledger_id)
+        lifecycle.open_ledger_no_recovery(ground.client(), writer.ledger_id)
 
 
 # Bad replicas
@@ -301,11 +301,11 @@ def test_dead_wiped_and_emptied_replicas_are_passed_over(
     writer = closed(ground, Quorum(*sizes))
     ensemble = writer.metadata.last_fragment.ensemble
     ground.stop(ensemble[0], destroy=True)
-    assert payloads(ledgers.open_ledger(ground.client(), writer.ledger_id)) == [
+    assert payloads(lifecycle.open_ledger(ground.client(), writer.ledger_id)) == [
         b"%d" % i for i in range(10)
     ]
     ground.format(ensemble[1])
-    assert payloads(ledgers.open_ledger(ground.client(), writer.ledger_id)) == [
+    assert payloads(lifecycle.open_ledger(ground.client(), writer.ledger_id)) == [
         b"%d" % i for i in range(10)
     ]
 
@@ -313,7 +313,7 @@ def test_dead_wiped_and_emptied_replicas_are_passed_over(
 def test_when_none_is_left_the_error_names_entry_bookies_and_causes(ground: Ground) -> None:
     writer = closed(ground)
     a, b, c = writer.metadata.last_fragment.ensemble
-    reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+    reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
     ground.stop(a)
     ground.format(b)
     for path in ground.files(c, "slots"):
@@ -336,7 +336,7 @@ def test_two_of_three_replicas_of_every_file_are_damaged(tmp_path: Path, seed: i
     dice = random.Random(seed)
     ground = Ground(tmp_path)
     table = pa.table({"n": range(6000), "s": [f"row {i}" * 5 for i in range(6000)]})
-    with ledgers.create_ledger(
+    with lifecycle.create_ledger(
         ground.context, USUAL, schema=table.schema, entry_target_bytes=30_000
     ) as writer:
         writer.append(table.slice(0, 100))
@@ -357,7 +357,7 @@ def test_two_of_three_replicas_of_every_file_are_damaged(tmp_path: Path, seed: i
                         data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
                 path.write_bytes(bytes(data))
 
-    read = ledgers.open_ledger(ground.client(), writer.ledger_id).read_arrow()
+    read = lifecycle.open_ledger(ground.client(), writer.ledger_id).read_arrow()
 
     assert read.equals(table)
 
@@ -365,7 +365,7 @@ def test_two_of_three_replicas_of_every_file_are_damaged(tmp_path: Path, seed: i
 def test_a_reader_finds_a_fragment_that_moved_under_it(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=4)
     writer = closed(ground)
-    reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+    reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
     ensemble = writer.metadata.last_fragment.ensemble
     (spare,) = set(ground.bookie_ids) - set(ensemble)
     for bookie in ensemble[:1]:
@@ -388,7 +388,7 @@ def test_a_reader_finds_a_fragment_that_moved_under_it(tmp_path: Path) -> None:
 
 def test_fragments_that_share_no_bookie_are_read_as_one_ledger(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=3)
-    with ledgers.create_ledger(ground.context, Quorum(1, 1, 1)) as writer:
+    with lifecycle.create_ledger(ground.context, Quorum(1, 1, 1)) as writer:
         for number in range(3):
             writer.append(b"%d" % (2 * number))
             writer.append(b"%d" % (2 * number + 1))
@@ -397,7 +397,7 @@ def test_fragments_that_share_no_bookie_are_read_as_one_ledger(tmp_path: Path) -
     for fragment in writer.metadata.fragments[:-1]:
         ground.start(fragment.ensemble[0])
 
-    reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+    reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
 
     assert len(writer.metadata.fragments) == 3
     assert payloads(reader) == [b"%d" % n for n in range(6)]
@@ -408,11 +408,11 @@ def test_fragments_that_share_no_bookie_are_read_as_one_ledger(tmp_path: Path) -
 def test_a_reader_does_not_go_back_when_the_bookie_that_knew_most_goes_away(
     ground: Ground,
 ) -> None:
-    writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 2))
+    writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
     for number in range(5):
         writer.append(b"%d" % number)
     writer.flush()
-    reader = ledgers.open_ledger_no_recovery(ground.context, writer.ledger_id)
+    reader = lifecycle.open_ledger_no_recovery(ground.context, writer.ledger_id)
     known = reader.last_add_confirmed
     assert known >= 3
 

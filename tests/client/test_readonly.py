@@ -10,12 +10,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.bookie.local import LocalStorage
-from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.bookie.reserve import RESERVE_BYTES, UNSEEN_BYTES, Reserve, reserve_bytes
-from spark_bookkeeper.client import ensemble as change
-from spark_bookkeeper.client import ledgers
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.bookie.storage.local import LocalStorage
+from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.write import ensemble_change as change
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
     AppendFailedError,
@@ -52,7 +52,7 @@ def ensemble(writer: LedgerWriter) -> tuple[str, ...]:
 def assert_whole(ground: Ground, writer: LedgerWriter, count: int) -> None:
     """Everything that was appended is there, on every bookie that the metadata names for it."""
     client = ground.client()
-    entries = ledgers.open_ledger(client, writer.ledger_id).entries()
+    entries = lifecycle.open_ledger(client, writer.ledger_id).entries()
     assert [entry.payload for entry in entries] == [b"%d" % i for i in range(count)]
     report = check_ledgers(client, LocalRunner(client), [writer.ledger_id], 100)
     assert report.is_complete, report.unfinished
@@ -63,7 +63,7 @@ def test_a_writer_leaves_a_bookie_that_becomes_read_only(
     tmp_path: Path, sizes: tuple[int, int, int]
 ) -> None:
     ground = Ground(tmp_path, bookies=5, config=QUICK)
-    writer = ledgers.create_ledger(ground.context, Quorum(*sizes))
+    writer = lifecycle.create_ledger(ground.context, Quorum(*sizes))
     for i in range(8):
         writer.append(b"%d" % i)
     short = ensemble(writer)[1]
@@ -86,7 +86,7 @@ def test_a_writer_leaves_a_bookie_that_becomes_read_only(
 
 def test_a_writer_without_another_bookie_stays_until_there_is_one(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=4, config=QUICK)
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     (spare,) = set(ground.bookie_ids) - set(ensemble(writer))
     becomes_readonly(ground, spare)
     short = ensemble(writer)[0]
@@ -111,7 +111,7 @@ def test_a_bookie_that_could_take_its_place_and_may_not_leaves_the_writer_as_it_
 ) -> None:
     """It was formatted again since the ledger used it, so it cannot join it (SLOT-LOG rule R11)."""
     ground = Ground(tmp_path, bookies=4, config=QUICK)
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"0")
     (spare,) = set(ground.bookie_ids) - set(ensemble(writer))
     lost, short, _ = map(BookieId, ensemble(writer))
@@ -134,7 +134,7 @@ def test_a_bookie_that_could_take_its_place_and_may_not_leaves_the_writer_as_it_
 def test_what_a_look_at_bookies_acknowledges_is_delivered_at_once(tmp_path: Path) -> None:
     """A bookie that is read-only and behind is waited for until it is looked at again."""
     ground = Ground(tmp_path, bookies=4, config=ClientConfig(add_timeout_ms=1_000_000))
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     behind = ensemble(writer)[2]
     goes_on = threading.Event()
 
@@ -165,7 +165,7 @@ def test_a_metadata_store_that_is_away_for_a_moment_does_not_end_a_writer_that_l
     tmp_path: Path, operation: str
 ) -> None:
     ground = Ground(tmp_path, bookies=4, config=QUICK)
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"0")
     met = 0
 
@@ -193,7 +193,7 @@ def test_a_writer_that_leaves_asks_until_it_knows_whether_the_change_was_made(
     """R14: staying would need to know that it was not, and every bookie still serves."""
     monkeypatch.setattr(change, "SETTLE_PAUSE_SECONDS", 0.0)
     ground = Ground(tmp_path, bookies=4, config=QUICK)
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"0")
     short = ensemble(writer)[2]
     lost: list[str] = []
@@ -226,7 +226,7 @@ def test_a_change_of_which_nothing_can_be_learned_ends_the_writer_after_a_while(
     monkeypatch.setattr(change, "SETTLE_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(change, "SETTLE_SECONDS", 0.05)
     ground = Ground(tmp_path, bookies=4, config=QUICK)
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"0")
     is_away = True
 
@@ -276,7 +276,7 @@ def test_a_look_at_the_space_that_fails_once_does_not_cost_a_bookie(tmp_path: Pa
             met.append(place)
             raise BookieUnavailableError("statvfs: EIO")
 
-    writer = ledgers.create_ledger(ground.client(None, once), USUAL)
+    writer = lifecycle.create_ledger(ground.client(None, once), USUAL)
     for _ in range(10):
         writer.append(bytes(300_000))
     wait_for_every_copy(writer)
@@ -342,7 +342,7 @@ def crowded(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 def test_a_writer_that_comes_to_the_last_space_goes_elsewhere(
     ground: Ground, crowded: Callable[[str], None], kind: str
 ) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL, entry_target_bytes=1 << 20)
+    writer = lifecycle.create_ledger(ground.context, USUAL, entry_target_bytes=1 << 20)
     payload = bytes(300_000)
     crowded(full := ensemble(writer)[0])
 
@@ -365,7 +365,7 @@ def test_a_writer_that_comes_to_the_last_space_goes_elsewhere(
 def test_with_no_other_bookie_the_append_fails_and_the_ledger_can_still_be_closed(
     ground: Ground, crowded: Callable[[str], None]
 ) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     acknowledged = writer.append(bytes(300_000))
     for bookie in ground.bookie_ids:
         crowded(bookie)
@@ -378,6 +378,6 @@ def test_with_no_other_bookie_the_append_fails_and_the_ledger_can_still_be_close
     with pytest.raises(AppendFailedError, match="for fences and recovery"):
         fill()
 
-    reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+    reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
     assert reader.is_closed
     assert reader.last_add_confirmed >= acknowledged

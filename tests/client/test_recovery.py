@@ -14,11 +14,11 @@ import pytest
 from spark_bookkeeper.bookie.entry import NewEntry
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.record import encode_add
-from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.recovery import recover_ledger
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client.recover.recovery import recover_ledger
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import (
     BookieFullError,
     BookieUnavailableError,
@@ -39,7 +39,7 @@ USUAL = Quorum(3, 3, 2)
 
 def written(ground: Ground, quorum: Quorum, count: int) -> LedgerWriter:
     """An open ledger whose writer has gone; everything is on the whole write set."""
-    writer = ledgers.create_ledger(ground.context, quorum)
+    writer = lifecycle.create_ledger(ground.context, quorum)
     for i in range(count):
         writer.append(b"%d" % i)
     writer._adds.drain()
@@ -47,7 +47,7 @@ def written(ground: Ground, quorum: Quorum, count: int) -> LedgerWriter:
 
 
 def payloads(context: ClientContext, ledger_id: LedgerId) -> list[bytes]:
-    return [entry.payload for entry in ledgers.open_ledger(context, ledger_id).entries()]
+    return [entry.payload for entry in lifecycle.open_ledger(context, ledger_id).entries()]
 
 
 def half_written(ground: Ground, quorum: Quorum, whole: int, reaching: list[int]) -> LedgerWriter:
@@ -140,7 +140,7 @@ def test_an_entry_that_reached_one_bookie_is_kept_and_copied(ground: Ground) -> 
 
 
 def test_a_ledger_without_entries_is_closed_empty(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
 
     closed = recover_ledger(ground.client(), writer.ledger_id).value
 
@@ -148,7 +148,7 @@ def test_a_ledger_without_entries_is_closed_empty(ground: Ground) -> None:
 
 
 def test_many_tiny_entries_are_recovered(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     futures = [writer.append_async(b"") for _ in range(50_000)]
     futures[-1].result(60)
 
@@ -324,7 +324,7 @@ def record_here_and_part_there(ground: Ground, quorum: Quorum) -> tuple[LedgerWr
     the bytes of some entries on all others.
     """
     table = pa.table({"n": range(4000), "s": [f"row {i}" * 9 for i in range(4000)]})
-    writer = ledgers.create_ledger(
+    writer = lifecycle.create_ledger(
         ground.context, quorum, schema=table.schema, entry_target_bytes=20_000
     )
     writer.append(table)
@@ -351,7 +351,7 @@ def test_what_one_bookies_record_tells_of_anothers_part_is_recovered(
     assert closed.last_entry_id == writer.last_add_confirmed > 3
     assert closed.length_bytes == writer.length_bytes
     assert_on_ack_quorum(ground, writer.ledger_id)
-    assert ledgers.open_ledger(ground.client(), writer.ledger_id).read_arrow().equals(table)
+    assert lifecycle.open_ledger(ground.client(), writer.ledger_id).read_arrow().equals(table)
 
 
 def test_of_a_part_that_is_damaged_everywhere_each_entry_is_taken_from_where_it_is_good(
@@ -359,7 +359,7 @@ def test_of_a_part_that_is_damaged_everywhere_each_entry_is_taken_from_where_it_
 ) -> None:
     ground = Ground(tmp_path, bookies=5)
     table = pa.table({"n": range(4000), "s": [f"row {i}" * 9 for i in range(4000)]})
-    writer = ledgers.create_ledger(
+    writer = lifecycle.create_ledger(
         ground.context, USUAL, schema=table.schema, entry_target_bytes=20_000
     )
     writer.append(table)
@@ -372,7 +372,7 @@ def test_of_a_part_that_is_damaged_everywhere_each_entry_is_taken_from_where_it_
 
     assert closed.last_entry_id == writer.last_add_confirmed
     assert_on_ack_quorum(ground, writer.ledger_id)
-    assert ledgers.open_ledger(ground.client(), writer.ledger_id).read_arrow().equals(table)
+    assert lifecycle.open_ledger(ground.client(), writer.ledger_id).read_arrow().equals(table)
 
 
 def test_what_no_two_bookies_have_together_stays_undecided(tmp_path: Path) -> None:

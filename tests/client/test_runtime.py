@@ -11,7 +11,7 @@ from types import FrameType
 import pytest
 from typing_extensions import override
 
-from spark_bookkeeper.client.runtime import Task, ThreadCondition, ThreadRuntime
+from spark_bookkeeper.runtime.runtime import Task, ThreadCondition, ThreadRuntime
 
 
 def test_a_runtime_that_maps_in_turn_uses_no_other_thread() -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.client import ledgers, unclosed
-from spark_bookkeeper.client.adds import Adds
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.write.adds import Adds
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
     AppendFailedError,
@@ -25,6 +25,7 @@ from spark_bookkeeper.errors import (
     MetadataUnavailableError,
 )
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.runtime import unclosed
 from spark_bookkeeper.testing.ground import METADATA, Ground
 
 Q322 = Quorum(3, 2, 2)
@@ -40,7 +41,7 @@ def left_writers() -> Iterator[None]:
 
 
 def create(ground: Ground) -> LedgerWriter:
-    return ledgers.create_ledger(ground.context, Q322)
+    return lifecycle.create_ledger(ground.context, Q322)
 
 
 def threads() -> int:
@@ -86,7 +87,7 @@ def test_a_writer_that_was_ended_does_not_warn(ground: Ground, how: str) -> None
         with pytest.raises(ZeroDivisionError), writer:
             raise ZeroDivisionError
     else:
-        ledgers.open_ledger(ground.client(), writer.ledger_id)
+        lifecycle.open_ledger(ground.client(), writer.ledger_id)
         with pytest.raises(LedgerFencedError):
             writer.append(b"y")
     del writer
@@ -131,7 +132,7 @@ def test_what_a_dropped_writer_had_on_its_way_is_stored_and_its_futures_told(
     may_go_on.set()
     assert [future.result(60) for future in futures] == list(range(20))
     ground.until(all_gone)
-    reader = ledgers.open_ledger(ground.client(), ledger_id)
+    reader = lifecycle.open_ledger(ground.client(), ledger_id)
     assert [entry.payload for entry in reader.entries()] == [b"%d" % n for n in range(20)]
 
 
@@ -163,7 +164,7 @@ def test_a_dropped_writer_does_not_wait_for_a_bookie_that_hangs(tmp_path: Path) 
             ended.wait(60)
 
     ground.before.append(hang)
-    writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 2))
+    writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
     writer.append(b"x")
     with pytest.warns(ResourceWarning, match=DROPPED):
         del writer
@@ -213,8 +214,9 @@ def test_a_writer_in_a_cycle_may_be_collected_with_any_lock_held(ground: Ground)
 SCRIPT = """
 import sys, threading
 from pathlib import Path
-from spark_bookkeeper.client import ledgers, unclosed
-from spark_bookkeeper.client.adds import Adds
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.runtime import unclosed
+from spark_bookkeeper.client.write.adds import Adds
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground
 
@@ -226,7 +228,7 @@ def hold(place, operation, path):
         may_go_on.wait()
 
 ground.before.append(hold)
-writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 2))
+writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
 """
 
 

@@ -14,12 +14,10 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.bookie import messages
-from spark_bookkeeper.client import ledgers
-from spark_bookkeeper.client.bell import Bell
+from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.recovery import recover_ledger
-from spark_bookkeeper.client.runtime import Task
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client.recover.recovery import recover_ledger
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
     AppendFailedError,
@@ -34,6 +32,8 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.runtime.runtime import Task
 from spark_bookkeeper.testing.ground import METADATA, Ground
 from spark_bookkeeper.testing.hanging import Hang
 from spark_bookkeeper.testing.rows import wait_for_every_copy
@@ -47,7 +47,7 @@ def flag_in_recovery(context: ClientContext, writer: LedgerWriter) -> None:
 
 
 def payloads(ground: Ground, writer: LedgerWriter) -> list[bytes]:
-    reader = ledgers.open_ledger(ground.context, writer.ledger_id)
+    reader = lifecycle.open_ledger(ground.context, writer.ledger_id)
     return [entry.payload for entry in reader.entries()]
 
 
@@ -70,7 +70,7 @@ class Gate:
 
 
 def test_entry_ids_are_dense_from_0_and_nothing_written_is_minus_1(ground: Ground) -> None:
-    with ledgers.create_ledger(ground.context, USUAL) as writer:
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
         assert (writer.last_add_confirmed, writer.last_add_pushed, writer.length_bytes) == (
             -1,
             -1,
@@ -89,7 +89,7 @@ def test_entry_ids_are_dense_from_0_and_nothing_written_is_minus_1(ground: Groun
     "sizes", [(1, 1, 1), (2, 2, 1), (3, 3, 3), (3, 2, 2), (4, 3, 2), (4, 2, 1)]
 )
 def test_futures_are_resolved_in_entry_order(ground: Ground, sizes: tuple[int, int, int]) -> None:
-    writer = ledgers.create_ledger(ground.context, Quorum(*sizes))
+    writer = lifecycle.create_ledger(ground.context, Quorum(*sizes))
     order: list[int] = []
     futures = []
     for i in range(500):
@@ -106,7 +106,7 @@ def test_futures_are_resolved_in_entry_order(ground: Ground, sizes: tuple[int, i
 
 
 def test_several_threads_append_and_each_learns_its_own_entry(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     given: dict[bytes, int] = {}
 
     def append(name: int) -> None:
@@ -128,7 +128,7 @@ def test_several_threads_append_and_each_learns_its_own_entry(ground: Ground) ->
 
 
 def test_appends_that_wait_share_a_slot(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     gate = Gate("put_if_absent", *writer.metadata.last_fragment.ensemble)
     ground.before.append(gate)
     first = writer.append_async(b"first")
@@ -148,7 +148,7 @@ def test_p10_a_small_append_is_qw_puts_no_listing_no_metadata(tmp_path: Path) ->
     for sizes in ((3, 3, 2), (4, 3, 2), (4, 2, 2)):
         ground = Ground(tmp_path / "".join(map(str, sizes)))
         quorum = Quorum(*sizes)
-        writer = ledgers.create_ledger(ground.context, quorum)
+        writer = lifecycle.create_ledger(ground.context, quorum)
         ground.forget()
         for _ in range(8):
             writer.append(b"x")
@@ -161,7 +161,7 @@ def test_p10_a_small_append_is_qw_puts_no_listing_no_metadata(tmp_path: Path) ->
 
 
 def test_an_expected_entry_id_guards_a_repeated_append(ground: Ground) -> None:
-    with ledgers.create_ledger(ground.context, USUAL) as writer:
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
         assert writer.append(b"a", expected_entry_id=0) == 0
         with pytest.raises(InvalidArgumentError, match="the next entry of ledger 0 is 1"):
             writer.append(b"a", expected_entry_id=0)
@@ -173,7 +173,7 @@ def test_an_expected_entry_id_guards_a_repeated_append(ground: Ground) -> None:
 
 def test_appends_wait_while_too_many_bytes_are_on_their_way(tmp_path: Path) -> None:
     ground = Ground(tmp_path, config=ClientConfig(max_pending_bytes=1000, max_group_bytes=1000))
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     gate = Gate("put_if_absent", *writer.metadata.last_fragment.ensemble)
     ground.before.append(gate)
     futures: list[Future[int]] = []
@@ -197,7 +197,7 @@ def test_appends_wait_while_too_many_bytes_are_on_their_way(tmp_path: Path) -> N
 
 def test_an_entry_larger_than_the_limit_goes_alone(tmp_path: Path) -> None:
     ground = Ground(tmp_path, config=ClientConfig(max_pending_bytes=1000, max_group_bytes=1000))
-    with ledgers.create_ledger(ground.context, USUAL) as writer:
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
         assert writer.append(b"x" * 50_000) == 0
         assert writer.append(b"") == 1
     assert [len(p) for p in payloads(ground, writer)] == [50_000, 0]
@@ -214,7 +214,7 @@ def test_rows_that_are_too_large_for_one_entry_are_refused_and_the_writer_goes_o
     one = pa.table({"text": ["x" * 2000]}, schema=TEXT)
     fits = pa.table({"text": ["x" * 900]}, schema=TEXT)
     chunked = pa.concat_tables([fits, fits])
-    with ledgers.create_ledger(
+    with lifecycle.create_ledger(
         ground.context, USUAL, schema=TEXT, entry_target_bytes=target_bytes
     ) as writer:
         for call in (writer.append, writer.append_async):
@@ -227,7 +227,7 @@ def test_rows_that_are_too_large_for_one_entry_are_refused_and_the_writer_goes_o
         assert writer.append(fits) == 0
         assert writer.metadata.last_fragment.first_entry_id == 0, "no bookie is blamed"
 
-    assert ledgers.open_ledger(ground.context, writer.ledger_id).read_arrow().num_rows == 1
+    assert lifecycle.open_ledger(ground.context, writer.ledger_id).read_arrow().num_rows == 1
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
@@ -235,7 +235,7 @@ def test_bytes_that_are_too_large_for_one_entry_are_refused_and_the_writer_goes_
     ground: Ground, monkeypatch: pytest.MonkeyPatch, kind: Callable[[bytes], bytes]
 ) -> None:
     monkeypatch.setattr(messages, "MOST_ENTRY_BYTES", 1000)
-    with ledgers.create_ledger(ground.context, USUAL) as writer:
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
         for call in (writer.append, writer.append_async):
             with pytest.raises(InvalidArgumentError, match=r"1001 bytes .*1000 bytes.*nothing"):
                 call(kind(bytes(1001)))
@@ -251,7 +251,7 @@ def test_small_entries_share_no_slot_that_is_larger_than_an_entry_may_be(
 ) -> None:
     monkeypatch.setattr(messages, "MOST_ENTRY_BYTES", 1000)
     ground = Ground(tmp_path, config=ClientConfig(max_group_bytes=100_000))
-    with ledgers.create_ledger(ground.context, USUAL) as writer:
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
         gate = Gate("put_if_absent", *writer.metadata.last_fragment.ensemble)
         ground.before.append(gate)
         appended = [writer.append_async(b"x" * 400) for _ in range(20)]
@@ -261,7 +261,7 @@ def test_small_entries_share_no_slot_that_is_larger_than_an_entry_may_be(
 
 
 def test_a_future_that_its_holder_cancels_harms_nobody(ground: Ground) -> None:
-    with ledgers.create_ledger(ground.context, USUAL) as writer:
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
         gate = Gate("put_if_absent", *writer.metadata.last_fragment.ensemble)
         ground.before.append(gate)
         future = writer.append_async(b"a")
@@ -273,7 +273,7 @@ def test_a_future_that_its_holder_cancels_harms_nobody(ground: Ground) -> None:
 
 
 def test_a_callback_may_append(ground: Ground) -> None:
-    with ledgers.create_ledger(ground.context, USUAL) as writer:
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
         done = threading.Event()
 
         def again(_: Future[int]) -> None:
@@ -289,7 +289,7 @@ def test_a_callback_may_append(ground: Ground) -> None:
 
 def test_a_callback_may_append_while_too_many_bytes_are_on_their_way(tmp_path: Path) -> None:
     ground = Ground(tmp_path, config=ClientConfig(max_pending_bytes=20_000, max_group_bytes=5_000))
-    writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 2))
+    writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
     told: list[int] = []
 
     def more(future: Future[int]) -> None:
@@ -305,7 +305,7 @@ def test_a_callback_may_append_while_too_many_bytes_are_on_their_way(tmp_path: P
 
 
 def test_a_callback_is_refused_what_would_wait_for_itself(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 3))
+    writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 3))
     refused: list[str] = []
 
     def wait(_: Future[int]) -> None:
@@ -325,7 +325,7 @@ def test_a_callback_that_ends_its_thread_ends_nothing_else(
 ) -> None:
     ended: list[str] = []
     monkeypatch.setattr(threading, "excepthook", lambda args: ended.append(args.thread.name))
-    with ledgers.create_ledger(ground.context, Quorum(3, 3, 3)) as writer:
+    with lifecycle.create_ledger(ground.context, Quorum(3, 3, 3)) as writer:
         told: list[int] = []
 
         def end(_: Future[int]) -> None:
@@ -341,7 +341,7 @@ def test_a_callback_that_ends_its_thread_ends_nothing_else(
 
 
 def test_an_error_that_nobody_foresaw_fails_the_append_and_not_silently(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 2))
+    writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
 
     def strike(place: str, operation: str, path: str) -> None:
         if operation == "put_if_absent":
@@ -358,7 +358,7 @@ def test_an_error_that_nobody_foresaw_fails_the_append_and_not_silently(ground: 
 
 
 def test_a_closed_writer_takes_nothing_more_and_closes_twice(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
     writer.close()
     writer.close()
@@ -369,7 +369,7 @@ def test_a_closed_writer_takes_nothing_more_and_closes_twice(ground: Ground) -> 
 
 
 def test_an_empty_ledger_is_closed_at_minus_1(ground: Ground) -> None:
-    with ledgers.create_ledger(ground.context, USUAL) as writer:
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
         pass
 
     assert (writer.metadata.last_entry_id, writer.metadata.length_bytes) == (-1, 0)
@@ -377,7 +377,7 @@ def test_an_empty_ledger_is_closed_at_minus_1(ground: Ground) -> None:
 
 
 def test_closing_a_ledger_that_is_in_recovery_is_an_error(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
     store = ground.context.store
     found = store.read_ledger(writer.ledger_id)
@@ -389,7 +389,7 @@ def test_closing_a_ledger_that_is_in_recovery_is_an_error(ground: Ground) -> Non
 
 
 def test_closing_a_ledger_that_was_closed_at_the_same_end_succeeds(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
     wait_for_every_copy(writer)  # so that none is on its way, and meets the fence
     recover_ledger(ground.client(), writer.ledger_id)
@@ -401,7 +401,7 @@ def test_closing_a_ledger_that_was_closed_at_the_same_end_succeeds(ground: Groun
 
 
 def test_closing_a_ledger_that_was_closed_at_another_end_is_an_error(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
     store = ground.context.store
     found = store.read_ledger(writer.ledger_id)
@@ -417,7 +417,7 @@ def test_closing_a_ledger_that_was_closed_at_another_end_is_an_error(ground: Gro
 
 
 def test_r14_a_close_whose_answer_was_lost_is_found_to_have_succeeded(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
     lost: list[str] = []
 
@@ -434,7 +434,7 @@ def test_r14_a_close_whose_answer_was_lost_is_found_to_have_succeeded(ground: Gr
 
 
 def test_an_exception_in_the_block_leaves_the_end_to_recovery(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
 
     def fail() -> None:
         with writer:
@@ -453,7 +453,7 @@ def test_an_exception_in_the_block_leaves_the_end_to_recovery(ground: Ground) ->
 
 def test_closing_while_a_bookie_is_being_replaced_leaves_no_lane_behind(ground: Ground) -> None:
     before = threading.active_count()
-    writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 2))
+    writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
     writer.append(b"a")
     gate = Gate("registrations", METADATA)
     victim = writer.metadata.last_fragment.ensemble[0]
@@ -474,9 +474,9 @@ def test_closing_while_a_bookie_is_being_replaced_leaves_no_lane_behind(ground: 
 
 
 def test_a_writer_that_is_fenced_is_told_that_nothing_is_certain(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
-    reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+    reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
 
     with pytest.raises(LedgerFencedError, match="may or may not be written") as caught:
         writer.append(b"b")
@@ -492,7 +492,7 @@ def test_a_frozen_writer_that_continues_after_recovery_acknowledged_nothing_beyo
     ground: Ground,
 ) -> None:
     for sizes in ((3, 3, 2), (4, 3, 2), (2, 2, 1), (3, 3, 3)):
-        writer = ledgers.create_ledger(ground.context, Quorum(*sizes))
+        writer = lifecycle.create_ledger(ground.context, Quorum(*sizes))
         told: list[int] = []
         for i in range(20):
             writer.append(b"%d" % i)
@@ -508,7 +508,7 @@ def test_a_frozen_writer_that_continues_after_recovery_acknowledged_nothing_beyo
         futures = [writer.append_async(b"%d" % (20 + i)) for i in range(5)]
         assert gate.reached.wait(60)
 
-        reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+        reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
         gate.open()
 
         for future in futures:
@@ -535,7 +535,7 @@ def test_a_bookie_destroyed_between_appends_is_replaced(
     tmp_path: Path, sizes: tuple[int, int, int]
 ) -> None:
     ground = Ground(tmp_path, bookies=6)
-    with ledgers.create_ledger(ground.context, Quorum(*sizes)) as writer:
+    with lifecycle.create_ledger(ground.context, Quorum(*sizes)) as writer:
         for i in range(5):
             writer.append(b"%d" % i)
         victim = writer.metadata.last_fragment.ensemble[1]
@@ -550,7 +550,7 @@ def test_a_bookie_destroyed_between_appends_is_replaced(
 
 def test_bookies_destroyed_one_after_the_other_under_a_stream_of_appends(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=7)
-    writer = ledgers.create_ledger(ground.context, Quorum(4, 3, 2))
+    writer = lifecycle.create_ledger(ground.context, Quorum(4, 3, 2))
     futures, lost = [], list[str]()
     for i in range(3000):
         futures.append(writer.append_async(b"%d" % i))
@@ -567,7 +567,7 @@ def test_bookies_destroyed_one_after_the_other_under_a_stream_of_appends(tmp_pat
 
 
 def test_a_full_bookie_is_replaced_without_retrying(ground: Ground) -> None:
-    with ledgers.create_ledger(ground.context, USUAL) as writer:
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
         writer.append(b"a")
         victim = writer.metadata.last_fragment.ensemble[0]
 
@@ -586,7 +586,7 @@ def test_a_full_bookie_is_replaced_without_retrying(ground: Ground) -> None:
 
 
 def test_a_put_whose_answer_is_lost_is_repeated_in_the_same_slot(ground: Ground) -> None:
-    with ledgers.create_ledger(ground.context, USUAL) as writer:
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
         writer.append(b"a")
         flaky = writer.metadata.last_fragment.ensemble[0]
         lost: list[str] = []
@@ -609,7 +609,7 @@ def test_a_put_whose_answer_is_lost_is_repeated_in_the_same_slot(ground: Ground)
 @pytest.mark.usefixtures("unsynced")
 def test_a_bookie_that_never_answers_is_given_up_after_the_time_limit(tmp_path: Path) -> None:
     ground = Ground(tmp_path, config=ClientConfig(add_timeout_ms=3_000))
-    with ledgers.create_ledger(ground.context, Quorum(3, 3, 3)) as writer:
+    with lifecycle.create_ledger(ground.context, Quorum(3, 3, 3)) as writer:
         writer.append(b"a")
         victim = writer.metadata.last_fragment.ensemble[2]
         gate = Gate("put_if_absent", victim)
@@ -625,7 +625,7 @@ def test_a_bookie_that_never_answers_is_given_up_after_the_time_limit(tmp_path: 
 @pytest.mark.usefixtures("unsynced")
 def test_closing_does_not_replace_a_slow_bookie_that_no_entry_waits_for(tmp_path: Path) -> None:
     ground = Ground(tmp_path, config=ClientConfig(add_timeout_ms=3_000))
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
     slow = writer.metadata.last_fragment.ensemble[2]
     ground.until(lambda: len(ground.files(slow, "slots")) == 1)
@@ -643,7 +643,7 @@ def test_closing_does_not_replace_a_slow_bookie_that_no_entry_waits_for(tmp_path
 
 
 def test_r7_nothing_is_told_before_the_new_ensemble_is_in_the_metadata(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
     _, b, c = writer.metadata.last_fragment.ensemble
     gate = Gate("write_ledger", METADATA)
@@ -664,7 +664,7 @@ def test_r7_nothing_is_told_before_the_new_ensemble_is_in_the_metadata(ground: G
 
 
 def test_too_few_bookies_finish_the_writer_and_the_table_says_why(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
     inside = writer.metadata.last_fragment.ensemble
     (spare,) = set(ground.bookie_ids) - set(inside)
@@ -688,10 +688,10 @@ def test_too_few_bookies_finish_the_writer_and_the_table_says_why(ground: Ground
 
 
 def test_a_ledger_deleted_while_it_is_written(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
     for _ in range(2):
-        ledgers.delete_ledger(ground.context, writer.ledger_id, even_if_alive=True)
+        lifecycle.delete_ledger(ground.context, writer.ledger_id, even_if_alive=True)
     ground.stop(writer.metadata.last_fragment.ensemble[0])
 
     with pytest.raises(NoSuchLedgerError):
@@ -718,7 +718,7 @@ def table(count: int, start: int = 0) -> pa.Table:
 
 
 def test_rows_of_another_schema_are_refused_with_both_shown(ground: Ground) -> None:
-    with ledgers.create_ledger(ground.context, USUAL, schema=SCHEMA) as writer:
+    with lifecycle.create_ledger(ground.context, USUAL, schema=SCHEMA) as writer:
         wrong = pa.table({"id": ["a"], "tags": [["x"]]})
         for data in (wrong, wrong.to_batches()[0], b"bytes"):
             with pytest.raises(InvalidArgumentError) as caught:
@@ -732,17 +732,17 @@ def test_rows_of_another_schema_are_refused_with_both_shown(ground: Ground) -> N
 
 
 def test_tables_pandas_and_batches_are_rows(ground: Ground) -> None:
-    with ledgers.create_ledger(ground.context, USUAL, schema=SCHEMA) as writer:
+    with lifecycle.create_ledger(ground.context, USUAL, schema=SCHEMA) as writer:
         assert writer.append(table(3)) == 0
         assert writer.append(table(3, 3).to_batches()[0]) == 1
         assert writer.append(table(3, 6).to_pandas()) == 2
         assert writer.append(table(0)) == 2
-    read = ledgers.open_ledger(ground.context, writer.ledger_id).read_arrow()
+    read = lifecycle.open_ledger(ground.context, writer.ledger_id).read_arrow()
     assert read.equals(table(9))
 
 
 def test_an_append_without_rows_is_answered_behind_those_before_it(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     gate = Gate("put_if_absent", *ground.bookie_ids)
     ground.before.append(gate)
 
@@ -760,7 +760,7 @@ def test_an_append_without_rows_is_answered_behind_those_before_it(ground: Groun
 def test_a_writer_that_runs_out_of_bookies_is_told_that_another_client_has_its_ledger(
     ground: Ground,
 ) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"acknowledged")
     gate = Gate("put_if_absent", *ground.bookie_ids)
     ground.before.append(gate)
@@ -780,7 +780,7 @@ def test_a_writer_that_runs_out_of_bookies_is_told_that_another_client_has_its_l
 def test_an_append_that_ctrl_c_kept_from_waking_its_lanes_is_sent_by_who_waits(
     ground: Ground, monkeypatch: pytest.MonkeyPatch, wait: Callable[[LedgerWriter], object]
 ) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"0")
     ground.until(lambda: len(writer._adds._lanes.idle) == 3)
     ring = Bell.ring
@@ -805,7 +805,7 @@ def test_an_append_that_ctrl_c_kept_from_waking_its_lanes_is_sent_by_who_waits(
 def test_a_writer_that_could_not_start_says_so_and_nobody_waits_for_it(
     ground: Ground, monkeypatch: pytest.MonkeyPatch, lanes: int
 ) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     spawn, left = ground.runtime.spawn, lanes
 
     def interrupted(name: str, run: Callable[[], None]) -> Task:
@@ -831,7 +831,7 @@ def test_a_writer_that_could_not_start_says_so_and_nobody_waits_for_it(
 def test_when_no_thread_can_be_started_to_decide_the_writer_fails_and_nobody_waits(
     ground: Ground, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
     if what == "fenced":
         recover_ledger(ground.client(), writer.ledger_id)
@@ -863,7 +863,7 @@ def test_one_bad_file_does_not_keep_a_new_writer_from_its_bookie(tmp_path: Path)
     with pytest.raises(BookieUnavailableError):
         client.bookies.storage(ground.bookie_ids[0]).read("bad")
 
-    writer = ledgers.create_ledger(client, USUAL)
+    writer = lifecycle.create_ledger(client, USUAL)
     assert writer.append(b"0") == 0
     wait_for_every_copy(writer)
     writer.close()
@@ -873,7 +873,7 @@ def test_one_bad_file_does_not_keep_a_new_writer_from_its_bookie(tmp_path: Path)
 
 
 def test_a_failed_writer_raises_an_error_of_its_own_at_every_call(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"0")
     writer.abandon()
     raised: list[AppendFailedError] = []
@@ -891,7 +891,7 @@ def test_acks_say_who_stored_what_and_when_and_what_is_pending(ground: Ground) -
     late = ground.bookie_ids[0]
     gate = Gate("put_if_absent", late)
     began = ground.runtime.wall_ms()
-    with ledgers.create_ledger(ground.context, Quorum(4, 4, 2)) as writer:
+    with lifecycle.create_ledger(ground.context, Quorum(4, 4, 2)) as writer:
 
         def stored() -> list[dict[str, object]]:
             rows = writer.acks_arrow().to_pylist()
@@ -917,7 +917,7 @@ def test_acks_say_who_stored_what_and_when_and_what_is_pending(ground: Ground) -
 
 
 def test_a_notebook_shows_a_writer_and_a_reader_without_asking_anybody(ground: Ground) -> None:
-    with ledgers.create_ledger(ground.context, USUAL) as writer:
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
         writer.append(b"12345")
         ground.until(lambda: ground.count()["put_if_absent"] == 3)
         ground.forget()
@@ -927,7 +927,7 @@ def test_a_notebook_shows_a_writer_and_a_reader_without_asking_anybody(ground: G
     assert "<th>length_bytes</th><td>5</td>" in shown
     assert "<td>closed</td>" in writer._repr_html_()
 
-    reader = ledgers.open_ledger(ground.context, writer.ledger_id)
+    reader = lifecycle.open_ledger(ground.context, writer.ledger_id)
     ground.forget()
     assert "<th>reader</th><td>CLOSED</td>" in reader._repr_html_()
     assert not ground.steps
@@ -947,7 +947,7 @@ def abandon(ground: Ground, writer: LedgerWriter) -> None:
 
 
 def meet_a_fence(ground: Ground, writer: LedgerWriter) -> None:
-    ledgers.open_ledger(ground.client(), writer.ledger_id)
+    lifecycle.open_ledger(ground.client(), writer.ledger_id)
     with pytest.raises(LedgerFencedError):
         writer.append(b"b")
 
@@ -1018,7 +1018,7 @@ def test_a_writer_says_what_became_of_it_and_every_later_call_says_the_same(
     error: type[Exception],
     says: str,
 ) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"a")
     assert f"ledger_id={writer.ledger_id}, writing, " in repr(writer)
 

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.bookie.marker import read_marker
+from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.cli.main import run
-from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import BookieUnavailableError
-from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
 pytestmark = pytest.mark.integration
 

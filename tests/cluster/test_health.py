@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from spark_bookkeeper.bookie.format import format_partition
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.bookie.partition import format_partition
 from spark_bookkeeper.bookie.schema import MARKER_PATH
+from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.cluster.health import (
     Observation,
     Published,

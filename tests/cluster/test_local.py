@@ -15,18 +15,18 @@ from typing import Any
 import psutil
 import pytest
 
-from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.bookie.marker import read_marker
-from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.cluster.background import start_detached
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.cluster.processes import birth_of
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.store import Registration
-from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.interrupts import Noise, interrupt_until_it_ends
 
 pytestmark = pytest.mark.integration

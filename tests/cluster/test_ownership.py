@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.bookie.marker import Marker, read_marker
+from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.client.ledger import custom_metadata
 from spark_bookkeeper.cluster.ownership import (
     Claims,

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.bookie.format import wipe_partition
-from spark_bookkeeper.bookie.roots import open_storage
-from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.bookie.partition import wipe_partition
+from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.config import BookieConfig
-from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.rows import (
     check_numbered_ledger,

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.bookie.format import format_partition, wipe_partition
-from spark_bookkeeper.bookie.local import LocalStorage
-from spark_bookkeeper.client.runtime import ThreadRuntime
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
+from spark_bookkeeper.bookie.storage.local import LocalStorage
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import (
     BookieFullError,
@@ -23,6 +22,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Cookie
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.actors import Actor
 from spark_bookkeeper.testing.outages import paused

@@ -18,18 +18,18 @@ from typing import Any, Final, TypeVar
 
 import pytest
 
-from spark_bookkeeper.bookie.format import furnish
-from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.bookie.marker import Marker
+from spark_bookkeeper.bookie.partition import furnish
+from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.cli.doctor import Finding, _cluster
 from spark_bookkeeper.cli.main import run
-from spark_bookkeeper.client.runtime import ThreadRuntime
 from spark_bookkeeper.errors import BookKeeperError
-from spark_bookkeeper.metadata import link, paths
 from spark_bookkeeper.metadata.store import Cookie, Registration
-from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.metadata.zookeeper import link, paths
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.report import Report
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing import junk
 from spark_bookkeeper.testing.sessions import connect_without_spark

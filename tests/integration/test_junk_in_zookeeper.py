@@ -10,8 +10,8 @@ from kazoo.client import KazooClient
 
 from spark_bookkeeper.cli.doctor import _cluster
 from spark_bookkeeper.cluster.local import LocalCluster
-from spark_bookkeeper.metadata import paths
 from spark_bookkeeper.metadata.uri import parse_metadata_uri
+from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.report import Report
 from spark_bookkeeper.testing import junk

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.bookie.local import LocalStorage
-from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.cluster.ownership import format_bookie
@@ -27,6 +26,7 @@ from spark_bookkeeper.errors import (
     NotEnoughBookiesError,
 )
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.actors import Actor
 from spark_bookkeeper.testing.outages import paused, without_storage

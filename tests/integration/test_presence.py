@@ -15,9 +15,9 @@ from kazoo.client import KazooClient
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import InvalidArgumentError, NoSuchLedgerError
-from spark_bookkeeper.metadata import paths
 from spark_bookkeeper.metadata.uri import parse_metadata_uri
-from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.metadata.zookeeper import paths
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.conformance.metadata import eventually

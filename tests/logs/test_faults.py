@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_bookkeeper.client.runtime import ThreadRuntime
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import (
     BookKeeperError,
     LogExistsError,
@@ -33,6 +32,7 @@ from spark_bookkeeper.protocol import log as protocol_log
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground, Hook
 
 USUAL = LogOptions(Quorum(3, 3, 2))

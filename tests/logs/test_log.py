@@ -12,9 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.client import ledgers
-from spark_bookkeeper.client.runtime import ThreadRuntime
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import (
     InvalidArgumentError,
     LogExistsError,
@@ -31,6 +30,7 @@ from spark_bookkeeper.protocol import log as protocol_log
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import METADATA, Ground, KillAt, Killed
 
 USUAL = LogOptions(Quorum(3, 3, 2))
@@ -229,7 +229,7 @@ def test_every_ledger_of_a_log_is_made_as_the_log_says(ground: Ground) -> None:
         metadata = ground.context.store.read_ledger(ledger_id).value
         assert metadata.quorum == options.quorum
         assert metadata.custom_metadata["log"] == b"typed"
-        assert ledgers.open_ledger(ground.context, ledger_id, b"secret").schema == schema
+        assert lifecycle.open_ledger(ground.context, ledger_id, b"secret").schema == schema
 
 
 def test_a_position_within_an_entry_or_none_at_all_is_refused(log: Log) -> None:

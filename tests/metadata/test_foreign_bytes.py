@@ -18,7 +18,7 @@ from spark_bookkeeper.client.ledger import (
     incarnations_of,
     schema_of,
 )
-from spark_bookkeeper.client.newest import Newest
+from spark_bookkeeper.client.read.newest import Newest
 from spark_bookkeeper.client.views import LEDGERS, _ledger_row, moment
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger

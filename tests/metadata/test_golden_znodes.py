@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from spark_bookkeeper.metadata import paths
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
 from spark_bookkeeper.metadata.cookies import decode_cookie, format_cookie, parse_cookie
 from spark_bookkeeper.metadata.service_info import (
@@ -16,6 +15,7 @@ from spark_bookkeeper.metadata.service_info import (
     format_service_info,
     parse_service_info,
 )
+from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 
 _GOLDEN = json.loads(

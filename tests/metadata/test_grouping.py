@@ -16,7 +16,7 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import AsyncResult
 
-from spark_bookkeeper.metadata.grouping import BYTES_MAX, WRITES_MAX, GroupedWrites
+from spark_bookkeeper.metadata.zookeeper.grouping import BYTES_MAX, WRITES_MAX, GroupedWrites
 
 
 class Client:

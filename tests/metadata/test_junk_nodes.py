@@ -11,9 +11,10 @@ import pytest
 
 from spark_bookkeeper.cluster.ownership import forget_bookie
 from spark_bookkeeper.errors import MetadataError, MetadataFormatError, VersionConflictError
-from spark_bookkeeper.metadata import link, paths, update
+from spark_bookkeeper.metadata import update
 from spark_bookkeeper.metadata.store import Cookie, Registration
-from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.metadata.zookeeper import link, paths
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.testing.conformance.metadata import open_ledger
 from spark_bookkeeper.testing.znodes import ZNodes, client_class

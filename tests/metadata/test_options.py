@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_bookkeeper.errors import InvalidArgumentError
-from spark_bookkeeper.metadata.options import client_options
+from spark_bookkeeper.metadata.zookeeper.options import client_options
 
 
 def test_texts_become_values() -> None:

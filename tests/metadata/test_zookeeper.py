@@ -30,14 +30,14 @@ from spark_bookkeeper.errors import (
     NoClusterError,
     VersionConflictError,
 )
-from spark_bookkeeper.metadata import paths
-from spark_bookkeeper.metadata import zookeeper as zookeeper_module
 from spark_bookkeeper.metadata.codec import encode_ledger
-from spark_bookkeeper.metadata.connection import Connection, Node, _node
-from spark_bookkeeper.metadata.link import AbsentError
 from spark_bookkeeper.metadata.store import MetadataStore, Versioned
 from spark_bookkeeper.metadata.update import update_ledger
-from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.metadata.zookeeper import paths
+from spark_bookkeeper.metadata.zookeeper import zookeeper_store as zookeeper_module
+from spark_bookkeeper.metadata.zookeeper.link import AbsentError
+from spark_bookkeeper.metadata.zookeeper.nodes import Connection, Node, _node
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.testing.conformance.metadata import (

@@ -20,7 +20,7 @@ from spark_bookkeeper.errors import LedgerExistsError
 from spark_bookkeeper.metadata.cookies import decode_cookie
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.metadata.update import update_ledger
-from spark_bookkeeper.metadata.zookeeper import ZooKeeperStore
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum

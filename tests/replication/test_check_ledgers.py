@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.bookie.schema import MARKER_PATH, slot_number
-from spark_bookkeeper.client import ledgers, views
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client import lifecycle, views
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import BookieUnavailableError, RecoveryUndecidedError
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
@@ -28,7 +28,7 @@ USUAL = Quorum(3, 3, 2)
 
 
 def written(ground: Ground, quorum: Quorum = USUAL) -> LedgerWriter:
-    with ledgers.create_ledger(ground.context, quorum) as writer:
+    with lifecycle.create_ledger(ground.context, quorum) as writer:
         for i in range(10):
             writer.append(b"%d" % i * 50)
     return writer
@@ -51,7 +51,7 @@ def test_a_ledger_with_much_to_read_is_checked_share_by_share_and_reported_the_s
     written(ground)
     short = written(ground, Quorum(4, 3, 2)).metadata.last_fragment.ensemble[1]
     ground.files(short, "slots")[-1].unlink()
-    with_open = ledgers.create_ledger(ground.context, USUAL)
+    with_open = lifecycle.create_ledger(ground.context, USUAL)
     with_open.append(b"a")
     wait_for_every_copy(with_open)
     as_one = checked(ground)
@@ -76,7 +76,7 @@ def test_a_file_that_is_spoilt_only_around_its_entries_is_named_and_made_again(
 ) -> None:
     """Every entry in it can be read; but Arrow cannot open it, and it says so before more goes."""
     rows = pa.table({"n": pa.array(range(4_000), pa.int64())})
-    with ledgers.create_ledger(
+    with lifecycle.create_ledger(
         ground.context, USUAL, schema=rows.schema, entry_target_bytes=4_096
     ) as writer:
         writer.append(rows.slice(0, 50))
@@ -99,7 +99,7 @@ def test_a_file_that_is_spoilt_only_around_its_entries_is_named_and_made_again(
     assert row.source == bookie
     assert path.name in str(row.reason)
     assert "ledger repair" in str(row.reason)
-    assert ledgers.open_ledger(client, writer.ledger_id).read_arrow().equals(rows)
+    assert lifecycle.open_ledger(client, writer.ledger_id).read_arrow().equals(rows)
     assert checked(ground, percentage=50).is_complete, "files are looked at when all is looked at"
 
     repaired = repair_ledgers(client, LocalRunner(client), None)
@@ -153,7 +153,7 @@ def test_a_bookie_that_goes_while_it_is_read_is_unavailable_and_not_damaged(
 
 def bulk(ground: Ground, quorum: Quorum = USUAL) -> LedgerWriter:
     table = pa.table({"n": range(4000), "s": [f"row {i}" * 9 for i in range(4000)]})
-    with ledgers.create_ledger(
+    with lifecycle.create_ledger(
         ground.context, quorum, schema=table.schema, entry_target_bytes=20_000
     ) as writer:
         writer.append(table)
@@ -271,7 +271,7 @@ def test_a_quick_check_still_looks_at_the_ends_of_every_share(ground: Ground) ->
 
 
 def test_an_open_ledger_is_checked_to_its_lac_and_not_disturbed(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     for _ in range(5):
         writer.append(b"x")
     wait_for_every_copy(writer)
@@ -286,7 +286,7 @@ def test_an_open_ledger_is_checked_to_its_lac_and_not_disturbed(ground: Ground) 
 def test_a_bookie_of_an_open_ledger_that_cannot_be_asked_is_unavailable(
     ground: Ground, entries: int, is_recovered: bool, is_lost: bool
 ) -> None:
-    writer = ledgers.create_ledger(ground.context, Quorum(2, 2, 1))
+    writer = lifecycle.create_ledger(ground.context, Quorum(2, 2, 1))
     for _ in range(entries):
         writer.append(b"x")
     wait_for_every_copy(writer)
@@ -295,7 +295,7 @@ def test_a_bookie_of_an_open_ledger_that_cannot_be_asked_is_unavailable(
     ground.stop(gone, destroy=is_lost)
     if is_recovered:
         with pytest.raises(RecoveryUndecidedError):
-            ledgers.open_ledger(ground.client(), writer.ledger_id)
+            lifecycle.open_ledger(ground.client(), writer.ledger_id)
 
     report = checked(ground, percentage=0)
 
@@ -306,7 +306,7 @@ def test_a_bookie_of_an_open_ledger_that_cannot_be_asked_is_unavailable(
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_bookie_with_no_share_must_be_there_all_the_same(ground: Ground, again: bool) -> None:
-    with ledgers.create_ledger(ground.context, USUAL) as writer:
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
         pass
     gone = writer.metadata.last_fragment.ensemble[0]
     assert checked(ground).is_complete
@@ -334,7 +334,7 @@ class SlowLane:
 
 
 def test_what_a_slow_lane_of_an_open_ledger_has_not_stored_yet_is_pending(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     slow = writer.metadata.last_fragment.ensemble[2]
     lane = SlowLane(ground, slow, 1)
     for _ in range(5):
@@ -354,7 +354,7 @@ def test_what_a_slow_lane_of_an_open_ledger_has_not_stored_yet_is_pending(ground
 
 
 def test_entries_that_arrive_while_they_are_looked_for_are_healthy(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     slow = writer.metadata.last_fragment.ensemble[2]
     lane = SlowLane(ground, slow, 1)
     for _ in range(5):
@@ -379,7 +379,7 @@ def test_entries_that_arrive_while_they_are_looked_for_are_healthy(ground: Groun
 def test_an_entry_between_others_that_a_bookie_of_an_open_ledger_lost_is_damaged(
     ground: Ground,
 ) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     for _ in range(5):
         writer.append(b"x")
     wait_for_every_copy(writer)
@@ -400,7 +400,7 @@ def test_an_entry_between_others_that_a_bookie_of_an_open_ledger_lost_is_damaged
 
 def test_entries_that_a_recovery_found_missing_are_missing(ground: Ground) -> None:
     """Nobody sends them any more: the writer is fenced, and recovery begins behind the LAC."""
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     for _ in range(5):
         writer.append(b"x")
     wait_for_every_copy(writer)
@@ -414,7 +414,7 @@ def test_entries_that_a_recovery_found_missing_are_missing(ground: Ground) -> No
 
 
 def test_a_bookie_that_a_writer_gave_up_lacks_what_it_never_got(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     for _ in range(5):
         writer.append(b"x")
     wait_for_every_copy(writer)
@@ -454,7 +454,7 @@ def test_a_doubt_about_one_entry_says_nothing_of_the_others(ground: Ground) -> N
 def test_what_can_only_be_read_crosswise_is_damaged_on_either_bookie(ground: Ground) -> None:
     """Of one bookie the record, of the other a part: reads go through, and each replica is bad."""
     table = pa.table({"n": range(4000), "s": [f"row {i}" * 9 for i in range(4000)]})
-    with ledgers.create_ledger(
+    with lifecycle.create_ledger(
         ground.context, Quorum(2, 2, 2), schema=table.schema, entry_target_bytes=20_000
     ) as writer:
         writer.append(table)
@@ -472,13 +472,13 @@ def test_what_can_only_be_read_crosswise_is_damaged_on_either_bookie(ground: Gro
     last = writer.last_add_confirmed
     assert {entry for bookie, entry in bad if bookie == one} == set(range(last + 1))
     assert len([entry for bookie, entry in bad if bookie == other]) == 1
-    reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+    reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
     assert reader.read_arrow().equals(table)
 
 
 def two_fragments(ground: Ground) -> tuple[LedgerWriter, BookieId]:
     """An open ledger, and a bookie that has its place in the first fragment alone."""
-    writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 3))
+    writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 3))
     for _ in range(5):
         writer.append(b"x")
     given_up = writer.metadata.last_fragment.ensemble[0]

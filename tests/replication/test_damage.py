@@ -11,9 +11,9 @@ from typing import Final
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.client import ledgers
-from spark_bookkeeper.client.recovery import recover_ledger
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.recover.recovery import recover_ledger
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import RecoveryUndecidedError
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.metadata import DigestType
@@ -63,7 +63,7 @@ class Case:
         else:
             values = [b"payload %d" % n for n in range(COUNT)]
             self.rows = pa.table({"payload": pa.array(values, pa.binary())})
-        writer = ledgers.create_ledger(
+        writer = lifecycle.create_ledger(
             self.ground.context,
             USUAL,
             schema=TYPED if kind.is_typed else None,
@@ -102,11 +102,11 @@ class Case:
 
     def check_reads(self) -> None:
         """Everything that reads gives all rows."""
-        reader = ledgers.open_ledger(self.ground.client(), self.ledger_id, PASSWORD)
+        reader = lifecycle.open_ledger(self.ground.client(), self.ledger_id, PASSWORD)
         assert reader.read_arrow().to_pylist() == self.rows.to_pylist()
         batches = [entry.batch for entry in reader.entries()]
         assert pa.Table.from_batches(batches).to_pylist() == self.rows.to_pylist()
-        tail = ledgers.open_ledger_no_recovery(self.ground.client(), self.ledger_id, PASSWORD)
+        tail = lifecycle.open_ledger_no_recovery(self.ground.client(), self.ledger_id, PASSWORD)
         assert sum(entry.batch.num_rows for entry in tail.tail(timeout_ms=0)) == COUNT
 
     def check_all(self) -> dict[str, str]:

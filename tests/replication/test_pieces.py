@@ -9,9 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.client import copying, holdings, ledgers
+from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client.read import holdings
+from spark_bookkeeper.client.recover import copying
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -31,7 +33,7 @@ SHARE = 20_000 * 8
 
 def in_parts(ground: Ground, quorum: Quorum) -> LedgerWriter:
     """Sixteen entries, in the parts of one bulk append."""
-    with ledgers.create_ledger(
+    with lifecycle.create_ledger(
         ground.context, quorum, schema=WHOLE.schema, entry_target_bytes=10_000
     ) as writer:
         writer.append(WHOLE)
@@ -40,7 +42,7 @@ def in_parts(ground: Ground, quorum: Quorum) -> LedgerWriter:
 
 def in_slots(ground: Ground, quorum: Quorum) -> LedgerWriter:
     """Sixteen entries, in a slot each."""
-    with ledgers.create_ledger(ground.context, quorum, schema=WHOLE.schema) as writer:
+    with lifecycle.create_ledger(ground.context, quorum, schema=WHOLE.schema) as writer:
         for start in range(0, 20_000, 1_250):
             writer.append(WHOLE.slice(start, 1_250))
         writer._adds.drain()
@@ -59,7 +61,7 @@ def assert_whole(ground: Ground, writer: LedgerWriter) -> None:
     client = ground.client()
     report = check_ledgers(client, LocalRunner(client), [writer.ledger_id], 100)
     assert {row.status for row in report.rows} == {"healthy"}, report.unfinished
-    assert ledgers.open_ledger(client, writer.ledger_id).read_arrow().equals(WHOLE)
+    assert lifecycle.open_ledger(client, writer.ledger_id).read_arrow().equals(WHOLE)
 
 
 def lose(ground: Ground, writer: LedgerWriter) -> BookieId:

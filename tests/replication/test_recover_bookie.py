@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from typing_extensions import override
 
-from spark_bookkeeper.client import ledgers
-from spark_bookkeeper.client.bookies import Bookies
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import BookieFullError, InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
@@ -34,7 +34,7 @@ USUAL = Quorum(3, 3, 2)
 def written(
     ground: Ground, quorum: Quorum = USUAL, count: int = 10, *, close: bool = True
 ) -> LedgerWriter:
-    writer = ledgers.create_ledger(ground.context, quorum)
+    writer = lifecycle.create_ledger(ground.context, quorum)
     for i in range(count):
         writer.append(b"%d" % i)
     writer._adds.drain()
@@ -45,7 +45,7 @@ def written(
 
 def with_fragments(ground: Ground, *, close: bool = True) -> LedgerWriter:
     """A ledger whose writer replaced two bookies; the bookies have come back since."""
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     for turn in range(3):
         for i in range(4):
             writer.append(b"%d" % (turn * 4 + i))
@@ -87,7 +87,7 @@ def assert_whole(ground: Ground, writer: LedgerWriter, *lost: str) -> None:
 
 
 def payloads(ground: Ground, writer: LedgerWriter) -> list[bytes]:
-    reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+    reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
     return [entry.payload for entry in reader.entries()]
 
 
@@ -440,7 +440,7 @@ def test_a_ledger_deleted_meanwhile_is_gone(ground: Ground) -> None:
             ledger_id: int = writer.ledger_id,
         ) -> None:
             if operation == moment or f"/{moment}/" in path:
-                ledgers.delete_ledger(ground.context, ledger_id, even_if_alive=True)
+                lifecycle.delete_ledger(ground.context, ledger_id, even_if_alive=True)
 
         report = recovered(ground, lost, hooks=(delete,))
 
@@ -621,7 +621,7 @@ def test_r11_a_target_formatted_again_since_somebody_else_chose_it_is_refused(
 def test_two_who_copy_a_part_to_one_bookie_at_once_both_succeed(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=4)
     whole = pa.table({"id": pa.array(range(20_000), pa.int64())})
-    with ledgers.create_ledger(
+    with lifecycle.create_ledger(
         ground.context, USUAL, schema=whole.schema, entry_target_bytes=10_000
     ) as writer:
         writer.append(whole)
@@ -639,7 +639,7 @@ def test_two_who_copy_a_part_to_one_bookie_at_once_both_succeed(tmp_path: Path) 
 
     assert met
     assert [r.status for r in rows] == ["replicated"]
-    assert ledgers.open_ledger(ground.client(), writer.ledger_id).read_arrow().equals(whole)
+    assert lifecycle.open_ledger(ground.client(), writer.ledger_id).read_arrow().equals(whole)
 
 
 def test_the_limit_on_bytes_holds_for_many_small_fragments_together(ground: Ground) -> None:

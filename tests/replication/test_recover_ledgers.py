@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -19,7 +19,7 @@ USUAL = Quorum(3, 3, 2)
 
 def test_every_ledger_that_is_not_closed_is_recovered(ground: Ground) -> None:
     for i in range(6):
-        writer = ledgers.create_ledger(ground.context, USUAL)
+        writer = lifecycle.create_ledger(ground.context, USUAL)
         writer.append(b"a")
         if i % 3 == 0:
             writer.close()
@@ -42,10 +42,10 @@ def test_every_ledger_that_is_not_closed_is_recovered(ground: Ground) -> None:
 
 
 def test_each_ledger_asked_for_has_its_row(ground: Ground) -> None:
-    closed = ledgers.create_ledger(ground.context, USUAL)
+    closed = lifecycle.create_ledger(ground.context, USUAL)
     closed.append(b"a")
     closed.close()
-    opened = ledgers.create_ledger(ground.context, USUAL)
+    opened = lifecycle.create_ledger(ground.context, USUAL)
     client = ground.client()
     wanted = [closed.ledger_id, opened.ledger_id, LedgerId(99)]
 
@@ -61,14 +61,14 @@ def test_each_ledger_asked_for_has_its_row(ground: Ground) -> None:
 def test_a_ledger_that_must_wait_is_left_with_its_blockers_and_holds_up_nobody(
     ground: Ground,
 ) -> None:
-    blocked = ledgers.create_ledger(ground.context, USUAL)
+    blocked = lifecycle.create_ledger(ground.context, USUAL)
     blocked.append(b"a")
     a, b, _ = blocked.metadata.last_fragment.ensemble
     ground.stop(a)
     ground.stop(b)
     ground.add_bookie()
     ground.add_bookie()
-    free = ledgers.create_ledger(ground.context, Quorum(1, 1, 1))
+    free = lifecycle.create_ledger(ground.context, Quorum(1, 1, 1))
     client = ground.client()
 
     report = recover_ledgers(client, LocalRunner(client), None)
@@ -86,7 +86,7 @@ def test_a_ledger_that_must_wait_is_left_with_its_blockers_and_holds_up_nobody(
 
 
 def test_what_changed_since_it_was_planned_is_noticed(ground: Ground) -> None:
-    left, gone = (ledgers.create_ledger(ground.context, USUAL) for _ in range(2))
+    left, gone = (lifecycle.create_ledger(ground.context, USUAL) for _ in range(2))
     left.append(b"a")
     client = ground.client()
     planned = [

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.client import ledgers
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -21,7 +21,7 @@ from spark_bookkeeper.testing.rows import wait_for_every_copy
 
 
 def written(ground: Ground, quorum: Quorum | None = None) -> LedgerWriter:
-    with ledgers.create_ledger(ground.context, quorum or Quorum(3, 3, 2)) as writer:
+    with lifecycle.create_ledger(ground.context, quorum or Quorum(3, 3, 2)) as writer:
         for i in range(10):
             writer.append(b"%d" % i * 50)
     return writer
@@ -91,7 +91,7 @@ def test_a_limit_on_bytes_is_one_for_all_that_is_repaired_at_once(
 
 def test_a_file_that_cannot_be_read_is_made_again_beside_it(ground: Ground) -> None:
     table = pa.table({"n": range(4000), "s": [f"row {i}" * 9 for i in range(4000)]})
-    with ledgers.create_ledger(
+    with lifecycle.create_ledger(
         ground.context, Quorum(3, 3, 2), schema=table.schema, entry_target_bytes=20_000
     ) as writer:
         writer.append(table)
@@ -159,7 +159,7 @@ def test_an_entry_without_any_good_copy_is_unrecoverable_and_named(ground: Groun
 
 
 def test_the_last_fragment_of_an_open_ledger_belongs_to_its_writer(ground: Ground) -> None:
-    writer = ledgers.create_ledger(ground.context, Quorum(3, 3, 2))
+    writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
     for i in range(10):
         writer.append(b"%d" % i * 50)
     wait_for_every_copy(writer)

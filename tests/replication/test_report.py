@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_bookkeeper.client.throttle import Throttle
 from spark_bookkeeper.replication.report import ROW_SCHEMA, RecoveryReport, Row
+from spark_bookkeeper.runtime.throttle import Throttle
 from spark_bookkeeper.testing.ground import InlineRuntime
 
 ROWS = (

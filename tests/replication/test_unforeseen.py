@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledgers import create_ledger
+from spark_bookkeeper.client.lifecycle import create_ledger
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication import (

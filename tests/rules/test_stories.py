@@ -23,17 +23,18 @@ import pytest
 from spark_bookkeeper.bookie import slots
 from spark_bookkeeper.bookie.entry import NewEntry
 from spark_bookkeeper.bookie.index import Doubt
-from spark_bookkeeper.bookie.local import LocalStorage
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.record import Record, RecordKind, encode_add, encode_fence
 from spark_bookkeeper.bookie.reserve import Reserve, reserve_bytes
-from spark_bookkeeper.client import context, deletion, ensemble, ledgers, recovery
-from spark_bookkeeper.client import reader as client_reader
-from spark_bookkeeper.client.bulk import FanOut, write_local
+from spark_bookkeeper.bookie.storage.local import LocalStorage
+from spark_bookkeeper.client import context, deletion, lifecycle
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
-from spark_bookkeeper.client.recovery import _LedgerRecovery, recover_ledger
-from spark_bookkeeper.client.runtime import ThreadRuntime
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client.read import reader as client_reader
+from spark_bookkeeper.client.recover import recovery
+from spark_bookkeeper.client.recover.recovery import _LedgerRecovery, recover_ledger
+from spark_bookkeeper.client.write import ensemble_change
+from spark_bookkeeper.client.write.bulk import FanOut, write_local
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import (
     AppendFailedError,
     BookieError,
@@ -66,6 +67,7 @@ from spark_bookkeeper.protocol.writer import (
 )
 from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_one
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
 
 USUAL = Quorum(3, 3, 2)
@@ -96,7 +98,7 @@ def rule(
 
 
 def open_ledger_with(ground: Ground, count: int) -> LedgerWriter:
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     for i in range(count):
         writer.append(b"%d" % i)
     writer._adds.drain()
@@ -179,13 +181,13 @@ def the_last_space_is_left_to_fences(directory: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalStorage, "space", space)
         patch.setattr(LocalStorage, "put_if_absent", put)
-        writer = ledgers.create_ledger(ground.context, USUAL)
+        writer = lifecycle.create_ledger(ground.context, USUAL)
         acknowledged = -1
         with suppress(AppendFailedError):
             while True:
                 acknowledged = writer.append(bytes(100_000))
 
-        reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+        reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
     assert reader.is_closed
     assert reader.last_add_confirmed >= acknowledged > 0
 
@@ -413,7 +415,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 def a_recovery_takes_the_ledger_from_its_writer(directory: Path) -> None:
     ground = Ground(directory, bookies=6)
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"0")
     victim = writer.metadata.last_fragment.ensemble[2]
     told: list[int] = []
@@ -512,7 +514,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 def a_reader_stops_at_what_is_confirmed(directory: Path) -> None:
     ground = Ground(directory)
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     members = writer.metadata.last_fragment.ensemble
     release = threading.Event()
 
@@ -524,7 +526,7 @@ def a_reader_stops_at_what_is_confirmed(directory: Path) -> None:
     future = writer.append_async(b"x")
     ground.until(lambda: len(ground.files(members[0], "slots")) == 1)
     try:
-        reader = ledgers.open_ledger_no_recovery(ground.client(), writer.ledger_id)
+        reader = lifecycle.open_ledger_no_recovery(ground.client(), writer.ledger_id)
         assert reader.last_add_confirmed == -1, "entry 0 has one copy"
     finally:
         release.set()
@@ -584,7 +586,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 def a_change_that_may_have_been_lost_is_looked_for(directory: Path) -> None:
     ground = Ground(directory)
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"0")
     victim = writer.metadata.last_fragment.ensemble[0]
     lost: list[str] = []
@@ -622,7 +624,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         except MetadataUnavailableError:
             return Versioned(intended, current.version + 1, current.own_writes + 1)
 
-    patch.setattr(ensemble, "update_ledger", hopeful)
+    patch.setattr(ensemble_change, "update_ledger", hopeful)
 
 
 # R15, R16
@@ -631,7 +633,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def two_attempts_of_a_task_do_not_meet(directory: Path) -> None:
     ground = Ground(directory)
     table = pa.table({"n": range(5000)})
-    writer = ledgers.create_ledger(
+    writer = lifecycle.create_ledger(
         ground.context, USUAL, schema=table.schema, entry_target_bytes=2000
     )
     plan = writer._adds.begin_bulk("this one", None)
@@ -640,7 +642,7 @@ def two_attempts_of_a_task_do_not_meet(directory: Path) -> None:
     assert not any(result.failures for result in (*loser, *winner)), "names are unique"
     writer._adds.end_bulk(plan, winner).result(60)
     writer.close()
-    reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+    reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
     assert reader.read_arrow().equals(table)
 
 
@@ -652,12 +654,12 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def a_ledger_made_again_under_an_old_id_is_another_one(directory: Path) -> None:
     ground = Ground(directory, bookies=3)
     for payload in (b"old", b"new"):
-        with ledgers.create_ledger(ground.context, USUAL, ledger_id=5) as writer:
+        with lifecycle.create_ledger(ground.context, USUAL, ledger_id=5) as writer:
             writer.append(payload)
         if payload == b"old":
-            ledgers.delete_ledger(ground.context, 5)
+            lifecycle.delete_ledger(ground.context, 5)
             ground.cluster.used_ids.clear()  # it was made by a version that left no mark
-    (entry,) = ledgers.open_ledger(ground.client(), 5).entries()
+    (entry,) = lifecycle.open_ledger(ground.client(), 5).entries()
     assert entry.payload == b"new"
 
 
@@ -668,10 +670,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 def an_id_that_was_used_is_refused(directory: Path) -> None:
     ground = Ground(directory)
-    old = ledgers.create_ledger(ground.context, USUAL, ledger_id=5)
-    ledgers.delete_ledger(ground.client(), 5, even_if_alive=True)
+    old = lifecycle.create_ledger(ground.context, USUAL, ledger_id=5)
+    lifecycle.delete_ledger(ground.client(), 5, even_if_alive=True)
     try:
-        new = ledgers.create_ledger(ground.client(), USUAL, ledger_id=5)
+        new = lifecycle.create_ledger(ground.client(), USUAL, ledger_id=5)
     except LedgerExistsError:
         return
     new.append(b"new")
@@ -688,7 +690,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 def made_again_by_another_tool(ground: Ground) -> LedgerWriter:
     """A writer of another ledger with the id 5, which has appended an entry."""
-    metadata = ledgers.create_ledger(ground.client(), USUAL).metadata
+    metadata = lifecycle.create_ledger(ground.client(), USUAL).metadata
     found = ground.cluster.recreate_by_another_tool(LedgerId(5), metadata)
     writer = LedgerWriter(ground.client(), Ledger.of(LedgerId(5), found.value), found)
     writer.append(b"new")
@@ -697,7 +699,7 @@ def made_again_by_another_tool(ground: Ground) -> LedgerWriter:
 
 def an_old_writer_means_its_own_ledger(directory: Path) -> None:
     ground = Ground(directory)
-    old = ledgers.create_ledger(ground.context, USUAL, ledger_id=5)
+    old = lifecycle.create_ledger(ground.context, USUAL, ledger_id=5)
     made_again_by_another_tool(ground)
     with suppress(NoSuchLedgerError):
         old.close()
@@ -721,8 +723,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 def a_reader_stays_with_its_ledger(directory: Path) -> None:
     ground = Ground(directory)
-    ledgers.create_ledger(ground.context, USUAL, ledger_id=5).append(b"old")
-    reader = ledgers.open_ledger_no_recovery(ground.client(), 5)
+    lifecycle.create_ledger(ground.context, USUAL, ledger_id=5).append(b"old")
+    reader = lifecycle.open_ledger_no_recovery(ground.client(), 5)
     made_again_by_another_tool(ground).close()
     with suppress(NoSuchLedgerError):
         reader.refresh()
@@ -736,7 +738,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 def planned_work_is_for_the_ledger_it_was_planned_for(directory: Path) -> None:
     ground = Ground(directory)
-    old = ledgers.create_ledger(ground.context, USUAL, ledger_id=5)
+    old = lifecycle.create_ledger(ground.context, USUAL, ledger_id=5)
     work = RecoverWork(LedgerId(5), ground.context.store.read_ledger(LedgerId(5)))
     new = made_again_by_another_tool(ground)
 
@@ -757,13 +759,13 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 def a_listing_that_lags_hides_no_entry_from_a_recovery(directory: Path) -> None:
     ground = Ground(directory)
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     for i in range(3):
         writer.append(b"%d" % i)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalStorage, "list", lambda self, directory: [])
-        reader = ledgers.open_ledger(ground.client(), writer.ledger_id)
+        reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
 
     assert reader.last_add_confirmed == 2, "an acknowledged entry was thought to be absent"
     assert [entry.payload for entry in reader.entries()] == [b"0", b"1", b"2"]
@@ -783,7 +785,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 def metadata_that_was_read_long_ago_is_compared_before_it_counts(directory: Path) -> None:
     ground = Ground(directory, bookies=5)
-    writer = ledgers.create_ledger(ground.context, USUAL)
+    writer = lifecycle.create_ledger(ground.context, USUAL)
     writer.append(b"0")
     remembered = ground.context.store.read_ledger(writer.ledger_id)
     for lost in writer.metadata.last_fragment.ensemble[:2]:
@@ -822,11 +824,11 @@ def a_writer_that_was_frozen_appends_nothing_to_a_ledger_deleted_meanwhile(
 ) -> None:
     ground = Ground(directory)
     frozen = ground.client()
-    writer = ledgers.create_ledger(frozen, USUAL)
+    writer = lifecycle.create_ledger(frozen, USUAL)
     writer.append(b"before")
     frozen.store.close()  # its session ends, and nothing tells it of anything
 
-    ledgers.delete_ledger(ground.context, writer.ledger_id)
+    lifecycle.delete_ledger(ground.context, writer.ledger_id)
 
     try:
         writer.append(b"after")
@@ -843,14 +845,14 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def a_ledger_is_not_deleted_while_a_frozen_writer_could_go_on(directory: Path) -> None:
     ground = Ground(directory)
     frozen = ground.client()
-    writer = ledgers.create_ledger(frozen, USUAL)
+    writer = lifecycle.create_ledger(frozen, USUAL)
     writer.append(b"before")
     frozen.store.close()
     for bookie in writer.metadata.last_fragment.ensemble[:2]:  # an ack quorum
         ground.stop(bookie)
 
     with suppress(RecoveryUndecidedError):
-        ledgers.delete_ledger(ground.context, writer.ledger_id)
+        lifecycle.delete_ledger(ground.context, writer.ledger_id)
 
     assert writer.ledger_id in ground.cluster.ledgers
 

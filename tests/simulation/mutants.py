@@ -16,17 +16,17 @@ import pytest
 
 from spark_bookkeeper.bookie.index import Doubt, Tail, possible_range
 from spark_bookkeeper.bookie.log import LedgerLog
-from spark_bookkeeper.bookie.memory import MemoryStorage
-from spark_bookkeeper.bookie.named import NamedStorage
 from spark_bookkeeper.bookie.record import Record, RecordKind, decode
 from spark_bookkeeper.bookie.slots import SlotReader, _Found
-from spark_bookkeeper.client import ledgers, recovery
-from spark_bookkeeper.client.adds import Adds
+from spark_bookkeeper.bookie.storage.memory import MemoryStorage
+from spark_bookkeeper.bookie.storage.named import NamedStorage
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.lane import Group, Lane
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
-from spark_bookkeeper.client.reader import read_last_add_confirmed
-from spark_bookkeeper.client.recovery import _LedgerRecovery
+from spark_bookkeeper.client.read.reader import read_last_add_confirmed
+from spark_bookkeeper.client.recover import recovery
+from spark_bookkeeper.client.recover.recovery import _LedgerRecovery
+from spark_bookkeeper.client.write.adds import Adds
+from spark_bookkeeper.client.write.lane import Group, Lane
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     InvalidArgumentError,
@@ -482,7 +482,7 @@ def _closed(old: LedgerMetadata, last: EntryId, length: int) -> LedgerMetadata:
 
 
 def _recover_by(patch: Patch, recover: Callable[..., Versioned[LedgerMetadata]]) -> None:
-    for module in (recovery, ledgers, recover_ledgers, lifetime):
+    for module in (recovery, lifecycle, recover_ledgers, lifetime):
         patch.setattr(module, "recover_ledger", recover)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.errors import BookieUnavailableError, MetadataUnavailableError
 from spark_bookkeeper.metadata.memory import MemoryCluster
 from spark_bookkeeper.protocol.ids import BookieId

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from spark_bookkeeper.bookie.memory import MemoryStorage
-from spark_bookkeeper.client import ledgers
-from spark_bookkeeper.client.bookies import Bookies
+from spark_bookkeeper.bookie.storage.memory import MemoryStorage
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.protocol.ids import BookieId
@@ -37,7 +37,7 @@ def test_a_writer_that_stood_still_does_not_blame_its_bookies() -> None:
     context = ClientContext(store, Bookies(store, opened, runtime), runtime, ClientConfig())
 
     def write() -> None:
-        with ledgers.create_ledger(context, Quorum(3, 3, 3)) as writer:
+        with lifecycle.create_ledger(context, Quorum(3, 3, 3)) as writer:
             writer.append(b"before and after")
         fragments.extend(writer.metadata.fragments)
 

@@ -14,14 +14,13 @@ from typing import Any, Literal
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.client import ledgers
-from spark_bookkeeper.client.asking import Call
-from spark_bookkeeper.client.bulk import FanOut
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.bookies.asking import Call
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.recovery import recover_ledger
-from spark_bookkeeper.client.runtime import Runtime
+from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.views import LedgerInfo, bookies_table, replicas_table
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client.write.bulk import FanOut
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
@@ -32,6 +31,7 @@ from spark_bookkeeper.replication.recover_ledgers import recover_ledgers
 from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.report import Row
 from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.runtime.runtime import Runtime
 from spark_bookkeeper.testing.hanging import OPERATIONS, Hang, HangingStorage
 from spark_bookkeeper.testing.simulation.faults import NO_FAULTS
 from spark_bookkeeper.testing.simulation.ground import SimCluster
@@ -88,7 +88,7 @@ class Stage:
         return rows
 
     def read(self, ledger_id: LedgerId) -> list[bytes]:
-        reader = ledgers.open_ledger_no_recovery(self.client(), ledger_id)
+        reader = lifecycle.open_ledger_no_recovery(self.client(), ledger_id)
         return [value for e in reader.entries() for value in e.batch.column(0).to_pylist()]
 
 
@@ -99,11 +99,11 @@ def expected(count: int = len(SMALL)) -> list[bytes]:
 def create(context: ClientContext, suits: Callable[[set[BookieId]], bool]) -> LedgerWriter:
     """A ledger on bookies that suit."""
     while True:
-        writer = ledgers.create_ledger(context, Quorum(3, 3, 2), entry_target_bytes=512)
+        writer = lifecycle.create_ledger(context, Quorum(3, 3, 2), entry_target_bytes=512)
         if suits(set(writer.metadata.last_fragment.ensemble)):
             return writer
         writer.close()
-        ledgers.delete_ledger(context, writer.ledger_id)
+        lifecycle.delete_ledger(context, writer.ledger_id)
 
 
 def fill(writer: LedgerWriter) -> LedgerWriter:
@@ -121,22 +121,22 @@ def read_a_ledger(stage: Stage) -> None:
 
 
 def read_arrow(stage: Stage) -> None:
-    reader = ledgers.open_ledger(stage.client(), stage.closed)
+    reader = lifecycle.open_ledger(stage.client(), stage.closed)
     assert reader.read_arrow().column(0).to_pylist() == expected()
 
 
 def open_with_recovery(stage: Stage) -> None:
-    reader = ledgers.open_ledger(stage.client(), stage.open)
+    reader = lifecycle.open_ledger(stage.client(), stage.open)
     assert reader.read_arrow().column(0).to_pylist() == expected()
 
 
 def read_the_lac(stage: Stage) -> None:
-    reader = ledgers.open_ledger_no_recovery(stage.client(), stage.open)
+    reader = lifecycle.open_ledger_no_recovery(stage.client(), stage.open)
     assert reader.last_add_confirmed >= len(SMALL) - 1
 
 
 def follow(stage: Stage) -> None:
-    reader = ledgers.open_ledger_no_recovery(stage.client(), stage.open)
+    reader = lifecycle.open_ledger_no_recovery(stage.client(), stage.open)
     came = [v for e in reader.tail(timeout_ms=500) for v in e.batch.column(0).to_pylist()]
     assert came[: len(SMALL)] == SMALL
 
@@ -376,7 +376,7 @@ def slow_fences(
         cluster = HangingCluster(world, 4)
 
         def run() -> None:
-            writer = ledgers.create_ledger(cluster.context(actor, CONFIG), quorum)
+            writer = lifecycle.create_ledger(cluster.context(actor, CONFIG), quorum)
             for payload in SMALL:
                 writer.append(payload)
             runtime.sleep(1)
@@ -435,7 +435,7 @@ def test_what_comes_from_two_bookies_in_turn_comes_once(as_rows: bool) -> None:
         cluster = HangingCluster(world, 3)
 
         def run() -> None:
-            with ledgers.create_ledger(cluster.context(actor, CONFIG), Quorum(3, 3, 3)) as writer:
+            with lifecycle.create_ledger(cluster.context(actor, CONFIG), Quorum(3, 3, 3)) as writer:
                 for payload in SMALL:
                     writer.append_async(payload)
                 writer.append(b"more")
@@ -453,7 +453,7 @@ def test_what_comes_from_two_bookies_in_turn_comes_once(as_rows: bool) -> None:
 
             cluster.hanging[late] = Hang(runtime, take_time)
             cluster.hanging[hanging] = Hang(runtime)
-            reader = ledgers.open_ledger(cluster.context(actor, CONFIG), writer.ledger_id)
+            reader = lifecycle.open_ledger(cluster.context(actor, CONFIG), writer.ledger_id)
             if as_rows:
                 came.extend(reader.read_arrow().column(0).to_pylist())
             else:

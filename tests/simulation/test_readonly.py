@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_bookkeeper.client import adds, ensemble
+from spark_bookkeeper.client.write import adds, ensemble_change
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.testing.simulation.faults import Disaster
@@ -42,7 +42,7 @@ def crowded(seed: int) -> Script:
 def test_lifetimes_with_bookies_that_become_read_only_keep_every_invariant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    change = ensemble.change_ensemble
+    change = ensemble_change.change_ensemble
     met = {True: 0, False: 0}
 
     def noted(*arguments: object, may_stay: bool) -> Versioned[LedgerMetadata] | None:

@@ -7,14 +7,14 @@ import pytest
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PlacedPart
-from spark_bookkeeper.bookie.format import furnish
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.bookie.part import PartEncoder
+from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.schema import LedgerKey
-from spark_bookkeeper.client.holdings import verify
+from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.client.read.holdings import verify
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.testing.simulation.lifetime import run_lifetime
 

@@ -16,9 +16,9 @@ import pytest
 
 import spark_bookkeeper as sbk
 from spark_bookkeeper.bookie.record import RecordKind
-from spark_bookkeeper.client.bulk import BulkPlan, write_task
-from spark_bookkeeper.client.cutting import cut
 from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.read.splits import cut
+from spark_bookkeeper.client.write.bulk import BulkPlan, write_task
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.spark.schemas import relabelled
 

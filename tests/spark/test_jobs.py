@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import spark_bookkeeper as sbk
-from spark_bookkeeper.cli.jobs import JOBS, job_command, run_job
+from spark_bookkeeper.cli.shell.jobs import JOBS, job_command, run_job
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.rows import wait_for_every_copy
@@ -237,7 +237,7 @@ def test_ctrl_c_before_a_job_begins_ends_it_without_a_stack_trace(
     def interrupted(_: str) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("spark_bookkeeper.cli.jobs.run_job", interrupted)
+    monkeypatch.setattr("spark_bookkeeper.cli.shell.jobs.run_job", interrupted)
 
     with pytest.raises(SystemExit) as caught:
         runpy.run_path(str(ROOT / "jobs" / f"{name}.py"), run_name="__main__")

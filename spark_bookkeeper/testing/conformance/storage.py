@@ -17,11 +17,11 @@ from typing import Protocol
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.bookie.storage import FileSink, Storage
-from spark_bookkeeper.client.asking import Door, Patience
-from spark_bookkeeper.client.bounded import BoundedStorage
-from spark_bookkeeper.client.runtime import ThreadRuntime
+from spark_bookkeeper.bookie.storage.storage import FileSink, Storage
+from spark_bookkeeper.client.bookies.asking import Door, Patience
+from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
 from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.hanging import OPERATIONS, Hang, HangingStorage
 
 HANGING_CALLS: dict[str, Callable[[Storage], object]] = {

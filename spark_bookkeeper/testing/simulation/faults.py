@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
-from spark_bookkeeper.bookie import memory as bookie_memory
+from spark_bookkeeper.bookie.storage import memory as bookie_memory
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     BookKeeperError,

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 
 from typing_extensions import override
 
-from spark_bookkeeper.bookie.format import furnish
 from spark_bookkeeper.bookie.marker import Marker
-from spark_bookkeeper.bookie.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.schema import MARKER_PATH
-from spark_bookkeeper.client.bookies import Bookies
+from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.config import ClientConfig

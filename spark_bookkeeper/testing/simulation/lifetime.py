@@ -17,11 +17,11 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
-from spark_bookkeeper.client import ledgers
+from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
-from spark_bookkeeper.client.reader import Entry
-from spark_bookkeeper.client.recovery import recover_ledger
-from spark_bookkeeper.client.writer import LedgerWriter
+from spark_bookkeeper.client.read.reader import Entry
+from spark_bookkeeper.client.recover.recovery import recover_ledger
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
     BookKeeperError,
@@ -258,7 +258,7 @@ class _Lifetime:
             return
         context = self._cluster.context(actor, self._config, self._cluster.older_client(actor))
         try:
-            writer = ledgers.create_ledger(
+            writer = lifecycle.create_ledger(
                 context,
                 self._script.quorum,
                 ledger_id=self._ledger_id,
@@ -299,7 +299,7 @@ class _Lifetime:
         context = self._cluster.context(actor, self._config)
         for _ in range(5):
             try:
-                return ledgers.create_ledger(
+                return lifecycle.create_ledger(
                     context,
                     self._script.quorum,
                     entry_target_bytes=self._script.entry_target_bytes,
@@ -341,7 +341,7 @@ class _Lifetime:
             return
         context = self._cluster.context(actor, self._config)
         try:
-            reader = ledgers.open_ledger_no_recovery(context, self._ledger_id)
+            reader = lifecycle.open_ledger_no_recovery(context, self._ledger_id)
             life = self._cluster.life(reader.metadata)
             for entry in reader.tail(timeout_ms=2_000):
                 self._returned(actor, life, entry)
@@ -371,7 +371,7 @@ class _Lifetime:
             return
         try:
             context = self._cluster.context(actor, self._config)
-            ledgers.delete_ledger(context, self._ledger_id, even_if_alive=True)
+            lifecycle.delete_ledger(context, self._ledger_id, even_if_alive=True)
         except BookKeeperError as error:
             self._told(actor, error)
 
@@ -402,7 +402,7 @@ class _Lifetime:
         context = self._cluster.context(actor, self._config)
         came_back: list[int] = []
         try:
-            reader = ledgers.open_ledger(context, self._ledger_id)
+            reader = lifecycle.open_ledger(context, self._ledger_id)
             life = self._cluster.life(reader.metadata)
             self._closed(actor, life, reader.metadata)
             for entry in reader.entries():

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from typing_extensions import Self
 
-from spark_bookkeeper.client.runtime import Condition, parallel_map
-from spark_bookkeeper.client.unclosed import Work
+from spark_bookkeeper.runtime.runtime import Condition, parallel_map
+from spark_bookkeeper.runtime.unclosed import Work
 from spark_bookkeeper.testing.simulation.scheduler import Actor, SimulationError, Task, World
 
 T = TypeVar("T")

@@ -1,0 +1,259 @@
+"""Formatting and wiping a partition, and the probe that comes first.
+
+Fencing rests on one promise of the file system: of all who create one name, exactly one
+succeeds, and nobody ever sees a piece of what it wrote. The probe puts that to the test, in
+threads of this process; it can find a file system that breaks the promise, not prove one that
+keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor  # noqa: TID251  (see race_in_threads)
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from spark_bookkeeper.bookie.marker import Marker, check_marker, read_marker
+from spark_bookkeeper.bookie.schema import LEDGERS, MARKER_PATH, WITNESS_PATH
+from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    CookieMismatchError,
+    UnsuitableStorageError,
+)
+
+PROBE_DIRECTORY: Final = ".probe"
+"""Where the probe writes; removed when it ends."""
+
+AGENT_PROBE_PREFIX: Final = "probe-"
+"""Files at the root with which an agent asks from time to time whether the storage answers."""
+
+_RACERS: Final = 8
+_CONTENT_BYTES: Final = 1 << 20
+
+
+Race = Callable[[Sequence[Callable[[], None]]], None]
+"""Runs functions at once and returns when all have ended; raises what one of them raised."""
+
+
+def race_in_threads(functions: Sequence[Callable[[], None]]) -> None:
+    """The race that says something about a real file system: real threads, no Runtime."""
+    with ThreadPoolExecutor(len(functions)) as threads:
+        for future in [threads.submit(function) for function in functions]:
+            future.result()
+
+
+def race_in_turn(functions: Sequence[Callable[[], None]]) -> None:
+    """For the in-memory twin, whose order belongs to the simulator."""
+    for function in functions:
+        function()
+
+
+OnCheck = Callable[[str], None]
+"""Told what was found to hold, in a few words, as soon as it was."""
+
+
+def tell_nobody(check: str) -> None:
+    """For callers who want to know only how the probe ends."""
+
+
+def probe(
+    storage: Storage,
+    token: Callable[[], str],
+    *,
+    race: Race = race_in_threads,
+    on_check: OnCheck = tell_nobody,
+) -> None:
+    """Find out whether a file system can hold a bookie. Leaves nothing behind.
+
+    Args:
+        storage: the partition; its root exists.
+        token: names never used before.
+        race: how the racers of one name are run.
+        on_check: told each check that held, one after the other.
+
+    Raises:
+        UnsuitableStorageError: it cannot; says which check failed and what was seen.
+        BookieUnavailableError: no answer.
+
+    Source: SLOT-LOG rule R18.
+    """
+    directory = f"{PROBE_DIRECTORY}/{token()}"
+    storage.make_directory(PROBE_DIRECTORY)
+    storage.make_directory(directory)
+    try:
+        _check_race(storage, f"{directory}/race", race, on_check)
+        _check_files(storage, directory, on_check)
+    finally:
+        with suppress(BookieUnavailableError):  # what the checks found matters more
+            storage.delete_directory(directory)
+    storage.delete_directory(PROBE_DIRECTORY)
+
+
+def _check_race(storage: Storage, path: str, race: Race, on_check: OnCheck) -> None:
+    contents = [bytes([ord("a") + n]) * _CONTENT_BYTES for n in range(_RACERS)]
+    won: dict[int, bool] = {}
+    ended: list[int] = []
+    seen: set[int] = set()
+
+    def put(number: int) -> None:
+        try:
+            won[number] = storage.put_if_absent(path, contents[number])
+        finally:
+            ended.append(number)
+
+    def watch() -> None:
+        """Note the sizes of what a reader sees while the race goes on."""
+        while len(ended) < _RACERS:
+            data = storage.read(path)
+            if data is not None:
+                seen.add(len(data) if len(set(data)) == 1 else -1)
+
+    race([*(partial(put, number) for number in range(_RACERS)), watch])
+    if sum(won.values()) != 1:
+        _refuse(
+            storage, f"{sum(won.values())} of {_RACERS} writers of one name were told that they won"
+        )
+    on_check(f"of {_RACERS} that create one name at once, exactly one is told that it won")
+    winner = next(number for number in won if won[number])
+    if seen - {_CONTENT_BYTES}:
+        _refuse(
+            storage, f"a reader saw a piece of a file: {sorted(seen)} of {_CONTENT_BYTES} bytes"
+        )
+    on_check("no reader ever sees a piece of a file")
+    if storage.put_if_absent(path, contents[winner - 1]):
+        _refuse(storage, "a name that exists could be created again")
+    on_check("a name that exists cannot be created again")
+    if storage.read(path) != contents[winner]:
+        _refuse(storage, "the content is not that of the writer who was told that it won")
+    on_check("the content is that of the winner")
+
+
+def _check_files(storage: Storage, directory: str, on_check: OnCheck) -> None:
+    path = f"{directory}/file"
+    if storage.read(path) is not None:
+        _refuse(storage, "a file that was never written can be read")
+    if not storage.put_if_absent(path, b"content"):
+        _refuse(storage, "a name that is free could not be created")
+    storage.sync(path)
+    if storage.read(path) != b"content":
+        _refuse(storage, "a file does not have the content that was put into it")
+    if storage.read_range(path, 3, 2) != b"te" or storage.size(path) != len(b"content"):
+        _refuse(storage, "a range or the size of a file is wrong")
+    on_check("a file can be synced, read back in part and whole, and has the right size")
+    if "file" not in storage.list(directory):
+        _refuse(storage, "a new file is missing from the listing; is it cached?")
+    on_check("a new file is in the listing at once")
+    sink = storage.create(f"{directory}/part")
+    sink.write(b"piece")
+    if storage.read(f"{directory}/part") is not None:
+        _refuse(storage, "a file is visible while it is still being written")
+    sink.finish()
+    if storage.read(f"{directory}/part") != b"piece":
+        _refuse(storage, "a finished file does not have its content")
+    on_check("a file that is still being written is not visible")
+    storage.delete(path)
+    if storage.read(path) is not None:
+        _refuse(storage, "a deleted file can still be read")
+    on_check("a deleted file is gone")
+
+
+def _refuse(storage: Storage, reason: str) -> None:
+    raise UnsuitableStorageError(
+        f"{storage.uri} cannot hold a bookie: {reason}. Fencing needs files that appear whole and "
+        "have one creator. Use a local disk, or an object store with conditional puts. Nothing "
+        "was formatted",
+        uri=storage.uri,
+        reason=reason,
+    )
+
+
+def format_partition(
+    storage: Storage,
+    bookie_id: str,
+    instance_id: str,
+    *,
+    token: Callable[[], str],
+    is_empty_required: bool = True,
+    is_probe_required: bool = True,
+    race: Race = race_in_threads,
+    on_check: OnCheck = tell_nobody,
+) -> Marker:
+    """Make a partition a bookie, with a new incarnation. The marker is written last.
+
+    Whether the partition may hold the last good copy of something is decided by the caller.
+
+    Args:
+        storage: the partition; its root exists.
+        bookie_id: ``host:port``.
+        instance_id: the cluster's INSTANCEID.
+        token: names never used before.
+        is_empty_required: refuse when anything is there; otherwise it is wiped first.
+        is_probe_required: whether the file system still has to show that it is suitable.
+        race: how the probe runs the racers of one name.
+        on_check: told what the probe finds to hold.
+
+    Raises:
+        CookieMismatchError: the partition is not empty, and has to be.
+        UnsuitableStorageError: the probe failed.
+        BookieUnavailableError: no answer; nothing is formatted, or all but the marker.
+    """
+    found = [name for name in storage.list("") if not _is_ignored(name)]
+    if found and is_empty_required:
+        marker = read_marker(storage)
+        owner = (
+            f"bookie {marker.bookie_id} of cluster {marker.instance_id}" if marker else "no bookie"
+        )
+        raise CookieMismatchError(
+            f"{storage.uri} is not empty (it holds {', '.join(found[:5])}; {owner}). Nothing was "
+            "changed. Choose an empty directory, or move what is there elsewhere",
+            bookie_id=bookie_id,
+            nothing_changed=True,
+        )
+    if is_probe_required:
+        probe(storage, token, race=race, on_check=on_check)
+    if found:
+        wipe_partition(storage)
+    marker = Marker(
+        bookie_id=bookie_id,
+        incarnation=token(),
+        instance_id=instance_id,
+        has_witness=not storage.has_directories,
+    )
+    if not furnish(storage, marker):
+        return check_marker(storage, marker.incarnation, bookie_id)  # a lost answer, or a race
+    return marker
+
+
+def furnish(storage: Storage, marker: Marker) -> bool:
+    """What an empty partition needs, the marker last (rule R11); False if there was one already."""
+    storage.make_directory(LEDGERS)
+    storage.make_directory("retired")
+    if marker.has_witness:
+        storage.put_if_absent(WITNESS_PATH, marker.encode())
+    return storage.put_if_absent(MARKER_PATH, marker.encode())
+
+
+def wipe_partition(storage: Storage) -> None:
+    """Delete everything, the marker first: from then on no add counts (SLOT-LOG rule R11)."""
+    storage.delete(MARKER_PATH)
+    for name in (LEDGERS, "retired", PROBE_DIRECTORY):
+        storage.delete_directory(name)
+    for name in storage.list(""):
+        if name.startswith(AGENT_PROBE_PREFIX):
+            storage.delete(name)
+
+
+def ledger_directories(storage: Storage) -> list[str]:
+    """What a partition has of ledgers: ``<ledger id>-<nonce>`` of each."""
+    return [name for name in storage.list(LEDGERS) if f"{LEDGERS}/{name}" != WITNESS_PATH]
+
+
+def holds_anything(storage: Storage) -> bool:
+    """Whether there is anything in the partition beside what formatting put there."""
+    return bool(ledger_directories(storage)) or bool(storage.list("retired"))
+
+
+def _is_ignored(name: str) -> bool:
+    return name in (PROBE_DIRECTORY, "lost+found") or name.startswith(AGENT_PROBE_PREFIX)

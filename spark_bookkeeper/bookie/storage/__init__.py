@@ -1,0 +1,1 @@
+"""Where a bookie keeps its files: the interface, its back ends, and who picks one."""

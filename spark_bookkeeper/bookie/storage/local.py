@@ -1,0 +1,406 @@
+"""A bookie's partition on a local (or mounted) file system.
+
+A file is written without a name where the system can (``O_TMPFILE``), else under a hidden one,
+synced, linked to its final name, which fails if the name exists, and the directory is synced
+(SLOT-LOG rules R1 and R9). Directories are opened anew for every put: a descriptor kept open
+would go on accepting files after the partition was moved away or wiped (rule R11).
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import mmap
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from io import FileIO
+from pathlib import Path
+
+import pyarrow as pa
+from typing_extensions import Buffer, override
+
+from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, top_is_gone
+from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError
+
+_TEMPORARY_SUFFIX = ".tmp"
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+_NO_UNNAMED_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS}
+_O_TMPFILE: int | None = getattr(os, "O_TMPFILE", None)
+_sync_content = getattr(os, "fdatasync", os.fsync)
+_temporary_numbers = itertools.count()
+_DURABLE_KEPT = 4096
+
+
+class LocalStorage(Storage):
+    """Files under a directory that exists. Safe for many threads and processes at once."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._root = os.path.abspath(root)
+        self._unnamed_files = _O_TMPFILE is not None and os.path.isdir("/proc/self/fd")
+        self._durable: dict[str, int] = {}
+        """Directories whose names were synced here, with the inode that each was then."""
+
+    def __repr__(self) -> str:
+        return f"LocalStorage({self._root!r})"
+
+    @property
+    @override
+    def uri(self) -> str:
+        return Path(self._root).as_uri()
+
+    @property
+    @override
+    def has_directories(self) -> bool:
+        return True
+
+    @override
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        target = f"{self._root}/{path}"
+        parent, _, name = target.rpartition("/")
+        with self._translated(target), _open_directory(parent) as directory:
+            file = self._begin(directory, name)
+            try:
+                _write(file.descriptor, data)
+                return file.publish()
+            finally:
+                file.discard()
+
+    @override
+    def create(self, path: str) -> FileSink:
+        target = f"{self._root}/{path}"
+        parent, _, name = target.rpartition("/")
+        with self._translated(target):
+            directory = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                file = self._begin(directory, name)
+            except BaseException:
+                os.close(directory)
+                raise
+        return _LocalSink(self, target, directory, file)
+
+    @override
+    def read(self, path: str) -> bytes | None:
+        target = f"{self._root}/{path}"
+        with self._translated(target):
+            try:
+                descriptor = os.open(target, os.O_RDONLY)
+            except FileNotFoundError:
+                return None
+            try:
+                size = os.fstat(descriptor).st_size
+                data = os.read(descriptor, size + 1)  # fewer calls than a file object makes
+                while len(data) < size and (piece := os.read(descriptor, size + 1 - len(data))):
+                    data += piece
+                return data
+            finally:
+                os.close(descriptor)
+
+    @override
+    def read_range(self, path: str, offset: int, length: int) -> pa.Buffer | None:
+        target = f"{self._root}/{path}"
+        with self._translated(target):
+            try:
+                descriptor = os.open(target, os.O_RDONLY)
+            except FileNotFoundError:
+                return None
+            with open(descriptor, "rb", buffering=0) as file:
+                file.seek(offset)
+                return _read_fully(file, length)
+
+    @override
+    def map(self, path: str) -> Buffer | None:
+        target = f"{self._root}/{path}"
+        with self._translated(target):
+            try:
+                descriptor = os.open(target, os.O_RDONLY)
+            except FileNotFoundError:
+                return None
+            try:
+                if os.fstat(descriptor).st_size == 0:
+                    return b""
+                return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+            finally:
+                os.close(descriptor)
+
+    @override
+    def size(self, path: str) -> int | None:
+        target = f"{self._root}/{path}"
+        with self._translated(target):
+            try:
+                return os.stat(target).st_size
+            except FileNotFoundError:
+                return None
+
+    @override
+    def modified_ms(self, path: str) -> int | None:
+        target = f"{self._root}/{path}"
+        with self._translated(target):
+            try:
+                return os.stat(target).st_mtime_ns // 1_000_000
+            except FileNotFoundError:
+                return None
+
+    @override
+    def list(self, directory: str) -> Sequence[str]:
+        target = f"{self._root}/{directory}"
+        with self._translated(target):
+            try:
+                names = os.listdir(target)
+            except FileNotFoundError:
+                return []
+        return sorted(name for name in names if not is_temporary(name))
+
+    @override
+    def make_directory(self, path: str) -> None:
+        # A directory that was merely found may not be durable yet (rule R9b): its parent is
+        # synced either way, unless this very directory was made durable here before. All are
+        # made first, as one commit of the file system's journal then does for every sync.
+        doubtful: dict[str, int] = {}
+        directory = self._root
+        with self._translated(f"{self._root}/{path}"):
+            top, *below = path.split("/")
+            if below:
+                directory = f"{directory}/{top}"
+                try:
+                    inode = os.stat(directory).st_ino
+                except FileNotFoundError:
+                    raise top_is_gone(self.uri, path) from None
+                if self._durable.get(directory) != inode:
+                    doubtful[directory] = inode
+            for name in below or [top]:
+                directory = f"{directory}/{name}"
+                with suppress(FileExistsError):
+                    os.mkdir(directory)
+                    self._durable.pop(directory, None)
+                inode = os.stat(directory).st_ino
+                if self._durable.get(directory) != inode:
+                    doubtful[directory] = inode
+            for made in doubtful:
+                _sync_directory(os.path.dirname(made))
+        if len(self._durable) > _DURABLE_KEPT:
+            self._durable = {}
+        self._durable |= doubtful
+
+    @override
+    def sync(self, *paths: str) -> None:
+        # Their content was durable before they got these names (rule R1), so the names are what
+        # is in doubt, and one sync of a directory settles all of them.
+        directories: dict[str, None] = {}
+        for path in paths:
+            target = f"{self._root}/{path}"
+            with self._translated(target):
+                os.stat(target)
+            directories[os.path.dirname(target)] = None
+        for directory in directories:
+            with self._translated(directory):
+                _sync_directory(directory)
+
+    @override
+    def delete(self, path: str) -> None:
+        target = f"{self._root}/{path}"
+        with self._translated(target):
+            try:
+                os.unlink(target)
+            except FileNotFoundError:
+                return
+            _sync_directory(os.path.dirname(target))
+
+    @override
+    def delete_directory(self, path: str) -> None:
+        target = f"{self._root}/{path}"
+        with self._translated(target):
+            try:
+                shutil.rmtree(target)
+            except FileNotFoundError:
+                return
+            _sync_directory(os.path.dirname(target))
+
+    @override
+    def space(self) -> tuple[int, int] | None:
+        with self._translated(self._root):
+            usage = os.statvfs(self._root)
+        return usage.f_bavail * usage.f_frsize, usage.f_blocks * usage.f_frsize
+
+    @override
+    def close(self) -> None:
+        pass
+
+    def temporary_files(self, directory: str) -> Sequence[str]:
+        """Names left behind by killed processes (and of writes going on); for the collector."""
+        target = f"{self._root}/{directory}"
+        with self._translated(target):
+            try:
+                return sorted(name for name in os.listdir(target) if is_temporary(name))
+            except FileNotFoundError:
+                return []
+
+    def _begin(self, directory: int, name: str) -> _NewFile:
+        if self._unnamed_files:
+            try:
+                return _UnnamedFile(directory, name)
+            except OSError as error:
+                if error.errno not in _NO_UNNAMED_FILES:
+                    raise
+                self._unnamed_files = False
+        return _NamedFile(directory, name)
+
+    @contextmanager
+    def _translated(self, target: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = f"{target}: {error.strerror or error}"
+            if error.errno in _NO_SPACE:
+                raise BookieFullError(
+                    f"{reason}; nothing was acknowledged; free space or add a bookie",
+                    path=target,
+                ) from error
+            raise BookieUnavailableError(
+                f"{reason}; the operation may or may not have taken effect", path=target
+            ) from error
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file name is that of a write that has not been finished."""
+    return name.startswith(".") and name.endswith(_TEMPORARY_SUFFIX)
+
+
+class _NewFile:
+    """Content without a final name yet."""
+
+    def __init__(self, directory: int, name: str) -> None:
+        self.directory = directory
+        self.name = name
+        self.descriptor = -1
+
+    def publish(self) -> bool:
+        """Sync the content, give it its name and sync the name; False if the name is taken."""
+        _sync_content(self.descriptor)
+        try:
+            self._link()
+        except FileExistsError:
+            return False
+        self._forget()
+        os.fsync(self.directory)
+        return True
+
+    def discard(self) -> None:
+        """Release what is left; never raises."""
+        if self.descriptor >= 0:
+            with suppress(OSError):
+                self._forget()
+            with suppress(OSError):
+                os.close(self.descriptor)
+            self.descriptor = -1
+
+    def _link(self) -> None:
+        raise NotImplementedError
+
+    def _forget(self) -> None:
+        """Remove the temporary name, once."""
+
+
+class _UnnamedFile(_NewFile):
+    """A file without a name: a killed process leaves nothing behind."""
+
+    def __init__(self, directory: int, name: str) -> None:
+        super().__init__(directory, name)
+        assert _O_TMPFILE is not None
+        self.descriptor = os.open(".", _O_TMPFILE | os.O_WRONLY, 0o666, dir_fd=directory)
+
+    @override
+    def _link(self) -> None:
+        # With a directory descriptor os.link follows the symbolic link to the open file.
+        os.link(
+            f"/proc/self/fd/{self.descriptor}",
+            self.name,
+            src_dir_fd=self.directory,
+            dst_dir_fd=self.directory,
+            follow_symlinks=True,
+        )
+
+
+class _NamedFile(_NewFile):
+    """A hidden name in the same directory, where files without one are not supported."""
+
+    def __init__(self, directory: int, name: str) -> None:
+        super().__init__(directory, name)
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+        while self.descriptor < 0:
+            number = next(_temporary_numbers)
+            self._temporary: str | None = f".{name}.{os.getpid()}-{number}{_TEMPORARY_SUFFIX}"
+            # Another machine that mounts the same file system may use the same process id.
+            with suppress(FileExistsError):
+                self.descriptor = os.open(self._temporary, flags, 0o666, dir_fd=directory)
+
+    @override
+    def _link(self) -> None:
+        assert self._temporary is not None
+        os.link(self._temporary, self.name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
+
+    @override
+    def _forget(self) -> None:
+        if self._temporary is not None:
+            os.unlink(self._temporary, dir_fd=self.directory)
+            self._temporary = None
+
+
+class _LocalSink(FileSink):
+    def __init__(self, storage: LocalStorage, target: str, directory: int, file: _NewFile) -> None:
+        self._storage = storage
+        self._target = target
+        self._directory = directory
+        self._file = file
+
+    @override
+    def write(self, data: Buffer) -> None:
+        with self._storage._translated(self._target):  # noqa: SLF001  (the same module)
+            _write(self._file.descriptor, data)
+
+    @override
+    def finish(self) -> None:
+        try:
+            with self._storage._translated(self._target):  # noqa: SLF001  (the same module)
+                if not self._file.publish():
+                    raise FileExistsError(errno.EEXIST, "the name is taken")
+        finally:
+            self.abandon()
+
+    @override
+    def abandon(self) -> None:
+        self._file.discard()
+        if self._directory >= 0:
+            os.close(self._directory)
+            self._directory = -1
+
+
+@contextmanager
+def _open_directory(path: str) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _sync_directory(path: str) -> None:
+    with _open_directory(path) as descriptor:
+        os.fsync(descriptor)
+
+
+def _write(descriptor: int, data: Buffer) -> None:
+    view = memoryview(data).cast("B")
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _read_fully(file: FileIO, length: int) -> pa.Buffer:
+    # Arrow's pool keeps pages that were touched before; new memory costs more than the copying.
+    buffer = pa.allocate_buffer(length)
+    view = memoryview(buffer).cast("B")
+    count = 0
+    while count < length and (read := file.readinto(view[count:])):
+        count += read
+    return buffer.slice(0, count)

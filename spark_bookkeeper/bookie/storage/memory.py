@@ -1,0 +1,284 @@
+"""The in-memory twin of a bookie's partition, with faults.
+
+``MemoryDisk`` is what outlives a process: names that are visible, and the part of them that
+would survive a power cut. ``MemoryStorage`` is one client's handle on it. Every operation asks
+a hook before its effect and after it, and a put also in between (visible, not yet durable):
+the hook may let others run, or raise. There are no locks, so that a simulator owns all order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from typing_extensions import Buffer, override
+
+from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, top_is_gone
+from spark_bookkeeper.errors import BookieUnavailableError
+
+Moment = Literal["before", "visible", "after"]
+"""``before`` the effect; ``visible`` to others, not durable (puts only); ``after`` it, when the
+answer can still be lost."""
+
+Faults = Callable[[str, str, Moment], None]
+"""``faults(operation, path, moment)``: returns, lets others run, or raises
+``BookieUnavailableError`` (or ``LateEffect`` before a put)."""
+
+
+class LateEffect(BookieUnavailableError):
+    """Raised by a hook before a put: the caller gives up now and the put lands later."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingPut:
+    """A put whose caller has given up (SLOT-LOG rule R3). ``MemoryDisk.land`` carries it out."""
+
+    path: str
+    data: bytes
+
+
+class MemoryDisk:
+    """Content of one partition. Paths are relative to its root.
+
+    Args:
+        name: for messages.
+        has_directories: without them it is like a bucket: nothing is refused for want of a
+            directory, and whatever is visible is durable.
+    """
+
+    def __init__(self, name: str = "disk", *, has_directories: bool = True) -> None:
+        self.name = name
+        self.has_directories = has_directories
+        self.files: dict[str, bytes] = {}
+        """What every client sees."""
+        self.durable: set[str] = set()
+        """Names that a power cut spares."""
+        self.directories: set[str] = {""}
+        self.pending: list[PendingPut] = []
+        """Puts that may still land."""
+        self.free_bytes = 1 << 40
+        self.total_bytes = 1 << 41
+
+    def land(self, put: PendingPut) -> bool:
+        """Carry out a put that was pending; False if it found its name taken, or no directory."""
+        self.pending.remove(put)
+        if put.path in self.files or not self.takes(put.path):
+            return False
+        self.files[put.path] = put.data
+        self.durable.add(put.path)
+        return True
+
+    def takes(self, path: str) -> bool:
+        """Whether a file can be created there: its directory exists, or none is needed."""
+        return not self.has_directories or _parent(path) in self.directories
+
+    def power_cut(self, survives: Callable[[str], bool] = lambda path: False) -> None:
+        """Forget every name that was visible and never synced, unless it ``survives``.
+
+        Directories are kept: they are synced when they are made.
+        """
+        for path in sorted(self.files.keys() - self.durable):
+            if survives(path):
+                self.durable.add(path)
+            else:
+                del self.files[path]
+        self.pending.clear()
+
+    def wipe(self) -> None:
+        """Lose everything, as a replaced disk does."""
+        self.files.clear()
+        self.durable.clear()
+        self.directories = {""}
+
+    def corrupt(self, path: str, change: Callable[[bytes], bytes]) -> None:
+        """Damage a file in place, as bad media do."""
+        self.files[path] = change(self.files[path])
+
+
+def _no_faults(operation: str, path: str, moment: Moment) -> None:
+    pass
+
+
+class MemoryStorage(Storage):
+    """One client's handle on a ``MemoryDisk``."""
+
+    def __init__(self, disk: MemoryDisk, faults: Faults = _no_faults) -> None:
+        self.disk = disk
+        self.faults = faults
+
+    def __repr__(self) -> str:
+        return f"MemoryStorage({self.disk.name!r})"
+
+    @property
+    @override
+    def uri(self) -> str:
+        return f"memory://{self.disk.name}"
+
+    @property
+    @override
+    def has_directories(self) -> bool:
+        return self.disk.has_directories
+
+    @override
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        try:
+            self.faults("put", path, "before")
+        except LateEffect:
+            self.disk.pending.append(PendingPut(path, data))
+            raise
+        created = self._link("put", path, data)
+        self.faults("put", path, "after")
+        return created
+
+    @override
+    def create(self, path: str) -> FileSink:
+        self.faults("create", path, "before")
+        self._require_directory(path)
+        if path in self.disk.files:
+            raise BookieUnavailableError(f"{self.uri}/{path}: the name is taken", path=path)
+        return _MemorySink(self, path)
+
+    @override
+    def read(self, path: str) -> bytes | None:
+        self.faults("read", path, "before")
+        data = self.disk.files.get(path)
+        self.faults("read", path, "after")
+        return data
+
+    @override
+    def read_range(self, path: str, offset: int, length: int) -> bytes | None:
+        data = self.read(path)
+        return None if data is None else data[offset : offset + length]
+
+    @override
+    def map(self, path: str) -> Buffer | None:
+        return self.read(path)
+
+    @override
+    def size(self, path: str) -> int | None:
+        self.faults("size", path, "before")
+        data = self.disk.files.get(path)
+        self.faults("size", path, "after")
+        return None if data is None else len(data)
+
+    @override
+    def modified_ms(self, path: str) -> int | None:
+        self.faults("modified_ms", path, "before")
+        return None  # there is no clock here
+
+    @override
+    def list(self, directory: str) -> Sequence[str]:
+        self.faults("list", directory, "before")
+        names = self._names(directory)
+        self.faults("list", directory, "after")
+        return names
+
+    @override
+    def make_directory(self, path: str) -> None:
+        self.faults("make_directory", path, "before")
+        pieces = path.split("/") if self.disk.has_directories else []
+        if len(pieces) > 1 and pieces[0] not in self.disk.directories:
+            raise top_is_gone(self.uri, path)
+        for count in range(1, len(pieces) + 1):
+            self.disk.directories.add("/".join(pieces[:count]))
+        self.faults("make_directory", path, "after")
+
+    @override
+    def sync(self, *paths: str) -> None:
+        for path in paths:
+            self.faults("sync", path, "before")
+            if path not in self.disk.files:
+                raise BookieUnavailableError(
+                    f"{self.uri}/{path}: gone before it was synced", path=path
+                )
+            self.disk.durable.add(path)
+            self.faults("sync", path, "after")
+
+    @override
+    def delete(self, path: str) -> None:
+        self.faults("delete", path, "before")
+        self.disk.files.pop(path, None)
+        self.disk.durable.discard(path)
+        self.faults("delete", path, "after")
+
+    @override
+    def delete_directory(self, path: str) -> None:
+        self.faults("delete_directory", path, "before")
+        disk = self.disk
+        for file in [name for name in disk.files if name.startswith(f"{path}/")]:
+            del disk.files[file]
+            disk.durable.discard(file)
+        disk.directories = {
+            name for name in disk.directories if name != path and not name.startswith(f"{path}/")
+        }
+        self.faults("delete_directory", path, "after")
+
+    @override
+    def space(self) -> tuple[int, int] | None:
+        self.faults("space", "", "before")
+        return self.disk.free_bytes, self.disk.total_bytes
+
+    @override
+    def close(self) -> None:
+        pass
+
+    def _link(self, operation: str, path: str, data: bytes) -> bool:
+        self._require_directory(path)
+        # setdefault is one step also for threads, so that a real race has one winner; a new
+        # object each time, so that the same bytes put again do not look like the winner's.
+        content = _Content(data)
+        created = self.disk.files.setdefault(path, content) is content
+        if created and self.disk.has_directories:
+            self.faults(operation, path, "visible")
+            if self.disk.files.get(path) is not content:  # a power cut or a wipe came in between
+                raise BookieUnavailableError(
+                    f"{self.uri}/{path}: gone before it was durable", path=path
+                )
+        if created:
+            self.disk.durable.add(path)
+        return created
+
+    def _require_directory(self, path: str) -> None:
+        if not self.disk.takes(path):
+            raise BookieUnavailableError(f"{self.uri}/{path}: no such directory", path=path)
+
+    def _names(self, directory: str) -> Sequence[str]:
+        prefix = f"{directory}/" if directory else ""
+        names = {
+            path[len(prefix) :].split("/", 1)[0]
+            for path in (*tuple(self.disk.files), *tuple(self.disk.directories))
+            if path.startswith(prefix) and path != directory
+        }
+        return sorted(names - {""})
+
+
+class _Content(bytes):
+    """The bytes of one put: an object of its own, even when they equal another's."""
+
+
+class _MemorySink(FileSink):
+    def __init__(self, storage: MemoryStorage, path: str) -> None:
+        self._storage = storage
+        self._path = path
+        self._pieces: list[bytes] = []
+
+    @override
+    def write(self, data: Buffer) -> None:
+        self._storage.faults("write", self._path, "before")
+        self._pieces.append(bytes(data))
+
+    @override
+    def finish(self) -> None:
+        self._storage.faults("finish", self._path, "before")
+        if not self._storage._link("finish", self._path, b"".join(self._pieces)):  # noqa: SLF001
+            raise BookieUnavailableError(f"{self._path}: the name is taken", path=self._path)
+        self._storage.faults("finish", self._path, "after")
+
+    @override
+    def abandon(self) -> None:
+        self._pieces.clear()
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]

@@ -1,0 +1,59 @@
+"""From a root URI to the storage behind it: the one place that picks a back end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from spark_bookkeeper.bookie.storage.local import LocalStorage
+from spark_bookkeeper.bookie.storage.remote import RemoteStorage
+from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementError
+
+
+def open_storage(uri: str, options: Mapping[str, Any] | None = None) -> Storage:
+    """The storage partition at a URI. Opens nothing yet, and does not say that it is there.
+
+    Args:
+        uri: ``file:///...`` or an absolute path for a local or mounted file system; else any
+            fsspec URI (``s3://...``, ``gs://...``, ``abfs://...``).
+        options: for fsspec.
+
+    Raises:
+        InvalidArgumentError: ``memory://`` (a twin is handed in, it has no address), a relative
+            path, a ``file`` URI with a host, or anything else that leads to no file system.
+        MissingRequirementError: the file system's package is not installed.
+    """
+    try:
+        return _opened(uri, dict(options or {}))
+    except (InvalidArgumentError, MissingRequirementError):
+        raise
+    except Exception as error:  # a registration may say anything, and fsspec asks many libraries
+        raise InvalidArgumentError(
+            f"{uri!r} leads to no storage ({type(error).__name__}: {error}); write file:///path, "
+            "s3://bucket/prefix, gs://..., abfs://..., or another URI that fsspec knows"
+        ) from error
+
+
+def _opened(uri: str, options: dict[str, Any]) -> Storage:
+    if "\0" in uri:
+        raise InvalidArgumentError(f"{uri!r} holds a NUL, which no path does")
+    scheme = uri.partition("://")[0] if "://" in uri else ""
+    if scheme == "memory":
+        raise InvalidArgumentError(
+            f"{uri}: an in-memory partition belongs to the process that made it; hand it in"
+        )
+    if scheme in ("", "file"):
+        path = uri
+        if scheme == "file":
+            parts = urlsplit(uri)
+            if parts.netloc not in ("", "localhost"):
+                raise InvalidArgumentError(
+                    f"{uri} names the host {parts.netloc!r}; write file:///path with three slashes"
+                )
+            path = unquote(parts.path)
+        if not path.startswith("/"):
+            raise InvalidArgumentError(f"{uri!r} is not absolute; write file:///path or /path")
+        return LocalStorage(path)
+    return RemoteStorage(uri, **options)

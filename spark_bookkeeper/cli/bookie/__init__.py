@@ -1,0 +1,1 @@
+"""``spark-bookkeeper bookie``: its verbs, by what they are about."""

@@ -1,0 +1,241 @@
+"""``spark-bookkeeper bookie list | show | recover``: the bookies as the cluster sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from spark_bookkeeper.bookie.marker import read_marker
+from spark_bookkeeper.cli.shell.asking import confirm
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.parameters import LedgerIdType
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
+from spark_bookkeeper.cli.shell.work import no_spark, open_table, report_table, show_report
+from spark_bookkeeper.cluster.ownership import (
+    check_forgettable,
+    forget_bookie,
+    ledgers_that_name,
+)
+from spark_bookkeeper.errors import BookieError, InvalidArgumentError, MetadataError
+from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
+from spark_bookkeeper.replication.report import PLANNED, RecoveryReport
+from spark_bookkeeper.session import BookKeeper
+
+GIB = 1 << 30
+
+
+@click.command(name="list", epilog="Example: spark-bookkeeper bookie list --state lost")
+@click.option("--state", type=click.Choice(["writable", "readonly", "lost"]), help="Only these.")
+@access_options
+@click.pass_obj
+def list_(settings: Settings, access: Access, state: str | None) -> int:
+    """List every bookie that is known: alive, or named by a cookie or a ledger."""
+    with connected(settings, access) as bk, settings.output.progress("reading ledger metadata"):
+        rows = bk.bookies_arrow().to_pylist()
+    rows = [row for row in rows if state is None or row["state"] == state]
+
+    def show() -> None:
+        if not rows:
+            settings.output.say("no bookies")
+            return
+        settings.output.table(
+            ["bookie", "state", "root", "rack", "ledgers", "fragments", "free GiB", "total GiB"],
+            [
+                [
+                    row["bookie_id"],
+                    row["state"],
+                    row["root_uri"],
+                    row["rack"],
+                    row["ledgers"],
+                    row["fragments"],
+                    _gib(row["free_bytes"]),
+                    _gib(row["total_bytes"]),
+                ]
+                for row in rows
+            ],
+        )
+
+    settings.output.result({"bookies": rows}, show)
+    return EXIT_DONE
+
+
+@click.command(epilog="Example: spark-bookkeeper bookie show 10.0.0.3:3181")
+@click.argument("bookie_id", metavar="BOOKIE")
+@access_options
+@click.pass_obj
+def show(settings: Settings, access: Access, bookie_id: str) -> int:
+    """Show one bookie: registration, cookie, its storage's marker, the ledgers that name it."""
+    name = parse_bookie_id(bookie_id)
+    with connected(settings, access) as bk:
+        value = _look_at(bk, name)
+
+    def present() -> None:
+        facts = {k: v for k, v in value.items() if k != "ledgers"}
+        facts["ledger ids"] = ", ".join(map(str, value["ledgers"])) or "none"
+        settings.output.table(["what", "value"], [[k, str(v)] for k, v in facts.items()])
+
+    settings.output.result(value, present)
+    return EXIT_DONE
+
+
+@click.command(epilog="Example: spark-bookkeeper bookie recover 192.168.1.10:3181 --dry-run")
+@click.argument("bookie_id", metavar="[BOOKIE]", required=False)
+@click.argument("target", metavar="[TARGET]", required=False)
+@click.option("--bookie", "bookies", multiple=True, help="A further lost bookie; repeatable.")
+@click.option(
+    "--ledger", "ledger_ids", type=LedgerIdType(), multiple=True, help="Only this; repeatable."
+)
+@click.option("--skip-open-ledgers", is_flag=True, help="Leave ledgers alone that are not closed.")
+@click.option("--even-if-alive", is_flag=True, help="Also for a bookie that is registered.")
+@click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on copying.")
+@click.option(
+    "--delete-cookie",
+    is_flag=True,
+    help="When all is done, forget the lost bookies; they must be down.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@report_table
+@no_spark
+@access_options
+@click.pass_obj
+def recover(
+    settings: Settings,
+    access: Access,
+    bookie_id: str | None,
+    target: str | None,
+    bookies: Sequence[str],
+    ledger_ids: Sequence[int],
+    skip_open_ledgers: bool,
+    even_if_alive: bool,
+    bytes_per_second: int | None,
+    delete_cookie: bool,
+    dry_run: bool,
+    yes: bool,
+    report_table: str | None,
+    no_spark: bool,
+) -> int:
+    """Make the copies of a lost BOOKIE again on TARGET, or on suitable bookies chosen at random.
+
+    Ledgers whose last fragment is on it and that are not closed are fenced, recovered and
+    closed first. Killed at any moment it loses nothing, and run again it finishes the rest.
+    """
+    given = [*([] if bookie_id is None else [bookie_id]), *bookies]
+    # A wrong name is refused before anything is connected to or started.
+    names = list(dict.fromkeys(map(parse_bookie_id, given)))
+    if target is not None:
+        parse_bookie_id(target)
+    if not names:
+        raise InvalidArgumentError(
+            "no bookie was named; nothing was changed. `spark-bookkeeper bookie list --state lost` "
+            "shows those that are lost"
+        )
+    with connected(settings, access, with_spark=not no_spark and not dry_run) as bk:
+        if delete_cookie:
+            check_forgettable(bk.context.store, names)
+        table = open_table(settings, report_table)
+
+        def work(is_dry: bool) -> RecoveryReport:
+            with settings.output.progress("reading ledger metadata") as progress:
+                return bk.recover_bookie(
+                    names,
+                    target,
+                    ledger_ids=ledger_ids or None,
+                    skip_open_ledgers=skip_open_ledgers,
+                    even_if_alive=even_if_alive,
+                    dry_run=is_dry,
+                    bytes_per_second=bytes_per_second,
+                    progress=progress.phase,
+                )
+
+        if not dry_run and not yes:
+            _ask(settings, work(True), names if delete_cookie else [])
+        report = work(dry_run)
+        is_forgotten = True
+        if delete_cookie and not dry_run:
+            is_forgotten = _delete_cookies(settings, bk, names, report)
+    code = show_report(settings, report, table)
+    return code if is_forgotten else max(code, EXIT_LEFT_UNDONE)
+
+
+def _ask(settings: Settings, plan: RecoveryReport, forgotten: Sequence[str]) -> None:
+    """Copying adds and takes nothing away; closing ledgers and forgetting bookies is asked for."""
+    opened = sorted({row.ledger_id for row in plan.rows if row.action == "recover"})
+    copies = [row for row in plan.rows if row.action == "copy" and row.status == PLANNED]
+    if not opened and not forgotten:
+        return
+    settings.output.note(
+        f"{len(copies)} share{'' if len(copies) == 1 else 's'} to copy, "
+        f"{sum(row.bytes for row in copies):,} bytes"
+    )
+    if opened:
+        settings.output.note(
+            f"fenced, recovered and closed first, which stops their writers: ledgers "
+            f"{', '.join(map(str, opened))}"
+        )
+    if forgotten:
+        settings.output.note(f"forgotten when all is done: {', '.join(forgotten)}")
+    confirm("Go on?")
+
+
+def _delete_cookies(
+    settings: Settings, bk: BookKeeper, names: Sequence[BookieId], report: RecoveryReport
+) -> bool:
+    """Whether none of them has a cookie now; whose cookie stays is told, and why."""
+    store = bk.context.store
+    stays = False
+    for name in names:
+        try:
+            if store.cookie_version(name) is None:
+                continue
+            if not report.is_complete:
+                raise InvalidArgumentError("not everything could be done; see the report")
+            forget_bookie(store, name)
+        except (InvalidArgumentError, MetadataError) as error:
+            stays = True
+            settings.output.note(f"the cookie of {name} stays: {error.message}")
+        else:
+            settings.output.note(f"the cookie of {name} is deleted; the cluster forgot that bookie")
+    return not stays
+
+
+def _look_at(bk: BookKeeper, name: BookieId) -> dict[str, Any]:
+    store = bk.context.store
+    live = bk.context.bookies.registrations().get(name)
+    cookie = store.read_cookie(name)
+    ledgers = sorted(ledgers_that_name(store, name))
+    if live is None and cookie is None and not ledgers:
+        raise InvalidArgumentError(
+            f"bookie {name} is unknown: it has no registration, no cookie, and no ledger names it; "
+            "`spark-bookkeeper bookie list` shows the bookies"
+        )
+    answer, marker, space = "answers", None, None
+    try:
+        storage = bk.context.bookies.storage(name)
+        marker = read_marker(storage)
+        space = storage.space()
+    except (BookieError, InvalidArgumentError) as error:
+        answer = error.message
+    known = live or (cookie.value if cookie else None)
+    return {
+        "bookie_id": name,
+        "state": "lost" if live is None else "readonly" if live.is_readonly else "writable",
+        "root_uri": known.root_uri if known else None,
+        "rack": live.rack if live else None,
+        "incarnation": known.incarnation if known else None,
+        "cookie_incarnation": cookie.value.incarnation if cookie else None,
+        "cookie_instance_id": cookie.value.instance_id if cookie else None,
+        "marker_bookie_id": marker.bookie_id if marker else None,
+        "marker_incarnation": marker.incarnation if marker else None,
+        "marker_instance_id": marker.instance_id if marker else None,
+        "storage": answer,
+        "free_bytes": space[0] if space else None,
+        "total_bytes": space[1] if space else None,
+        "ledgers": ledgers,
+    }
+
+
+def _gib(count: int | None) -> str | None:
+    return None if count is None else f"{count / GIB:,.1f}"

@@ -1,0 +1,134 @@
+"""``spark-bookkeeper bookie cookie get | create | delete``: what the cluster knows a bookie by.
+
+The cookie names a bookie's partition, where it is, and which formatting of it is meant. It is
+written when a partition is formatted; these verbs are for the day on which it was lost.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from spark_bookkeeper.cli.bookie.partition import (
+    id_option,
+    marker_of,
+    open_partition,
+    root_option,
+    storage_options,
+)
+from spark_bookkeeper.cli.shell.asking import confirm
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
+from spark_bookkeeper.cluster.ownership import forget_bookie, restore_cookie
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.metadata.store import Cookie
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from spark_bookkeeper.protocol.ids import parse_bookie_id
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
+
+
+@click.group(name="cookie", epilog="Example: spark-bookkeeper bookie cookie get 10.0.0.3:3181")
+def cookie() -> None:
+    """What the cluster knows a bookie by, also while it is down."""
+
+
+@cookie.command(epilog="Example: spark-bookkeeper bookie cookie get 10.0.0.3:3181 --json")
+@click.argument("bookie_id", metavar="BOOKIE")
+@access_options
+@click.pass_obj
+def get(settings: Settings, access: Access, bookie_id: str) -> int:
+    """Show the cookie of BOOKIE: its storage, incarnation and cluster."""
+    name = parse_bookie_id(bookie_id)
+    with connected(settings, access) as bk:
+        found = bk.context.store.read_cookie(name)
+    if found is None:
+        raise InvalidArgumentError(
+            f"bookie {name} has no cookie; `spark-bookkeeper bookie list` shows the bookies. Where "
+            "it was lost and the storage is whole: `spark-bookkeeper bookie cookie create "
+            f"--bookie-id {name} --root URI` writes it again"
+        )
+    facts = _facts(found.value)
+    settings.output.result(
+        facts,
+        lambda: settings.output.table(["what", "value"], [[k, str(v)] for k, v in facts.items()]),
+    )
+    return EXIT_DONE
+
+
+@cookie.command(
+    epilog="Example: spark-bookkeeper bookie cookie create --bookie-id 10.0.0.3:3181 "
+    "--root /srv/bookie"
+)
+@id_option
+@root_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@storage_options
+@click.pass_obj
+def create(
+    settings: Settings, bookie_id: str, root: str, yes: bool, storage_options: Sequence[str]
+) -> int:
+    """Write a lost cookie again, from what the bookie's storage says that it is.
+
+    Refused unless the storage is the one that the ledgers mean, or none counts on the bookie.
+    """
+    name = parse_bookie_id(bookie_id)
+    storage = open_partition(root, storage_options)
+    runtime = ThreadRuntime()
+    try:
+        store = ZooKeeperStore(settings.require_metadata_uri(), token=runtime.token)
+        try:
+            marker = marker_of(storage)
+            if marker is not None and store.read_cookie(name) is None and not yes:
+                settings.output.note(
+                    f"{storage.uri} is bookie {marker.bookie_id}, incarnation "
+                    f"{marker.incarnation}. A copy or backup of a bookie's storage looks the same, "
+                    "and lacks what was acknowledged since"
+                )
+                confirm(f"Is this the storage that bookie {name} used last?")
+            written = restore_cookie(store, storage, name)
+        finally:
+            store.close()
+    finally:
+        storage.close()
+    settings.output.result(
+        _facts(written),
+        lambda: settings.output.say(
+            f"the cookie of bookie {name} names {written.root_uri}, incarnation "
+            f"{written.incarnation}. An agent that runs goes on by itself; otherwise start it: "
+            f"spark-bookkeeper bookie start --bookie-id {name} --root {shlex.quote(root)}"
+        ),
+    )
+    return EXIT_DONE
+
+
+@cookie.command(epilog="Example: spark-bookkeeper bookie cookie delete 10.0.0.3:3181")
+@click.argument("bookie_id", metavar="BOOKIE")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@access_options
+@click.pass_obj
+def delete(settings: Settings, access: Access, bookie_id: str, yes: bool) -> int:
+    """Make the cluster forget BOOKIE, which is down and which no ledger counts on."""
+    name = parse_bookie_id(bookie_id)
+    with connected(settings, access) as bk:
+        if not yes:
+            confirm(f"Delete the cookie of bookie {name}?")
+        forget_bookie(bk.context.store, name)
+    settings.output.result(
+        {"bookie_id": name, "deleted": True},
+        lambda: settings.output.say(
+            f"the cookie of {name} is deleted; the cluster forgot that bookie"
+        ),
+    )
+    return EXIT_DONE
+
+
+def _facts(found: Cookie) -> dict[str, Any]:
+    return {
+        "bookie_id": found.bookie_id,
+        "root_uri": found.root_uri,
+        "incarnation": found.incarnation,
+        "instance_id": found.instance_id,
+    }

@@ -1,0 +1,221 @@
+"""``spark-bookkeeper bookie``: storage partitions and their agents."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from spark_bookkeeper.bookie.partition import ledger_directories, probe
+from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.cli.bookie.cluster_view import list_, recover, show
+from spark_bookkeeper.cli.bookie.cookies import cookie
+from spark_bookkeeper.cli.bookie.partition import (
+    id_option,
+    marker_of,
+    open_partition,
+    root_option,
+    storage_options,
+)
+from spark_bookkeeper.cli.shell.asking import confirm
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
+from spark_bookkeeper.cluster.agent import BookieAgent
+from spark_bookkeeper.cluster.ownership import format_bookie, ledgers_that_name
+from spark_bookkeeper.config import BookieConfig, load_bookie_config
+from spark_bookkeeper.errors import UnsuitableStorageError
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
+
+
+@click.group(
+    name="bookie",
+    epilog="Example: spark-bookkeeper bookie verify s3://bucket/bookies/3",
+)
+def bookie() -> None:
+    """Storage partitions and their agents."""
+
+
+bookie.add_command(list_)
+bookie.add_command(show)
+bookie.add_command(recover)
+bookie.add_command(cookie)
+
+
+@bookie.command(
+    epilog="Example: spark-bookkeeper --metadata-uri zk://zk1:2181/ledgers bookie start "
+    "--bookie-id 10.0.0.3:3181 --root /srv/bookie"
+)
+@id_option
+@root_option
+@click.option("--rack", default="/default-rack", show_default=True, help="For placement.")
+@click.option("--conf", type=click.Path(path_type=Path), help="A TOML file like conf/bookie.toml.")
+@click.option("--moved", is_flag=True, help="Its storage was moved here (not copied).")
+@storage_options
+@click.pass_obj
+def start(
+    settings: Settings,
+    bookie_id: str,
+    root: str,
+    rack: str,
+    conf: Path | None,
+    moved: bool,
+    storage_options: Sequence[str],
+) -> int:
+    """Run the agent of one bookie until Ctrl-C or SIGTERM; a new partition is formatted."""
+    name = parse_bookie_id(bookie_id)
+    config = load_bookie_config(conf) if conf else BookieConfig()
+    storage = open_partition(root, storage_options)
+    runtime = ThreadRuntime()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.getLogger("kazoo").setLevel(logging.ERROR)
+    stopping = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    store = ZooKeeperStore(settings.require_metadata_uri(), token=runtime.token)
+    agent = BookieAgent(store, storage, name, runtime, config, rack=rack, is_move_accepted=moved)
+    try:
+        agent.start()
+        status = agent.status
+        settings.output.note(
+            f"bookie {name} serves {status.root_uri} (incarnation {status.incarnation}); "
+            "Ctrl-C stops it"
+        )
+        while not stopping.wait(1.0):
+            pass  # a signal just before an endless wait would be heard only at its end
+    finally:
+        agent.stop()
+        store.close()
+        storage.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    settings.output.note(f"bookie {name} is unregistered; its storage stays as it is")
+    return EXIT_DONE
+
+
+@bookie.command(
+    name="format",
+    epilog="Example: spark-bookkeeper --metadata-uri zk://zk1:2181/ledgers bookie format "
+    "--bookie-id 10.0.0.3:3181 --root /srv/bookie",
+)
+@id_option
+@root_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@storage_options
+@click.pass_obj
+def format_(
+    settings: Settings, bookie_id: str, root: str, yes: bool, storage_options: Sequence[str]
+) -> int:
+    """Make a partition into a new, empty bookie; EVERYTHING in it is removed.
+
+    Refused while the bookie may hold the last good copy of anything.
+    """
+    name = parse_bookie_id(bookie_id)
+    storage = open_partition(root, storage_options)
+    runtime = ThreadRuntime()
+    store = ZooKeeperStore(settings.require_metadata_uri(), token=runtime.token)
+    try:
+        _show_what_goes(settings, store, storage, name)
+        if not yes:
+            confirm(f"Remove all of it and format bookie {name}?")
+        marker = format_bookie(
+            store,
+            storage,
+            name,
+            token=runtime.token,
+            on_check=lambda check: settings.output.note(f"holds: {check}"),
+        )
+    finally:
+        store.close()
+        storage.close()
+    settings.output.result(
+        {
+            "bookie_id": name,
+            "root_uri": storage.uri,
+            "incarnation": marker.incarnation,
+            "instance_id": marker.instance_id,
+        },
+        lambda: settings.output.say(
+            f"bookie {name} at {storage.uri} is formatted, incarnation {marker.incarnation}. "
+            f"Start it: spark-bookkeeper bookie start --bookie-id {name} --root {shlex.quote(root)}"
+        ),
+    )
+    return EXIT_DONE
+
+
+def _show_what_goes(
+    settings: Settings, store: ZooKeeperStore, storage: Storage, name: BookieId
+) -> None:
+    found = marker_of(storage)
+    directories = len(ledger_directories(storage))
+    settings.output.note(
+        f"{storage.uri} holds "
+        + (f"bookie {found.bookie_id}, incarnation {found.incarnation}" if found else "no bookie")
+        + f", {directories} ledger directories; {len(ledgers_that_name(store, name))} ledgers of "
+        f"the cluster count on bookie {name}"
+    )
+
+
+@bookie.command(epilog="Example: spark-bookkeeper bookie verify s3://bucket/bookies/3")
+@click.argument("root")
+@storage_options
+@click.pass_obj
+def verify(settings: Settings, root: str, storage_options: Sequence[str]) -> int:
+    """Check that a file system can be a bookie: conditional create, sync, read back, listing.
+
+    Fencing rests on it. Nothing is left behind; a partition in use is not disturbed.
+    """
+    storage = open_partition(root, storage_options)
+    reason: str | None = None
+    held: list[str] = []
+
+    def show_check(check: str) -> None:
+        held.append(check)
+        settings.output.say(f"holds: {check}")
+
+    try:
+        marker = marker_of(storage)
+        settings.output.note(f"probing {storage.uri} ...")
+        try:
+            probe(storage, ThreadRuntime().token, on_check=show_check)
+        except UnsuitableStorageError as error:
+            reason = error.message
+        space = storage.space()
+    finally:
+        storage.close()
+    free, total = space or (None, None)
+
+    def show() -> None:
+        if reason is None:
+            settings.output.say(f"{storage.uri} can be a bookie")
+        else:
+            settings.output.say(f"{storage.uri} cannot be a bookie: {reason}")
+        if marker is not None:
+            settings.output.say(
+                f"it is bookie {marker.bookie_id}, incarnation {marker.incarnation}, of cluster "
+                f"{marker.instance_id}"
+            )
+
+    settings.output.result(
+        {
+            "root_uri": storage.uri,
+            "is_suitable": reason is None,
+            "reason": reason,
+            "checks": held,
+            "bookie_id": marker.bookie_id if marker else None,
+            "incarnation": marker.incarnation if marker else None,
+            "free_bytes": free,
+            "total_bytes": total,
+        },
+        show,
+    )
+    return EXIT_DONE if reason is None else EXIT_LEFT_UNDONE

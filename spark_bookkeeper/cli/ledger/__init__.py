@@ -1,0 +1,1 @@
+"""``spark-bookkeeper ledger``: its verbs, by what they are about."""

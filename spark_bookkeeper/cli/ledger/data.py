@@ -1,0 +1,365 @@
+"""``spark-bookkeeper ledger append | read``: files and lines into a ledger, and out of it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import click
+import pyarrow as pa
+import pyarrow.parquet
+
+from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
+from spark_bookkeeper.cli.ledger.creation import create_ledger, new_ledger_options, password_option
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.output import Progress
+from spark_bookkeeper.cli.shell.parameters import LedgerIdType
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
+from spark_bookkeeper.cli.shell.writers import about_writer
+from spark_bookkeeper.client.read.reader import LedgerReader
+from spark_bookkeeper.client.write.columns import check_schema
+from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.errors import InvalidArgumentError, UnauthorizedError
+
+TABLE_BYTES: Final = 64 << 20
+"""About how many bytes of a file's rows are appended at once."""
+
+_PARQUET: Final = frozenset({".parquet", ".pq"})
+_ARROW: Final = frozenset({".arrow", ".feather", ".ipc"})
+
+
+@click.command(
+    epilog="Example: spark-bookkeeper ledger append flights.parquet --name flights; "
+    "journalctl | spark-bookkeeper ledger append -"
+)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--as",
+    "form",
+    type=click.Choice(["lines", "bytes", "rows"]),
+    help="One entry for each line, one for each file, or the rows of Parquet and Arrow files. "
+    " [default: rows for .parquet, .arrow, .feather, .ipc, else lines]",
+)
+@new_ledger_options
+@click.option("--leave-open", is_flag=True, help="Do not close it: as after a writer's crash.")
+@click.option("--acks", is_flag=True, help="Also who acknowledged what, of the last slots.")
+@access_options
+@click.pass_obj
+def append(
+    settings: Settings,
+    access: Access,
+    files: Sequence[str],
+    form: str | None,
+    wish: Mapping[str, Any],
+    leave_open: bool,
+    acks: bool,
+) -> int:
+    """Create a ledger, append every FILE to it in order, and close it. "-" is stdin.
+
+    A ledger has one writer for all its life, so nothing can be appended to it later; append to a
+    new one.
+    """
+    forms = {form or form_of(name) for name in files}
+    if len(forms) > 1:
+        raise InvalidArgumentError(
+            "rows and lines cannot go into one ledger: it has one schema; give --as"
+        )
+    kind = forms.pop()
+    for name in files:
+        if name != "-" and not Path(name).is_file():
+            raise InvalidArgumentError(f"{name} is not a file; nothing was created")
+    schema = schema_of_file(files[0]) if kind == "rows" else None
+    if schema is not None:
+        for name in files[1:]:  # now, and not when the first files are in the ledger
+            check_schema(schema_of_file(name), schema)
+    table: pa.Table | None = None
+    with connected(settings, access) as bk:
+        writer = create_ledger(bk, wish, schema)
+        settings.output.note(f"ledger {writer.ledger_id} on {', '.join(_ensemble(writer))}")
+        try:
+            with settings.output.progress("appending entries", unit="entries") as progress:
+                for name in files:
+                    _append_file(writer, name, kind, progress)
+                writer.flush()
+            table = writer.acks_arrow() if acks else None
+            if leave_open:
+                writer.abandon()
+            else:
+                writer.close()
+        except BaseException:
+            writer.abandon()
+            settings.output.note(
+                f"ledger {writer.ledger_id} is acknowledged up to entry "
+                f"{writer.last_add_confirmed} and not closed; "
+                f"`spark-bookkeeper ledger recover {writer.ledger_id}` closes it"
+            )
+            raise
+    value: dict[str, Any] = {
+        "ledger_id": writer.ledger_id,
+        "state": "OPEN" if leave_open else "CLOSED",
+        "last_entry_id": writer.last_add_confirmed,
+        "length_bytes": writer.length_bytes,
+        "fragments": len(writer.metadata.fragments),
+    }
+    if table is not None:
+        value["acks"] = table.to_pylist()
+
+    def show() -> None:
+        if table is not None:
+            settings.output.table(table.column_names, [list(r.values()) for r in table.to_pylist()])
+        settings.output.say(
+            f"ledger {writer.ledger_id}: {writer.last_add_confirmed + 1:,} entries, "
+            f"{writer.length_bytes:,} bytes, every one acknowledged; the ledger is "
+            f"{value['state']}. Read it: spark-bookkeeper ledger read {writer.ledger_id}"
+        )
+
+    settings.output.result(value, show)
+    return EXIT_DONE
+
+
+@click.command(
+    epilog="Example: spark-bookkeeper ledger read 7 --first 0 --last 99 --output rows.parquet"
+)
+@click.argument("ledger_id", type=LedgerIdType())
+@click.option("--first", type=int, default=0, show_default=True, help="First entry.")
+@click.option("--last", type=int, help="Last entry, included.  [default: the last there is]")
+@click.option("--limit", type=click.IntRange(min=0), help="So many rows.  [default: 20 on screen]")
+@click.option("--output", "-o", type=click.Path(path_type=Path), help="A .parquet or .arrow file.")
+@click.option("--recover", is_flag=True, help="Fence, recover and close it first, if it is open.")
+@password_option
+@access_options
+@click.pass_obj
+def read(
+    settings: Settings,
+    access: Access,
+    ledger_id: int,
+    first: int,
+    last: int | None,
+    limit: int | None,
+    output: Path | None,
+    recover: bool,
+    password: str,
+) -> int:
+    """Print the rows of a ledger, or write them to a file. Every byte is verified.
+
+    A ledger that is still open is read up to what is known to be acknowledged, and its writer
+    is not disturbed, unless --recover is given.
+    """
+    if output is not None:
+        _check_output(output)
+    with connected(settings, access) as bk:
+        opener = bk.open_ledger if recover else bk.open_ledger_no_recovery
+        try:
+            reader = opener(ledger_id, password.encode())
+        except UnauthorizedError as error:
+            raise UnauthorizedError(
+                f"the password given for ledger {ledger_id} is not its own; nothing was read or "
+                "changed. Give --password, or set SPARK_BOOKKEEPER_PASSWORD"
+                if password
+                else f"ledger {ledger_id} has a password; nothing was read or changed. Give "
+                "--password, or set SPARK_BOOKKEEPER_PASSWORD",
+                ledger_id=ledger_id,
+            ) from error
+        if not reader.is_closed:
+            about = about_writer(reader.writer, reader.writer_state())
+            settings.output.note(
+                f"ledger {ledger_id} is not closed: reading up to entry "
+                f"{reader.last_add_confirmed}; {about}; --recover fences its writer and reads all "
+                "of it"
+            )
+        if output is not None:
+            return _read_to_file(settings, reader, first, last, limit, output)
+        return _read_to_screen(settings, reader, first, last, limit)
+
+
+def schema_of_file(name: str) -> pa.Schema:
+    """The columns of a Parquet or Arrow file.
+
+    Raises:
+        InvalidArgumentError: it is neither, or cannot be read.
+    """
+    with rows_of(name) as (schema, _):
+        return schema
+
+
+def form_of(name: str) -> str:
+    """Whether a file is taken as rows or as lines, from its name."""
+    return "rows" if Path(name).suffix.lower() in _PARQUET | _ARROW else "lines"
+
+
+def _ensemble(writer: LedgerWriter) -> Sequence[str]:
+    return writer.metadata.last_fragment.ensemble
+
+
+def _append_file(writer: LedgerWriter, name: str, kind: str, progress: Progress) -> None:
+    if kind == "rows":
+        with rows_of(name) as (_, tables):
+            for table in tables:
+                progress.set(writer.append(table) + 1)
+        return
+    with ExitStack() as stack:
+        stream: BinaryIO = (
+            sys.stdin.buffer if name == "-" else stack.enter_context(open(name, "rb"))
+        )
+        if kind == "bytes":
+            writer.append_async(stream.read())
+        else:
+            for line in stream:
+                writer.append_async(line.rstrip(b"\r\n"))
+                progress.set(writer.last_add_confirmed + 1)
+    writer.flush()
+    progress.set(writer.last_add_confirmed + 1)
+
+
+@contextmanager
+def rows_of(name: str) -> Iterator[tuple[pa.Schema, Iterator[pa.Table]]]:
+    """A file's schema, and its rows in pieces of about ``TABLE_BYTES``."""
+    suffix = Path(name).suffix.lower()
+    try:
+        if suffix in _PARQUET:
+            with pa.parquet.ParquetFile(name) as file:
+                yield file.schema_arrow.remove_metadata(), _pieces(file.iter_batches())
+        elif suffix in _ARROW:
+            with pa.memory_map(name) as source, pa.ipc.open_file(source) as reader:
+                batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
+                yield reader.schema.remove_metadata(), _pieces(batches)
+        else:
+            raise InvalidArgumentError(
+                f"{name} is no .parquet, .arrow, .feather or .ipc file; --as lines or --as bytes "
+                "takes any file"
+            )
+    except (pa.ArrowInvalid, FileNotFoundError, IsADirectoryError) as error:
+        raise InvalidArgumentError(f"{name} cannot be read: {error}") from error
+
+
+def _pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size >= TABLE_BYTES:
+            yield pa.Table.from_batches(held)
+            held, size = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _check_output(output: Path) -> None:
+    """Raises ``InvalidArgumentError`` unless a file of rows can be made there."""
+    if output.suffix.lower() not in _PARQUET | _ARROW:
+        raise InvalidArgumentError(f"--output {output}: end it in .parquet or .arrow")
+    folder = output.absolute().parent
+    if not folder.is_dir():
+        raise InvalidArgumentError(
+            f"--output {output}: {folder} is not a directory; make it first: "
+            f"mkdir -p {shlex.quote(str(folder))}"
+        )
+    if output.is_dir() or not os.access(folder, os.W_OK):
+        raise InvalidArgumentError(
+            f"--output {output}: no file can be written there; name another place"
+        )
+
+
+def _read_to_file(
+    settings: Settings,
+    reader: LedgerReader,
+    first: int,
+    last: int | None,
+    limit: int | None,
+    output: Path,
+) -> int:
+    suffix = output.suffix.lower()
+    entries = rows = 0
+    part = output.with_name(f".{output.name}.part")  # the name appears when it is complete
+    try:
+        with settings.output.progress("reading entries", unit="entries") as progress:
+            with _file_writer(part, suffix, reader.schema) as write:
+                for entry in reader.entries(first, last):
+                    batch = entry.batch if limit is None else entry.batch.slice(0, limit - rows)
+                    write(batch)
+                    rows += batch.num_rows
+                    entries += 1
+                    progress.set(entries)
+                    if limit is not None and rows >= limit:
+                        break
+        part.replace(output)
+    finally:
+        part.unlink(missing_ok=True)
+    settings.output.result(
+        {
+            "ledger_id": reader.ledger_id,
+            "first_entry_id": first,
+            "entries": entries,
+            "rows": rows,
+            "output": output,
+        },
+        lambda: settings.output.say(f"{rows:,} rows of {entries:,} entries are in {output}"),
+    )
+    return EXIT_DONE
+
+
+@contextmanager
+def _file_writer(
+    path: Path, suffix: str, schema: pa.Schema
+) -> Iterator[Callable[[pa.RecordBatch], None]]:
+    if suffix in _PARQUET:
+        with pa.parquet.ParquetWriter(path, schema) as file:
+            yield file.write_batch
+    else:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as stream:
+            yield stream.write_batch
+
+
+def _read_to_screen(
+    settings: Settings, reader: LedgerReader, first: int, last: int | None, limit: int | None
+) -> int:
+    most = 20 if limit is None and not settings.output.is_json else limit
+    rows: list[dict[str, Any]] = []
+    is_cut = False
+    for entry in reader.entries(first, last):
+        found = entry.batch.to_pylist()
+        if most is not None and len(rows) + len(found) > most:
+            found, is_cut = found[: most - len(rows)], True
+        rows += [{"entry_id": entry.entry_id, **row} for row in found]
+        if is_cut:
+            break
+    names = ["entry_id", *reader.schema.names]
+    is_payload = reader.schema.equals(PAYLOAD_SCHEMA)
+
+    def show() -> None:
+        settings.output.table(
+            names,
+            [[cell(row[name], is_payload) for name in names] for row in rows],
+        )
+        if is_cut:
+            settings.output.note(
+                f"only {len(rows)} rows are shown; --limit N shows more, --output FILE has them all"
+            )
+
+    settings.output.result(
+        {
+            "ledger_id": reader.ledger_id,
+            "is_closed": reader.is_closed,
+            "last_add_confirmed": reader.last_add_confirmed,
+            "rows": rows,
+        },
+        show,
+    )
+    return EXIT_DONE
+
+
+def cell(value: Any, is_payload: bool) -> Any:
+    """A value for a table that people read: bytes as text where they are text."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            shown = value[:48].hex()
+            return f"0x{shown}{'...' if len(value) > 48 else ''}"
+    return value

@@ -1,0 +1,128 @@
+"""``spark-bookkeeper ledger delete``: shows what is to go and who writes it, and asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from spark_bookkeeper.cli.shell.asking import confirm
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.output import text_of
+from spark_bookkeeper.cli.shell.parameters import LedgerIdType
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
+from spark_bookkeeper.cli.shell.writers import about_writer
+from spark_bookkeeper.client.deletion import check_nobody_writes, unreadable
+from spark_bookkeeper.client.presence import writer_of, writer_state
+from spark_bookkeeper.client.views import UNREADABLE
+from spark_bookkeeper.errors import (
+    InvalidArgumentError,
+    MetadataFormatError,
+    RecoveryUndecidedError,
+)
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId, parse_ledger_id
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.session import BookKeeper
+
+
+@click.command(epilog="Example: spark-bookkeeper ledger delete 7 9 --yes")
+@click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--even-if-alive",
+    is_flag=True,
+    help="Also a ledger whose writer lives, may live, or cannot be stopped for certain.",
+)
+@access_options
+@click.pass_obj
+def delete(
+    settings: Settings,
+    access: Access,
+    ledger_ids: Sequence[int],
+    yes: bool,
+    even_if_alive: bool,
+) -> int:
+    """Delete ledgers for ever. What bookies hold of them becomes garbage.
+
+    One that is not closed is fenced before, so that its writer, should it live, can append
+    nothing more; while the writer is known to live it is not deleted, unless told so.
+    """
+    with connected(settings, access) as bk:
+        wanted = [parse_ledger_id(ledger_id) for ledger_id in dict.fromkeys(ledger_ids)]
+        found = dict(bk.context.store.read_ledgers(wanted))
+        gone = [ledger_id for ledger_id in wanted if found[ledger_id] is None]
+        there = [ledger_id for ledger_id in wanted if found[ledger_id] is not None]
+        for ledger_id in wanted:
+            settings.output.note(_to_be_deleted(bk, ledger_id, found[ledger_id]))
+        left: dict[int, str] = {}
+        if not even_if_alive:
+            left = {i: why for i in there if (why := _refusal(bk, i, found[i])) is not None}
+        todo = [ledger_id for ledger_id in there if ledger_id not in left]
+        if todo and not yes:
+            count = f"{len(todo)} ledger{'s' if len(todo) > 1 else ''}"
+            confirm(f"Delete {count} for ever?")
+        deleted: list[int] = []
+        not_fenced: dict[int, Mapping[BookieId, str]] = {}
+        for ledger_id in todo:
+            try:
+                deletion = bk.delete_ledger(ledger_id, even_if_alive=even_if_alive)
+            except (InvalidArgumentError, MetadataFormatError, RecoveryUndecidedError) as error:
+                left[ledger_id] = error.message
+                continue
+            deleted.append(ledger_id)
+            if deletion.not_fenced:
+                not_fenced[ledger_id] = deletion.not_fenced
+
+    def show() -> None:
+        settings.output.say(f"deleted: {', '.join(map(str, deleted)) or 'nothing'}")
+        for ledger_id, bookies in not_fenced.items():
+            settings.output.say(f"not fenced before ledger {ledger_id} was deleted:")
+            for bookie, why in bookies.items():
+                settings.output.say(f"  {bookie}: {why}")
+        for message in left.values():
+            settings.output.say(f"left: {message}")
+
+    value: dict[str, Any] = {"deleted": deleted, "not_found": gone}
+    if left:
+        value["left"] = left
+    if not_fenced:
+        value["not_fenced"] = not_fenced
+    settings.output.result(value, show)
+    return EXIT_LEFT_UNDONE if left else EXIT_DONE
+
+
+def _refusal(
+    bk: BookKeeper,
+    ledger_id: LedgerId,
+    found: Versioned[LedgerMetadata] | MetadataFormatError | None,
+) -> str | None:
+    """Why a ledger is not deleted unless that is insisted on."""
+    try:
+        if isinstance(found, Versioned):
+            check_nobody_writes(bk.context, ledger_id, found.value)
+    except InvalidArgumentError as error:
+        return error.message
+    return unreadable(found).message if isinstance(found, MetadataFormatError) else None
+
+
+def _to_be_deleted(
+    bk: BookKeeper,
+    ledger_id: LedgerId,
+    found: Versioned[LedgerMetadata] | MetadataFormatError | None,
+) -> str:
+    """A line about a ledger that is to be deleted."""
+    if found is None:
+        return f"ledger {ledger_id} does not exist"
+    if isinstance(found, MetadataFormatError):
+        return f"ledger {ledger_id}: {UNREADABLE}; {found.message}"
+    m = found.value
+    size = "unknown" if m.length_bytes is None else f"{m.length_bytes:,}"
+    line = (
+        f"ledger {ledger_id}: {m.state.name}, last entry {m.last_entry_id}, {size} bytes, "
+        f"label {text_of(m.custom_metadata.get('name')) or 'none'}"
+    )
+    if m.is_closed:
+        return line
+    return f"{line}; {about_writer(writer_of(m), writer_state(bk.context, ledger_id, m))}"

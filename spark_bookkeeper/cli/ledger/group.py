@@ -1,0 +1,300 @@
+"""``spark-bookkeeper ledger``: create, list, show, delete, and the verbs of its sister modules."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import click
+import pyarrow as pa
+
+from spark_bookkeeper.cli.ledger.creation import create_ledger, new_ledger_options
+from spark_bookkeeper.cli.ledger.data import append, read, schema_of_file
+from spark_bookkeeper.cli.ledger.deletion import delete
+from spark_bookkeeper.cli.ledger.picture import draw_fragments, legend
+from spark_bookkeeper.cli.ledger.work import check, diff, recover, repair
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.output import text_of
+from spark_bookkeeper.cli.shell.parameters import LedgerIdType
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
+from spark_bookkeeper.cli.shell.writers import age
+from spark_bookkeeper.client.ledger import schema_of
+from spark_bookkeeper.client.lifecycle import RESERVED_PREFIX
+from spark_bookkeeper.client.presence import GONE
+from spark_bookkeeper.client.views import SLOTS, UNREADABLE, LedgerInfo, moment, moment_text
+from spark_bookkeeper.protocol.ids import BookieId, parse_ledger_id
+from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+
+MOST_SLOTS: Final = 200
+"""Slots that are listed for a person; programs get them all."""
+
+
+@click.group(name="ledger", epilog="Example: spark-bookkeeper ledger list --state OPEN")
+def ledger() -> None:
+    """Create, list, show, read, append, recover, check, delete ledgers."""
+
+
+ledger.add_command(append)
+ledger.add_command(read)
+ledger.add_command(recover)
+ledger.add_command(delete)
+ledger.add_command(check)
+ledger.add_command(diff)
+ledger.add_command(repair)
+
+
+@ledger.command(
+    epilog="Example: spark-bookkeeper ledger create --ensemble-size 4 --name flights --leave-open"
+)
+@new_ledger_options
+@click.option("--schema-of", metavar="FILE", help="Rows like those of a Parquet or Arrow file.")
+@click.option("--leave-open", is_flag=True, help="Do not close it: as after a writer's crash.")
+@access_options
+@click.pass_obj
+def create(
+    settings: Settings,
+    access: Access,
+    wish: Mapping[str, Any],
+    schema_of: str | None,
+    leave_open: bool,
+) -> int:
+    """Create an empty ledger, for its labels, its placement, or to try.
+
+    A ledger has one writer for all its life, and that is the process that created it. So this
+    one is closed at once; `ledger append` makes a ledger with something in it.
+    """
+    schema = None if schema_of is None else schema_of_file(schema_of)
+    with connected(settings, access) as bk:
+        writer = create_ledger(bk, wish, schema)
+        if leave_open:
+            writer.abandon()
+        else:
+            writer.close()
+        info = bk.ledger(writer.ledger_id)
+        value = ledger_object(info)
+    ensemble = ", ".join(info.fragments[-1].ensemble)
+    settings.output.result(
+        value,
+        lambda: settings.output.say(f"ledger {info.ledger_id} is {info.state}, on {ensemble}"),
+    )
+    return EXIT_DONE
+
+
+@ledger.command(name="list", epilog="Example: spark-bookkeeper ledger list --state OPEN --json")
+@click.option(
+    "--state",
+    type=click.Choice([*LedgerState.__members__, UNREADABLE], case_sensitive=False),
+    help="Only these.",
+)
+@click.option("--bookie", metavar="HOST:PORT", help="Only those with a fragment on this bookie.")
+@click.option("--name", help="Only those with this label.")
+@click.option(
+    "--ask-bookies",
+    is_flag=True,
+    help="Also how far those have come that are not closed; it takes a while if there are many.",
+)
+@access_options
+@click.pass_obj
+def list_(
+    settings: Settings,
+    access: Access,
+    state: str | None,
+    bookie: str | None,
+    name: str | None,
+    ask_bookies: bool,
+) -> int:
+    """List ledgers: state, sizes, end; of those that are not closed also whether a writer lives."""
+    with connected(settings, access) as bk, settings.output.progress("reading ledger metadata"):
+        rows = ledger_rows(bk.ledgers_arrow(ask_bookies=ask_bookies))
+        now_ms = bk.context.runtime.wall_ms()
+    rows = [
+        row
+        for row in rows
+        if (state is None or row["state"] == state.upper())
+        and (bookie is None or bookie in row["bookies"])
+        and (name is None or row["custom_metadata"].get("name") == name.encode())
+    ]
+
+    def show() -> None:
+        if not rows:
+            settings.output.say("no ledgers")
+            return
+        front = ["confirmed", "newest entry"] if ask_bookies else []
+        settings.output.table(
+            [
+                *("ledger", "name", "state", "E/Qw/Qa", "fragments", "last entry", "bytes"),
+                *("created", *front, "writer"),
+            ],
+            [
+                [
+                    row["ledger_id"],
+                    text_of(row["custom_metadata"].get("name")),
+                    row["state"],
+                    "{ensemble_size}/{write_quorum_size}/{ack_quorum_size}".format(**row),
+                    row["fragments"],
+                    row["last_entry_id"],
+                    None if row["length_bytes"] is None else f"{row['length_bytes']:,}",
+                    None if row["ctime"] is None else f"{row['ctime']:%Y-%m-%d %H:%M:%S}",
+                    *(_front(row, now_ms) if ask_bookies else ()),
+                    _writer_cell(row),
+                ]
+                for row in rows
+            ],
+        )
+
+    settings.output.result({"ledgers": rows}, show)
+    return EXIT_DONE
+
+
+@ledger.command(epilog="Example: spark-bookkeeper ledger show 7 --slots")
+@click.argument("ledger_id", type=LedgerIdType())
+@click.option("--slots", is_flag=True, help="Also every slot on every bookie.")
+@access_options
+@click.pass_obj
+def show(settings: Settings, access: Access, ledger_id: int, slots: bool) -> int:
+    """Show one ledger: its metadata, and a picture of its fragments by bookies.
+
+    Nothing is fenced or changed by looking.
+    """
+    with connected(settings, access) as bk:
+        info = bk.ledger(ledger_id)
+        value = ledger_object(info)
+        found = bk.context.store.read_ledger(parse_ledger_id(ledger_id)).value
+        alive = bk.context.bookies.registrations().keys()
+        rows = info.slots_arrow().to_pylist() if slots else []
+        now_ms = bk.context.runtime.wall_ms()
+    if slots:
+        value["slots"] = rows
+
+    def present() -> None:
+        _show_ledger(settings, info, found, {b for b in found.bookies() if b not in alive}, now_ms)
+        if slots:
+            _show_slots(settings, rows)
+
+    settings.output.result(value, present)
+    return EXIT_DONE
+
+
+def _front(row: Mapping[str, Any], now_ms: int) -> tuple[object, object]:
+    """The last add confirmed, and the age of the newest entry."""
+    moment = row["newest_entry_at"]
+    at = None if moment is None else age(int(moment.timestamp() * 1000), now_ms)
+    return row["last_add_confirmed"], at
+
+
+def _writer_cell(row: Mapping[str, Any]) -> str | None:
+    """The writer of a ledger that is not closed: whether it lives, and who it is."""
+    if row["writer_state"] is None:
+        return None
+    return ": ".join(filter(None, (row["writer_state"], row["writer"])))
+
+
+def ledger_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows of ``views.LEDGERS`` with the map as a mapping."""
+    return [{**row, "custom_metadata": dict(row["custom_metadata"])} for row in table.to_pylist()]
+
+
+def ledger_object(info: LedgerInfo) -> dict[str, Any]:
+    """A ledger for programs: the columns of ``views.LEDGERS``, with ``fragments`` as rows."""
+    return {
+        "ledger_id": info.ledger_id,
+        "state": info.state,
+        "ensemble_size": info.ensemble_size,
+        "write_quorum_size": info.write_quorum_size,
+        "ack_quorum_size": info.ack_quorum_size,
+        "fragments": info.fragments_arrow().to_pylist(),
+        "last_entry_id": info.last_entry_id,
+        "length_bytes": info.length_bytes,
+        "digest_type": info.digest_type,
+        "ctime": moment(info.ctime),
+        "bookies": sorted({bookie for f in info.fragments for bookie in f.ensemble}),
+        "custom_metadata": dict(info.custom_metadata),
+        "writer": None if info.writer is None else str(info.writer),
+        "writer_state": info.writer_state,
+        "last_add_confirmed": info.last_add_confirmed,
+        "newest_entry_at": moment(info.newest_entry_ms),
+    }
+
+
+def show_picture(settings: Settings, metadata: LedgerMetadata, lost: set[BookieId]) -> None:
+    """Print the fragments by bookies."""
+    width = min(140, shutil.get_terminal_size((100, 24)).columns)
+    for line in draw_fragments(metadata.quorum, list(metadata.fragment_ranges()), lost, width):
+        settings.output.say(f"  {line}")
+    settings.output.say(f"  {legend(metadata.quorum)}")
+
+
+def _show_ledger(
+    settings: Settings,
+    info: LedgerInfo,
+    metadata: LedgerMetadata,
+    lost: set[BookieId],
+    now_ms: int,
+) -> None:
+    quorum = metadata.quorum
+    settings.output.say(
+        f"ledger {info.ledger_id}   {info.state}   E={quorum.ensemble_size} "
+        f"Qw={quorum.write_quorum_size} Qa={quorum.ack_quorum_size}"
+    )
+    size = info.length_bytes
+    facts: list[tuple[str, object]] = [
+        ("last entry", "not fixed yet" if info.last_entry_id is None else info.last_entry_id),
+        ("bytes", "not fixed yet" if size is None else f"{size:,}"),
+        ("digest", info.digest_type),
+        ("password", "yes" if metadata.password else "none"),
+        ("created", moment_text(info.ctime)),
+        ("format version", metadata.format_version),
+        ("writer", "unknown" if info.writer is None else info.writer),
+    ]
+    if info.writer_state is not None:
+        facts += [
+            (
+                "writer lives",
+                {"lives": "yes", "gone": f"no: {GONE}"}.get(info.writer_state, "unknown"),
+            ),
+            ("last confirmed", _or_unknown(info.last_add_confirmed)),
+            ("newest entry", _moment_and_age(info.newest_entry_ms, now_ms)),
+        ]
+    labels = info.custom_metadata.items()
+    facts += [(k, text_of(v)) for k, v in sorted(labels) if not k.startswith(RESERVED_PREFIX)]
+    for field in _schema_of(info):
+        facts.append(
+            ("column", f"{field.name}: {field.type}{'' if field.nullable else ' not null'}")
+        )
+    for name, value in facts:
+        settings.output.say(f"  {name:<15} {value}")
+    settings.output.say("")
+    show_picture(settings, metadata, lost)
+    if lost:
+        settings.output.say(
+            f"\n  lost: {', '.join(sorted(lost))}. Make their copies again: "
+            f"spark-bookkeeper bookie recover {' --bookie '.join(sorted(lost))}"
+        )
+    if info.writer_state == "gone":
+        settings.output.say(
+            "\n  nobody writes it any more, and its end is not fixed. Fix it: "
+            f"spark-bookkeeper ledger recover {info.ledger_id}"
+        )
+
+
+def _or_unknown(value: object) -> object:
+    return "unknown" if value is None else value
+
+
+def _moment_and_age(milliseconds: int | None, now_ms: int) -> str:
+    if milliseconds is None:
+        return "none, or unknown"
+    return f"{moment_text(milliseconds)}, {age(milliseconds, now_ms)}"
+
+
+def _show_slots(settings: Settings, rows: Sequence[Mapping[str, Any]]) -> None:
+    names = [name for name in SLOTS.names if name != "ledger_id"]
+    settings.output.table(names, [[row[name] for name in names] for row in rows[:MOST_SLOTS]])
+    if len(rows) > MOST_SLOTS:
+        settings.output.say(f"... {len(rows) - MOST_SLOTS} more slots; --json has them all")
+
+
+def _schema_of(info: LedgerInfo) -> Iterable[pa.Field]:
+    columns: Iterable[pa.Field] | None = schema_of(info.custom_metadata)
+    return columns or []  # none where another BookKeeper client wrote it

@@ -1,0 +1,223 @@
+"""``spark-bookkeeper ledger recover | check | repair | diff``: work on what is in ledgers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from spark_bookkeeper.cli.shell.asking import confirm
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.parameters import LedgerIdType
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
+from spark_bookkeeper.cli.shell.work import no_spark, open_table, report_table, show_report
+from spark_bookkeeper.cli.shell.writers import about_writer
+from spark_bookkeeper.errors import MetadataFormatError
+from spark_bookkeeper.session import BookKeeper
+
+MOST_ENTRIES = 100
+"""Entries of a comparison that a person is shown; programs get them all."""
+
+_ledger_ids = click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, metavar="[LEDGER]...")
+
+
+@click.command(epilog="Example: spark-bookkeeper ledger recover 7 8 --no-spark")
+@_ledger_ids
+@click.option("--dry-run", is_flag=True, help="Only say which ledgers it would recover.")
+@click.option("--yes", is_flag=True, help="Do not ask before recovering every open ledger.")
+@report_table
+@no_spark
+@access_options
+@click.pass_obj
+def recover(
+    settings: Settings,
+    access: Access,
+    ledger_ids: Sequence[int],
+    dry_run: bool,
+    yes: bool,
+    report_table: str | None,
+    no_spark: bool,
+) -> int:
+    """Fence, recover and close ledgers; without LEDGER, every one that is not closed.
+
+    Their writers, if they live, are stopped: what they acknowledged is kept. Who names a LEDGER
+    is not asked.
+    """
+    wanted = list(dict.fromkeys(ledger_ids)) or None
+    with connected(settings, access, with_spark=not no_spark and not dry_run) as bk:
+        _refuse_unknown(bk, wanted)
+        table = open_table(settings, report_table)
+        if wanted is None and not dry_run and not yes:
+            open_ones = [
+                row
+                for row in bk.ledgers_arrow().drop_columns("custom_metadata").to_pylist()
+                if row["state"] in ("OPEN", "IN_RECOVERY")
+            ]
+            for row in open_ones:
+                about = about_writer(row["writer"], row["writer_state"])
+                settings.output.note(f"ledger {row['ledger_id']}: {row['state']}; {about}")
+            if open_ones:
+                many = len(open_ones) > 1
+                confirm(
+                    f"Fence, recover and close {len(open_ones)} ledger{'s' if many else ''}, "
+                    f"stopping {'their writers' if many else 'its writer'}?"
+                )
+        with settings.output.progress("reading ledger metadata") as progress:
+            report = bk.recover_ledgers(wanted, dry_run=dry_run, progress=progress.phase)
+    return show_report(settings, report, table)
+
+
+@click.command(epilog="Example: spark-bookkeeper ledger check --percentage 100")
+@_ledger_ids
+@click.option(
+    "--percentage",
+    type=click.IntRange(0, 100),
+    default=0,
+    show_default=True,
+    help="Of the entries, besides the first and last of each share; 100 verifies every digest.",
+)
+@report_table
+@no_spark
+@access_options
+@click.pass_obj
+def check(
+    settings: Settings,
+    access: Access,
+    ledger_ids: Sequence[int],
+    percentage: int,
+    report_table: str | None,
+    no_spark: bool,
+) -> int:
+    """Do the bookies hold what the metadata says? Without LEDGER, all ledgers. Changes nothing."""
+    wanted = list(dict.fromkeys(ledger_ids)) or None
+    with connected(settings, access, with_spark=not no_spark) as bk:
+        _refuse_unknown(bk, wanted)
+        table = open_table(settings, report_table)
+        with settings.output.progress("checking ledgers", unit="ledgers") as progress:
+            report = bk.check_ledgers(wanted, percentage=percentage, progress=progress.phase)
+    return show_report(settings, report, table)
+
+
+@click.command(epilog="Example: spark-bookkeeper ledger repair 7 --dry-run")
+@_ledger_ids
+@click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on copying.")
+@click.option("--dry-run", is_flag=True, help="Read everything, and say what would be copied.")
+@report_table
+@no_spark
+@access_options
+@click.pass_obj
+def repair(
+    settings: Settings,
+    access: Access,
+    ledger_ids: Sequence[int],
+    bytes_per_second: int | None,
+    dry_run: bool,
+    report_table: str | None,
+    no_spark: bool,
+) -> int:
+    """Make missing and damaged copies again on the bookies that should have them.
+
+    Without LEDGER, of all ledgers. Copies are added and nothing is taken away. What is on lost
+    bookies is left: `bookie recover` replaces those.
+    """
+    wanted = list(dict.fromkeys(ledger_ids)) or None
+    with connected(settings, access, with_spark=not no_spark) as bk:
+        _refuse_unknown(bk, wanted)
+        table = open_table(settings, report_table)
+        with settings.output.progress("repairing ledgers", unit="ledgers") as progress:
+            report = bk.repair_ledgers(
+                wanted,
+                dry_run=dry_run,
+                bytes_per_second=bytes_per_second,
+                progress=progress.phase,
+            )
+    return show_report(settings, report, table)
+
+
+@click.command(epilog="Example: spark-bookkeeper ledger diff 7")
+@click.argument("ledger_id", type=LedgerIdType())
+@access_options
+@click.pass_obj
+def diff(settings: Settings, access: Access, ledger_id: int) -> int:
+    """Show the same entry on all its bookies, side by side, every digest verified.
+
+    Exit code 1 when any replica is missing, damaged, or unlike another.
+    """
+    with connected(settings, access) as bk, settings.output.progress("reading every replica"):
+        rows = bk.diff_replicas_arrow(ledger_id).to_pylist()
+    entries: dict[int, dict[str, Mapping[str, Any]]] = {}
+    for row in rows:
+        entries.setdefault(row["entry_id"], {})[row["bookie_id"]] = row
+    different = [entry for entry, replicas in entries.items() if not _is_equal(replicas)]
+    bookies = sorted({row["bookie_id"] for row in rows})
+    shown = (different + [e for e in entries if e not in set(different)])[:MOST_ENTRIES]
+
+    def show() -> None:
+        if entries:
+            settings.output.table(
+                ["entry", "bytes", *bookies],
+                [
+                    [entry, _size(entries[entry]), *(_cell(entries[entry].get(b)) for b in bookies)]
+                    for entry in shown
+                ],
+            )
+        if len(entries) > len(shown):
+            settings.output.say(
+                f"... {len(entries) - len(shown)} more entries; --json has them all"
+            )
+        settings.output.say(
+            f"ledger {ledger_id}: {len(entries):,} entries, {len(rows):,} replicas; "
+            + (
+                f"{len(different):,} entries lack a good replica somewhere: "
+                f"{', '.join(map(str, different[:20]))}{', ...' if len(different) > 20 else ''}"
+                if different
+                else "every replica of every entry is verified and the same"
+            )
+        )
+
+    settings.output.result(
+        {
+            "ledger_id": ledger_id,
+            "entries": len(entries),
+            "replicas": len(rows),
+            "different": different,
+            "rows": rows,
+        },
+        show,
+    )
+    return EXIT_LEFT_UNDONE if different else EXIT_DONE
+
+
+def _refuse_unknown(bk: BookKeeper, wanted: Sequence[int] | None) -> None:
+    """A ledger that was named and does not exist is a wrong call; nothing was begun yet.
+
+    One whose metadata cannot be decoded is there; the report says what is wrong with it.
+
+    Raises:
+        NoSuchLedgerError: for the first of them.
+    """
+    for ledger_id in wanted or ():
+        with suppress(MetadataFormatError):
+            bk.ledger(ledger_id)
+
+
+def _is_equal(replicas: Mapping[str, Mapping[str, Any]]) -> bool:
+    first = next(iter(replicas.values()))
+    return all(
+        replica["status"] == "verified" and replica["digest"] == first["digest"]
+        for replica in replicas.values()
+    )
+
+
+def _size(replicas: Mapping[str, Mapping[str, Any]]) -> int | None:
+    return next((r["bytes"] for r in replicas.values() if r["bytes"] is not None), None)
+
+
+def _cell(replica: Mapping[str, Any] | None) -> str | None:
+    if replica is None:
+        return None  # not in the write set
+    if replica["status"] != "verified":
+        return f"{replica['status']}: {replica['reason']}"
+    return str(replica["digest"])

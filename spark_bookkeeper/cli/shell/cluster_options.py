@@ -1,0 +1,167 @@
+"""How a command reaches its cluster: options that travel, and one open ``BookKeeper``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+import pyarrow as pa
+
+from spark_bookkeeper.cli.shell.settings import Settings
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.write.bulk import BulkPlan, EntryRange, TaskResult
+from spark_bookkeeper.config import ClientConfig, load_client_config
+from spark_bookkeeper.connection import Connection
+from spark_bookkeeper.errors import (
+    InvalidArgumentError,
+    MetadataUnavailableError,
+    MissingRequirementError,
+)
+from spark_bookkeeper.replication.runner import LocalRunner, Runner
+from spark_bookkeeper.session import BookKeeper
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Access:
+    """What a command was told about reaching the cluster, besides its metadata URI."""
+
+    config: ClientConfig = field(default_factory=ClientConfig)
+    storage_options: Mapping[str, str] = field(default_factory=dict)
+    zk_options: Mapping[str, str] = field(default_factory=dict)
+
+
+def access_options(command: Command) -> Command:
+    """Give a command the options of ``Access``; it gets them as ``access``."""
+
+    @click.option("--conf", type=click.Path(path_type=Path), help="A TOML file: conf/client.toml.")
+    @click.option(
+        "--storage-option",
+        "storage_options",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Passed to the bookies' file systems, as endpoint_url=http://...; repeatable.",
+    )
+    @click.option(
+        "--zk-option",
+        "zk_options",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Passed to ZooKeeper's client, for example auth_data=digest:user:password.",
+    )
+    @functools.wraps(command)
+    def with_access(
+        *arguments: Any,
+        conf: Path | None,
+        storage_options: Sequence[str],
+        zk_options: Sequence[str],
+        **named: Any,
+    ) -> Any:
+        access = Access(
+            load_client_config(conf) if conf else ClientConfig(),
+            pairs("--storage-option", storage_options),
+            pairs("--zk-option", zk_options),
+        )
+        return command(*arguments, access=access, **named)
+
+    return with_access  # type: ignore[return-value]  # click sees only that it is callable
+
+
+def pairs(option: str, texts: Sequence[str], *, is_secret: bool = True) -> dict[str, str]:
+    """``KEY=VALUE`` texts as a mapping.
+
+    Raises:
+        InvalidArgumentError: one has another form. It is not shown when it may be a secret.
+    """
+    values: dict[str, str] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            which = "one" if is_secret else repr(text)
+            raise InvalidArgumentError(f"every {option} has the form KEY=VALUE; {which} has not")
+        values[key] = value
+    return values
+
+
+@contextmanager
+def connected(
+    settings: Settings, access: Access | None = None, *, with_spark: bool = False
+) -> Iterator[BookKeeper]:
+    """An open connection to the cluster of the global options.
+
+    Args:
+        with_spark: jobs run on Spark, which is started when the first one is asked for; else in
+            this process.
+
+    Raises:
+        InvalidArgumentError: no cluster was named, or an option is wrong.
+        MetadataUnavailableError, NoClusterError: it cannot be reached. Nothing was changed.
+    """
+    access = access or Access()
+    uri = settings.require_metadata_uri()
+    connection = Connection(uri, access.config, access.storage_options, access.zk_options)
+    try:
+        bk = _with_spark(connection, settings) if with_spark else _in_this_process(connection)
+    except MetadataUnavailableError as error:
+        raise MetadataUnavailableError(
+            error.message,
+            nothing_changed=True,
+        ) from error
+    with bk:
+        bk.context.store.require_cluster()  # no cluster there: say so before anything else
+        yield bk
+
+
+def _with_spark(connection: Connection, settings: Settings) -> BookKeeper:
+    from spark_bookkeeper.spark.frames import SparkFrames  # pyspark only where it is needed
+
+    return BookKeeper(connection, SparkFrames(None, connection, settings.spark_conf))
+
+
+def _in_this_process(connection: Connection) -> BookKeeper:
+    door = _NoSpark()
+    bk = BookKeeper(connection, door)
+    door.context = bk.context
+    return bk
+
+
+class _NoSpark:
+    """Stands where Spark would: jobs run in this process, and there are no DataFrames."""
+
+    context: ClientContext
+
+    def is_frame(self, data: Any) -> bool:
+        return False
+
+    def schema(self, frame: Any) -> pa.Schema:
+        self._refuse()
+
+    def arrow_schema(self, schema: Any) -> pa.Schema:
+        if not isinstance(schema, pa.Schema):
+            raise InvalidArgumentError(f"{type(schema).__name__} is not an Arrow schema")
+        return schema
+
+    def write_parts(self, frame: Any, plan: BulkPlan) -> Sequence[TaskResult]:
+        self._refuse()
+
+    def from_arrow(self, table: pa.Table) -> Any:
+        self._refuse()
+
+    def read(self, context: ClientContext, schema: pa.Schema, ranges: Sequence[EntryRange]) -> Any:
+        self._refuse()
+
+    @property
+    def session(self) -> Any:
+        self._refuse()
+
+    def runner(self, job: str) -> Runner:
+        return LocalRunner(self.context)
+
+    def _refuse(self) -> NoReturn:
+        raise MissingRequirementError("this command was started without Spark")

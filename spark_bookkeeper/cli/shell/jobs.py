@@ -1,0 +1,91 @@
+"""The scripts in ``jobs/``: the same verbs as on the command line, for ``spark-submit``.
+
+A script takes the metadata URI first, as the documents write it, and never asks. Everything else,
+exit codes included, is the verb's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from copy import copy
+from typing import Any, Final
+
+import click
+
+from spark_bookkeeper.cli.bookie import cluster_view as bookies
+from spark_bookkeeper.cli.ledger import work as ledger_work
+from spark_bookkeeper.cli.main import guarded
+from spark_bookkeeper.cli.shell.output import Output
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
+from spark_bookkeeper.spark.submitted import separate_stderr
+
+JOBS: Final[dict[str, click.Command]] = {
+    "recover_bookie": bookies.recover,
+    "recover_ledgers": ledger_work.recover,
+    "check_ledgers": ledger_work.check,
+}
+"""What each script runs."""
+
+_EXAMPLES: Final = {
+    "recover_bookie": "zk1:2181,zk2:2181 192.168.1.10:3181 --dry-run",
+    "recover_ledgers": "zk1:2181,zk2:2181 7 8 --json",
+    "check_ledgers": "zk1:2181,zk2:2181 --percentage 100",
+}
+
+_GLOBAL: Final = ("--metadata-uri", "--json", "--verbose")
+"""Options that the verb has when the command line was used in this process; a job has its own."""
+
+_OURS: Final = ("yes", "no_spark")
+"""Options of a verb that mean nothing here: a job asks nobody, and Spark is there."""
+
+
+def run_job(name: str, arguments: Sequence[str] | None = None) -> int:
+    """Run a script with the arguments of this process; return the exit code.
+
+    stdout gets the result and nothing else; progress, errors and stack traces go to stderr.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    program = f"jobs/{name}.py"
+    with separate_stderr():
+        return guarded(
+            lambda: job_command(name).main(given, prog_name=program, standalone_mode=False),
+            is_verbose="--verbose" in given,
+        )
+
+
+def job_command(name: str) -> click.Command:
+    """The click command of a script."""
+    verb = JOBS[name]
+    kept = [
+        copy(parameter)
+        for parameter in verb.params
+        if parameter.name not in _OURS and parameter.opts[0] not in _GLOBAL
+    ]
+    answers = {p.name: p.name == "yes" for p in verb.params if p.name in _OURS}
+    for parameter in kept:
+        if parameter.name == "bookie_id":
+            parameter.metavar, parameter.required = "BOOKIE", True
+
+    def callback(metadata_uri: str, is_json: bool, is_verbose: bool, **options: Any) -> int:
+        conf = {"spark_log_level": "INFO" if is_verbose else "WARN"}
+        context = click.get_current_context()
+        context.obj = Settings(metadata_uri, Output(is_json=is_json), is_verbose, conf)
+        assert verb.callback is not None
+        return int(verb.callback(**options, **answers) or EXIT_DONE)
+
+    return click.Command(
+        name,
+        params=[
+            click.Argument(["metadata_uri"], metavar="METADATA_URI"),
+            *kept,
+            click.Option(["--json", "is_json"], is_flag=True, help="One JSON object on stdout."),
+            click.Option(
+                ["--verbose", "is_verbose"], is_flag=True, help="Stack traces and Spark's own log."
+            ),
+        ],
+        callback=callback,
+        help=verb.help,
+        epilog=f"Example: spark-submit jobs/{name}.py {_EXAMPLES[name]}",
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    )

@@ -1,0 +1,81 @@
+"""What every command is told (the global options) and what it tells the shell (exit codes)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from spark_bookkeeper.cli.shell.output import Output
+from spark_bookkeeper.errors import (
+    BookKeeperError,
+    InvalidArgumentError,
+    LedgerExistsError,
+    LogExistsError,
+    MissingRequirementError,
+    NoClusterError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+    UnauthorizedError,
+    UnsuitableStorageError,
+)
+
+METADATA_URI_VARIABLE: Final = "SPARK_BOOKKEEPER_METADATA_URI"
+
+EXIT_DONE: Final = 0
+"""Everything that was asked for is done."""
+EXIT_LEFT_UNDONE: Final = 1
+"""Something is left undone, or may be; the message says what."""
+EXIT_NOTHING_CHANGED: Final = 2
+"""The call was wrong or the cluster cannot be reached; nothing was changed."""
+
+_REFUSALS = (
+    InvalidArgumentError,
+    LedgerExistsError,
+    LogExistsError,
+    MissingRequirementError,
+    NoClusterError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+    UnauthorizedError,
+    UnsuitableStorageError,
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The global options; ``click.Context.obj`` of every command (``@click.pass_obj``)."""
+
+    metadata_uri: str | None
+    output: Output
+    is_verbose: bool = False
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+    """Settings of a Spark session, if one has to be started."""
+
+    def require_metadata_uri(self) -> str:
+        """The metadata URI.
+
+        Raises:
+            InvalidArgumentError: none was given.
+        """
+        if not self.metadata_uri:
+            raise InvalidArgumentError(
+                "no cluster was named: give --metadata-uri zk://HOST:2181/ledgers or set "
+                f"{METADATA_URI_VARIABLE}; `spark-bookkeeper local start` makes a cluster to try"
+            )
+        return self.metadata_uri
+
+
+def exit_code_of(error: BookKeeperError) -> int:
+    """The exit code of a command that ended with ``error``.
+
+    2 for errors that refuse a call before it does anything, and for any other error whose raiser
+    knows that nothing was changed and says so with the fact ``nothing_changed=True`` (a cluster
+    that cannot be reached in the first place). 1 for everything else: an answer that was lost
+    leaves open what happened.
+    """
+    if isinstance(error, _REFUSALS) or error.facts.get("nothing_changed"):
+        return EXIT_NOTHING_CHANGED
+    return EXIT_LEFT_UNDONE

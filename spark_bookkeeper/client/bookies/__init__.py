@@ -1,0 +1,1 @@
+"""Reaching bookies: who there is, asking one with a bound on its silence."""

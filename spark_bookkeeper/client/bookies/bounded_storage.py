@@ -1,0 +1,220 @@
+"""A bookie's storage whose calls come back: with an answer, or with the error that there is none.
+
+It is the only storage that a client is given (``Bookies.storage``), so nothing above can wait for
+ever for a bookie that hangs. Within ``Door.ask`` a call goes straight through; elsewhere each is
+asked for by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+import pyarrow as pa
+from typing_extensions import Buffer, TypeVarTuple, Unpack, override
+
+from spark_bookkeeper.bookie.storage.storage import FileSink, Storage
+from spark_bookkeeper.client.bookies.asking import Door, Patience, current_call
+from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.runtime.runtime import Runtime
+
+Ts = TypeVarTuple("Ts")
+T = TypeVar("T")
+
+
+class BoundedStorage(Storage):
+    """Passes everything on, with a bound on silence.
+
+    Args:
+        storage: the bookie's.
+        door: of that bookie.
+    """
+
+    def __init__(self, storage: Storage, door: Door) -> None:
+        self._storage = storage
+        self.door = door
+
+    def __repr__(self) -> str:
+        return f"BoundedStorage({self._storage!r})"
+
+    @property
+    @override
+    def uri(self) -> str:
+        return self._storage.uri
+
+    @property
+    @override
+    def has_directories(self) -> bool:
+        return self._storage.has_directories
+
+    @override
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        return self.call("put", path, len(data), self._storage.put_if_absent, path, data)
+
+    @override
+    def create(self, path: str) -> FileSink:
+        return _BoundedSink(self, path, self.call("create", path, 0, self._create, path))
+
+    def _create(self, path: str) -> FileSink:
+        sink = self._storage.create(path)
+        call = current_call(self.door)
+        if call is not None and call.is_given_up:
+            sink.abandon()  # nobody has it
+        return sink
+
+    @override
+    def read(self, path: str) -> bytes | None:
+        return self.call("read", path, 0, self._storage.read, path)
+
+    @override
+    def read_range(self, path: str, offset: int, length: int) -> bytes | pa.Buffer | None:
+        return self.call("read", path, length, self._storage.read_range, path, offset, length)
+
+    @override
+    def map(self, path: str) -> Buffer | None:
+        return self.call("map", path, 0, self._storage.map, path)
+
+    @override
+    def size(self, path: str) -> int | None:
+        return self.call("size of", path, 0, self._storage.size, path)
+
+    @override
+    def modified_ms(self, path: str) -> int | None:
+        return self.call("time of", path, 0, self._storage.modified_ms, path)
+
+    @override
+    def list(self, directory: str) -> Sequence[str]:
+        seconds = self._more_seconds(directory)
+        return self.call("list", directory, 0, self._storage.list, directory, more_seconds=seconds)
+
+    @override
+    def make_directory(self, path: str) -> None:
+        self.call("make directory", path, 0, self._storage.make_directory, path)
+
+    @override
+    def sync(self, *paths: str) -> None:
+        if self.has_directories:  # one or two calls of the system, however many names there are
+            self.call("sync", " ".join(paths[:1]), 0, self._storage.sync, *paths)
+        elif current_call(self.door) is None:
+            self.door.ask("looking whether files are there", lambda: self.sync(*paths))
+        else:
+            for path in paths:  # each is a request, and progress
+                self.call("sync", path, 0, self._storage.sync, path)
+
+    @override
+    def delete(self, path: str) -> None:
+        self.call("delete", path, 0, self._storage.delete, path)
+
+    @override
+    def delete_directory(self, path: str) -> None:
+        delete, seconds = self._storage.delete_directory, self._more_seconds(path)
+        self.call("delete directory", path, 0, delete, path, more_seconds=seconds)
+
+    def _more_seconds(self, directory: str) -> float:
+        """For a call that is many requests, none of which is seen to come back."""
+        is_one = self.has_directories or not directory
+        return 0.0 if is_one else self.door.patience.pages
+
+    @override
+    def space(self) -> tuple[int, int] | None:
+        return self.call("space of", "", 0, self._storage.space)
+
+    @override
+    def close(self) -> None:
+        self._storage.close()
+
+    def call(
+        self,
+        operation: str,
+        path: str,
+        size_bytes: int,
+        function: Callable[[Unpack[Ts]], T],
+        *args: Unpack[Ts],
+        more_seconds: float = 0.0,
+    ) -> T:
+        """One call of the storage, which may move so many bytes; see ``Call.step``."""
+        current = current_call(self.door)
+        if current is not None:
+            return current.step(
+                operation, path, size_bytes, function, *args, more_seconds=more_seconds
+            )
+
+        def alone() -> T:
+            call = current_call(self.door)
+            assert call is not None, "a door makes the call that it runs the current one"
+            return call.step(
+                operation, path, size_bytes, function, *args, more_seconds=more_seconds
+            )
+
+        return self.door.ask("a call of its storage", alone)
+
+
+def bounded(storage: Storage, runtime: Runtime, patience: Patience) -> Storage:
+    """A partition that is asked by its root, by whoever formats it or looks after it."""
+    return BoundedStorage(storage, Door(storage.uri, storage.uri, runtime, patience))
+
+
+class _BoundedSink(FileSink):
+    """A file in pieces. One that hangs is abandoned by whoever is stuck in it, when he is back."""
+
+    def __init__(self, storage: BoundedStorage, path: str, sink: FileSink) -> None:
+        self._storage = storage
+        self._path = path
+        self._left = [sink]
+        """Until it is finished or abandoned: whoever takes it out is the only one to do that."""
+        self._write = sink.write
+        self._finish = sink.finish
+        self._size = 0
+        self._is_busy = False
+        self._is_abandoned = False
+
+    @override
+    def write(self, data: Buffer) -> None:
+        size = memoryview(data).nbytes
+        self._size += size
+        self._call("write", size, self._write, data)
+
+    @override
+    def finish(self) -> None:
+        self._call("finish", self._size, self._finish)  # what is synced or sent may be all
+        self._left.clear()
+
+    @override
+    def abandon(self) -> None:
+        self._is_abandoned = True
+        if self._is_busy or (sink := self._taken()) is None:
+            return
+        call = current_call(self._storage.door)
+        if call is None:  # it may hang, and nobody waits for it
+            with suppress(RuntimeError):  # no more threads: what it holds is lost with the process
+                self._storage.door.employ("abandon", sink.abandon)
+            return
+        try:
+            call.step("abandon", self._path, 0, sink.abandon)
+        except BookieUnavailableError:  # given up: nobody waits for this task any more
+            sink.abandon()
+
+    def _taken(self) -> FileSink | None:
+        try:
+            return self._left.pop()
+        except IndexError:
+            return None
+
+    def _call(
+        self, operation: str, size: int, function: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]
+    ) -> T:
+        def guarded() -> T:
+            self._is_busy = True
+            try:
+                if self._is_abandoned:
+                    raise BookieUnavailableError(
+                        f"{self._path}: the file was given up", path=self._path
+                    )
+                return function(*args)
+            finally:
+                self._is_busy = False
+                if self._is_abandoned and (sink := self._taken()) is not None:
+                    sink.abandon()
+
+        return self._storage.call(operation, self._path, size, guarded)

@@ -1,0 +1,153 @@
+"""Create, open, recover and delete ledgers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA, LedgerKey
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.deletion import delete_ledger as delete_ledger
+from spark_bookkeeper.client.ledger import (
+    DEFAULT_ENTRY_TARGET_BYTES,
+    Ledger,
+    custom_metadata,
+)
+from spark_bookkeeper.client.read.reader import LedgerReader
+from spark_bookkeeper.client.recover.recovery import recover_ledger
+from spark_bookkeeper.client.write.bulk import Frames
+from spark_bookkeeper.client.write.columns import check_columns
+from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.errors import InvalidArgumentError, LedgerExistsError
+from spark_bookkeeper.protocol.arguments import check_labels, check_text, whole_number
+from spark_bookkeeper.protocol.ids import EntryId, parse_ledger_id
+from spark_bookkeeper.protocol.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.placement import choose
+from spark_bookkeeper.protocol.quorum import Quorum
+
+RESERVED_PREFIX = "spark-bookkeeper."
+
+
+def labels_of(
+    custom_metadata: Mapping[str, bytes] | None, **named: str | None
+) -> Mapping[str, bytes]:
+    """Custom metadata together with the labels that have arguments of their own.
+
+    Raises:
+        InvalidArgumentError: a label is given both ways, or is not of the right type.
+    """
+    labels = {} if custom_metadata is None else custom_metadata
+    check_labels(labels)
+    for key, value in named.items():
+        if value is None:
+            continue
+        check_text(key, value)
+        if key in labels:
+            raise InvalidArgumentError(
+                f"{key}={value!r} and custom_metadata[{key!r}]={labels[key]!r} are one label; give "
+                "one of them"
+            )
+        labels = {**labels, key: value.encode()}
+    return labels
+
+
+def create_ledger(
+    context: ClientContext,
+    quorum: Quorum,
+    *,
+    schema: pa.Schema | None = None,
+    password: bytes = b"",
+    digest_type: DigestType = DigestType.CRC32C,
+    labels: Mapping[str, bytes] | None = None,
+    ledger_id: int | None = None,
+    compression: str | None = None,
+    entry_target_bytes: int = DEFAULT_ENTRY_TARGET_BYTES,
+    frames: Frames | None = None,
+) -> LedgerWriter:
+    """Create a ledger on a random ensemble of live bookies, and return its writer.
+
+    Raises:
+        NotEnoughBookiesError: with every bookie and why it was not chosen.
+        LedgerExistsError: ``ledger_id`` is taken, or was used before.
+        InvalidArgumentError: a label key of ours, a size that makes no sense, or columns that no
+            ledger can have.
+    """
+    entry_target_bytes = whole_number("entry_target_bytes", entry_target_bytes, 1)
+    check_labels(labels or {})
+    for key in labels or {}:
+        if key.startswith(RESERVED_PREFIX):
+            raise InvalidArgumentError(
+                f"custom metadata key {key!r} begins with {RESERVED_PREFIX!r}, which is reserved "
+                "for what this library keeps there; choose another key"
+            )
+    wanted = None if ledger_id is None else parse_ledger_id(ledger_id)
+    if schema is not None:
+        check_columns(schema)
+    encoding = LedgerEncoding(
+        PAYLOAD_SCHEMA if schema is None else schema, digest_type, password, compression
+    )
+    if wanted is None:
+        chosen = context.store.generate_ledger_id()
+        # With this answer the store has told of everything that became of bookies before it.
+        alive = context.bookies.last_registrations()
+    else:
+        chosen, alive = wanted, context.bookies.registrations()
+    size = quorum.ensemble_size
+    reasons = context.bookies.ineligible(alive, size)
+    ensemble = choose(size, context.bookies.candidates(alive), reasons, "for the ensemble")
+    incarnations = {bookie: alive[bookie].incarnation for bookie in ensemble}
+    nonce = context.runtime.token()
+    ours = custom_metadata(
+        nonce, encoding.schema, compression, entry_target_bytes, incarnations, context.writer
+    )
+    metadata = LedgerMetadata(
+        quorum=quorum,
+        state=LedgerState.OPEN,
+        fragments=(Fragment(EntryId(0), ensemble),),
+        digest_type=digest_type,
+        password=password,
+        ctime_ms=context.runtime.wall_ms(),
+        custom_metadata={**(labels or {}), **ours},
+        ctoken=int(context.runtime.token()[:15], 16),
+    )
+    writer = nonce if context.writer is not None else None
+    while True:
+        try:
+            created = context.store.create_ledger(
+                chosen, metadata, is_generated=wanted is None, writer=writer
+            )
+        except LedgerExistsError:
+            if wanted is not None:
+                raise
+            chosen = context.store.generate_ledger_id()
+        else:
+            # What ``Ledger.of`` would read out of it again.
+            ledger = Ledger(
+                LedgerKey(chosen, nonce), encoding, created.value, incarnations, entry_target_bytes
+            )
+            return LedgerWriter(context, ledger, created, frames)
+
+
+def open_ledger(
+    context: ClientContext, ledger_id: int, password: bytes = b"", frames: Frames | None = None
+) -> LedgerReader:
+    """Open a ledger for reading all of it; one that is not closed is fenced and recovered.
+
+    Raises what ``recover_ledger`` raises, and ``UnauthorizedError``.
+    """
+    ledger, found = context.ledger(parse_ledger_id(ledger_id))
+    ledger.check_password(password)
+    if not found.value.is_closed:
+        found = recover_ledger(context, ledger.ledger_id, known=found)
+    return LedgerReader(context, Ledger.of(ledger.ledger_id, found.value), frames)
+
+
+def open_ledger_no_recovery(
+    context: ClientContext, ledger_id: int, password: bytes = b"", frames: Frames | None = None
+) -> LedgerReader:
+    """Open a ledger for reading up to its last add confirmed; its writer is not disturbed."""
+    ledger, _ = context.ledger(parse_ledger_id(ledger_id))
+    ledger.check_password(password)
+    return LedgerReader(context, ledger, frames)

@@ -1,0 +1,355 @@
+"""Reading a ledger: entries, Arrow tables, and following one that is still written."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NoReturn
+
+import pyarrow as pa
+from typing_extensions import Self
+
+from spark_bookkeeper.bookie.entry import StoredEntry
+from spark_bookkeeper.bookie.index import Tail
+from spark_bookkeeper.client.bookies.asking import Answers, Late
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.html import fields_table
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.presence import GONE, WriterState, writer_of, writer_state
+from spark_bookkeeper.client.read.fetch import Fetcher, checked_range
+from spark_bookkeeper.client.write.bulk import EntryRange, Frames
+from spark_bookkeeper.client.writer_info import WriterInfo
+from spark_bookkeeper.errors import (
+    BookieError,
+    EntryUnreadableError,
+    InvalidArgumentError,
+    MetadataError,
+)
+from spark_bookkeeper.protocol.arguments import whole_number
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.runtime import process
+
+TAIL_POLL_SECONDS = 0.1
+"""Between two looks of ``tail`` at a ledger that has nothing new."""
+
+WRITER_LOOK_MS = 5_000
+"""Between two looks of ``tail`` for the writer of a ledger that has nothing new."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry as it was read and verified."""
+
+    ledger_id: LedgerId
+    entry_id: EntryId
+    last_add_confirmed: EntryId
+    """The LAC that was known when the entry was written."""
+    batch: pa.RecordBatch
+    """Its rows."""
+
+    @property
+    def payload(self) -> bytes:
+        """The bytes of an entry of a ledger with the default schema.
+
+        Raises:
+            InvalidArgumentError: the ledger has another schema; use ``batch``.
+        """
+        if self.batch.schema.names != ["payload"] or self.batch.num_rows != 1:
+            raise InvalidArgumentError(
+                f"entry {self.entry_id} of ledger {self.ledger_id} has the columns "
+                f"{self.batch.schema.names} and {self.batch.num_rows} rows, not one payload; use "
+                ".batch"
+            )
+        value: bytes = self.batch.column(0)[0].as_py()
+        return value
+
+
+def read_last_add_confirmed(context: ClientContext, ledger: Ledger) -> EntryId:
+    """The highest entry of an open ledger that is known to be acknowledged; fences nothing.
+
+    All are asked at once. One that is silent is not waited for when another has answered; one
+    that was silent before is asked only when no other answers.
+
+    Source: BookKeeper ``client/TryReadLastConfirmedOp``: any answer helps, the highest counts.
+
+    Raises:
+        EntryUnreadableError: no bookie of the last fragment answered.
+    """
+    fragment = ledger.metadata.last_fragment
+    confirmed = EntryId(fragment.first_entry_id - 1)
+    causes: dict[str, str] = {}
+    count = 0
+    silent = [b for b in fragment.ensemble if context.bookies.is_silent(b)]
+    for bookies in ([b for b in fragment.ensemble if b not in silent], silent):
+        if count > 0:
+            break
+        for tail in _tails(context, ledger, bookies, causes):
+            confirmed = EntryId(max(confirmed, tail.last_add_confirmed))
+            count += 1
+    if count == 0:
+        said = "\n".join(f"  {bookie}: {why}" for bookie, why in causes.items())
+        raise EntryUnreadableError(
+            f"the last add confirmed of ledger {ledger.ledger_id} cannot be read: no bookie of its "
+            f"last fragment answered\n{said}",
+            ledger_id=ledger.ledger_id,
+            entry_id=NO_ENTRY,
+            causes=causes,
+        )
+    return confirmed
+
+
+def _tails(
+    context: ClientContext, ledger: Ledger, bookies: Sequence[BookieId], causes: dict[str, str]
+) -> Iterator[Tail]:
+    """What the bookies say, without those that are late when another answered; and why not."""
+    answers = Answers[BookieId, Tail](context.runtime)
+    for bookie in bookies:
+        try:
+            log = context.bookies.log(bookie, ledger)
+            door = context.bookies.door(bookie)
+            answers.ask(bookie, door, f"reading the end of ledger {ledger.ledger_id}", log.tail)
+        except BookieError as error:
+            causes[bookie] = error.message
+    count = 0
+    while count == 0 or answers.is_waited_for():
+        came = answers.next(context.config.read_hedge_ms / 1000)
+        if came is None:
+            break
+        if isinstance(came, Late):
+            continue
+        bookie, tail = came
+        try:
+            yield tail()
+            count += 1
+        except BookieError as error:
+            causes[bookie] = error.message
+
+
+class LedgerReader:
+    """Reads one ledger: up to its last entry when closed, up to the LAC when open.
+
+    Entry ranges include both ends. Every byte is verified before it is handed out; a replica
+    that is dead, wiped or damaged is passed over for the next one.
+    """
+
+    def __init__(
+        self, context: ClientContext, ledger: Ledger, frames: Frames | None = None
+    ) -> None:
+        self._context = context
+        self._ledger = ledger
+        self._frames = frames
+        self._confirmed = self._readable()
+        self._is_done = False
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """Which ledger it reads."""
+        return self._ledger.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata when it was opened or refreshed."""
+        return self._ledger.metadata
+
+    @property
+    def ledger(self) -> Ledger:
+        """Identity and form of the ledger, for readers in other processes."""
+        return self._ledger
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the ledger's rows."""
+        return self._ledger.schema
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the ledger has its last entry; as of ``refresh`` or the opening."""
+        return self._ledger.metadata.is_closed
+
+    @property
+    def last_add_confirmed(self) -> EntryId:
+        """The last entry that can be read; -1 when there is none."""
+        return self._confirmed
+
+    @property
+    def writer(self) -> WriterInfo | None:
+        """The process that created the ledger; ``None`` when its client left no such note."""
+        return writer_of(self.metadata)
+
+    def writer_state(self) -> WriterState | None:
+        """Whether the ledger's writer lives, asked of the metadata store now; ``None`` if closed.
+
+        ``lives``; ``gone``: its process ended, was frozen for long, or lost ZooKeeper, and nothing
+        more comes until somebody recovers the ledger; ``unknown``: it left no note of itself. For
+        people: a writer that is gone may come back.
+        """
+        self._check_in_use()
+        if self.is_closed:
+            return None
+        return writer_state(self._context, self.ledger_id, self.metadata)
+
+    @property
+    def length_bytes(self) -> int | None:
+        """Sum of the lengths of all entries; ``None`` while the ledger is not closed."""
+        return self._ledger.metadata.length_bytes
+
+    def __repr__(self) -> str:
+        return (
+            f"LedgerReader(ledger_id={self.ledger_id}, {self.metadata.state.name}, "
+            f"last_add_confirmed={self._confirmed})"
+        )
+
+    def _repr_html_(self) -> str:
+        names = ("ledger_id", "last_add_confirmed", "length_bytes")
+        fields = {name: getattr(self, name) for name in names}
+        return fields_table({"reader": self.metadata.state.name, **fields})
+
+    def __reduce__(self) -> NoReturn:
+        self._context.refuse_pickling(f"reader of ledger {self.ledger_id}", self._opening())
+
+    def _opening(self) -> str:
+        how = "open_ledger" if self.is_closed else "open_ledger_no_recovery"
+        return f".{how}({self.ledger_id})"
+
+    def refresh(self) -> EntryId:
+        """Look again at a ledger that was not closed; returns the new last add confirmed.
+
+        Raises:
+            NoSuchLedgerError: it was deleted, also when its id is another ledger's by now.
+        """
+        self._check_in_use()
+        if not self.is_closed:
+            self._ledger, _ = self._context.ledger(self.ledger_id, self.metadata.nonce)
+            self._confirmed = max(self._confirmed, self._readable())
+        return self._confirmed
+
+    def entries(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
+        """The entries ``first .. last`` in order; ``last=None`` is the last that can be read.
+
+        Without ``last``, the entry after the last one is a beginning too, of nothing: an empty
+        ledger is read from 0, and whoever follows a ledger goes on where he stopped.
+
+        Raises:
+            NoSuchEntryError: outside of what can be read.
+            EntryUnreadableError: no replica of an entry is left.
+            InvalidArgumentError: not numbers, or the reader was closed.
+        """
+        start, end = self.check_range(first, last)
+        for stored in Fetcher(self._context, self._ledger).fetch(start, end):
+            yield self._entry(stored)
+            self._check_here()
+
+    def read_arrow(self, first: int = 0, last: int | None = None) -> pa.Table:
+        """The rows of the entries ``first .. last`` as one table, in order; see ``entries``."""
+        start, end = self.check_range(first, last)
+        scanned = Fetcher(self._context, self._ledger).scan(start, end)
+        return pa.Table.from_batches([piece.batch for piece in scanned], schema=self.schema)
+
+    def read(self, first: int = 0, last: int | None = None) -> Any:
+        """The rows of the entries ``first .. last`` as a Spark DataFrame, in order.
+
+        The range is that of ``entries``. Its tasks read whole files, in parallel, each from the
+        replica it likes best; they need neither this reader nor its session.
+        """
+        if self._frames is None:
+            raise InvalidArgumentError("read() needs a Spark session; read_arrow() does not")
+        start, end = self.check_range(first, last)
+        return self._frames.read(self._context, self.schema, [EntryRange(self._ledger, start, end)])
+
+    def tail(self, timeout_ms: int | None = None) -> Iterator[Entry]:
+        """Entries as they are confirmed, until the ledger closes.
+
+        While nothing comes it looks from time to time whether the writer lives. When it is gone,
+        that is logged once, with what to do: nobody else ends the ledger, and nobody writes it.
+
+        Args:
+            timeout_ms: ends after this time without a new entry; ``None`` waits for ever.
+        """
+        if timeout_ms is not None:
+            timeout_ms = whole_number("timeout_ms", timeout_ms, 0)
+        following = EntryId(0)
+        waiting_since = self._context.runtime.now()
+        look_at_ms, is_told = float(WRITER_LOOK_MS), False
+        while True:
+            self._check_in_use()
+            if following <= self._confirmed:
+                yield from self.entries(following, self._confirmed)
+                following = EntryId(self._confirmed + 1)
+                waiting_since = self._context.runtime.now()
+                look_at_ms, is_told = float(WRITER_LOOK_MS), False
+            if self.is_closed:
+                return
+            waited_ms = (self._context.runtime.now() - waiting_since) * 1000
+            is_over = timeout_ms is not None and waited_ms >= timeout_ms
+            if not is_told and (is_over or waited_ms >= look_at_ms):
+                is_told = self._tell_if_writer_is_gone()
+                look_at_ms = waited_ms + WRITER_LOOK_MS
+            if is_over:
+                return
+            if self.refresh() < following and not self.is_closed:
+                self._context.runtime.sleep(TAIL_POLL_SECONDS)
+
+    def close(self) -> None:
+        """Read no more. DataFrames that ``read`` gave go on; idempotent."""
+        self._is_done = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def check_range(self, first: int, last: int | None) -> tuple[EntryId, EntryId]:
+        """Both ends of a read. Raises ``NoSuchEntryError``, ``InvalidArgumentError``."""
+        self._check_in_use()
+        return checked_range(self.metadata, self.ledger_id, first, last, self._confirmed)
+
+    def _check_here(self) -> None:
+        if self._context.process is not process.here:
+            self._context.check_here(f"reader of ledger {self.ledger_id}", self._opening())
+
+    def _check_in_use(self) -> None:
+        self._check_here()
+        if self._is_done:
+            raise InvalidArgumentError(
+                f"this reader of ledger {self.ledger_id} was closed; open the ledger again to read "
+                "on"
+            )
+
+    def _tell_if_writer_is_gone(self) -> bool:
+        """Whether a person was told so; what cannot be found out now does not end the following."""
+        try:
+            if self.writer_state() != "gone":
+                return False
+        except MetadataError:
+            return False
+        _log.warning(
+            "the writer of ledger %d (%s) is gone: %s. Nothing follows entry %d until somebody "
+            "recovers the ledger: open_ledger(%d) or recover_ledgers([%d]) keeps what was "
+            "acknowledged, and closes it; then those who follow it come to its end",
+            *(self.ledger_id, self.writer, GONE),
+            *(self._confirmed, self.ledger_id, self.ledger_id),
+        )
+        return True
+
+    def _readable(self) -> EntryId:
+        last = self._ledger.metadata.last_entry_id
+        return read_last_add_confirmed(self._context, self._ledger) if last is None else last
+
+    def _entry(self, stored: StoredEntry) -> Entry:
+        return Entry(
+            self.ledger_id,
+            EntryId(stored.entry_id),
+            EntryId(stored.last_add_confirmed),
+            stored.batch(),
+        )

@@ -1,0 +1,416 @@
+"""Recovery of one ledger: carries out what ``protocol.recovery.Recovery`` decides.
+
+Flag the ledger IN_RECOVERY, fence its bookies, find its last entry, copy what lacks copies,
+close it; two compare-and-swaps and one fence for each bookie of the last ensemble. It may be
+repeated, and run by many at once: the first to close decides, the others adopt that.
+
+A bookie that is silent is waited for only while the others do not suffice. Then it is as one that
+did not answer: it says nothing (SLOT-LOG rule R5), and its fence may
+land later, which harms nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from spark_bookkeeper.bookie.index import Tail
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.client.bookies.asking import Answers, Late
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger, with_incarnations
+from spark_bookkeeper.client.read.fetch import Fetcher
+from spark_bookkeeper.client.read.holdings import crosswise, read_verified, verify
+from spark_bookkeeper.client.recover.copying import TargetError, copy_entries
+from spark_bookkeeper.errors import (
+    BookieError,
+    BookKeeperError,
+    EntryUnreadableError,
+    NoSuchLedgerError,
+    NotEnoughBookiesError,
+    RecoveryUndecidedError,
+    VersionConflictError,
+)
+from spark_bookkeeper.metadata.store import Registration, Versioned
+from spark_bookkeeper.metadata.update import read_again, update_ledger
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.placement import choose
+from spark_bookkeeper.protocol.recovery import (
+    Answer,
+    Decision,
+    FencedAnswer,
+    Recovery,
+    Undecided,
+    UnknownAnswer,
+)
+
+_log = logging.getLogger(__name__)
+
+FENCE_GRACE_SECONDS: Final = 2.0
+"""A bookie that is silent for so long after enough others are fenced is not waited for. One that is
+merely a little slower stays in the ensemble."""
+
+
+def recover_ledger(
+    context: ClientContext,
+    ledger_id: LedgerId,
+    known: Versioned[LedgerMetadata] | None = None,
+) -> Versioned[LedgerMetadata]:
+    """Close a ledger that nobody closed; returns its metadata, CLOSED.
+
+    Raises:
+        NoSuchLedgerError: it was deleted, also when its id is another ledger's by now.
+        MetadataFormatError: it was written by another client. Nothing was changed.
+        RecoveryUndecidedError: too few bookies answered. The ledger stays IN_RECOVERY and fenced
+            as far as it is; the error says which entry, who answered what, who would unblock it.
+        NotEnoughBookiesError: recovered entries could not be brought to an ack quorum.
+        MetadataUnavailableError: the close may or may not have happened; repeat.
+        VersionConflictError: another program changed it as only a close may; it was not closed.
+    """
+    found = known or context.store.read_ledger(ledger_id)
+    ledger = Ledger.of(ledger_id, found.value)  # another client's is refused, and not flagged
+    found = update_ledger(context.store, ledger_id, _flag, known=found)
+    if found.value.is_closed:
+        return found
+    try:
+        return _LedgerRecovery(context, ledger.with_metadata(found.value), found).run()
+    except (RecoveryUndecidedError, NotEnoughBookiesError, EntryUnreadableError):
+        now = read_again(context.store, ledger_id, found.value.nonce)
+        if now.value.is_closed:  # by somebody who met less trouble: all-closes-agree
+            return now
+        if context.bookies.have_moved():
+            return _LedgerRecovery(context, Ledger.of(ledger_id, now.value), now).run()
+        raise
+
+
+def _flag(old: LedgerMetadata) -> LedgerMetadata | None:
+    """Step 1: from now on the writer can change nothing."""
+    return old.in_recovery() if old.state is LedgerState.OPEN else None
+
+
+class _LedgerRecovery:
+    def __init__(
+        self, context: ClientContext, ledger: Ledger, found: Versioned[LedgerMetadata]
+    ) -> None:
+        self._context = context
+        self._ledger = ledger
+        self._found = found
+        self._machine = Recovery(found.value)
+        self._ensemble = found.value.last_fragment.ensemble
+        self._fences = Answers[int, tuple[LedgerLog, Tail]](context.runtime)
+        self._logs: dict[int, LedgerLog] = {}
+        self._tails: dict[int, Tail] = {}
+        self._joined: dict[BookieId, str] = {}
+        """Bookies that took copies in place of others, with the incarnation that took them."""
+
+    def run(self) -> Versioned[LedgerMetadata]:
+        self._fence()
+        decision = self._decide()
+        ensemble = self._write_back(decision)
+        return self._close(decision, ensemble)
+
+    # Step 2: fence
+
+    def _fence(self) -> None:
+        """Fence all bookies at once; wait for who answers, or at least for as many as it takes."""
+        for position, bookie in enumerate(self._ensemble):
+            try:
+                log = self._context.bookies.log(bookie, self._ledger)
+                door = self._context.bookies.door(bookie)
+            except BookieError as error:
+                self._machine.answered(position, UnknownAnswer(error.message))
+                continue
+            purpose = f"fencing ledger {self._ledger.ledger_id}"
+            self._fences.ask(position, door, purpose, partial(_fenced, log))
+        covered_at: float | None = None
+        while covered_at is None or self._fences.is_waited_for():
+            if covered_at is None and self._machine.is_fenced:
+                covered_at = self._context.runtime.now()
+            if not self._take_fence(covered_at):
+                break
+        for position in self._fences.waiting:
+            silence = self._fences.silence_of(position)
+            said = f"{silence}. It was not waited for: the others suffice"
+            _log.warning(
+                "recovery of ledger %s: bookie %s: %s",
+                self._ledger.ledger_id,
+                self._ensemble[position],
+                said,
+            )
+            self._machine.answered(position, UnknownAnswer(said))
+
+    def _take_fence(self, late_since: float | None = None) -> bool:
+        """Take in the next answer to a fence; whether there was any, or somebody is late.
+
+        Args:
+            late_since: from then on a silence of ``FENCE_GRACE_SECONDS`` is late; else never.
+        """
+        if late_since is None:
+            came = self._fences.next()
+        else:
+            came = self._fences.next(FENCE_GRACE_SECONDS, late_since)
+        if came is None or isinstance(came, Late):
+            return came is not None
+        position, result = came
+        answer: Answer
+        try:
+            self._logs[position], tail = result()
+        except (BookieError, NoSuchLedgerError) as error:
+            answer = UnknownAnswer(error.message)
+        else:
+            self._tails[position] = tail
+            answer = self._fenced_answer(position)
+        self._machine.answered(position, answer)
+        return True
+
+    def _fenced_answer(self, position: int) -> FencedAnswer:
+        tail = self._tails[position]
+        return FencedAnswer(
+            EntryId(tail.last_add_confirmed),
+            frozenset(map(EntryId, tail.entries)),
+            tuple((EntryId(d.first), EntryId(d.last)) for d in tail.entries.doubts),
+        )
+
+    # Step 3: find the last entry, counting only what is verified
+
+    def _decide(self) -> Decision:
+        verified: set[tuple[int, EntryId]] = set()
+        while True:  # what is refuted or rescued may move the end, and with it what counts
+            todo = [
+                (
+                    wish.position,
+                    tuple(e for e in wish.entries if (wish.position, e) not in verified),
+                )
+                for wish in self._machine.verifications()
+            ]
+            todo = [(position, entries) for position, entries in todo if entries]
+            is_settled = True
+            for position, bad in self._context.runtime.map(self._verify_one, todo):
+                for entry_id, reason in bad.items():
+                    self._machine.refute(position, entry_id, reason)
+                    is_settled = False
+            verified.update((position, e) for position, entries in todo for e in entries)
+            if not is_settled:
+                continue
+            decision = self._machine.decide()
+            if isinstance(decision, Decision):
+                return decision
+            if not self._rescue(decision) and not self._take_fence():
+                raise self._undecided(decision)
+
+    def _verify_one(
+        self, todo: tuple[int, tuple[EntryId, ...]]
+    ) -> tuple[int, Mapping[EntryId, str]]:
+        position, entries = todo
+        log, index = self._logs[position], self._tails[position].entries
+        purpose = f"verifying entries of ledger {self._ledger.ledger_id}"
+        try:
+            _, refused = self._context.bookies.ask(
+                log, purpose, lambda: verify(log, entries, index)
+            )
+        except BookieError as error:
+            refused = dict.fromkeys(entries, error.message)
+        return position, refused
+
+    def _rescue(self, found: Undecided) -> bool:
+        """Whether an entry whose every copy is damaged can be read by one bookie's record from
+        another's files; the damaged ones behind it are tried as well.
+        """
+        damaged = self._machine.refuted_from(found.entry_id)
+        if found.entry_id not in damaged:
+            return False
+        rescued: set[EntryId] = set()
+        for log, index, known in crosswise(list(self._logs.values()), damaged):
+            entries, _ = read_verified(log, [e for e in known if e not in rescued], index)
+            rescued.update(entries)
+        self._machine.rescue(rescued)
+        return found.entry_id in rescued
+
+    # Before the close: every recovered entry on an ack quorum, on the whole write set if it can be
+
+    def _write_back(self, decision: Decision) -> tuple[BookieId, ...]:
+        """Copy what is missing; returns the ensemble that holds the recovered entries."""
+        ensemble = list(self._ensemble)
+        holders = {e: set(positions) for e, positions in decision.sources.items()}
+        failures: dict[BookieId, str] = {}
+        registrations: Mapping[BookieId, Registration] | None = None
+        for position, entries in decision.missing.items():
+            if position not in decision.unknown:
+                error = self._copy(entries, self._logs[position])
+                if error is None:
+                    _hold(holders, entries, position)
+                    continue
+                failures[ensemble[position]] = error.message
+            if registrations is None:
+                # One that is stale costs another choice: whoever takes copies is asked first.
+                registrations = self._context.bookies.last_registrations()
+            # A successor has nothing yet: it needs what its predecessor held as well.
+            quorum = self._ledger.metadata.quorum
+            entries = tuple(e for e in decision.sources if quorum.holds(position, e))
+            while True:
+                bookie = self._replacement(ensemble, failures, registrations)
+                if bookie is None:
+                    break
+                incarnation = registrations[bookie].incarnation
+                try:
+                    log = self._context.bookies.log(bookie, self._ledger, incarnation)
+                    log.check()
+                    error = self._copy(entries, log)
+                except BookieError as caught:
+                    error = caught
+                if error is None:
+                    ensemble[position] = bookie
+                    self._joined[bookie] = incarnation
+                    _hold(holders, entries, position)
+                    break
+                failures[bookie] = error.message
+        self._check_ack_quorum(holders, failures)
+        return tuple(ensemble)
+
+    def _copy(self, entries: tuple[EntryId, ...], target: LedgerLog) -> BookKeeperError | None:
+        try:
+            copy_entries(
+                self._context.runtime,
+                self._ledger.ledger_id,
+                self._ledger.metadata.quorum,
+                self._ensemble,
+                entries,
+                self._logs,
+                # Not asked for what it lacks; but its record may tell of another's files, or its
+                # files be what another's record tells of.
+                [p for p, log in sorted(self._logs.items()) if log is not target],
+                target,
+            )
+        except EntryUnreadableError as error:
+            return error
+        except TargetError as error:
+            return error.cause
+        return None
+
+    def _replacement(
+        self,
+        ensemble: list[BookieId],
+        failures: Mapping[BookieId, str],
+        registrations: Mapping[BookieId, Registration],
+    ) -> BookieId | None:
+        bookies = self._context.bookies
+        excluded = dict.fromkeys((*ensemble, *self._ensemble), "in the ensemble") | dict(failures)
+        reasons = bookies.ineligible(registrations, 1, self._ledger, excluded)
+        try:
+            return choose(1, bookies.candidates(registrations), reasons, "for recovered entries")[0]
+        except NotEnoughBookiesError:
+            return None  # whether an ack quorum is reached without it decides
+
+    def _check_ack_quorum(
+        self, holders: Mapping[EntryId, set[int]], failures: Mapping[BookieId, str]
+    ) -> None:
+        """SLOT-LOG rule R6; ``closed-entries-reach-ack-quorum``."""
+        needed = self._ledger.metadata.quorum.ack_quorum_size
+        short = [e for e, positions in holders.items() if len(positions) < needed]
+        if short:
+            causes = "; ".join(f"{b}: {why}" for b, why in failures.items()) or "no bookie is free"
+            raise NotEnoughBookiesError(
+                f"ledger {self._ledger.ledger_id} cannot be closed yet: its recovered entries "
+                f"{short[0]} to {short[-1]} are on fewer than {needed} bookies, and no other "
+                "bookie "
+                f"could take a copy ({causes}). It stays IN_RECOVERY; add a bookie and repeat",
+                needed=needed,
+                available=min(len(holders[e]) for e in short),
+                causes=dict(failures),
+            )
+
+    # Step 4: close
+
+    def _close(
+        self, decision: Decision, ensemble: tuple[BookieId, ...]
+    ) -> Versioned[LedgerMetadata]:
+        last = decision.last_entry_id
+        length = self._length_at(last)
+        base = self._found.value.last_fragment
+
+        def close(old: LedgerMetadata) -> LedgerMetadata | None:
+            if old.is_closed:
+                return None  # somebody was faster: all-closes-agree
+            if old.last_fragment != base or old.state is LedgerState.OPEN:
+                raise self._changed_by_others(old)
+            if ensemble != self._ensemble:
+                renewed = old.with_new_ensemble(decision.first_recovered, ensemble)
+                old = with_incarnations(renewed, self._joined)
+            return old.closed(last, length)
+
+        return update_ledger(self._context.store, self._ledger.ledger_id, close, known=self._found)
+
+    def _changed_by_others(self, found: LedgerMetadata) -> VersionConflictError:
+        """Nobody but a close may do that, so it was none of our clients, or an error in one."""
+        known, now = self._found.value.last_fragment, found.last_fragment
+        return VersionConflictError(
+            f"ledger {self._ledger.ledger_id} was changed during its recovery by another program, "
+            f"and only a close may do that then: it is {found.state.name}, with a last fragment "
+            f"at entry {now.first_entry_id} on {', '.join(now.ensemble)}, and was IN_RECOVERY, "
+            f"with one at entry {known.first_entry_id} on {', '.join(known.ensemble)}. This "
+            "recovery did not close it, and took nothing away: what was acknowledged is where it "
+            "was. Stop that program, compare `spark-bookkeeper ledger show "
+            f"{self._ledger.ledger_id}` with what the bookies hold (--slots), then recover the "
+            "ledger again"
+        )
+
+    def _length_at(self, last: EntryId) -> int:
+        if last == NO_ENTRY:
+            return 0
+        for tail in self._tails.values():
+            places = tail.entries.places(last)
+            if places:
+                return places[0].length_after
+        fetcher = Fetcher(self._context, self._ledger)
+        return next(iter(fetcher.fetch(last, last))).length_after
+
+    def _undecided(self, found: Undecided) -> RecoveryUndecidedError:
+        answers = "\n".join(f"  {bookie}: {said}" for bookie, said in found.answers.items())
+        blockers = " or ".join(found.blockers)
+        if found.lacks_fences:
+            why, blockers = self._unfenced(found)
+        else:
+            why = f"whether entry {found.entry_id} exists cannot be decided. Its write set answered"
+        return RecoveryUndecidedError(
+            f"recovery of ledger {self._ledger.ledger_id} must wait: {why}:\n"
+            f"{answers}\n"
+            f"bring back {blockers} with its storage, then repeat. The ledger stays IN_RECOVERY "
+            "and nothing is lost; do not delete it, and do not format a bookie to make it answer",
+            ledger_id=self._ledger.ledger_id,
+            entry_id=found.entry_id,
+            answers=dict(found.answers),
+            blockers=tuple(found.blockers),
+        )
+
+    def _unfenced(self, found: Undecided) -> tuple[str, str]:
+        """Why too few fences decide nothing, and who would change that."""
+        quorum = self._ledger.metadata.quorum
+        write_set = {self._ensemble[p] for p in quorum.write_set(found.entry_id)}
+        unfenced = [bookie for bookie in found.blockers if bookie in write_set]
+        fenced = quorum.write_quorum_size - len(unfenced)
+        why = (
+            "too few of its bookies are fenced. Entry "
+            f"{found.entry_id} could still be acknowledged to a writer by {quorum.ack_quorum_size} "
+            f"of {', '.join(unfenced)}, so whatever end were chosen now could be wrong: of the "
+            f"{quorum.write_quorum_size} bookies of each entry {quorum.misses_needed} must be "
+            f"fenced, and of those of entry {found.entry_id} only {fenced} answered its fence. "
+            "The ensemble answered"
+        )
+        if quorum.misses_needed - fenced == len(unfenced):
+            return why, " and ".join(found.blockers)
+        if len(found.blockers) == len(unfenced):  # the same bookies are missing everywhere
+            count = quorum.misses_needed - fenced
+            return why, (f"{count} of " if count > 1 else "") + " or ".join(found.blockers)
+        return why, f"enough of {', '.join(found.blockers)}"
+
+
+def _fenced(log: LedgerLog) -> tuple[LedgerLog, Tail]:
+    return log, log.fence()
+
+
+def _hold(holders: Mapping[EntryId, set[int]], entries: tuple[EntryId, ...], position: int) -> None:
+    for entry_id in entries:
+        holders[entry_id].add(position)

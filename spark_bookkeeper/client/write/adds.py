@@ -1,0 +1,622 @@
+"""The adds of one open ledger: carries out what ``protocol.writer.Writer`` decides.
+
+Entries are pushed under one lock, and the lanes send them. What lanes report goes to the machine,
+whose commands are carried out here: acknowledge, change the ensemble, give up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from typing_extensions import assert_never
+
+from spark_bookkeeper.bookie.messages import MOST_ENTRY_BYTES, check_entry_size
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult, place
+from spark_bookkeeper.client.write.delivery import Delivery
+from spark_bookkeeper.client.write.ensemble_change import (
+    change_ensemble,
+    check_open,
+    deleted_error,
+    fenced_error,
+)
+from spark_bookkeeper.client.write.fan_out import Lanes
+from spark_bookkeeper.client.write.pending import PendingEntries
+from spark_bookkeeper.client.write.promise import Promise
+from spark_bookkeeper.errors import (
+    AppendFailedError,
+    BookKeeperError,
+    InvalidArgumentError,
+    LedgerClosedError,
+    LedgerError,
+    LedgerFencedError,
+    NoSuchLedgerError,
+)
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.metadata.update import read_again, update_ledger
+from spark_bookkeeper.protocol.arguments import whole_number
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.protocol.writer import (
+    Acknowledge,
+    AddRequested,
+    BookieFailed,
+    BookieFenced,
+    BookieReadOnly,
+    ChangeEnsemble,
+    Command,
+    EnsembleChanged,
+    EnsembleChangeFailed,
+    EnsembleStays,
+    FailPending,
+    Send,
+    Stored,
+    Writer,
+)
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.client.context import ClientContext
+    from spark_bookkeeper.client.write.lane import Group, Lane
+    from spark_bookkeeper.runtime.runtime import Condition
+
+ACKS_KEPT = 10_000
+"""Slots of which is remembered who stored them, and when."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAck:
+    """One bookie stored the entries ``first .. last`` that are striped to it."""
+
+    bookie: BookieId
+    position: int
+    first: EntryId
+    last: EntryId
+    stored_at_ms: int
+    """When it answered, in milliseconds since 1970; for people to read."""
+    waited_ms: float
+    """From when the first of the bookies was sent them to this one's answer."""
+
+
+class Adds:
+    """Pending entries, lanes and their machine. All methods may be called from any thread."""
+
+    def __init__(
+        self, context: ClientContext, ledger: Ledger, versioned: Versioned[LedgerMetadata]
+    ) -> None:
+        self.ledger = ledger
+        """As the writer last wrote or read its metadata."""
+        self.machine = Writer(ledger.metadata.quorum, ledger.metadata.last_fragment.ensemble)
+        self.confirmed_length = 0
+        """Sum of the lengths of the acknowledged entries."""
+        self._context = context
+        self._runtime = context.runtime
+        self._max_pending_bytes = context.config.max_pending_bytes
+        self._quick_bytes = min(self._max_pending_bytes, MOST_ENTRY_BYTES)
+        """With no more than this pending, a new entry is neither too large nor too early."""
+        self._versioned = versioned
+        self._quorum = ledger.metadata.quorum
+        self._changed: Condition = self._runtime.condition()
+        self._pending = PendingEntries()
+        self._is_started = False
+        self._is_closing = False
+        self._is_ended = False
+        self._is_closed = False
+        self._is_abandoned = False
+        self._ended: Callable[[], None] | None = None
+        """Called at the end, when nobody waits for it: the writer was dropped."""
+        self._bulk: object | None = None
+        """The bulk append that runs; the others wait for it."""
+        self._delivery = Delivery(self._changed, self._runtime)
+        self._promises = self._delivery.promises
+        self._lanes = Lanes(context, self._changed, self._pending, self._delivery, self)
+        self._left: dict[BookieId, str] = {}
+        self._error: BookKeeperError | None = None
+        self._was_told = False
+        """Whether the error was raised to some caller."""
+        self._acks: deque[SlotAck] = deque(maxlen=ACKS_KEPT)
+
+    # Pushing
+
+    def push(
+        self, payloads: Sequence[bytes | pa.RecordBatch], sizes: Sequence[int], expected: int | None
+    ) -> Future[int]:
+        """Take entries; the future gives the id of the last one when it is acknowledged.
+
+        Waits while more than ``max_pending_bytes`` are on their way, or a bulk append runs.
+        """
+        with self._changed:
+            self._admit(sum(sizes), expected)
+            for payload, size in zip(payloads, sizes, strict=True):
+                self._pending.push(payload, size)
+            # Without rows: answered behind what was appended before.
+            self._lanes.wake()
+            return Promise(self._promises, self._pending.last)
+
+    def push_payload(self, payload: bytes, expected: int | None) -> Future[int]:
+        """The same for one entry of bytes, which is what must be quick."""
+        size = len(payload)
+        pending = self._pending
+        with self._changed:
+            if (  # what ``_admit`` looks at, without the call
+                pending.size_bytes + size > self._quick_bytes
+                or expected is not None
+                or self._error is not None
+                or self._is_closing
+                or self._bulk is not None
+                or not self._is_started
+            ):
+                check_entry_size(size)
+                self._admit(size, expected)
+            entry_id = pending.push(payload, size)
+            if self._lanes.idle:
+                self._lanes.wake()
+        return Promise(self._promises, entry_id)
+
+    def begin_bulk(self, bulk: object, expected: int | None) -> BulkPlan:
+        """Hold the next entry id for a bulk append; other appends wait until ``end_bulk``.
+
+        Args:
+            bulk: stands for the append, so that ``cancel_bulk`` ends no other.
+        """
+        with self._changed:
+            self._admit(0, expected)
+            while len(self._lanes.by_position) < self._quorum.ensemble_size:
+                self._changed.wait()  # a bookie is being replaced
+                self._admit(0, expected)
+            plan = BulkPlan(
+                key=self.ledger.key,
+                encoding=self.ledger.encoding,
+                quorum=self._quorum,
+                first_entry_id=EntryId(self._pending.last + 1),
+                targets=tuple(
+                    (p, lane.bookie, lane.incarnation, self._context.bookies.root_uri(lane.bookie))
+                    for p, lane in sorted(self._lanes.by_position.items())
+                ),
+                entry_target_bytes=self.ledger.entry_target_bytes,
+            )
+            self._bulk = bulk
+            return plan
+
+    def end_bulk(self, plan: BulkPlan, results: Sequence[TaskResult]) -> Future[int]:
+        """Number the entries that tasks wrote, and hand them to the lanes."""
+        with self._changed:
+            self._bulk = None
+            self._changed.notify_all()
+            if self._error is not None:
+                raise self._told(self._error)
+            block, sizes = place(plan, results, self._pending.length)
+            self._pending.push_block(block, sizes)
+            self._lanes.wake()
+            for position, bookie, cause in _failed_targets(results):
+                lane = self._lanes.by_position.get(position)
+                if lane is not None and lane.bookie == bookie:
+                    self.lose(lane, cause)
+            future = Promise(self._promises, self._pending.last)
+        self._delivery.deliver()
+        return future
+
+    def cancel_bulk(self, bulk: object) -> None:
+        """What the tasks wrote is listed nowhere, and the next append may go on.
+
+        Nothing if it has not begun yet, or has ended: Ctrl-C comes at any moment.
+        """
+        with self._changed:
+            if self._bulk is bulk:
+                self._bulk = None
+                self._changed.notify_all()
+
+    def _admit(self, size_bytes: int, expected: int | None) -> None:
+        """Back-pressure, the turn behind a bulk append, and what is refused."""
+        limit = self._max_pending_bytes - size_bytes
+        while self._bulk is not None or ((held := self._pending.size_bytes) > limit and held):
+            if self._error is not None:
+                break
+            if self._bulk is None and self._delivery.is_here():
+                break  # what is held may be held up by this very thread
+            self._changed.wait()
+        if self._error is not None:
+            raise self._told(self._error)
+        if self._is_closing:
+            raise LedgerClosedError(
+                f"the writer of ledger {self.ledger.ledger_id} is {self.state}; create another "
+                "ledger to go on",
+                ledger_id=self.ledger.ledger_id,
+                last_entry_id=self.machine.last_add_confirmed,
+            )
+        following = self._pending.last + 1
+        if expected is not None and whole_number("expected_entry_id", expected) != following:
+            raise InvalidArgumentError(
+                f"expected_entry_id={expected}, but the next entry of ledger "
+                f"{self.ledger.ledger_id} is {following}; nothing was appended. If this is a "
+                "retry, the earlier call may have succeeded: read the ledger"
+            )
+        if not self._is_started:
+            self._start()
+
+    def check_may_wait(self, what: str) -> None:
+        """Raises ``InvalidArgumentError`` in a callback, where waiting would never end."""
+        if self._delivery.is_here():
+            raise InvalidArgumentError(
+                f"{what} in the callback of an append would wait for itself; nothing was done. "
+                "Use append_async() there, and wait in another thread"
+            )
+
+    @property
+    def last_add_pushed(self) -> EntryId:
+        """The last entry taken; the machine hears of it when a lane does."""
+        return self._pending.last
+
+    # Waiting and ending
+
+    def flush(self) -> EntryId:
+        """Wait until everything pushed so far is acknowledged; returns the LAC."""
+        with self._changed:
+            target = self._pending.last
+            self._lanes.wake_missed()
+            while self.machine.last_add_confirmed < target and self._error is None:
+                self._changed.wait()
+            if self.machine.last_add_confirmed < target:
+                assert self._error is not None
+                raise self._told(self._error)
+            return self.machine.last_add_confirmed
+
+    def acks(self) -> tuple[list[SlotAck], EntryId, EntryId]:
+        """Who stored the last slots; the LAC and the LAP."""
+        with self._changed:
+            return list(self._acks), self.machine.last_add_confirmed, self._pending.last
+
+    def drain(self) -> BookKeeperError | None:
+        """Take no more entries; wait until what is pending is on its whole write set.
+
+        Returns:
+            why entries could not be acknowledged, or ``None``.
+        """
+        with self._changed:
+            self._is_closing = True
+            self._lanes.wake_missed()
+            while self._error is None and (
+                self._has_pending() or self._bulk is not None or self._lanes.is_any_behind
+            ):
+                self._changed.wait()
+            self._end(is_to_be_closed=True)
+            return None if self._error is None else self._told(self._error)
+
+    def close(self) -> None:
+        """Fix the end of the ledger at the LAC, by CAS while OPEN; see ``LedgerWriter.close``.
+
+        An error that says what became of the ledger is that of every later call, too.
+        """
+        try:
+            self._close()
+        except LedgerError as error:
+            with self._changed:
+                self._error = self._error or error
+                self._was_told = True
+            raise
+        self._is_closed = True
+
+    def _close(self) -> None:
+        confirmed, length = self.machine.last_add_confirmed, self.confirmed_length
+
+        def closed(old: LedgerMetadata) -> LedgerMetadata | None:
+            if old.is_closed and (old.last_entry_id, old.length_bytes) == (confirmed, length):
+                return None  # somebody closed it exactly where this writer would
+            check_open(self.ledger, old, confirmed)
+            return old.closed(confirmed, length)
+
+        store, ledger_id = self._context.store, self.ledger.ledger_id
+        try:
+            self._adopt(update_ledger(store, ledger_id, closed, known=self._versioned))
+        except NoSuchLedgerError as error:
+            self._leave()
+            raise deleted_error(self.ledger, confirmed, error) from error
+        except LedgerError:
+            self._leave()
+            raise
+        self._leave()
+
+    def abandon(self) -> None:
+        """Stop at once, without closing."""
+        with self._changed:
+            self._is_closing = self._is_abandoned = True
+            self._fail(
+                AppendFailedError(
+                    f"the writer of ledger {self.ledger.ledger_id} was abandoned; pending entries "
+                    "may or may not be written: open the ledger to recover it, and read to know",
+                    ledger_id=self.ledger.ledger_id,
+                )
+            )
+            self._end()
+        self._delivery.deliver()
+
+    @property
+    def state(self) -> str:
+        """What has become of the writer, in a word or two for people."""
+        if isinstance(self._error, LedgerFencedError):
+            return "fenced"
+        if isinstance(self._error, LedgerClosedError):
+            return "closed by another client"
+        if isinstance(self._error, NoSuchLedgerError):
+            return "deleted"
+        if self._is_abandoned:
+            return "abandoned"
+        if self._is_closed:
+            return "closed"
+        if self._error is not None:
+            return "failed"
+        return "closing" if self._is_closing else "writing"
+
+    def _told(self, error: BookKeeperError) -> BookKeeperError:
+        """The error for one more caller, who knows of it from now on."""
+        self._was_told = True
+        return error.again()
+
+    def _end(self, *, is_to_be_closed: bool = False) -> None:
+        self._is_ended = True
+        if not is_to_be_closed:
+            self._leave()
+        self._lanes.end()
+        self._changed.notify_all()
+
+    # Going on without its writer (``unclosed.py``)
+
+    def is_pending(self) -> bool:
+        if self._error is None:
+            return self._has_pending()
+        return self._has_pending() and not (self._was_told or self._promises.was_told)
+
+    def account(self) -> str | None:
+        error = self._error
+        if error is not None and not self.is_pending():
+            return None  # what became of it was raised to somebody
+        confirmed, pushed = self.machine.last_add_confirmed, self._pending.last
+        if pushed < 0:
+            certain = "nothing was appended"
+        elif confirmed < 0:
+            certain = "no entry is acknowledged"
+        else:
+            certain = f"entries 0 to {confirmed} are acknowledged"
+        is_unknown = self._is_closing and self._ended is None  # ``close`` had no answer
+        end = "It stays open until somebody recovers it"
+        if is_unknown:
+            end = "Whether it was closed is not known"
+        why = "" if error is None else f" ({error.message})"
+        doubt = f", {confirmed + 1} to {pushed} may or may not be written{why}"
+        return (
+            f"Ledger {self.ledger.ledger_id}: last add confirmed {confirmed}; {certain}"
+            + (doubt if confirmed < pushed else "")
+            + f". {end}: open_ledger or recover_ledgers closes it"
+        )
+
+    def settle(self, seconds: float) -> None:
+        until = self._runtime.now() + seconds
+        with self._changed:
+            self._lanes.wake_missed()
+            while self._error is None and self._has_pending():
+                left = until - self._runtime.now()
+                if left <= 0:
+                    return
+                self._changed.wait(left)
+
+    def wind_up(self, ended: Callable[[], None]) -> None:
+        with self._changed:
+            self._is_closing = True
+            self._ended = ended
+            self._lanes.wake_missed()
+            self._end_if_dropped()
+
+    def _end_if_dropped(self) -> None:
+        """A dropped writer ends as soon as what was appended is on its whole write set."""
+        if self._ended is None:
+            return
+        is_over = self._is_ended or self._error is not None
+        if not is_over and (self._has_pending() or self._lanes.is_any_behind):
+            return
+        self._end()
+        ended, self._ended = self._ended, None
+        ended()
+
+    def _leave(self) -> None:
+        """Others are shown that nobody writes the ledger; nothing is waited for."""
+        self._context.store.leave_ledger(self.ledger.ledger_id)
+
+    def _has_pending(self) -> bool:
+        return self.machine.last_add_confirmed < self._pending.last
+
+    def _start(self) -> None:
+        """Start the lanes with the first append."""
+        self._is_started = True
+        try:
+            self._context.store.watch_ledger(self.ledger.ledger_id, self._hear_of_deletion)
+            self._carry_out(self.machine.start())
+            self._lanes.watch()
+        except BaseException as error:  # Ctrl-C, or no more threads: too few lanes would hang
+            self._fail(self._gave_up(f"it could not start ({type(error).__name__})"))
+            raise
+
+    # What lanes report; the lock is held
+
+    def take(self) -> EntryId:
+        """A lane takes what is pending: now the machine hears of it."""
+        added = self._pending.last - self.machine.last_add_pushed
+        if added:
+            self.machine.step(AddRequested(added))
+        return self.machine.last_add_confirmed
+
+    def stored(self, lane: Lane, group: Group) -> None:
+        """A bookie stores its entries of a group."""
+        lane.next_entry = EntryId(group.last + 1)
+        waited_ms = (self._runtime.now() - group.taken_at) * 1000
+        ack = SlotAck(
+            lane.bookie, lane.position, group.first, group.last,
+            self._runtime.wall_ms(), waited_ms,
+        )  # fmt: skip
+        self._acks.append(ack)
+        self._carry_out(self.machine.step(Stored(lane.position, lane.bookie, group.last)))
+        self._lanes.forget(self.machine.last_add_confirmed)
+        if self._ended is not None:
+            self._end_if_dropped()
+
+    def failed(self, lane: Lane, error: BookKeeperError) -> None:
+        """A bookie met a fence, or is lost."""
+        if isinstance(error, LedgerFencedError):
+            if self.machine.step(BookieFenced(lane.position, lane.bookie)):
+                fenced = fenced_error(self.ledger, self.machine.last_add_confirmed, error.message)
+                self._begin("fenced", lambda: self._learn_of_fence(error.message), fenced)
+        else:
+            self.lose(lane, error.message)
+
+    def lose(self, lane: Lane, cause: str) -> None:
+        """A bookie is lost to this writer, for good."""
+        if not lane.is_active():
+            return
+        self._left[lane.bookie] = f"lost to this writer: {cause}"
+        self._lanes.drop(lane)
+        if self._is_closing and not self._has_pending():
+            self._end_if_dropped()
+            return  # everything is acknowledged; re-replication will fill what is missing
+        self._carry_out(self.machine.step(BookieFailed(lane.position, lane.bookie)))
+
+    def became_readonly(self, lane: Lane) -> None:
+        """A bookie takes no new data, and there is one that does."""
+        if lane.is_active() and not self._is_closing:
+            self._carry_out(self.machine.step(BookieReadOnly(lane.position, lane.bookie)))
+
+    # Carrying out commands; the lock is held
+
+    def _carry_out(self, commands: Iterable[Command]) -> None:
+        for command in commands:
+            match command:
+                case Send(position, bookie, first):
+                    self._lanes.open(position, bookie, first)
+                case Acknowledge(through):
+                    self._acknowledge(through)
+                case ChangeEnsemble():
+                    self._spawn_change(command)
+                case FailPending():
+                    self._fail(self._error or self._gave_up("no ensemble could be formed"))
+                case _:
+                    assert_never(command)
+
+    def _acknowledge(self, through: EntryId) -> None:
+        self.confirmed_length = self._pending.length_after(through)
+        self._delivery.acknowledge(through)
+        self._changed.notify_all()
+
+    def _fail(self, error: BookKeeperError) -> None:
+        self._error = self._error or error
+        self._leave()
+        self._delivery.fail(self._error)
+        self._lanes.end()
+        self._changed.notify_all()
+        self._end_if_dropped()
+
+    # What others did to the ledger
+
+    def _learn_of_fence(self, cause: str) -> None:
+        """The metadata tell whether it is being recovered, or was deleted. No lock is held."""
+        confirmed = self.machine.last_add_confirmed  # the machine confirms no more
+        error: BookKeeperError = fenced_error(self.ledger, confirmed, cause)
+        try:
+            store, ledger_id = self._context.store, self.ledger.ledger_id
+            read_again(store, ledger_id, self.ledger.metadata.nonce)
+        except NoSuchLedgerError as found:
+            error = deleted_error(self.ledger, confirmed, found)
+        except BookKeeperError:
+            pass  # that it was fenced is certain
+        self._give_up(error)
+
+    def _hear_of_deletion(self) -> None:
+        """Called by a thread of the store, which has other things to do."""
+        self._runtime.spawn("ledger-deleted", self._learn_of_deletion)
+
+    def _learn_of_deletion(self) -> None:
+        if not self._is_ended:  # a close that is under way finds out itself
+            self._give_up(deleted_error(self.ledger, self.machine.last_add_confirmed))
+
+    def _give_up(self, error: BookKeeperError) -> None:
+        with self._changed:
+            self._fail(error)
+        self._delivery.deliver()
+
+    # Ensemble change
+
+    def _spawn_change(self, wanted: ChangeEnsemble) -> None:
+        stuck = self._gave_up("no thread could be started to change the ensemble")
+        self._begin("ensemble-change", lambda: self._change(wanted), stuck)
+
+    def _begin(self, name: str, run: Callable[[], None], error: BookKeeperError) -> None:
+        """Start what is to decide; if that is impossible, nobody may wait for it."""
+        try:
+            self._runtime.spawn(name, run)
+        except RuntimeError:  # no more threads
+            self._fail(error)
+
+    def _change(self, wanted: ChangeEnsemble) -> None:
+        with self._changed:
+            left = dict(self._left)
+        try:
+            updated = change_ensemble(
+                self._context,
+                self.ledger,
+                self._versioned,
+                wanted.first,
+                wanted.failed,
+                left,
+                may_stay=wanted.may_stay,
+            )
+        except Exception as caught:  # noqa: BLE001  (whatever it was, nobody may wait for ever)
+            unforeseen = AppendFailedError(f"{type(caught).__name__}: {caught}")
+            error = caught if isinstance(caught, BookKeeperError) else unforeseen
+            with self._changed:
+                if self._is_ended:
+                    return
+                is_final = isinstance(error, LedgerError)
+                self._error = self._error or (error if is_final else self._gave_up(error.message))
+                self._carry_out(self.machine.step(EnsembleChangeFailed()))
+                self._changed.notify_all()
+        else:
+            with self._changed:
+                if self._is_ended:
+                    return  # closed meanwhile: nothing is sent any more, and no lane is opened
+                if updated is None:
+                    self._carry_out(self.machine.step(EnsembleStays()))
+                else:
+                    if wanted.may_stay:
+                        reason = "left by this writer when it became read-only"
+                        self._left |= dict.fromkeys(wanted.failed.values(), reason)
+                    self._adopt(updated)
+                    ensemble = updated.value.last_fragment.ensemble
+                    self._carry_out(self.machine.step(EnsembleChanged(ensemble)))
+                self._lanes.forget(self.machine.last_add_confirmed)
+                self._changed.notify_all()
+                self._end_if_dropped()
+        self._delivery.deliver()
+
+    def _adopt(self, versioned: Versioned[LedgerMetadata]) -> None:
+        self._versioned = versioned
+        self.ledger = self.ledger.with_metadata(versioned.value)
+
+    def _gave_up(self, cause: str) -> AppendFailedError:
+        lost = "; ".join(f"{bookie} {why}" for bookie, why in sorted(self._left.items()))
+        return AppendFailedError(
+            f"ledger {self.ledger.ledger_id} takes no more entries from this writer: {cause}. "
+            + (f"Bookies: {lost}. " if lost else "")
+            + f"Entries after {self.machine.last_add_confirmed} may or may not be written: open "
+            "the ledger to recover it, and read to know",
+            ledger_id=self.ledger.ledger_id,
+        )
+
+
+def _failed_targets(results: Sequence[TaskResult]) -> list[tuple[int, BookieId, str]]:
+    """Bookies on which some task could not write, each once, with the first cause."""
+    failed: dict[tuple[int, BookieId], str] = {}
+    for result in results:
+        for (position, bookie), cause in result.failures.items():
+            failed.setdefault((position, bookie), cause)
+    return [(position, bookie, cause) for (position, bookie), cause in failed.items()]

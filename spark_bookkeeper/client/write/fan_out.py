@@ -1,0 +1,267 @@
+"""The lanes of one open ledger: one for each bookie of the ensemble, with a task of its own.
+
+They share what they send: the entries that one lane takes first are a group for all. A lane
+reports what its bookie stored or why it failed; what follows from that is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from spark_bookkeeper.bookie import messages
+from spark_bookkeeper.client.write.lane import Group, Lane
+from spark_bookkeeper.errors import AppendFailedError, BookKeeperError
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.runtime.bell import Bell
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.client.context import ClientContext
+    from spark_bookkeeper.client.ledger import Ledger
+    from spark_bookkeeper.client.write.delivery import Delivery
+    from spark_bookkeeper.client.write.pending import PendingEntries
+    from spark_bookkeeper.runtime.runtime import Condition
+
+
+class Reports(Protocol):
+    """Who is told. The lock is held in each of these."""
+
+    ledger: Ledger
+
+    def take(self) -> EntryId:
+        """A lane takes what is pending; returns the last add confirmed."""
+
+    def stored(self, lane: Lane, group: Group) -> None:
+        """A lane's bookie durably stores its entries of the group."""
+
+    def failed(self, lane: Lane, error: BookKeeperError) -> None:
+        """A lane's bookie does not store the group; the lane has stopped."""
+
+    def lose(self, lane: Lane, cause: str) -> None:
+        """A lane's bookie is to be given up."""
+
+    def became_readonly(self, lane: Lane) -> None:
+        """A lane's bookie takes no new data, and there is one outside the ensemble that does."""
+
+
+class Lanes:
+    """Which bookie is sent what. Methods are called with the writer's lock held.
+
+    Args:
+        context: the client's.
+        lock: the writer's.
+        pending: entries to send.
+        delivery: told of after every report, outside the lock.
+        reports: who decides what follows.
+    """
+
+    def __init__(
+        self,
+        context: ClientContext,
+        lock: Condition,
+        pending: PendingEntries,
+        delivery: Delivery,
+        reports: Reports,
+    ) -> None:
+        self.by_position: dict[int, Lane] = {}
+        self.idle: list[Lane] = []
+        """Lanes that wait until ``wake`` is called."""
+        self._context = context
+        self._runtime = context.runtime
+        self._config = context.config
+        self._lock = lock
+        self._pending = pending
+        self._delivery = delivery
+        self._reports = reports
+        self._token = self._runtime.token()
+        self._groups: dict[EntryId, Group] = {}
+        self._is_over = False
+        self._over = Bell(self._runtime)
+
+    @property
+    def token(self) -> str:
+        """Of this writer session, in every record (SLOT-LOG rule R16)."""
+        return self._token
+
+    def open(self, position: int, bookie: BookieId, first: EntryId) -> None:
+        """Send a bookie everything striped to its position, from an entry on."""
+        ledger = self._reports.ledger
+        lane = Lane(
+            position,
+            bookie,
+            ledger,
+            first,
+            lambda bookie, incarnation: self._context.bookies.log(bookie, ledger, incarnation),
+            lambda: self._context.bookies.door(bookie),
+            self._runtime,
+        )
+        before = self.by_position.get(position)
+        if before is not None:  # it is read-only, and has served until now
+            self.drop(before)
+        self.by_position[position] = lane
+        self._spawn(lane)
+
+    def wake(self) -> None:
+        """There is something to send."""
+        for lane in self.idle:
+            lane.bell.ring()
+        self.idle.clear()
+
+    def wake_missed(self) -> None:
+        """Wake those that whoever appended did not come to, because of Ctrl-C."""
+        last = self._pending.last
+        if any(lane.next_entry <= last and lane.is_active() for lane in self.idle):
+            self.wake()
+
+    def drop(self, lane: Lane) -> None:
+        """Send nothing more there."""
+        lane.retire()
+        if self.by_position.get(lane.position) is lane:
+            del self.by_position[lane.position]
+
+    def end(self) -> None:
+        """Stop all of them, for good."""
+        self._is_over = True
+        self._over.ring()
+        for lane in self.by_position.values():
+            lane.retire()
+        self.by_position.clear()
+
+    @property
+    def is_any_behind(self) -> bool:
+        """Whether some bookie has not stored everything that is striped to it."""
+        last = self._pending.last
+        return any(lane.next_entry <= last for lane in self.by_position.values())
+
+    def forget(self, confirmed: EntryId) -> None:
+        """Drop entries that nobody needs any more: acknowledged, and stored by every lane."""
+        needed = min(
+            (lane.next_entry for lane in self.by_position.values()),
+            default=self._pending.last + 1,
+        )
+        needed = min(needed, confirmed + 1)
+        self._pending.forget_below(needed)
+        for first in [first for first in self._groups if first < needed]:
+            if self._groups[first].last < needed:
+                del self._groups[first]
+
+    def watch(self) -> None:
+        """Begin to look for bookies that do not answer."""
+        self._runtime.spawn("writer-watch", self._watch)
+
+    # Tasks of their own, without the lock
+
+    def _spawn(self, lane: Lane) -> None:
+        name = f"lane-{self._reports.ledger.ledger_id}-{lane.position}"
+        self._runtime.spawn(name, lambda: self._run(lane))
+
+    def _run(self, lane: Lane) -> None:
+        while True:
+            with self._lock:
+                if not lane.is_active():
+                    return
+                group = self._take(lane)
+                if group is None:
+                    self.idle.append(lane)
+                else:
+                    lane.sending_since = self._runtime.now()
+            if group is None:
+                lane.bell.wait()
+                continue
+            error: BookKeeperError | None = None
+            try:
+                lane.store(group)
+            except BookKeeperError as caught:
+                error = caught
+            except Exception as caught:  # noqa: BLE001  (whatever it was, nobody may wait for ever)
+                error = AppendFailedError(f"{type(caught).__name__}: {caught}")
+            with self._lock:
+                lane.sending_since = None
+                if not lane.is_active():
+                    return
+                if error is None:
+                    self._reports.stored(lane, group)
+                else:
+                    self._reports.failed(lane, error)
+                self._lock.notify_all()
+            try:
+                self._delivery.deliver()
+            except BaseException:  # a callback ends this thread, and the lane needs another
+                if error is None:
+                    self._spawn(lane)
+                raise
+            if error is not None:
+                return
+
+    def _take(self, lane: Lane) -> Group | None:
+        """What a lane sends next; a group that another lane took first is shared."""
+        if lane.next_entry > self._pending.last:
+            return None
+        group = self._groups.get(lane.next_entry)
+        if group is not None:
+            return group
+        confirmed = self._reports.take()
+        most = min(self._config.max_group_bytes, messages.MOST_ENTRY_BYTES)
+        run = self._pending.run(lane.next_entry, self._config.max_group_entries, most)
+        group = Group(self._reports.ledger, self._token, run, confirmed, self._runtime)
+        self._groups[group.first] = group
+        return group
+
+    def _watch(self) -> None:
+        """Give up a bookie whose put takes longer than ``add_timeout_ms``.
+
+        A process that was stopped and goes on finds that everything took long, itself first: then
+        every put gets its time again.
+        """
+        limit = self._config.add_timeout_ms / 1000
+        looked_at = self._runtime.now()
+        while True:
+            is_lost = False
+            with self._lock:
+                if self._is_over:
+                    return
+                now = self._runtime.now()
+                stood_still = now - looked_at > limit / 2
+                looked_at = now
+                for lane in list(self.by_position.values()):
+                    if lane.sending_since is None:
+                        continue
+                    if stood_still:
+                        lane.sending_since = now
+                    elif now - lane.sending_since > limit:
+                        is_lost = True
+                        self._reports.lose(lane, f"no answer for {limit:g} seconds")
+                        self._lock.notify_all()
+            if is_lost:
+                self._deliver_beside()
+            self._over.wait(limit / 4)
+            self._look_for_readonly()
+
+    def _deliver_beside(self) -> None:
+        """Deliver beside the task that watches, which no callback may end."""
+        self._runtime.spawn("delivery", self._delivery.deliver)
+
+    def _look_for_readonly(self) -> None:
+        """Report bookies that take no new data, if there is one that could take their place.
+
+        Adds go on succeeding there, and would fill the space that fences and recovery need. The
+        metadata store is asked only after it told of a change. While it is slow to answer, no
+        bookie is given up: none could be replaced.
+        """
+        with self._lock:
+            if self._is_over:
+                return
+        try:
+            alive = self._context.bookies.last_registrations()
+        except BookKeeperError:
+            return  # whoever needs the metadata store says so; here it is asked again soon
+        with self._lock:
+            inside = {lane.bookie for lane in self.by_position.values()}
+            if not any(not r.is_readonly for b, r in alive.items() if b not in inside):
+                return
+            for lane in list(self.by_position.values()):
+                registration = alive.get(lane.bookie)
+                if registration is not None and registration.is_readonly:
+                    self._reports.became_readonly(lane)
+            is_due = self._delivery.is_due
+        if is_due:
+            self._deliver_beside()

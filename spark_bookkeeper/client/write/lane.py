@@ -1,0 +1,254 @@
+"""A lane: the dense slots of one writer on one bookie, filled one after the other.
+
+While one put is on its way, further entries gather and share the next slot (group commit).
+A put whose outcome is unknown is repeated with the same bytes in the same slot, and nothing
+else is sent before it is known (SLOT-LOG rules R2, R3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import compress, cycle
+from typing import TYPE_CHECKING
+
+import numpy as np
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
+
+from spark_bookkeeper.bookie.entry import PlacedPart
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.messages import (
+    NOTHING,
+    EncodedEntries,
+    Int64Array,
+    encode_columns,
+    int64s,
+)
+from spark_bookkeeper.bookie.record import encode_add
+from spark_bookkeeper.bookie.reserve import Reserve
+from spark_bookkeeper.errors import (
+    BookieError,
+    BookieFullError,
+    BookieUnavailableError,
+    SlotTakenError,
+)
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.runtime.bell import Bell
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.client.bookies.asking import Call, Door
+    from spark_bookkeeper.client.ledger import Ledger
+    from spark_bookkeeper.client.write.pending import BulkBlock, Run
+    from spark_bookkeeper.runtime.runtime import Runtime
+
+REPEATS = 5
+"""Repeats of one call whose outcome is unknown, before the bookie is given up."""
+
+
+class Group:
+    """What one slot will hold: the entries of a run, of which a lane sends its own.
+
+    Lanes share a group, and with it the encoding of its entries where nothing is striped.
+    """
+
+    def __init__(
+        self, ledger: Ledger, token: str, run: Run, last_add_confirmed: EntryId, runtime: Runtime
+    ) -> None:
+        self.first = run.first
+        self.last = run.last
+        self.bulk = run.bulk
+        self.taken_at = runtime.now()
+        self._ledger = ledger
+        self._token = token
+        self._run = run
+        self._last_add_confirmed = last_add_confirmed
+        """Confirmed when the group was made: the records' bytes are fixed from then on (R10)."""
+        self._encoding = runtime.condition()
+        self._records: dict[int, bytes] = {}
+
+    def record(self, position: int, slot: int) -> bytes:
+        """The bytes of the slot for the bookie at a position that holds some of it."""
+        if self._ledger.metadata.quorum.is_striped:
+            return self._encode(position, slot)
+        with self._encoding:
+            if slot not in self._records:
+                self._records[slot] = self._encode(position, slot)  # the same at each position
+            return self._records[slot]
+
+    def parts(self, position: int) -> list[PlacedPart]:
+        """The part files of a bulk block that the bookie at a position is to have."""
+        if self.bulk is None:
+            return []
+        quorum, classes = self._ledger.metadata.quorum, self.bulk.classes
+        return [
+            part
+            for part in self.bulk.parts
+            if quorum.holds(position, EntryId(classes[part.ref.name]))
+        ]
+
+    def _encode(self, position: int, slot: int) -> bytes:
+        return encode_add(
+            self._ledger.key,
+            self._ledger.encoding,
+            self._token,
+            slot,
+            self._last_add_confirmed,
+            entries=self._entries(position),
+            parts=self.parts(position),
+            spans=self.bulk.spans if self.bulk else (),
+        )
+
+    def _entries(self, position: int) -> EncodedEntries:
+        """Those that are within the record of the bookie at a position."""
+        if self.bulk is not None:
+            return NOTHING
+        ids: Int64Array = np.arange(self.first, self.last + 1, dtype="<i8")
+        payloads, lengths = self._run.payloads, self._run.lengths_after
+        if self._ledger.metadata.quorum.is_striped:
+            held = self._held(position)
+            ids = int64s(compress(ids, cycle(held)))
+            payloads = list(compress(payloads, cycle(held)))
+            lengths = list(compress(lengths, cycle(held)))
+        return encode_columns(self._ledger.encoding, ids, lengths, payloads)
+
+    def is_striped_to(self, position: int) -> bool:
+        """Whether the bookie at a position holds anything of it."""
+        return any(self._held(position)[: self.last + 1 - self.first])
+
+    def _held(self, position: int) -> list[bool]:
+        """Whether the bookie at a position holds the first entry, the second, ... and so on."""
+        quorum = self._ledger.metadata.quorum
+        return [
+            quorum.holds(position, EntryId(self.first + n)) for n in range(quorum.ensemble_size)
+        ]
+
+
+class Lane:
+    """One writer's slots on the bookie at one position. Used by one task at a time."""
+
+    def __init__(
+        self,
+        position: int,
+        bookie: BookieId,
+        ledger: Ledger,
+        first: EntryId,
+        open_log: Callable[[BookieId, str], LedgerLog],
+        find_door: Callable[[], Door],
+        runtime: Runtime,
+    ) -> None:
+        self.position = position
+        self.bookie = bookie
+        self.incarnation = ledger.incarnations[bookie]
+        self._ledger_id = ledger.ledger_id
+        self.next_entry = first
+        """Everything below it that is striped here is stored here."""
+        self.sending_since: float | None = None
+        """When the put that is on its way began, or last got on; ``None`` while there is none."""
+        self.bell = Bell(runtime)
+        """Rung when there is something to send, or the lane is retired."""
+        self._open_log = open_log
+        self._find_door = find_door
+        self._call: Call[None] | None = None
+        """Through which its bookie's storage is asked: whoever watches lanes looks for how long."""
+        self._log: LedgerLog | None = None
+        self._reserve: Reserve | None = None
+        self._runtime = runtime
+        self._is_retired = False
+        self._slot = 0
+
+    def retire(self) -> None:
+        """Nothing more is sent here, and no answer from here counts."""
+        self._is_retired = True
+        self.bell.ring()
+
+    def is_active(self) -> bool:
+        """Whether its answers count."""
+        return not self._is_retired
+
+    def store(self, group: Group) -> None:
+        """Store a group's own entries in the next slot; returns when that is durable.
+
+        Raises:
+            LedgerFencedError: the slot is a fence.
+            BookieError: the bookie is lost to this writer.
+        """
+        if not group.is_striped_to(self.position):
+            return
+        if self._call is None:
+            purpose = f"storing entries of {self._ledger_id}"
+            self._call = self._find_door().attend(purpose, insists=True)
+        self._call.in_person(lambda: self._store(group))
+
+    def _store(self, group: Group) -> None:
+        log = self._prepared_log()
+        if group.bulk is not None:
+            for part in group.parts(self.position):
+                self._bring(log, group.bulk, part)
+        data = group.record(self.position, self._slot)
+        assert self._reserve is not None, "made with the log"
+        self._reserve.spend(len(data))
+        held = (group.first, group.last)
+        self._repeat(lambda: log.add(self._slot, data, held))
+        self._slot += 1
+
+    def _prepared_log(self) -> LedgerLog:
+        if self._log is None:
+            log = self._open_log(self.bookie, self.incarnation)
+            self._repeat(log.prepare)
+            self._log, self._reserve = log, Reserve(log.storage, self.bookie)
+        return self._log
+
+    def _bring(self, log: LedgerLog, bulk: BulkBlock, part: PlacedPart) -> None:
+        """A part that this bookie does not have comes from one that has it."""
+        holders = bulk.holders[part.ref.name]
+        if self.bookie in holders:
+            return
+        assert self._reserve is not None, "made with the log"
+        self._reserve.spend(part.ref.size_bytes)
+        causes = []
+        for bookie, incarnation in list(holders.items()):
+            try:
+                copied = log.parts.copy_from(
+                    self._open_log(bookie, incarnation).parts, part.ref, self._note_progress
+                )
+            except BookieError as error:
+                causes.append(f"{bookie}: {error.message}")
+                self._note_progress(0)  # the wait may have been for the other one
+                continue
+            if copied.name != part.ref.name:  # the slot, the same everywhere, lists the name
+                raise SlotTakenError(
+                    f"bookie {self.bookie} has something else under the name of part "
+                    f"{part.ref.name}; the bookie must be replaced in the ensemble",
+                    bookie_id=self.bookie,
+                )
+            holders[self.bookie] = self.incarnation
+            return
+        raise BookieUnavailableError(
+            f"part {part.ref.name} could not be copied to bookie {self.bookie} from any bookie "
+            f"that stores it: {'; '.join(causes)}",
+            bookie_id=self.bookie,
+        )
+
+    def _note_progress(self, _: int) -> None:
+        """A large copy that goes on is not a put without an answer."""
+        self.sending_since = self._runtime.now()
+
+    def _repeat(self, call: Callable[[], object]) -> None:
+        """Repeat a call while its outcome is unknown; what is certain is raised at once."""
+        try:
+            call()
+        except BookieError as error:
+            if not _is_unknown(error):
+                raise
+            Retrying(
+                retry=retry_if_exception(_is_unknown),
+                stop=stop_after_attempt(REPEATS),
+                wait=wait_exponential(multiplier=0.05, max=2.0),
+                sleep=self._runtime.sleep,
+                reraise=True,
+            )(call)
+
+
+def _is_unknown(error: BaseException) -> bool:
+    return isinstance(error, BookieUnavailableError) and not isinstance(
+        error, BookieFullError | SlotTakenError
+    )

@@ -1,0 +1,299 @@
+"""The writer of a ledger, as its users hold it: append, flush, acks, close."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, NoReturn
+
+import pyarrow as pa
+from typing_extensions import Self
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.html import fields_table
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.write import rows
+from spark_bookkeeper.client.write.adds import Adds
+from spark_bookkeeper.client.write.bulk import BulkPlan, Frames, TaskResult, write_local
+from spark_bookkeeper.client.write.columns import check_schema, schema_mismatch
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.protocol.ids import EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.runtime import process
+
+_LOG = logging.getLogger(__name__)
+
+_BYTES = (bytes, bytearray, memoryview)
+
+
+class LedgerWriter:
+    """Appends to one ledger, in order, until it is closed.
+
+    A context manager: a normal exit closes the ledger, an exceptional one leaves it to recovery.
+    Safe to use from several threads; entry ids are given in the order of the calls. It belongs to
+    the process that made it, and says so in a forked child and to whoever pickles it.
+
+    One that is dropped without ``close`` warns (``ResourceWarning``), and ends when what was
+    appended is stored. A process that ends without it waits ``unclosed.EXIT_SECONDS`` for what is
+    on its way, and says on standard error what is certain. In both cases the ledger stays open.
+    """
+
+    def __init__(
+        self,
+        context: ClientContext,
+        ledger: Ledger,
+        versioned: Versioned[LedgerMetadata],
+        frames: Frames | None = None,
+    ) -> None:
+        self._context = context
+        self._adds = Adds(context, ledger, versioned)
+        self._frames = frames
+        self._takes_bytes = ledger.encoding.has_payload
+        self._process = context.process
+        self._is_done = False
+        self._looked_after = context.runtime.look_after(self, self._adds)
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """Which ledger it writes; whoever reads it asks for that."""
+        return self._adds.ledger.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        """The ledger's metadata as this writer last wrote or read it."""
+        return self._adds.ledger.metadata
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the ledger's rows."""
+        return self._adds.ledger.schema
+
+    @property
+    def last_add_confirmed(self) -> EntryId:
+        """The last acknowledged entry; -1 before the first."""
+        return self._adds.machine.last_add_confirmed
+
+    @property
+    def last_add_pushed(self) -> EntryId:
+        """The last entry that was appended, acknowledged or not; -1 before the first."""
+        return self._adds.last_add_pushed
+
+    @property
+    def length_bytes(self) -> int:
+        """Sum of the lengths of the acknowledged entries."""
+        return self._adds.confirmed_length
+
+    def __repr__(self) -> str:
+        return (
+            f"LedgerWriter(ledger_id={self.ledger_id}, {self._state()}, "
+            f"last_add_confirmed={self.last_add_confirmed})"
+        )
+
+    def _repr_html_(self) -> str:
+        names = ("ledger_id", "last_add_confirmed", "last_add_pushed", "length_bytes")
+        fields = {name: getattr(self, name) for name in names}
+        return fields_table({"writer": self._state(), **fields})
+
+    def _state(self) -> str:
+        return self._adds.state if self._process is process.here else "of another process"
+
+    def __reduce__(self) -> NoReturn:
+        self._context.refuse_pickling(
+            f"writer of ledger {self.ledger_id}",
+            ".create_ledger(), a ledger of its own, since each has one writer. Or append a "
+            "DataFrame where the writer is: its rows are written by tasks",
+        )
+
+    def _check_here(self) -> None:
+        if self._process is not process.here:
+            self._context.check_here(
+                f"writer of ledger {self.ledger_id}",
+                ".create_ledger(), a ledger of its own, since each has one writer",
+            )
+
+    def append(self, data: Any, expected_entry_id: int | None = None) -> EntryId:
+        """Append and wait until it is acknowledged; returns the id of its last entry.
+
+        Args:
+            data: ``bytes`` (one entry), a Spark DataFrame, a ``pyarrow.Table`` or ``RecordBatch``,
+                or a pandas DataFrame (as many entries as their size asks for; none for no rows).
+            expected_entry_id: append only if its first entry gets this id.
+
+        Raises:
+            InvalidArgumentError: other data, another schema (both are shown), or another entry id
+                is next. Nothing was sent.
+            LedgerFencedError, AppendFailedError: the entries may or may not be written.
+            LedgerClosedError: the writer is closed.
+
+        What Spark raises for a DataFrame (a function of yours that fails, a job that is cancelled)
+        is raised as it is, with a note that nothing was appended and that the writer goes on.
+        """
+        self._check_here()
+        self._adds.check_may_wait("append()")
+        if self._frames is not None and self._frames.is_frame(data):
+            frames = self._frames
+            check_schema(frames.schema(data), self.schema)
+            return self._append_bulk(lambda plan: frames.write_parts(data, plan), expected_entry_id)
+        if not isinstance(data, _BYTES):
+            table = rows.to_table(data, self.schema)
+            if table.nbytes > 2 * self._adds.ledger.entry_target_bytes:
+                return self._append_bulk(
+                    lambda plan: write_local(plan, table, self._context), expected_entry_id
+                )
+            data = table
+        return EntryId(self._context.runtime.wait(self._push(data, expected_entry_id)))
+
+    def append_async(self, data: Any, expected_entry_id: int | None = None) -> Future[int]:
+        """Append without waiting; the future gives the id of its last entry.
+
+        Takes what ``append`` takes but Spark DataFrames. Waits only while more than
+        ``max_pending_bytes`` are on their way, and not even then in the callback of an append.
+        """
+        if self._process is not process.here:
+            self._check_here()
+        if type(data) is bytes and self._takes_bytes:
+            return self._adds.push_payload(data, expected_entry_id)
+        if not isinstance(data, _BYTES):
+            if self._frames is not None and self._frames.is_frame(data):
+                raise InvalidArgumentError(
+                    "append_async takes bytes, Arrow and pandas data; a Spark DataFrame is a job "
+                    "of its own: use append(df)"
+                )
+            data = rows.to_table(data, self.schema)
+        return self._push(data, expected_entry_id)
+
+    def flush(self) -> EntryId:
+        """Wait until everything appended so far is acknowledged; returns the LAC.
+
+        Raises what ``append`` raises for an entry that cannot be acknowledged any more.
+        """
+        self._check_here()
+        self._adds.check_may_wait("flush()")
+        return self._adds.flush()
+
+    def acks(self) -> Any:
+        """Who acknowledged what and when, of the last slots, as a Spark DataFrame.
+
+        One row per entry and bookie of its write set: ``entry_id long, bookie_id string, position
+        int, status string (stored | pending), stored_at timestamp`` (of this machine's clock),
+        ``waited_ms double`` (from when the first bookie was sent it to this one's answer),
+        ``acknowledged boolean``.
+        """
+        if self._frames is None:
+            raise InvalidArgumentError("acks() needs a Spark session; acks_arrow() does not")
+        return self._frames.from_arrow(self.acks_arrow())
+
+    def acks_arrow(self) -> pa.Table:
+        """The same as ``acks``, as a ``pyarrow.Table``."""
+        self._check_here()
+        slots, confirmed, pushed = self._adds.acks()
+        return rows.acks_table(slots, self.metadata, confirmed, pushed)
+
+    def close(self) -> None:
+        """Acknowledge what is pending, then fix the end of the ledger; idempotent.
+
+        Raises:
+            LedgerFencedError, LedgerClosedError: another client recovers the ledger, or closed it
+                elsewhere. What this writer acknowledged is in the ledger; what was pending may or
+                may not be.
+            InvalidArgumentError: called in the callback of an append, where it cannot wait.
+            LedgerError: pending entries could not be acknowledged. The ledger was closed at the
+                last acknowledged one.
+            MetadataUnavailableError: whether it is closed is not known. Repeat, or recover it.
+        """
+        self._check_here()
+        if self._is_done:
+            return
+        self._adds.check_may_wait("close()")
+        failure = self._adds.drain()
+        try:
+            self._adds.close()
+        except MetadataUnavailableError as error:
+            raise MetadataUnavailableError(
+                f"whether ledger {self.ledger_id} was closed is not known: {error.message}. What "
+                f"was acknowledged, up to entry {self.last_add_confirmed}, is in it. Call close() "
+                "again when ZooKeeper answers; without this writer, open_ledger or recover_ledgers "
+                "closes it",
+                **error.facts,
+            ) from error
+        self._is_done = True
+        self._looked_after()
+        if failure is not None:
+            raise failure
+
+    def abandon(self) -> None:
+        """Stop without closing: recovery will find the end. Pending entries may be written.
+
+        Nothing after ``close``; idempotent.
+        """
+        self._check_here()
+        if self._is_done:
+            return
+        self._is_done = True
+        self._looked_after()
+        self._adds.abandon()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exception_type: type[BaseException] | None,
+        exception: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exception_type is None:
+            self.close()
+        elif self._process is process.here:  # a forked child that unwinds has nothing to stop
+            self.abandon()
+
+    def _push(
+        self, data: bytes | bytearray | memoryview | pa.Table, expected: int | None
+    ) -> Future[int]:
+        if isinstance(data, _BYTES):
+            if not self._takes_bytes:
+                raise InvalidArgumentError(schema_mismatch("  bytes", self.schema))
+            return self._adds.push_payload(bytes(data), expected)
+        batches = rows.entry_batches(data, self._adds.ledger.entry_target_bytes)
+        sizes = [pa.ipc.get_record_batch_size(batch) for batch in batches]
+        return self._adds.push(batches, sizes, expected)
+
+    def _append_bulk(
+        self, run: Callable[[BulkPlan], Sequence[TaskResult]], expected: int | None
+    ) -> EntryId:
+        """Append rows that tasks write into part files on the bookies themselves.
+
+        Entry ids are given when the tasks have ended; until then no other append gets one, so
+        that the ids, and with them the stripe classes, follow on from here.
+        """
+        bulk = object()
+        try:
+            plan = self._adds.begin_bulk(bulk, expected)
+            try:
+                written = run(plan)
+            except BaseException as error:
+                _add_note(
+                    error,
+                    f"Nothing of it was appended to ledger {self.ledger_id}; its writer goes on.",
+                )
+                raise
+            future = self._adds.end_bulk(plan, written)
+        except BaseException:  # Ctrl-C, wherever it came: the others would wait for ever
+            self._adds.cancel_bulk(bulk)
+            raise
+        return EntryId(self._context.runtime.wait(future))
+
+
+def _add_note(error: BaseException, note: str) -> None:
+    """Have the traceback end with a sentence of ours, and leave the error what it is.
+
+    It is an error that callers know and catch, Spark's for example; one of ours around it would
+    be missed by them. Before Python 3.11, whose tracebacks show notes, it is logged instead.
+    """
+    error.__dict__.setdefault("__notes__", []).append(note)
+    if sys.version_info < (3, 11):
+        _LOG.warning("%s", note)

@@ -1,0 +1,581 @@
+"""The nodes of a ZooKeeper; every answer is certain, or says that it is not.
+
+Knows nothing of BookKeeper. Each operation is retried while the connection is away, for a
+bounded time (``link.py``).
+
+An answer that is lost leaves a write undecided (SLOT-LOG rule R14). Then the node is read
+again, behind a ``sync``, and compared with what was meant:
+
+* the same bytes one version further: it was written;
+* the version from before: it was not, so far, and the same request is sent again;
+* anything else: ``MetadataUnavailableError``, for it may have been written and overwritten.
+
+The comparison is exact when the bytes contain something random, as ledgers and cookies do.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from kazoo.exceptions import NodeExistsError, NoNodeError, RuntimeInconsistency
+from kazoo.protocol.states import EventType
+
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
+from spark_bookkeeper.metadata.zookeeper.grouping import GroupedWrites
+from spark_bookkeeper.metadata.zookeeper.link import (
+    UNCERTAIN,
+    AbsentError,
+    ChangedError,
+    Changes,
+    Link,
+    PresentError,
+)
+
+T = TypeVar("T")
+
+NODE_BYTES_MAX: Final = 1_000_000
+"""ZooKeeper drops the connection at requests above 1 MiB, so they are refused before."""
+
+PARENTS_GONE_MAX: Final = 100
+"""How often parents are made again that others, whose nodes were the last ones there, delete."""
+
+WINDOW: Final = 500
+"""Requests under way at once when many nodes are read; more brings no speed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as it was read."""
+
+    data: bytes
+    version: int
+    owner: int
+    """The session that it goes with; 0 for a lasting one."""
+    children_made: int
+    """How many children were ever created below it; the next sequential one gets this number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """An operation beside another: create a node, with a counter at the end of its name or not."""
+
+    path: str
+    data: bytes = b""
+    is_ephemeral: bool = False
+    is_sequential: bool = False
+
+    def add_to(self, writes: Any) -> None:
+        """Add it to kazoo's transaction."""
+        writes.create(
+            self.path, self.data, ephemeral=self.is_ephemeral, sequence=self.is_sequential
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """An operation beside another: delete a node that must be there."""
+
+    path: str
+
+    def add_to(self, writes: Any) -> None:
+        """Add it to kazoo's transaction."""
+        writes.delete(self.path)
+
+
+Operation = Create | Delete
+
+
+class Connection:
+    """One session with ZooKeeper. All methods may be called from any thread.
+
+    Every method raises ``MetadataUnavailableError`` when no answer came in time, and
+    ``MetadataError`` when ZooKeeper refused for another reason, for example its access rules.
+
+    What it is made from, and what that raises, is said at ``Link``.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        session_timeout_ms: int = 10_000,
+        patience_ms: int = 10_000,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        self._link = Link(
+            hosts,
+            session_timeout_ms=session_timeout_ms,
+            patience_ms=patience_ms,
+            options=options or {},
+        )
+        self._client = self._link.client
+        self._writes = GroupedWrites(self._client)
+        self._watches: set[Callable[[], None]] = set()
+        """What looks at nodes that are watched; again after each loss of the connection."""
+        self._link.on_connected(self._look_again)
+        self._try = self._link.insist
+        self._wait = self._link.wait
+
+    @property
+    def session_id(self) -> int:
+        """The number of the current session; another one after the old one was lost."""
+        return self._link.session_id
+
+    def close(self) -> None:
+        """End the session, and with it its ephemeral nodes; idempotent."""
+        self._link.close()
+
+    def on_session_lost(self, lost: Callable[[], None]) -> None:
+        """Call ``lost`` in a thread of its own after each end of a session."""
+        self._link.on_session_lost(lost)
+
+    def on_connected(self, connected: Callable[[], None]) -> None:
+        """Call ``connected`` in a thread of its own after the connection came back."""
+        self._link.on_connected(connected)
+
+    # Reading
+
+    def get(self, path: str, changes: Changes | None = None) -> Node:
+        """Read a node; ``changes`` counts what becomes of it. Raises ``AbsentError``."""
+        return self._try(
+            f"read {path}", lambda: self._wait(self._client.get_async(path, changes), _node)
+        )
+
+    def get_settled(self, path: str) -> Node | None:
+        """Read a node as it is after everything that any server had confirmed; or ``None``."""
+        return self._try(f"read {path}", lambda: self._settled(path))
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a node."""
+        return self._try(
+            f"read {path}",
+            lambda: self._wait(self._client.exists_async(path), lambda stat: stat is not None),
+        )
+
+    def children(self, path: str, changes: Changes | None = None) -> list[str]:
+        """The names of a node's children, in no order; ``changes`` counts when some come or go.
+
+        Raises ``AbsentError``.
+        """
+        return self._try(
+            f"list {path}",
+            lambda: self._wait(self._client.get_children_async(path, changes), list),
+        )
+
+    def get_many(
+        self, paths: Iterable[str], changes: Changes | None = None
+    ) -> Iterator[tuple[str, Node | None]]:
+        """``get`` for many nodes, in order; ``None`` for one that is not there."""
+        return self._pipelined(
+            paths,
+            lambda path: self._client.get_async(path, changes),
+            _node,
+            lambda path: self.get(path, changes),
+        )
+
+    def children_of_many(
+        self, paths: Iterable[str], changes: Changes | None = None
+    ) -> Iterator[tuple[str, list[str] | None]]:
+        """``children`` of many nodes, in order; ``None`` for a node that is not there."""
+        return self._pipelined(
+            paths,
+            lambda path: self._client.get_children_async(path, changes),
+            list,
+            lambda path: self.children(path, changes),
+        )
+
+    # Writing
+
+    def create(
+        self,
+        path: str,
+        data: bytes,
+        *,
+        ephemeral: bool = False,
+        also: Sequence[Operation] = (),
+        once: bool = False,
+    ) -> None:
+        """Create a node.
+
+        Args:
+            also: operations after it in the same transaction: all are done or none.
+            once: when the answer is lost and the node is not there, do not try again: it may
+                have been made, and deleted by somebody else.
+
+        Raises:
+            PresentError: it is there already, and not made by this call; or one that ``also``
+                creates is. With ``once`` also when it cannot be tried again.
+            AbsentError: its parent is not there, or one that ``also`` needs.
+        """
+        _check_size(path, data)
+        uncertain = False
+
+        def add(writes: Any) -> None:
+            writes.create(path, data, ephemeral=ephemeral)
+            for operation in also:
+                operation.add_to(writes)
+
+        def check_made() -> None:
+            there = self._settled(path)
+            owner = self.session_id if ephemeral else 0
+            if there is None or there.data != data or there.owner != owner:
+                raise PresentError
+
+        def attempt() -> None:
+            nonlocal uncertain
+            if uncertain and once:
+                return check_made()
+            try:
+                self._wait(self._writes.ask(add, len(data)), str)
+            except UNCERTAIN:
+                uncertain = True
+                raise
+            except PresentError:
+                if not uncertain:
+                    raise
+                check_made()
+
+        self._try(f"create {path}", attempt, may_have_changed=lambda: uncertain)
+
+    def create_sequential(self, parent: str, prefix: str) -> str:
+        """Create an ephemeral node with a counter at the end of its name, and return the name.
+
+        After a lost answer another one is made; the first goes with the session.
+        """
+
+        def add(writes: Any) -> None:
+            writes.create(f"{parent}/{prefix}", b"", ephemeral=True, sequence=True)
+
+        path = self._try(
+            f"create a node in {parent}", lambda: self._wait(self._writes.ask(add), str)
+        )
+        return path.rsplit("/", 1)[1]
+
+    def ensure(self, path: str) -> None:
+        """Create a lasting empty node and its parents unless they are there.
+
+        Somebody else may delete them again at any time, also before this returns.
+        """
+
+        def attempt() -> None:
+            for _ in range(PARENTS_GONE_MAX):
+                try:
+                    self._wait(self._client.ensure_path_async(path), bool)
+                except AbsentError:  # a parent went between being seen and being built upon
+                    continue
+                return
+            raise _parents_go(path)
+
+        self._try(f"create {path}", attempt)
+
+    def create_below_parents(
+        self, path: str, data: bytes, *, also: Sequence[Operation] = (), once: bool = False
+    ) -> None:
+        """``create``, and before it the parents of all that are created, where they are not there.
+
+        Others may delete parents that are empty at any moment, so it is tried again and again.
+
+        Raises:
+            PresentError: as ``create``.
+            MetadataUnavailableError: also when the parents went away each time.
+        """
+        made = [path, *(each.path for each in also if isinstance(each, Create))]
+        parents = dict.fromkeys(each.rpartition("/")[0] for each in made)
+        for _ in range(PARENTS_GONE_MAX):
+            try:
+                return self.create(path, data, also=also, once=once)
+            except AbsentError:
+                for parent in parents:
+                    if parent != path:
+                        self.ensure(parent)
+        raise _parents_go(path)
+
+    def set(self, path: str, data: bytes, version: int, *, also: Sequence[Operation] = ()) -> int:
+        """Replace a node's data if it has a version; returns the new version.
+
+        Args:
+            also: operations after it in the same transaction: all are done or none.
+
+        Raises:
+            ChangedError: it has another version, or ``also`` was refused; nothing was written.
+            AbsentError: there is no such node (any more).
+        """
+        _check_size(path, data)
+        uncertain = False
+
+        def add(writes: Any) -> None:
+            writes.set_data(path, data, version)
+            for operation in also:
+                operation.add_to(writes)
+
+        def attempt() -> int:
+            nonlocal uncertain
+            try:
+                return self._wait(self._writes.ask(add, len(data)), _version)
+            except UNCERTAIN:
+                uncertain = True
+                raise
+            except (AbsentError, PresentError):
+                if not also or self._settled(path) is None:
+                    raise AbsentError from None
+                raise ChangedError from None
+            except ChangedError:
+                there = self._settled(path) if uncertain else None
+                if there is None:
+                    raise
+                if there.version == version + 1:
+                    if there.data == data:
+                        return there.version
+                    raise  # one write has happened since, and it was not this one
+                raise MetadataUnavailableError(
+                    f"ZooKeeper at {self._link.hosts}: the answer to a write of {path} was "
+                    "lost, and it was changed again since. It may or may not have been written "
+                    "before: read it, then decide"
+                ) from None
+
+        return self._try(f"write {path}", attempt, may_have_changed=lambda: uncertain)
+
+    def delete(self, path: str, version: int = -1, *, also: Sequence[Operation] = ()) -> None:
+        """Delete a node, whatever its version unless one is given.
+
+        Args:
+            also: operations before it in the same transaction: all are done or none.
+
+        Raises:
+            AbsentError: there is none; never raised for what this call deleted.
+            ChangedError: it has another version, or ``also`` was refused.
+            OccupiedError: it has children.
+        """
+        uncertain = False
+
+        def add(writes: Any) -> None:
+            for operation in also:
+                operation.add_to(writes)
+            writes.delete(path, version)
+
+        def attempt() -> None:
+            nonlocal uncertain
+            try:
+                self._wait(self._writes.ask(add), bool)
+            except UNCERTAIN:
+                uncertain = True
+                raise
+            except (AbsentError, PresentError):
+                if also and self._settled(path) is not None:
+                    raise ChangedError from None
+                if not uncertain:
+                    raise AbsentError from None
+
+        self._try(f"delete {path}", attempt, may_have_changed=lambda: uncertain)
+
+    def discard(
+        self, path: str, gone: Callable[[], None] | None = None, *, at_once: bool = False
+    ) -> None:
+        """Delete a node with the next write of this session; it is no harm if it stays.
+
+        Nothing is waited for, and nothing is raised.
+
+        Args:
+            gone: called by the thread that read an answer that says so.
+            at_once: send a request for it, for there may be no next write.
+        """
+
+        def answered(request: Any) -> None:
+            if gone is not None and (
+                request.successful() or isinstance(request.exception, NoNodeError)
+            ):
+                gone()
+
+        ask = self._writes.ask if at_once else self._writes.ask_sometime
+        ask(lambda writes: writes.delete(path)).rawlink(answered)
+
+    def create_along(self, path: str, answered: Callable[[Any], None]) -> None:
+        """Create an empty ephemeral node with the next write of this session.
+
+        That write does not depend on it: when this one is refused, the other is sent again alone.
+
+        Args:
+            answered: called with kazoo's answer by the thread that read it.
+        """
+        self._writes.ask_sometime(lambda writes: writes.create(path, b"", ephemeral=True)).rawlink(
+            answered
+        )
+
+    def create_all(self, nodes: Mapping[str, bytes]) -> None:
+        """Create all of these nodes, or none. Raises ``PresentError`` when one is there.
+
+        What the first of them with any data holds must be random: it tells one's own
+        creation, whose answer was lost, from somebody else's.
+        """
+        mark = next(path for path, data in nodes.items() if data)
+        uncertain = False
+
+        def attempt() -> None:
+            nonlocal uncertain
+            transaction = self._client.transaction()
+            for path, data in nodes.items():
+                transaction.create(path, data)
+            try:
+                results = self._wait(transaction.commit_async(), list)
+            except UNCERTAIN:
+                uncertain = True
+                raise
+            # A transaction that fails is reported in its results, not raised.
+            errors = [r for r in results if isinstance(r, Exception)]
+            refused = [e for e in errors if not isinstance(e, RuntimeInconsistency)]
+            if any(isinstance(e, NodeExistsError) for e in refused):
+                there = self._settled(mark) if uncertain else None
+                if there is None or there.data != nodes[mark]:
+                    raise PresentError
+            elif errors:
+                raise (refused or errors)[0]
+
+        self._try("create a cluster", attempt, may_have_changed=lambda: uncertain)
+
+    # Waiting for changes
+
+    def wait_gone(self, path: str, timeout_ms: int) -> bool:
+        """Whether a node is gone, now or within some time."""
+        event = self._client.handler.event_object()
+
+        def is_there() -> bool:
+            request = self._client.exists_async(path, watch=lambda _: event.set())
+            return self._wait(request, lambda stat: stat is not None)
+
+        if not self._try(f"watch {path}", is_there):
+            return True
+        event.wait(timeout_ms / 1000)
+        return not self._try(f"watch {path}", is_there)
+
+    def watch_gone(self, path: str, gone: Callable[[], None]) -> Callable[[], None]:
+        """Call ``gone`` once, from any thread, when there is no such node; returns how to stop.
+
+        A request is sent now, and one after each change of the node and each loss of the
+        connection; nobody waits for their answers.
+        """
+        is_stopped = False
+
+        def stop() -> None:
+            nonlocal is_stopped
+            is_stopped = True
+            self._watches.discard(look)
+
+        def look() -> None:
+            if not is_stopped:
+                self._client.exists_async(path, changed).rawlink(answered)
+
+        def changed(event: Any) -> None:
+            if event.type == EventType.DELETED:  # also when there is another under its name by now
+                tell()
+            elif event.type == EventType.CHANGED:
+                look()  # after a loss of the connection ``look`` is called anyway
+
+        def answered(request: Any) -> None:
+            if request.successful() and request.get_nowait() is None:
+                tell()
+
+        def tell() -> None:
+            if not is_stopped:
+                stop()
+                gone()
+
+        self._watches.add(look)
+        look()
+        return stop
+
+    def _look_again(self) -> None:
+        for look in list(self._watches):
+            look()
+
+    def watch_children(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call ``changed`` after children come or go; returns how to stop. Any thread calls."""
+        seen: list[set[str]] = []
+        stopped = False
+
+        def look(names: list[str]) -> bool:
+            if not stopped and (not seen or seen[-1] != set(names)):
+                is_first = not seen
+                seen[:] = [set(names)]
+                if not is_first:
+                    changed()
+            return not stopped
+
+        def stop() -> None:
+            nonlocal stopped
+            stopped = True
+
+        self._try(f"watch {path}", lambda: self._client.ChildrenWatch(path, look))
+        return stop
+
+    # Inside
+
+    def _settled(self, path: str) -> Node | None:
+        """One attempt at ``get_settled``, for use inside other attempts."""
+        self._wait(self._client.sync_async(path), str)
+        try:
+            return self._wait(self._client.get_async(path), _node)
+        except AbsentError:
+            return None
+
+    def _pipelined(
+        self,
+        paths: Iterable[str],
+        send: Callable[[str], Any],
+        convert: Callable[[Any], T],
+        again: Callable[[str], T],
+    ) -> Iterator[tuple[str, T | None]]:
+        """Answers in the order of the paths, ``WINDOW`` requests ahead of the consumer."""
+        under_way: deque[tuple[str, Any]] = deque()
+
+        def oldest() -> tuple[str, T | None]:
+            path, request = under_way.popleft()
+            try:
+                return path, self._wait(request, convert)
+            except AbsentError:
+                return path, None
+            except UNCERTAIN:
+                try:
+                    return path, again(path)
+                except AbsentError:
+                    return path, None
+
+        for path in paths:
+            if len(under_way) == WINDOW:
+                # Answers come in order, so one wait serves half of the window. A wait for each
+                # would hand over between threads at every answer, at a third of the speed.
+                under_way[WINDOW // 2][1].wait(timeout=self._link.patience * 0.4)
+                for _ in range(WINDOW // 2):
+                    yield oldest()
+            under_way.append((path, send(path)))
+        while under_way:
+            yield oldest()
+
+
+def _node(answer: Any) -> Node:
+    data, stat = answer
+    # ZooKeeper tells creations and deletions of children together, in 32 bits.
+    changes = stat.cversion + stat.numChildren
+    return Node(bytes(data or b""), stat.version, stat.ephemeralOwner, (changes & 0xFFFFFFFF) >> 1)
+
+
+def _parents_go(path: str) -> MetadataUnavailableError:
+    return MetadataUnavailableError(
+        f"{path} could not be created: others deleted its parents again and again. Nothing was "
+        "written. Try again"
+    )
+
+
+def _version(stat: Any) -> int:
+    return int(stat.version)
+
+
+def _check_size(path: str, data: bytes) -> None:
+    if len(data) > NODE_BYTES_MAX:
+        raise InvalidArgumentError(
+            f"{path} would hold {len(data):,} bytes, and ZooKeeper takes {NODE_BYTES_MAX:,}; "
+            "nothing was sent. Keep custom metadata small, and roll to a new ledger before "
+            "there are thousands of fragments"
+        )

@@ -1,0 +1,60 @@
+"""Registers as nodes in ZooKeeper; what a register is stands in ``registers.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_bookkeeper.metadata import refusals
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.metadata.zookeeper import paths
+from spark_bookkeeper.metadata.zookeeper.instance import Instance
+from spark_bookkeeper.metadata.zookeeper.link import (
+    AbsentError,
+    ChangedError,
+    OccupiedError,
+    PresentError,
+)
+from spark_bookkeeper.metadata.zookeeper.nodes import Connection
+
+
+class ZooKeeperRegisters:
+    """Those of the cluster that is there now; implements ``Registers``."""
+
+    def __init__(self, zk: Connection, instance: Instance) -> None:
+        self._zk = zk
+        self._instance = instance
+
+    def read(self, name: str) -> Versioned[bytes] | None:
+        node = self._zk.get_settled(self._path(name))
+        return None if node is None else Versioned(node.data, node.version)
+
+    def create(self, name: str, data: bytes) -> Versioned[bytes]:
+        try:
+            self._zk.create_below_parents(self._path(name), data)
+        except PresentError:
+            there = self.read(name)
+            if there is None or there.value != data:
+                raise refusals.register_conflict(name, None, there) from None
+            return there
+        return Versioned(data, 0)
+
+    def write(self, name: str, data: bytes, version: int) -> Versioned[bytes]:
+        try:
+            return Versioned(data, self._zk.set(self._path(name), data, version))
+        except (ChangedError, AbsentError):
+            raise refusals.register_conflict(name, version, self.read(name)) from None
+
+    def delete(self, name: str) -> None:
+        try:
+            self._zk.delete(self._path(name))
+        except (AbsentError, OccupiedError):
+            return
+
+    def names(self, parent: str) -> Sequence[str]:
+        try:
+            return sorted(self._zk.children(self._path(parent)))
+        except AbsentError:
+            return []
+
+    def _path(self, name: str) -> str:
+        return paths.register(self._instance.folder(), name)

@@ -1,0 +1,138 @@
+"""The bookies that are alive: ephemeral nodes, each with what its bookie says of itself.
+
+Source: BookKeeper 4.17 ``discover/ZKRegistrationManager``, ``discover/ZKRegistrationClient``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from spark_bookkeeper.errors import (
+    InvalidArgumentError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+)
+from spark_bookkeeper.metadata import refusals
+from spark_bookkeeper.metadata.service_info import decode_registration, encode_registration
+from spark_bookkeeper.metadata.store import Registration
+from spark_bookkeeper.metadata.zookeeper import paths
+from spark_bookkeeper.metadata.zookeeper.link import (
+    AbsentError,
+    ChangedError,
+    Changes,
+    PresentError,
+)
+from spark_bookkeeper.metadata.zookeeper.nodes import Connection
+from spark_bookkeeper.metadata.zookeeper.shared import SharedRead
+from spark_bookkeeper.protocol.ids import BookieId, read_bookie_id
+
+_log = logging.getLogger(__name__)
+
+
+class Registrations:
+    """Those of the cluster at a root; see ``store.BookieRegistry`` for what is promised."""
+
+    def __init__(self, zk: Connection, root: str, session_timeout_ms: int) -> None:
+        self._zk = zk
+        self._root = root
+        self._session_timeout_ms = session_timeout_ms
+        self._changes = Changes()
+        self._last: tuple[int, Sequence[Registration]] | None = None
+        """What was read last, and how many changes were told before it was asked for."""
+        self._shared = SharedRead(self._read)
+
+    def now(self) -> Sequence[Registration]:
+        """As they are now. Who asks at the same time as others shares their answer."""
+        return self._shared.get()
+
+    def last_told(self) -> Sequence[Registration]:
+        """As ZooKeeper told this session last; it is asked only after it told of a change."""
+        last = self._last
+        if last is not None and last[0] == self._changes.count:
+            return last[1]
+        return self.now()
+
+    def _read(self) -> Sequence[Registration]:
+        told = self._changes.count
+        found: dict[BookieId, Registration] = {}
+        parents = (paths.available(self._root), paths.available_readonly(self._root))
+        asked = [
+            f"{parent}/{name}"
+            for parent, names in self._zk.children_of_many(parents, self._changes)
+            for name in names or []
+            if name != paths.READONLY
+        ]
+        # A bookie that changes its mode is in both places for a moment. The second, read-only,
+        # wins: not to write to a bookie is never wrong.
+        for path, node in self._zk.get_many(asked, self._changes):
+            parent, _, name = path.rpartition("/")
+            if node is None:
+                continue
+            readonly = parent == parents[1]
+            try:
+                bookie_id = read_bookie_id(name)
+            except InvalidArgumentError as error:
+                _log.warning("%s is left out of the bookies: %s", path, error.message)
+                continue
+            try:
+                found[bookie_id] = decode_registration(
+                    bookie_id, node.data, path, readonly=readonly
+                )
+            except MetadataFormatError as error:
+                # Something is alive there, and nobody can write to it: others go on.
+                _log.warning("%s", error.message)
+                found[bookie_id] = Registration(bookie_id, "", "", is_readonly=readonly)
+        read = [found[bookie_id] for bookie_id in sorted(found)]
+        self._last = (told, read)
+        return read
+
+    def register(self, registration: Registration) -> None:
+        """Make or replace the registration that this session holds."""
+        bookie_id, readonly = registration.bookie_id, registration.is_readonly
+        # First the new place and then the old one: seen twice for a moment, but never gone.
+        self._hold(
+            paths.registration(self._root, bookie_id, readonly=readonly),
+            encode_registration(registration),
+            bookie_id,
+        )
+        self._release(paths.registration(self._root, bookie_id, readonly=not readonly))
+
+    def unregister(self, bookie_id: BookieId) -> None:
+        """Remove the registration that this session holds, if it does."""
+        for readonly in (False, True):
+            self._release(paths.registration(self._root, bookie_id, readonly=readonly))
+
+    def _hold(self, path: str, data: bytes, bookie_id: BookieId) -> None:
+        for _ in range(3):
+            try:
+                return self._zk.create(path, data, ephemeral=True)
+            except PresentError:
+                there = self._zk.get_settled(path)
+            try:
+                if there is not None and there.owner == self._zk.session_id:
+                    self._zk.set(path, data, there.version)
+                    return None
+            except (AbsentError, ChangedError):
+                continue
+            # The session of a predecessor that died is still there for a while.
+            patience_ms = self._session_timeout_ms * 3 // 2
+            _log.info(
+                "bookie %s is registered by another session; waiting up to %.0f s for that to "
+                "end, as it does when its agent was killed",
+                bookie_id,
+                patience_ms / 1000,
+            )
+            if not self._zk.wait_gone(path, patience_ms):
+                raise refusals.held_elsewhere(bookie_id)
+        raise MetadataUnavailableError(
+            f"{path} keeps changing, so bookie {bookie_id} is not registered. Check that no "
+            "second agent of this bookie runs"
+        )
+
+    def _release(self, path: str) -> None:
+        try:
+            if self._zk.get(path).owner == self._zk.session_id:
+                self._zk.delete(path)
+        except AbsentError:
+            return

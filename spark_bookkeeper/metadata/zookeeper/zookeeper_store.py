@@ -1,0 +1,442 @@
+"""The metadata store in ZooKeeper, in Apache BookKeeper's own tree.
+
+What a node is called is in ``paths.py``, what it holds in ``codec.py``, ``cookies.py`` and
+``service_info.py``, and how a lost answer is resolved in ``connection.py``. Here and in
+``ledger_ids.py`` and ``registrations.py`` is which nodes an operation touches, in which order.
+
+No id has two lives (SLOT-LOG rule R16). An id that is chosen is marked in the transaction that
+creates its ledger, and a generated one is used only where there is no mark. Other tools know of
+no marks, and may delete a ledger and make it again, with a version that begins at 0 like the
+first. So whatever this library writes also makes a child below the ledger's node and deletes it,
+in the same transaction. The child's name is the number of children that the node ever had; the
+deletion names the number that is expected, and fails with the whole transaction for any other.
+A node that another tool has made never had a child.
+
+Source: BookKeeper 4.17 ``meta/AbstractZkLedgerManager``, ``discover/ZKRegistrationManager``.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
+from spark_bookkeeper.errors import MetadataFormatError
+from spark_bookkeeper.metadata import refusals
+from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
+from spark_bookkeeper.metadata.cookies import decode_cookie, encode_cookie, unreadable_cookie
+from spark_bookkeeper.metadata.store import Cookie, Registration, Versioned
+from spark_bookkeeper.metadata.uri import MetadataUri, parse_metadata_uri
+from spark_bookkeeper.metadata.zookeeper import paths
+from spark_bookkeeper.metadata.zookeeper.instance import Instance
+from spark_bookkeeper.metadata.zookeeper.ledger_ids import LedgerIds
+from spark_bookkeeper.metadata.zookeeper.link import (
+    AbsentError,
+    ChangedError,
+    OccupiedError,
+    PresentError,
+)
+from spark_bookkeeper.metadata.zookeeper.nodes import Connection, Create, Delete, Node, Operation
+from spark_bookkeeper.metadata.zookeeper.presence import Presences
+from spark_bookkeeper.metadata.zookeeper.register_nodes import ZooKeeperRegisters
+from spark_bookkeeper.metadata.zookeeper.registrations import Registrations
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+
+_log = logging.getLogger(__name__)
+
+_LAYOUT: Final = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
+_INSTANCE_ID: Final = re.compile(rb"[0-9A-Za-z._\-]{1,100}")
+_LAYOUTS_READ: Final = frozenset({_LAYOUT, b"1\nhierarchical:1"})
+
+_WRITE: Final = "write-"
+"""What the child is called that counts a write; its number follows."""
+
+
+class ZooKeeperStore:
+    """One session with a cluster's metadata; implements ``MetadataStore``.
+
+    Args:
+        uri: of the cluster, see ``uri.py``.
+        token: gives 32 random hexadecimal digits, never the same twice.
+        session_timeout_ms: a bookie that is silent for so long is gone.
+        patience_ms: how long an operation waits for an answer, the first connection too.
+        options: how to reach and prove oneself to ZooKeeper, see ``options.py``.
+
+    Raises:
+        InvalidArgumentError: the URI is none, or an option is wrong.
+        MetadataUnavailableError: no server answered.
+    """
+
+    def __init__(
+        self,
+        uri: str | MetadataUri,
+        *,
+        token: Callable[[], str],
+        session_timeout_ms: int = 10_000,
+        patience_ms: int = 10_000,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        self.uri = parse_metadata_uri(uri) if isinstance(uri, str) else uri
+        self._root = self.uri.root
+        self._token = token
+        self._has_cluster = False
+        self._zk = Connection(
+            self.uri.hosts,
+            session_timeout_ms=session_timeout_ms,
+            patience_ms=patience_ms,
+            options=options,
+        )
+        self._ids = LedgerIds(self._zk, self._root)
+        self._presences = Presences(self._zk, self._root)
+        self._instance = Instance(self._zk, self._root)
+        self.registers = ZooKeeperRegisters(self._zk, self._instance)
+        self._registrations = Registrations(self._zk, self._root, session_timeout_ms)
+
+    def __repr__(self) -> str:
+        return f"ZooKeeperStore({str(self.uri)!r})"
+
+    # Ledger ids
+
+    def generate_ledger_id(self) -> LedgerId:
+        self._require_cluster()
+        return self._ids.next()
+
+    # Ledgers
+
+    def create_ledger(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        *,
+        is_generated: bool = False,
+        writer: str | None = None,
+    ) -> Versioned[LedgerMetadata]:
+        self._require_cluster()
+        if metadata.ctoken is None:
+            metadata = self._with_fresh_token(metadata)
+        if writer is not None:
+            self._presences.enter(ledger_id, writer)
+        try:
+            if is_generated:
+                created = self._create_ledger(ledger_id, metadata, is_generated=True)
+            else:
+                created = self._create_chosen(ledger_id, metadata)
+        except BaseException:
+            if writer is not None:
+                self._presences.leave(ledger_id, writer, at_once=True)
+            raise
+        if writer is not None:
+            self._presences.entered(ledger_id, writer)
+        return created
+
+    def _create_chosen(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata
+    ) -> Versioned[LedgerMetadata]:
+        if self._ids.has_given(ledger_id):
+            there = self._zk.exists(paths.ledger(self._root, ledger_id))
+            raise (refusals.ledger_exists if there else refusals.id_used)(ledger_id)
+        created = self._create_ledger(ledger_id, metadata, is_generated=False)
+        if self._ids.has_given(ledger_id):
+            # The counter reached it meanwhile. Somebody may have used it, and deleted what he
+            # made, before the mark was there.
+            self.delete_ledger(ledger_id, created)
+            raise refusals.id_used(ledger_id)
+        return created
+
+    def _create_ledger(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, *, is_generated: bool
+    ) -> Versioned[LedgerMetadata]:
+        path = paths.ledger(self._root, ledger_id)
+        mark = paths.used_id(self._instance.folder(), ledger_id)
+        also = [*_counted_write(path, 0), Create(mark)]
+        if is_generated:
+            also.append(Delete(mark))  # that it can be made shows that there is none
+        try:
+            self._zk.create_below_parents(
+                path, encode_ledger(metadata), also=also, once=is_generated
+            )
+        except PresentError:
+            there = self._zk.get_settled(path)
+            if there is None:
+                raise refusals.id_used(ledger_id) from None
+            try:
+                stored = self._metadata(there, path)
+            except MetadataFormatError as error:
+                raise refusals.ledger_exists(ledger_id) from error
+            if metadata.ctoken is None or stored.value.ctoken != metadata.ctoken:
+                raise refusals.ledger_exists(ledger_id) from None
+            return stored  # an earlier call made it, and its answer was lost
+        return Versioned(metadata, 0, own_writes=1)
+
+    def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
+        self._require_cluster()
+        path = paths.ledger(self._root, ledger_id)
+        try:
+            node: Node | None = self._zk.get(path)
+        except AbsentError:
+            # The server asked may lag behind the others, and much is decided by "no such
+            # ledger", so it is made to catch up before it is believed.
+            node = self._zk.get_settled(path)
+        if node is None:
+            raise refusals.no_such_ledger(ledger_id)
+        return self._metadata(node, path)
+
+    def write_ledger(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, known: Versioned[LedgerMetadata]
+    ) -> Versioned[LedgerMetadata]:
+        self._require_cluster()
+        metadata = self._with_fresh_token(metadata)
+        path = paths.ledger(self._root, ledger_id)
+        if metadata.is_closed:  # if this session wrote it, that is over, whatever the answer is
+            self._presences.leave(ledger_id, at_once=False)
+        also = _counted_write(path, known.own_writes)
+        try:
+            version = self._zk.set(path, encode_ledger(metadata), known.version, also=also)
+        except ChangedError:
+            raise refusals.ledger_conflict(ledger_id, known.version, None) from None
+        except AbsentError:
+            raise refusals.no_such_ledger(ledger_id) from None
+        return Versioned(metadata, version, known.own_writes + 1)
+
+    def watch_ledger(self, ledger_id: LedgerId, deleted: Callable[[], None]) -> None:
+        self._presences.watch(ledger_id, deleted)
+
+    def leave_ledger(self, ledger_id: LedgerId) -> None:
+        self._presences.leave(ledger_id, at_once=True)
+
+    def writers(self) -> Set[tuple[LedgerId, str]]:
+        self._require_cluster()
+        return self._presences.living()
+
+    def has_writer(self, ledger_id: LedgerId, token: str) -> bool:
+        self._require_cluster()
+        return self._presences.lives(ledger_id, token)
+
+    def delete_ledger(self, ledger_id: LedgerId, known: Versioned[LedgerMetadata] | None) -> None:
+        self._require_cluster()
+        path = paths.ledger(self._root, ledger_id)
+        try:
+            if known is None:
+                self._zk.delete(path)
+            else:
+                self._zk.delete(path, known.version, also=_counted_write(path, known.own_writes))
+        except ChangedError:
+            version = known.version if known else -1
+            raise refusals.ledger_conflict(ledger_id, version, None) from None
+        except AbsentError:
+            return
+        except OccupiedError:
+            raise refusals.ledger_occupied(ledger_id, path) from None
+        with suppress(AbsentError, OccupiedError):  # a parent still leads to other ledgers
+            for parent in paths.ledger_parents(self._root, ledger_id):
+                self._zk.delete(parent)
+
+    def ledger_ids(self) -> Iterator[LedgerId]:
+        self._require_cluster()
+        names = self._zk.children(self._root)
+        for width, depth in ((2, 2), (3, 4)):  # all short ids are smaller than all long ones
+            tops = sorted(n for n in names if len(n) == width and paths.is_parent_name([n]))
+            level: Iterator[str] = (f"{self._root}/{name}" for name in tops)
+            for _ in range(depth):
+                level = self._children_in_order(level)
+            for path in level:
+                ledger_id = paths.parse_ledger(self._root, path)
+                if ledger_id is not None:
+                    yield ledger_id
+
+    def _children_in_order(self, parents: Iterator[str]) -> Iterator[str]:
+        for parent, names in self._zk.children_of_many(parents):
+            for name in sorted(names or []):
+                yield f"{parent}/{name}"
+
+    def read_ledgers(
+        self, ledger_ids: Iterable[LedgerId]
+    ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata] | MetadataFormatError | None]]:
+        self._require_cluster()
+        asked = (paths.ledger(self._root, ledger_id) for ledger_id in ledger_ids)
+        for path, node in self._zk.get_many(asked):
+            ledger_id = paths.parse_ledger(self._root, path)
+            assert ledger_id is not None
+            if node is None:
+                yield ledger_id, None
+                continue
+            try:
+                yield ledger_id, self._metadata(node, path)
+            except MetadataFormatError as error:
+                yield ledger_id, error
+
+    def _with_fresh_token(self, metadata: LedgerMetadata) -> LedgerMetadata:
+        """With a new cToken, by which this very write is known again; only format 3 has one."""
+        token = int(self._token(), 16) & (1 << 63) - 1 if metadata.format_version >= 3 else None
+        return replace(metadata, ctoken=token)
+
+    def _metadata(self, node: Node, path: str) -> Versioned[LedgerMetadata]:
+        return Versioned(decode_ledger(node.data, path), node.version, node.children_made)
+
+    # Bookies
+
+    def require_cluster(self) -> None:
+        self._require_cluster()
+
+    def instance_id(self) -> str:
+        self._require_cluster()
+        path = paths.instance_id(self._root)
+        try:
+            data = self._zk.get(path).data
+        except AbsentError:
+            raise refusals.no_cluster(str(self.uri)) from None
+        if not _INSTANCE_ID.fullmatch(data):
+            raise MetadataFormatError(
+                f"{path} holds no name of a cluster: {data[:80]!r}. Nothing was changed. Ledgers "
+                "are read and written without it; bookies are neither started nor formatted. The "
+                "marker (BOOKIE) of any bookie's partition has the right one",
+                path=path,
+            )
+        return data.decode()
+
+    def registrations(self) -> Sequence[Registration]:
+        self._require_cluster()
+        return self._registrations.now()
+
+    def last_registrations(self) -> Sequence[Registration]:
+        self._require_cluster()
+        return self._registrations.last_told()
+
+    def register(self, registration: Registration) -> None:
+        self._require_cluster()
+        self._registrations.register(registration)
+
+    def unregister(self, bookie_id: BookieId) -> None:
+        self._require_cluster()
+        self._registrations.unregister(bookie_id)
+
+    def cookies(self) -> Sequence[Versioned[Cookie]]:
+        self._require_cluster()
+        names = self._names(paths.cookies(self._root))
+        asked = (paths.cookie(self._root, BookieId(name)) for name in names)
+        found: list[Versioned[Cookie]] = []
+        for path, node in self._zk.get_many(asked):
+            if node is None:
+                continue
+            try:
+                found.append(self._cookie(node, path))
+            except MetadataFormatError as error:
+                _log.warning("%s", error.message)
+        return found
+
+    def read_cookie(self, bookie_id: BookieId) -> Versioned[Cookie] | None:
+        self._require_cluster()
+        path = paths.cookie(self._root, bookie_id)
+        node = self._zk.get_settled(path)
+        return None if node is None else self._cookie(node, path)
+
+    def cookie_version(self, bookie_id: BookieId) -> int | None:
+        self._require_cluster()
+        node = self._zk.get_settled(paths.cookie(self._root, bookie_id))
+        return None if node is None else node.version
+
+    def write_cookie(self, cookie: Cookie, version: int | None) -> None:
+        self._require_cluster()
+        path, data = paths.cookie(self._root, cookie.bookie_id), encode_cookie(cookie)
+        try:
+            if version is None:
+                self._zk.create_below_parents(path, data)
+            else:
+                self._zk.set(path, data, version)
+        except (PresentError, ChangedError, AbsentError):
+            raise self._cookie_conflict(cookie.bookie_id, version) from None
+
+    def delete_cookie(self, bookie_id: BookieId, version: int) -> None:
+        self._require_cluster()
+        try:
+            self._zk.delete(paths.cookie(self._root, bookie_id), version)
+        except AbsentError:
+            return
+        except ChangedError:
+            raise self._cookie_conflict(bookie_id, version) from None
+
+    def _cookie(self, node: Node, path: str) -> Versioned[Cookie]:
+        cookie = decode_cookie(node.data, path)
+        if cookie.bookie_id != path.rpartition("/")[2]:
+            raise unreadable_cookie(
+                path, f"holds the cookie of bookie {cookie.bookie_id!r}, which belongs elsewhere"
+            )
+        return Versioned(cookie, node.version)
+
+    def _names(self, parent: str) -> list[str]:
+        """The children of a node in order; none when BookKeeper has not made it yet."""
+        try:
+            return sorted(self._zk.children(parent))
+        except AbsentError:
+            return []
+
+    def _cookie_conflict(self, bookie_id: BookieId, expected: int | None) -> Exception:
+        return refusals.cookie_conflict(bookie_id, expected, self.cookie_version(bookie_id))
+
+    def watch_registrations(self, changed: Callable[[], None]) -> Callable[[], None]:
+        self._require_cluster()
+        stops = [
+            self._zk.watch_children(parent, changed)
+            for parent in (paths.available(self._root), paths.available_readonly(self._root))
+        ]
+
+        def stop() -> None:
+            for each in stops:
+                each()
+
+        return stop
+
+    # The cluster and the session
+
+    def initialize_cluster(self) -> str:
+        instance_id = str(uuid.UUID(hex=self._token(), version=4))
+        self._zk.ensure(self._root.rpartition("/")[0] or "/")
+        try:
+            self._zk.create_all(
+                {
+                    self._root: b"",
+                    paths.instance_id(self._root): instance_id.encode(),
+                    paths.layout(self._root): _LAYOUT,
+                    paths.available(self._root): b"",
+                    paths.available_readonly(self._root): b"",
+                    paths.cookies(self._root): b"",
+                    paths.short_ids(self._root): b"",
+                }
+            )
+        except PresentError:
+            raise refusals.cluster_exists(str(self.uri)) from None
+        return instance_id
+
+    def on_session_lost(self, lost: Callable[[], None]) -> None:
+        self._zk.on_session_lost(lost)
+
+    def close(self) -> None:
+        self._zk.close()
+
+    def _require_cluster(self) -> None:
+        """There is a cluster here, of the only layout that we know; asked once."""
+        if self._has_cluster:
+            return
+        path = paths.layout(self._root)
+        node = self._zk.get_settled(path)
+        if node is None:
+            raise refusals.no_cluster(str(self.uri))
+        if node.data not in _LAYOUTS_READ:
+            raise MetadataFormatError(
+                f"{path} says {node.data.decode(errors='replace')!r}: this cluster keeps its "
+                "ledgers in another layout than the hierarchical one, BookKeeper's default. "
+                "Nothing was changed",
+                path=path,
+            )
+        self._has_cluster = True
+
+
+def _counted_write(path: str, before: int) -> list[Operation]:
+    """Count one more write of ours to a ledger's node, if there were so many before."""
+    child = f"{path}/{_WRITE}"
+    return [Create(child, is_sequential=True), Delete(f"{child}{before:010d}")]

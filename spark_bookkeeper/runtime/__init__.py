@@ -1,0 +1,1 @@
+"""The clock, chance and threads of everything above, and small things made of them."""

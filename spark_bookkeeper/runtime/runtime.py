@@ -1,0 +1,245 @@
+"""The only door to time, chance and threads.
+
+Everything above ``protocol/`` takes a ``Runtime``. ``ThreadRuntime`` is the real one;
+``testing/simulation`` has one whose clock, dice and scheduler follow a seed, so that the same
+code can be replayed step by step. It is the one module that may import ``threading``,
+``time`` and ``random``.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, suppress
+from typing import Any, Protocol, TypeVar
+
+from spark_bookkeeper.runtime import unclosed
+
+T = TypeVar("T")
+
+
+class Condition(AbstractContextManager[Any], Protocol):
+    """A lock with waiting, as ``threading.Condition``. Always used with ``with``."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Release, wait to be notified, take again. False after ``timeout`` seconds."""
+
+    def notify_all(self) -> None:
+        """Wake everybody who waits; the lock is held."""
+
+
+class Task(Protocol):
+    """Something that runs beside its maker."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it ended, at most ``timeout`` seconds. Never raises what it raised."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still runs."""
+
+
+class Runtime(Protocol):
+    """Clock, dice and threads."""
+
+    def now(self) -> float:
+        """Seconds on a clock that never goes back, from an arbitrary start."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970, for people to read; never for a decision (rule R17)."""
+
+    def sleep(self, seconds: float) -> None:
+        """Pause."""
+
+    def condition(self) -> Condition:
+        """A new lock with waiting."""
+
+    def spawn(self, name: str, run: Callable[[], None]) -> Task:
+        """Run something beside the caller. It must handle its own errors."""
+
+    def employ(self, name: str, run: Callable[[], None]) -> None:
+        """The same in a task that may have run something before, which is quicker to begin.
+
+        Nobody can wait for it. It must handle its own errors.
+        """
+
+    def token(self) -> str:
+        """A name never used before (32 hexadecimal digits): writer tokens, nonces, attempts."""
+
+    def shuffle(self, items: list[T]) -> None:
+        """Put a list into random order, in place."""
+
+    def wait(self, future: Future[T], timeout: float | None = None) -> T:
+        """The result of a future, waiting for it; ``TimeoutError`` after ``timeout`` seconds."""
+
+    def look_after(self, owner: object, work: unclosed.Work) -> Callable[[], None]:
+        """Wind work up when its owner is dropped, or the process ends; see ``unclosed.py``.
+
+        Returns:
+            what the owner calls when it ended the work itself.
+        """
+
+    def map(self, function: Callable[[Any], T], items: list[Any], width: int = 16) -> list[T]:
+        """``[function(item) for item in items]``, up to ``width`` at once; raises the first error
+        in the order of the items, after all have ended.
+        """
+
+
+class ThreadCondition(threading.Condition):
+    """``threading.Condition`` whose ``with`` enters and leaves the lock itself.
+
+    The inherited one does so in two calls of Python, a quarter of what an append costs; and
+    Ctrl-C at the end of the first leaves the lock taken for ever. ``with`` looks both names up in
+    the class; there these slots lead it to the lock's own methods.
+    """
+
+    __slots__ = ("__enter__", "__exit__")
+
+    def __init__(self, *, is_reentrant: bool = False) -> None:
+        lock = threading.RLock() if is_reentrant else threading.Lock()
+        super().__init__(lock)
+        self.__enter__ = lock.__enter__  # type: ignore[method-assign]  # a slot of that name
+        self.__exit__ = lock.__exit__  # type: ignore[method-assign]  # a slot of that name
+
+
+class _ThreadTask:
+    def __init__(self, thread: threading.Thread) -> None:
+        self._thread = thread
+
+    def join(self, timeout: float | None = None) -> None:
+        self._thread.join(timeout)
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+
+IDLE_SECONDS = 10.0
+"""An employed thread that has nothing to do for so long ends."""
+
+
+class _Worker:
+    """A daemon thread that runs one thing after the other, as long as there is something."""
+
+    def __init__(self, idle: list[_Worker]) -> None:
+        self._idle = idle
+        self.todo: queue.SimpleQueue[tuple[str, Callable[[], None]]] = queue.SimpleQueue()
+
+    def run(self) -> None:
+        thread = threading.current_thread()
+        while True:
+            try:
+                thread.name, run = self.todo.get(timeout=IDLE_SECONDS)
+            except queue.Empty:
+                try:
+                    self._idle.remove(self)
+                except ValueError:  # taken at this moment: there is something to do
+                    continue
+                return
+            run()
+            del run  # or what it knows would be kept until there is something else
+            self._idle.append(self)
+
+
+class ThreadRuntime:
+    """The real clock, operating-system randomness, daemon threads.
+
+    Args:
+        map_width: ``map`` does no more at once, whatever it is asked.
+    """
+
+    def __init__(self, map_width: int | None = None) -> None:
+        self._map_width = map_width
+        self._idle: list[_Worker] = []
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def condition(self) -> Condition:
+        return ThreadCondition()
+
+    def spawn(self, name: str, run: Callable[[], None]) -> Task:
+        thread = threading.Thread(target=run, name=name, daemon=True)
+        thread.start()
+        return _ThreadTask(thread)
+
+    def employ(self, name: str, run: Callable[[], None]) -> None:
+        try:
+            worker = self._idle.pop()  # who worked last: his memory is warm, and the others end
+        except IndexError:
+            worker = _Worker(self._idle)
+            threading.Thread(target=worker.run, name=name, daemon=True).start()
+        worker.todo.put((name, run))
+
+    def token(self) -> str:
+        return secrets.token_hex(16)
+
+    def shuffle(self, items: list[T]) -> None:
+        random.SystemRandom().shuffle(items)
+
+    def wait(self, future: Future[T], timeout: float | None = None) -> T:
+        return future.result(timeout)
+
+    def look_after(self, owner: object, work: unclosed.Work) -> Callable[[], None]:
+        return unclosed.look_after(self, owner, work)
+
+    def map(self, function: Callable[[Any], T], items: list[Any], width: int = 16) -> list[T]:
+        return parallel_map(self, function, items, min(width, self._map_width or width))
+
+
+def parallel_map(
+    runtime: Runtime, function: Callable[[Any], T], items: list[Any], width: int
+) -> list[T]:
+    """``Runtime.map`` in terms of ``spawn``; the last worker is the caller itself."""
+    if len(items) <= 1 or width <= 1:
+        return [function(item) for item in items]
+    results: list[T | None] = [None] * len(items)
+    errors: dict[int, BaseException] = {}
+    todo: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for index in range(len(items)):
+        todo.put(index)
+
+    def begin_no_more() -> None:
+        with suppress(queue.Empty):
+            while True:
+                todo.get_nowait()
+
+    def work() -> None:
+        while True:
+            try:
+                index = todo.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                results[index] = function(items[index])
+            except BaseException as error:  # noqa: BLE001  (handed to the caller below)
+                errors[index] = error
+                if not isinstance(error, Exception):  # Ctrl-C
+                    begin_no_more()
+
+    helpers: list[Task] = []
+    try:
+        for n in range(min(width, len(items)) - 1):
+            helpers.append(runtime.spawn(f"map-{n}", work))
+        work()
+        for helper in helpers:
+            helper.join()
+    except BaseException:  # Ctrl-C between two items or in a wait, or no more threads
+        begin_no_more()
+        for helper in helpers:
+            helper.join()
+        raise
+    if errors:
+        raise errors[min(errors, key=lambda index: (isinstance(errors[index], Exception), index))]
+    return results  # type: ignore[return-value]  # every slot was filled, or we raised
