@@ -20,6 +20,7 @@ from spark_bookkeeper.bookie.record import Record, RecordKind, decode
 from spark_bookkeeper.bookie.slots import SlotReader, _Found
 from spark_bookkeeper.bookie.storage.memory import MemoryStorage
 from spark_bookkeeper.bookie.storage.named import NamedStorage
+from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
 from spark_bookkeeper.client.read.reader import read_last_add_confirmed
