@@ -200,6 +200,6 @@ def test_it_is_the_same_without_assertions() -> None:
 
 if __name__ == "__main__":
     for each in SITUATIONS:
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
             each(Path(place))
     sys.stdout.write("with assertions\n" if __debug__ else "optimized\n")
