@@ -29,7 +29,6 @@ from spark_bookkeeper.bookie.partition import (
     wipe_partition,
 )
 from spark_bookkeeper.bookie.schema import MARKER_PATH
-from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import (
@@ -41,6 +40,9 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+
+OpenRoot = Callable[[str], Storage]
+"""Opens the storage at a root, with a bound on how long it may be silent."""
 
 _OWN_NAMES = frozenset({MARKER_PATH, PROBE_DIRECTORY, "ledgers", "retired", "lost+found"})
 """What may be in a partition, and goes when it is formatted again."""
@@ -157,7 +159,7 @@ def claim_partition(
     bookie_id: BookieId,
     *,
     token: Callable[[], str],
-    is_move_accepted: bool = False,
+    moved_from: OpenRoot | None = None,
 ) -> Marker:
     """Return the marker of a partition that may be served, formatting a new one first.
 
@@ -166,8 +168,9 @@ def claim_partition(
         storage: the partition.
         bookie_id: who it is.
         token: gives names that were never used before.
-        is_move_accepted: the partition may be known under another root. A *copy* of a
-            partition looks the same as a moved one, and may lack what was acknowledged since.
+        moved_from: given when the partition may be known under another root, which this opens.
+            A *copy* of a partition looks the same as a moved one, and may lack what was
+            acknowledged since.
 
     Raises:
         CookieMismatchError: it may not be served; nothing was changed.
@@ -181,7 +184,7 @@ def claim_partition(
         if verdict is Verdict.ACCEPT:
             assert claims.marker is not None
             return claims.marker
-        if verdict is Verdict.MOVE and not is_move_accepted:
+        if verdict is Verdict.MOVE and moved_from is None:
             raise _moved(claims)
         marker = claims.marker
         if verdict is Verdict.WRITE_COOKIE:
@@ -191,14 +194,15 @@ def claim_partition(
         assert marker is not None
         if verdict is Verdict.MOVE:
             assert known is not None
-            _retire_old_root(known.value.root_uri, storage, marker)
+            assert moved_from is not None
+            _retire_old_root(known.value.root_uri, moved_from, storage, marker)
         try:
             store.write_cookie(_cookie(marker, storage), known.version if known else None)
         except VersionConflictError:
             continue  # somebody else was here: look again, and judge what is there now
 
 
-def _retire_old_root(old_uri: str, storage: Storage, marker: Marker) -> None:
+def _retire_old_root(old_uri: str, open_root: OpenRoot, storage: Storage, marker: Marker) -> None:
     """Take the marker away from what may be left at the root that a bookie has moved from.
 
     A client that found the bookie there before would go on asking it, and a copy lacks what is
@@ -206,7 +210,7 @@ def _retire_old_root(old_uri: str, storage: Storage, marker: Marker) -> None:
     Where the old root cannot be reached from here, the operator's word stands.
     """
     with suppress(BookKeeperError):
-        old = open_storage(old_uri)
+        old = open_root(old_uri)
         try:
             if read_marker(old) == marker:
                 old.delete(MARKER_PATH)

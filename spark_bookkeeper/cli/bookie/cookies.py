@@ -7,7 +7,6 @@ written when a partition is formatted; these verbs are for the day on which it w
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -17,15 +16,18 @@ from spark_bookkeeper.cli.bookie.partition import (
     marker_of,
     open_partition,
     root_option,
-    storage_options,
 )
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.cluster_options import (
+    Access,
+    access_options,
+    connected,
+    opened_store,
+)
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cluster.ownership import forget_bookie, restore_cookie
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.store import Cookie
-from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
@@ -65,21 +67,17 @@ def get(settings: Settings, access: Access, bookie_id: str) -> int:
 @id_option
 @root_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@storage_options
+@access_options
 @click.pass_obj
-def create(
-    settings: Settings, bookie_id: str, root: str, yes: bool, storage_options: Sequence[str]
-) -> int:
+def create(settings: Settings, access: Access, bookie_id: str, root: str, yes: bool) -> int:
     """Write a lost cookie again, from what the bookie's storage says that it is.
 
     Refused unless the storage is the one that the ledgers mean, or none counts on the bookie.
     """
     name = parse_bookie_id(bookie_id)
-    storage = open_partition(root, storage_options)
-    runtime = ThreadRuntime()
+    storage = open_partition(root, access)
     try:
-        store = ZooKeeperStore(settings.require_metadata_uri(), token=runtime.token)
-        try:
+        with opened_store(settings, access, ThreadRuntime()) as store:
             marker = marker_of(storage)
             if marker is not None and store.read_cookie(name) is None and not yes:
                 settings.output.note(
@@ -89,8 +87,6 @@ def create(
                 )
                 confirm(f"Is this the storage that bookie {name} used last?")
             written = restore_cookie(store, storage, name)
-        finally:
-            store.close()
     finally:
         storage.close()
     settings.output.result(
