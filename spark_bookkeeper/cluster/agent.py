@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
 from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.cluster.cookies import has_cookie
 from spark_bookkeeper.cluster.health import (
     Observation,
     Published,
@@ -25,7 +26,7 @@ from spark_bookkeeper.cluster.health import (
     decide,
     observe,
 )
-from spark_bookkeeper.cluster.ownership import OpenRoot, check_claim, claim_partition, has_cookie
+from spark_bookkeeper.cluster.ownership import OpenRoot, check_claim, claim_partition
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import (
     BookieUnavailableError,

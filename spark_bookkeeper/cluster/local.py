@@ -27,6 +27,7 @@ from pathlib import Path
 from spark_bookkeeper.bookie.partition import wipe_partition
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.cluster.agent import BookieAgent
+from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.cluster.java import java_home
 from spark_bookkeeper.cluster.leftovers import mark, temporary_directory
 from spark_bookkeeper.cluster.local_state import (
@@ -38,7 +39,6 @@ from spark_bookkeeper.cluster.local_state import (
     read_state,
     write_state,
 )
-from spark_bookkeeper.cluster.ownership import format_bookie
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.config import MIB, BookieConfig
 from spark_bookkeeper.connection import Connection, open_root

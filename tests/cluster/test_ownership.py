@@ -17,17 +17,10 @@ from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.client.ledger import custom_metadata
-from spark_bookkeeper.cluster.ownership import (
-    Claims,
-    Verdict,
-    check_claim,
-    claim_partition,
-    forget_bookie,
-    format_bookie,
-    has_cookie,
-    judge,
-    restore_cookie,
-)
+from spark_bookkeeper.cluster.claims import Claims, Verdict, judge
+from spark_bookkeeper.cluster.cookies import forget_bookie, has_cookie, restore_cookie
+from spark_bookkeeper.cluster.formatting import format_bookie
+from spark_bookkeeper.cluster.ownership import check_claim, claim_partition
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.connection import open_root
 from spark_bookkeeper.errors import (

@@ -25,7 +25,7 @@ from spark_bookkeeper.cli.shell.cluster_options import (
     opened_store,
 )
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
-from spark_bookkeeper.cluster.ownership import forget_bookie, restore_cookie
+from spark_bookkeeper.cluster.cookies import forget_bookie, restore_cookie
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.store import Cookie
 from spark_bookkeeper.protocol.ids import parse_bookie_id

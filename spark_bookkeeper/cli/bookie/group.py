@@ -25,7 +25,8 @@ from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, opened_store
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cluster.agent import BookieAgent
-from spark_bookkeeper.cluster.ownership import format_bookie, ledgers_that_name
+from spark_bookkeeper.cluster.dependents import ledgers_that_name
+from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.errors import UnsuitableStorageError
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
