@@ -34,7 +34,26 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 def restore_cookie(store: MetadataStore, storage: Storage, bookie_id: BookieId) -> Cookie:
     """Write the cookie of a partition that is whole, and whose cookie is gone.
 
-    It is safe for the very partition that the ledgers mean, or when none means any of that id:
+    Returns:
+        the cookie, which may have been there already.
+
+    Raises:
+        CookieMismatchError: see ``generate_cookie``.
+        VersionConflictError: somebody else wrote the cookie meanwhile.
+    """
+    cookie, is_there = generate_cookie(store, storage, bookie_id)
+    if not is_there:
+        store.write_cookie(cookie, None)
+    return cookie
+
+
+def generate_cookie(
+    store: MetadataStore, storage: Storage, bookie_id: BookieId
+) -> tuple[Cookie, bool]:
+    """The cookie of a partition that is whole, made again from it. Changes nothing.
+
+    To write it is safe for the very partition that the ledgers mean, or when none means any of
+    that id:
 
     * Metadata name the incarnation of every bookie in their ensembles, so a partition of another
       incarnation would never be asked for their entries (SLOT-LOG rule R11). It is refused here
@@ -46,12 +65,11 @@ def restore_cookie(store: MetadataStore, storage: Storage, bookie_id: BookieId) 
     * What cannot be told from the marker is an older copy of the partition. The caller asks.
 
     Returns:
-        the cookie, which may have been there already.
+        the cookie, and whether the cluster has it: then it is as it stands there.
 
     Raises:
         CookieMismatchError: it is not that partition, or holds nothing while ledgers count on
-            it; the text names the way out. Nothing was changed.
-        VersionConflictError: somebody else wrote the cookie meanwhile.
+            it; the text names the way out.
     """
     known = store.read_cookie(bookie_id)
     claims = claims_of(store, storage, bookie_id, known)
@@ -69,7 +87,7 @@ def restore_cookie(store: MetadataStore, storage: Storage, bookie_id: BookieId) 
     if verdict is Verdict.MOVE:
         raise moved(claims)
     if known is not None:
-        return known.value
+        return known.value, True
     assert claims.marker is not None
     for registration in store.registrations():
         if registration.bookie_id == bookie_id and (
@@ -84,9 +102,7 @@ def restore_cookie(store: MetadataStore, storage: Storage, bookie_id: BookieId) 
                 "and repeat",
             )
     check_whole(store, claims)
-    cookie = cookie_of(claims.marker, storage)
-    store.write_cookie(cookie, None)
-    return cookie
+    return cookie_of(claims.marker, storage), False
 
 
 def forget_bookie(store: MetadataStore, bookie_id: BookieId) -> None:

@@ -1,4 +1,4 @@
-"""``spark-bookkeeper bookie cookie get | create | delete``: what the cluster knows a bookie by.
+"""``spark-bookkeeper bookie cookie get | generate | create | delete``: who the cluster knows.
 
 The cookie names a bookie's partition, where it is, and which formatting of it is meant. It is
 written when a partition is formatted; these verbs are for the day on which it was lost.
@@ -7,6 +7,7 @@ written when a partition is formatted; these verbs are for the day on which it w
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 import click
@@ -25,8 +26,9 @@ from spark_bookkeeper.cli.shell.cluster_options import (
     opened_store,
 )
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
-from spark_bookkeeper.cluster.cookies import forget_bookie, restore_cookie
+from spark_bookkeeper.cluster.cookies import forget_bookie, generate_cookie, restore_cookie
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.metadata.cookie_text import encode_cookie
 from spark_bookkeeper.metadata.store import Cookie
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
@@ -57,6 +59,57 @@ def get(settings: Settings, access: Access, bookie_id: str) -> int:
         facts,
         lambda: settings.output.table(["what", "value"], [[k, str(v)] for k, v in facts.items()]),
     )
+    return EXIT_DONE
+
+
+@cookie.command(
+    epilog="Example: spark-bookkeeper bookie cookie generate --bookie-id 10.0.0.3:3181 "
+    "--root /srv/bookie --output cookie.txt"
+)
+@id_option
+@root_option
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Also write it to this new file, as Apache BookKeeper's cookie_create reads it.",
+)
+@access_options
+@click.pass_obj
+def generate(
+    settings: Settings, access: Access, bookie_id: str, root: str, output: Path | None
+) -> int:
+    """Make a lost cookie again from the bookie's storage, and show it; `create` writes it.
+
+    Nothing is changed in the cluster. Refused where `create` would be.
+    """
+    name = parse_bookie_id(bookie_id)
+    storage = open_partition(root, access)
+    try:
+        with opened_store(settings, access, ThreadRuntime()) as store:
+            made, is_there = generate_cookie(store, storage, name)
+    finally:
+        storage.close()
+    if output is not None:
+        try:
+            with output.open("xb") as file:
+                file.write(encode_cookie(made))
+        except OSError as error:
+            raise InvalidArgumentError(
+                f"--output {output} cannot be written: {error.strerror}; name a file that is not "
+                "there, in a directory that is. Nothing was changed"
+            ) from error
+
+    def show() -> None:
+        settings.output.table(["what", "value"], [[k, str(v)] for k, v in _facts(made).items()])
+        if is_there:
+            settings.output.say("the cluster has this cookie; nothing is to be done")
+        else:
+            settings.output.say(
+                "the cluster has no cookie of this bookie; this writes it: spark-bookkeeper "
+                f"bookie cookie create --bookie-id {name} --root {shlex.quote(root)}"
+            )
+
+    settings.output.result({**_facts(made), "is_stored": is_there}, show)
     return EXIT_DONE
 
 

@@ -27,7 +27,8 @@ from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Set
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.dependents import ledgers_that_name
 from spark_bookkeeper.cluster.formatting import format_bookie
-from spark_bookkeeper.errors import UnsuitableStorageError
+from spark_bookkeeper.cluster.sharing import Place, place_of, shared_with
+from spark_bookkeeper.errors import BookKeeperError, UnsuitableStorageError
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
@@ -128,6 +129,7 @@ def format_(settings: Settings, access: Access, bookie_id: str, root: str, yes: 
     try:
         with opened_store(settings, access, runtime) as store:
             _show_what_goes(settings, store, storage, name)
+            _show_what_is_shared(settings, access, store, storage, name)
             if not yes:
                 confirm(f"Remove all of it and format bookie {name}?")
             marker = format_bookie(
@@ -165,6 +167,32 @@ def _show_what_goes(
         + f", {directories} ledger directories; {len(ledgers_that_name(store, name))} ledgers of "
         f"the cluster count on bookie {name}"
     )
+
+
+def _show_what_is_shared(
+    settings: Settings, access: Access, store: MetadataStore, storage: Storage, name: BookieId
+) -> None:
+    runtime = ThreadRuntime()
+    roots = {known.value.bookie_id: known.value.root_uri for known in store.cookies()}
+    roots |= {live.bookie_id: live.root_uri for live in store.registrations()}
+    roots.pop(name, None)
+    others = dict(runtime.map(lambda item: (item[0], _place(access, *item)), list(roots.items())))
+    for found in shared_with(name, {**others, name: place_of(storage, name, is_new=True)}):
+        settings.output.note(
+            f"{found}: what loses one loses the others, and perhaps every copy of an entry. For "
+            f"data that matters, give each bookie its own {found.what}"
+        )
+
+
+def _place(access: Access, bookie_id: BookieId, root_uri: str) -> Place:
+    try:
+        storage = access.open_root(root_uri, ThreadRuntime())
+    except BookKeeperError:
+        return Place(root_uri)
+    try:
+        return place_of(storage, bookie_id)
+    finally:
+        storage.close()
 
 
 @bookie.command(epilog="Example: spark-bookkeeper bookie verify s3://bucket/bookies/3")
