@@ -1,7 +1,7 @@
 """The metadata store in ZooKeeper, in Apache BookKeeper's own tree.
 
 What a node is called is in ``paths.py``, what it holds in ``codec.py``, ``cookie_text.py`` and
-``service_info.py``, and how a lost answer is resolved in ``connection.py``. Here and in
+``service_info.py``, and how a lost answer is resolved in ``nodes.py``. Here and in
 ``ledger_ids.py`` and ``registrations.py`` is which nodes an operation touches, in which order.
 
 No id has two lives (SLOT-LOG rule R16). An id that is chosen is marked in the transaction that
