@@ -323,7 +323,7 @@ class _Running:
             log.warning("ZooKeeper in %s ended; it is started again", self.zookeeper.directory)
             try:
                 self.zookeeper.start()
-            except BookKeeperError as failure:  # it counts as stopped now: one attempt
+            except BookKeeperError as failure:  # it is stopped now, so nobody tries again
                 log.error("%s. Close the cluster and start it again", failure)  # noqa: TRY400
 
     def bookie(self, bookie_id: str) -> LocalBookie:
