@@ -37,7 +37,8 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata import refusals
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
-from spark_bookkeeper.metadata.cookies import decode_cookie, encode_cookie
+from spark_bookkeeper.metadata.cookie_text import decode_cookie, encode_cookie
+from spark_bookkeeper.metadata.memory_registers import MemoryRegisters
 from spark_bookkeeper.metadata.service_info import decode_registration, encode_registration
 from spark_bookkeeper.metadata.store import Cookie, Registration, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
@@ -137,7 +138,7 @@ class MemoryStore:
         self._lost: list[Callable[[], None]] = []
         self._stops: list[Callable[[], None]] = []
         self._is_closed = False
-        self.registers = MemoryRegisters(self)
+        self.registers = MemoryRegisters(cluster.registers, self._call)
 
     def __repr__(self) -> str:
         return f"MemoryStore(session={self._session})"
@@ -420,7 +421,7 @@ class MemoryStore:
         return self.cluster.instance_id
 
     def _show_writer(self, ledger_id: LedgerId, writer: str | None) -> None:
-        """Unless the create is given up already, as one that was postponed may be."""
+        """Show that a writer lives, unless its create was given up before it took effect."""
         if writer is not None and (ledger_id, writer) in self._written:
             self.cluster.writers.add((ledger_id, writer))
 
@@ -444,49 +445,6 @@ class MemoryStore:
             self.cluster.writers -= self._written
         if held:
             self.cluster.notify()
-
-
-class MemoryRegisters:
-    """The registers of one session; implements ``Registers``."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
-        self._values = store.cluster.registers
-
-    def read(self, name: str) -> Versioned[bytes] | None:
-        return self._call("read_register", name, lambda: self._values.get(name))
-
-    def create(self, name: str, data: bytes) -> Versioned[bytes]:
-        def effect() -> Versioned[bytes]:
-            there = self._values.setdefault(name, Versioned(data, 0))
-            if there.value != data:
-                raise refusals.register_conflict(name, None, there)
-            return there
-
-        return self._call("create_register", name, effect)
-
-    def write(self, name: str, data: bytes, version: int) -> Versioned[bytes]:
-        def effect() -> Versioned[bytes]:
-            there = self._values.get(name)
-            if there is None or there.version != version:
-                raise refusals.register_conflict(name, version, there)
-            self._values[name] = written = Versioned(data, version + 1)
-            return written
-
-        return self._call("write_register", name, effect)
-
-    def delete(self, name: str) -> None:
-        self._call("delete_register", name, lambda: self._values.pop(name, None))
-
-    def names(self, parent: str) -> Sequence[str]:
-        def effect() -> Sequence[str]:
-            below = (name for name in self._values if name.startswith(f"{parent}/"))
-            return sorted({name[len(parent) + 1 :].split("/")[0] for name in below})
-
-        return self._call("register_names", parent, effect)
-
-    def _call(self, operation: str, name: str, effect: Callable[[], T]) -> T:
-        return self._store._call(operation, name, effect)  # noqa: SLF001  (the same module)
 
 
 def _as_stored(metadata: LedgerMetadata) -> LedgerMetadata:

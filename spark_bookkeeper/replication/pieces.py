@@ -170,7 +170,7 @@ def _owned(
 def told(
     pieces: Mapping[FragmentWork, Sequence[PieceWork]], rows: Iterable[Row]
 ) -> Sequence[FragmentWork]:
-    """The own work of the fragments that were cut, told what their pieces came to."""
+    """The work that is left of the fragments that were cut, with what became of their pieces."""
     of_fragment: dict[tuple[int, int | None], list[Row]] = {}
     for row in rows:
         of_fragment.setdefault((row.ledger_id, row.first_entry_id), []).append(row)

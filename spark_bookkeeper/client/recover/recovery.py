@@ -18,7 +18,7 @@ from typing import Final
 
 from spark_bookkeeper.bookie.index import Tail
 from spark_bookkeeper.bookie.log import LedgerLog
-from spark_bookkeeper.client.bookies.asking import Answers, Late
+from spark_bookkeeper.client.bookies.answers import Answers, Late
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
 from spark_bookkeeper.client.read.fetch import Fetcher
@@ -279,8 +279,8 @@ class _LedgerRecovery:
                 self._ensemble,
                 entries,
                 self._logs,
-                # Not asked for what it lacks; but its record may tell of another's files, or its
-                # files be what another's record tells of.
+                # The target is no source, for it lacks the entries. It is handed on below all the
+                # same: it may have the record or the file of a part, and another the other half.
                 [p for p, log in sorted(self._logs.items()) if log is not target],
                 target,
             )

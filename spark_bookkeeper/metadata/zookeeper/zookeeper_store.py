@@ -1,7 +1,7 @@
 """The metadata store in ZooKeeper, in Apache BookKeeper's own tree.
 
-What a node is called is in ``paths.py``, what it holds in ``codec.py``, ``cookies.py`` and
-``service_info.py``, and how a lost answer is resolved in ``connection.py``. Here and in
+What a node is called is in ``paths.py``, what it holds in ``codec.py``, ``cookie_text.py`` and
+``service_info.py``, and how a lost answer is resolved in ``nodes.py``. Here and in
 ``ledger_ids.py`` and ``registrations.py`` is which nodes an operation touches, in which order.
 
 No id has two lives (SLOT-LOG rule R16). An id that is chosen is marked in the transaction that
@@ -28,7 +28,7 @@ from typing import Final
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.metadata import refusals
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
-from spark_bookkeeper.metadata.cookies import decode_cookie, encode_cookie, unreadable_cookie
+from spark_bookkeeper.metadata.cookie_text import decode_cookie, encode_cookie, unreadable_cookie
 from spark_bookkeeper.metadata.store import Cookie, Registration, Versioned
 from spark_bookkeeper.metadata.uri import MetadataUri, parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import paths
@@ -142,8 +142,8 @@ class ZooKeeperStore:
             raise (refusals.ledger_exists if there else refusals.id_used)(ledger_id)
         created = self._create_ledger(ledger_id, metadata, is_generated=False)
         if self._ids.has_given(ledger_id):
-            # The counter reached it meanwhile. Somebody may have used it, and deleted what he
-            # made, before the mark was there.
+            # The counter gave out this id while the ledger was made. Another client may have made
+            # and deleted a ledger with it before our mark was there, so the id may be used.
             self.delete_ledger(ledger_id, created)
             raise refusals.id_used(ledger_id)
         return created
@@ -155,7 +155,9 @@ class ZooKeeperStore:
         mark = paths.used_id(self._instance.folder(), ledger_id)
         also = [*_counted_write(path, 0), Create(mark)]
         if is_generated:
-            also.append(Delete(mark))  # that it can be made shows that there is none
+            # A mark that can be created was not there before: this checks that the id is unused.
+            # A generated id needs no mark of its own, so it is deleted in the same transaction.
+            also.append(Delete(mark))
         try:
             self._zk.create_below_parents(
                 path, encode_ledger(metadata), also=also, once=is_generated
@@ -192,7 +194,7 @@ class ZooKeeperStore:
         self._require_cluster()
         metadata = self._with_fresh_token(metadata)
         path = paths.ledger(self._root, ledger_id)
-        if metadata.is_closed:  # if this session wrote it, that is over, whatever the answer is
+        if metadata.is_closed:  # nobody writes it any more, whatever the answer will be
             self._presences.leave(ledger_id, at_once=False)
         also = _counted_write(path, known.own_writes)
         try:
@@ -381,7 +383,7 @@ class ZooKeeperStore:
     def watch_registrations(self, changed: Callable[[], None]) -> Callable[[], None]:
         self._require_cluster()
         stops = [
-            self._zk.watch_children(parent, changed)
+            self._zk.watches.watch_children(parent, changed)
             for parent in (paths.available(self._root), paths.available_readonly(self._root))
         ]
 
