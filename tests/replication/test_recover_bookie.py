@@ -23,9 +23,9 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.pieces import PIECE_BYTES
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
-from spark_bookkeeper.replication.report import RecoveryReport, Row
+from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
-from spark_bookkeeper.replication.runner import Item, LocalRunner, Progress, Work
+from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, ResultT, Step
 from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime, KillAt, Killed
 
 USUAL = Quorum(3, 3, 2)
@@ -221,10 +221,10 @@ class InOrder(LocalRunner):
 
     @override
     def run(
-        self, phase: str, items: Sequence[Item], work: Work[Item], progress: Progress
-    ) -> Iterator[Row]:
-        self.order += [getattr(item, "ledger_id", -1) for item in items]
-        yield from super().run(phase, items, work, progress)
+        self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
+    ) -> Iterator[ResultT]:
+        self.order += [item.ledger_id for item in items if isinstance(item, FragmentWork)]
+        yield from super().run(step, items, progress)
 
 
 def test_what_has_the_fewest_copies_on_bookies_that_are_alive_goes_first(tmp_path: Path) -> None:
