@@ -19,11 +19,9 @@ def test_the_total_is_told_before_the_first_item_is_done(ground: Ground) -> None
         return [Done(item.number)]
 
     runner = LocalRunner(ground.context)
-    rows = list(
-        runner.run(
-            step(work, "checking ledgers"), [*map(Piece, (7, 8, 9))], lambda *how: told.append(how)
-        )
-    )
+    items = [Piece(number) for number in (7, 8, 9)]
+    checking = step(work, "checking ledgers")
+    rows = list(runner.run(checking, items, lambda *how: told.append(how)))
 
     assert [row.number for row in rows] == [7, 8, 9]
     assert told[-1] == ("checking ledgers", 3, 3, 0)
