@@ -18,6 +18,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import BookieFullError, InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.metadata.store import LedgerStore, Registration, Versioned
+from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -603,7 +604,7 @@ def test_what_the_step_is_asked_about_other_values_changes_nothing_of_the_outcom
     ground.stop(lost, destroy=True)
     elsewhere = writer.metadata.with_replaced_bookie(EntryId(0), 0, BookieId("elsewhere:1"))
     joined = writer.metadata.with_replaced_bookie(EntryId(0), 1, free)
-    real = rereplicate.update_ledger
+    real = update_ledger
     asked: list[LedgerMetadata] = []
 
     def update(
