@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+
 import pytest
 
-from spark_bookkeeper.replication.report import ROW_SCHEMA, RecoveryReport, Row
+from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, RecoveryReport, Row
 from spark_bookkeeper.runtime.throttle import Throttle
 from spark_bookkeeper.testing.ground import InlineRuntime
 
 ROWS = (
-    Row(1, "copy", "replicated", None, 0, 9, "a:1", "b:1", 10, 100),
-    Row(1, "copy", "left", "no <bookie> is free", 10, 19, "a:1"),
-    Row(2, "recover", "closed", None, 0, 3, None, None, 4, 40),
+    Row(1, "copy", Outcome.REPLICATED, None, 0, 9, "a:1", "b:1", 10, 100),
+    Row(1, "copy", Outcome.LEFT, "no <bookie> is free", 10, 19, "a:1"),
+    Row(2, "recover", Outcome.CLOSED, None, 0, 3, None, None, 4, 40),
 )
 
 
@@ -24,8 +27,27 @@ def test_what_is_left_makes_a_report_incomplete() -> None:
     assert RecoveryReport("recover_bookie", ()).is_complete
 
 
+def test_outcomes_are_the_words_that_reports_show() -> None:
+    """Wherever a text is wanted, and in what is written."""
+    assert {outcome.value for outcome in Outcome if outcome.is_done} == {
+        *("replicated", "closed", "healthy", "gone", "no longer needed")
+    }
+    assert {outcome.value for outcome in Outcome if not outcome.is_done} == {
+        *("planned", "pending", "missing", "damaged", "unreadable", "unavailable"),
+        *("unrecoverable", "left"),
+    }
+    for outcome in Outcome:
+        report = RecoveryReport("recover_bookie", (Row(1, "copy", outcome),))
+        assert outcome == outcome.value
+        assert f"{outcome} {outcome!s} {outcome:>3}" == " ".join([outcome.value] * 3)
+        assert json.loads(json.dumps(report.to_dict()))["rows"][0]["status"] == outcome.value
+        assert report.to_arrow()["status"].to_pylist() == [outcome.value]
+        assert report.counts == {outcome.value: 1}
+        assert pickle.loads(pickle.dumps(report)).rows[0].status is outcome
+
+
 def test_a_plan_is_not_complete_and_nothing_of_it_is_left_but_what_a_run_would_leave() -> None:
-    planned = Row(2, "copy", "planned", "2 live copies", 0, 3, "a:1")
+    planned = Row(2, "copy", Outcome.PLANNED, "2 live copies", 0, 3, "a:1")
 
     plan = RecoveryReport("recover_bookie", (planned, ROWS[1]), dry_run=True)
 

@@ -29,7 +29,7 @@ from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.recover_ledgers import recover_ledgers
 from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
-from spark_bookkeeper.replication.report import Row
+from spark_bookkeeper.replication.report import RecoveryReport, Row
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.runtime.runtime import Runtime
 from spark_bookkeeper.testing.hanging import OPERATIONS, Hang, HangingStorage
@@ -363,6 +363,25 @@ def test_the_progress_of_a_job_names_who_is_waited_for() -> None:
     waits = [phase for phase in told if f"waiting for {stage.culprit} for" in phase]
     assert len(waits) > 5
     assert told[-1] == "checking ledgers"
+
+
+@pytest.mark.parametrize("bound_ms", [1_000, 60_000])
+def test_a_ledger_that_was_closed_without_a_bookie_says_so_in_its_row(bound_ms: int) -> None:
+    """Whether it was given up, or not waited for any longer."""
+    reports: list[RecoveryReport] = []
+
+    def recover(stage: Stage) -> None:
+        context = stage.cluster.context(stage.actor, ClientConfig(bookie_timeout_ms=bound_ms))
+        reports.append(recover_ledgers(context, LocalRunner(context), [stage.open]))
+
+    stage = perform(Hang, recover)
+
+    (row,) = reports[0].rows
+    assert row.status == "closed"
+    assert stage.culprit in str(row.reason)
+    assert "no answer for" in str(row.reason)
+    assert all(other not in str(row.reason) for other in stage.others)
+    assert reports[0].is_complete
 
 
 def slow_fences(
