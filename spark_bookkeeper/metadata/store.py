@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
@@ -34,6 +34,10 @@ class Versioned(Generic[T]):
     """
 
 
+READONLY_REASON: Final = "spark-bookkeeper.readonly_reason"
+"""The property in which an agent says why its bookie is read-only."""
+
+
 @dataclass(frozen=True, slots=True)
 class Registration:
     """What a live bookie says of itself (BookKeeper's ``BookieServiceInfo``)."""
@@ -49,6 +53,11 @@ class Registration:
     total_bytes: int | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     """Everything else, kept as it was."""
+
+    @property
+    def readonly_reason(self) -> str | None:
+        """Why it takes no new data, where its agent says so; for people."""
+        return self.properties.get(READONLY_REASON)
 
 
 @dataclass(frozen=True, slots=True)
