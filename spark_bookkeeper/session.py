@@ -307,6 +307,14 @@ class BookKeeper:
         """The same as an Arrow table (``views.REPLICAS``): no Spark."""
         return views.replicas_table(self.context, parse_ledger_id(ledger_id))
 
+    def metrics(self) -> dict[str, float]:
+        """Counters and gauges of this connection by their Prometheus names; see ``metrics.py``.
+
+        They begin at 0 with the connection, and hold what its own process did: what Spark tasks
+        read, wrote and copied is counted in their worker processes.
+        """
+        return self.context.metrics.as_dict()
+
     # Replication work
 
     def recover_ledgers(

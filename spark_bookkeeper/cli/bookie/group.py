@@ -23,13 +23,16 @@ from spark_bookkeeper.cli.bookie.partition import (
     root_option,
     storage_options,
 )
+from spark_bookkeeper.cli.bookie.readonly import set_readonly_, set_writable_
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cluster.agent import BookieAgent
+from spark_bookkeeper.cluster.health_server import HealthServer
 from spark_bookkeeper.cluster.ownership import format_bookie, ledgers_that_name
 from spark_bookkeeper.config import BookieConfig, load_bookie_config
 from spark_bookkeeper.errors import UnsuitableStorageError
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from spark_bookkeeper.metrics import BookieMetrics
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
@@ -46,6 +49,8 @@ bookie.add_command(list_)
 bookie.add_command(show)
 bookie.add_command(recover)
 bookie.add_command(cookie)
+bookie.add_command(set_readonly_)
+bookie.add_command(set_writable_)
 
 
 @bookie.command(
@@ -81,8 +86,19 @@ def start(
         stopping.set()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    store = ZooKeeperStore(settings.require_metadata_uri(), token=runtime.token)
-    agent = BookieAgent(store, storage, name, runtime, config, rack=rack, is_move_accepted=moved)
+    metrics = BookieMetrics()
+    store = ZooKeeperStore(settings.require_metadata_uri(), token=runtime.token, metrics=metrics)
+    agent = BookieAgent(
+        store,
+        storage,
+        name,
+        runtime,
+        config,
+        rack=rack,
+        is_move_accepted=moved,
+        metrics=metrics,
+    )
+    server = HealthServer(agent, config)
     try:
         agent.start()
         status = agent.status
@@ -90,9 +106,14 @@ def start(
             f"bookie {name} serves {status.root_uri} (incarnation {status.incarnation}); "
             "Ctrl-C stops it"
         )
+        if server.address is not None:
+            settings.output.note(
+                "its /health and /metrics are at http://{}:{}".format(*server.address)
+            )
         while not stopping.wait(1.0):
             pass  # a signal just before an endless wait would be heard only at its end
     finally:
+        server.close()
         agent.stop()
         store.close()
         storage.close()

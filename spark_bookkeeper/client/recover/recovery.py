@@ -12,7 +12,8 @@ land later, which harms nobody.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -75,8 +76,28 @@ def recover_ledger(
     found = update_ledger(context.store, ledger_id, _flag, known=found)
     if found.value.is_closed:
         return found
+    with _timed(context):
+        return _recover_flagged(context, ledger.with_metadata(found.value), found)
+
+
+@contextmanager
+def _timed(context: ClientContext) -> Iterator[None]:
+    began, metrics = context.runtime.now(), context.metrics
+    took = metrics.failed_recovery_ms
     try:
-        return _LedgerRecovery(context, ledger.with_metadata(found.value), found).run()
+        yield
+        took = metrics.recovery_ms
+    finally:
+        took.observe((context.runtime.now() - began) * 1000)
+
+
+def _recover_flagged(
+    context: ClientContext, ledger: Ledger, found: Versioned[LedgerMetadata]
+) -> Versioned[LedgerMetadata]:
+    """Steps 2 to 4, a second time where bookies have moved meanwhile."""
+    ledger_id = ledger.ledger_id
+    try:
+        return _LedgerRecovery(context, ledger, found).run()
     except (RecoveryUndecidedError, NotEnoughBookiesError, EntryUnreadableError):
         now = read_again(context.store, ledger_id, found.value.nonce)
         if now.value.is_closed:  # by somebody who met less trouble: all-closes-agree
@@ -162,6 +183,7 @@ class _LedgerRecovery:
             answer = UnknownAnswer(error.message)
         else:
             self._tails[position] = tail
+            self._context.metrics.fences.inc()
             answer = self._fenced_answer(position)
         self._machine.answered(position, answer)
         return True
@@ -271,8 +293,9 @@ class _LedgerRecovery:
         return tuple(ensemble)
 
     def _copy(self, entries: tuple[EntryId, ...], target: LedgerLog) -> BookKeeperError | None:
+        metrics = self._context.metrics
         try:
-            copy_entries(
+            copied = copy_entries(
                 self._context.runtime,
                 self._ledger.ledger_id,
                 self._ledger.metadata.quorum,
@@ -288,6 +311,8 @@ class _LedgerRecovery:
             return error
         except TargetError as error:
             return error.cause
+        metrics.copies.inc()
+        metrics.copied_bytes.inc(copied)
         return None
 
     def _replacement(

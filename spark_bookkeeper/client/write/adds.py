@@ -40,7 +40,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import read_again, update_ledger
 from spark_bookkeeper.protocol.arguments import whole_number
-from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.writer import (
     Acknowledge,
@@ -76,7 +76,10 @@ class Adds:
         self.machine = Writer(ledger.metadata.quorum, ledger.metadata.last_fragment.ensemble)
         self.confirmed_length = 0
         """Sum of the lengths of the acknowledged entries."""
+        self._counted = NO_ENTRY
+        """Entries up to this one are in the counters."""
         self._context = context
+        self._metrics = context.metrics
         self._runtime = context.runtime
         self._max_pending_bytes = context.config.max_pending_bytes
         self._quick_bytes = min(self._max_pending_bytes, MOST_ENTRY_BYTES)
@@ -440,7 +443,10 @@ class Adds:
             self._runtime.wall_ms(), waited_ms,
         )  # fmt: skip
         self._acks.append(ack)
+        confirmed = self.machine.last_add_confirmed
         self._carry_out(self.machine.step(Stored(lane.position, lane.bookie, group.last)))
+        if self.machine.last_add_confirmed > confirmed:  # once for a group, not for each entry
+            self._metrics.add_latency_ms.observe(waited_ms)
         self._lanes.forget(self.machine.last_add_confirmed)
         if self._ended is not None:
             self._end_if_dropped()
@@ -449,6 +455,7 @@ class Adds:
         """A bookie met a fence, or is lost."""
         if isinstance(error, LedgerFencedError):
             if self.machine.step(BookieFenced(lane.position, lane.bookie)):
+                self._metrics.writers_fenced.inc()
                 fenced = fenced_error(self.ledger, self.machine.last_add_confirmed, error.message)
                 self._begin("fenced", lambda: self._learn_of_fence(error.message), fenced)
         else:
@@ -487,7 +494,10 @@ class Adds:
                     assert_never(command)
 
     def _acknowledge(self, through: EntryId) -> None:
-        self.confirmed_length = self._pending.length_after(through)
+        length = self._pending.length_after(through)
+        self._metrics.added_bytes.inc(length - self.confirmed_length)
+        self._metrics.added_entries.inc(through - self._counted)
+        self.confirmed_length, self._counted = length, through
         self._delivery.acknowledge(through)
         self._changed.notify_all()
 
@@ -573,6 +583,7 @@ class Adds:
                     if wanted.may_stay:
                         reason = "left by this writer when it became read-only"
                         self._left |= dict.fromkeys(wanted.failed.values(), reason)
+                    self._metrics.ensemble_changes.inc()
                     self._adopt(updated)
                     ensemble = updated.value.last_fragment.ensemble
                     self._carry_out(self.machine.step(EnsembleChanged(ensemble)))
