@@ -20,6 +20,9 @@ from spark_bookkeeper.config import BookieConfig
 
 log = logging.getLogger(__name__)
 
+_LOOK_SECONDS = 0.1
+"""Between two looks whether it is to end; questions are heard at once."""
+
 
 class HealthServer:
     """Serves the pages of one agent until it is closed; a context manager.
@@ -50,7 +53,10 @@ class HealthServer:
             return
         self.address = (config.http_host, self._server.server_address[1])
         threading.Thread(
-            target=self._server.serve_forever, name=f"health-{agent.bookie_id}", daemon=True
+            target=self._server.serve_forever,
+            args=(_LOOK_SECONDS,),
+            name=f"health-{agent.bookie_id}",
+            daemon=True,
         ).start()
 
     def close(self) -> None:
