@@ -23,6 +23,7 @@ from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from spark_bookkeeper.metrics import ClientMetrics, Metrics
 from spark_bookkeeper.protocol.arguments import check_text
 from spark_bookkeeper.runtime.runtime import Condition, Runtime, ThreadRuntime
 
@@ -44,25 +45,30 @@ class Connection:
 
     def open(self) -> ClientContext:
         """Connect. Raises ``MetadataUnavailableError``, ``InvalidArgumentError``."""
-        runtime = ThreadRuntime()
-        return self._context(runtime, self.open_store(runtime))
+        runtime, metrics = ThreadRuntime(), ClientMetrics()
+        return self._context(runtime, self.open_store(runtime, metrics), metrics)
 
     def open_lazily(self) -> ClientContext:
         """The same, but the session with ZooKeeper begins when metadata is asked for first.
 
         For tasks that are told where the bookies are, and need no metadata while all goes well.
         """
-        runtime = ThreadRuntime()
-        lazy = _LazyStore(lambda: self.open_store(runtime), runtime.condition())
-        return self._context(runtime, cast(MetadataStore, lazy))
+        runtime, metrics = ThreadRuntime(), ClientMetrics()
+        lazy = _LazyStore(lambda: self.open_store(runtime, metrics), runtime.condition())
+        return self._context(runtime, cast(MetadataStore, lazy), metrics)
 
     def open_store(
-        self, runtime: Runtime, *, session_timeout_ms: int | None = None
+        self,
+        runtime: Runtime,
+        metrics: Metrics | None = None,
+        *,
+        session_timeout_ms: int | None = None,
     ) -> MetadataStore:
         """A session with the metadata store.
 
         Args:
             runtime: gives its tokens.
+            metrics: where it counts; ``None`` is nowhere.
             session_timeout_ms: a session that is silent for so long has ended; ``None`` is
                 ``metadata_timeout_ms`` of the config.
 
@@ -76,9 +82,12 @@ class Connection:
             session_timeout_ms=session_timeout_ms or self.config.metadata_timeout_ms,
             patience_ms=self.config.metadata_timeout_ms,
             options=self.zk_options,
+            metrics=metrics,
         )
 
-    def _context(self, runtime: ThreadRuntime, store: MetadataStore) -> ClientContext:
+    def _context(
+        self, runtime: ThreadRuntime, store: MetadataStore, metrics: ClientMetrics
+    ) -> ClientContext:
         options = dict(self.storage_options)
         bookies = Bookies(store, lambda uri: open_storage(uri, options), runtime, self.config)
         return ClientContext(
@@ -88,6 +97,7 @@ class Connection:
             self.config,
             self.metadata_uri,
             writer=WriterInfo.of_this_process(self.application),
+            metrics=metrics,
         )
 
 

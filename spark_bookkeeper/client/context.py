@@ -11,6 +11,7 @@ from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.metadata.store import MetadataStore, Versioned
 from spark_bookkeeper.metadata.update import read_again
+from spark_bookkeeper.metrics import ClientMetrics
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.runtime import process
@@ -31,6 +32,12 @@ class ClientContext:
     """The process that made it (``process.here``)."""
     writer: WriterInfo | None = None
     """What ledgers that are created here say of their writer; ``None``: nothing."""
+    metrics: ClientMetrics = field(default_factory=ClientMetrics, repr=False, compare=False)
+    """Where what is done with these parts is counted."""
+
+    def __post_init__(self) -> None:
+        silent = self.bookies.silent
+        self.metrics.show_silent_bookies(lambda: len(list(silent())))
 
     def check_here(self, what: str, how: str = "") -> None:
         """Raises ``InvalidArgumentError`` in a forked child of the process that made it.

@@ -22,6 +22,7 @@ from spark_bookkeeper.cluster.claims import (
     moved,
 )
 from spark_bookkeeper.cluster.dependents import ledgers_that_name, shown
+from spark_bookkeeper.cluster.readonly import forget_order
 from spark_bookkeeper.errors import (
     CookieMismatchError,
     InvalidArgumentError,
@@ -128,6 +129,7 @@ def forget_bookie(store: MetadataStore, bookie_id: BookieId) -> None:
             ledger_ids=tuple(needed),
         )
     store.delete_cookie(bookie_id, version)
+    forget_order(store, bookie_id)
 
 
 def check_forgettable(store: MetadataStore, bookie_ids: Sequence[BookieId]) -> None:

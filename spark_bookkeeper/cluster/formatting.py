@@ -19,6 +19,7 @@ from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cluster.claims import claims_of
 from spark_bookkeeper.cluster.cookies import cookie_of
 from spark_bookkeeper.cluster.dependents import ledgers_that_name, shown
+from spark_bookkeeper.cluster.readonly import forget_order
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import BookieId
@@ -90,4 +91,5 @@ def format_bookie(
         storage, bookie_id, claims.instance_id, token=token, on_check=on_check
     )
     store.write_cookie(cookie_of(marker, storage), known.version if known else None)
+    forget_order(store, bookie_id)
     return marker

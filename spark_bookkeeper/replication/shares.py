@@ -90,7 +90,7 @@ def copy_share(
     sources = sources_of(context, ledger, fragment)
     ensemble = fragment.ensemble
     preference = sorted(sources, key=lambda p: (ensemble[p] in last_resort, p))
-    return copy_entries(
+    copied = copy_entries(
         context.runtime,
         ledger.ledger_id,
         ledger.metadata.quorum,
@@ -102,3 +102,6 @@ def copy_share(
         throttle,
         held=held,
     )
+    context.metrics.copies.inc()
+    context.metrics.copied_bytes.inc(copied)
+    return copied

@@ -10,6 +10,7 @@ The other way round not every Arrow type has one of Spark's, nor every value of 
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
 from contextlib import suppress
@@ -41,7 +42,7 @@ def arrow_schema(schema: Any) -> pa.Schema:
     if isinstance(schema, pa.Schema):
         return schema
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+    from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 
     if not isinstance(schema, StructType):
@@ -51,7 +52,7 @@ def arrow_schema(schema: Any) -> pa.Schema:
         )
     try:
         schema = _with_nullable_voids(schema)
-        made = to_arrow_schema(schema, timezone="UTC")
+        made = _in_arrow(schema)
         if from_arrow_schema(made) != schema:
             made = made.with_metadata({SPARK_SCHEMA_KEY: schema.json()})
         return made
@@ -60,6 +61,15 @@ def arrow_schema(schema: Any) -> pa.Schema:
             f"the schema has a type that Spark cannot hand over as Arrow data: "
             f"{_cause(error)}. Cast that column first. The schema:\n{schema.treeString()}"
         ) from error
+
+
+def _in_arrow(schema: StructType) -> pa.Schema:
+    """As Spark writes it, timestamps in UTC, which Spark 4.2 must be told and older ones assume."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    wants_zone = "timezone" in inspect.signature(to_arrow_schema).parameters
+    zone: dict[str, Any] = {"timezone": "UTC"} if wants_zone else {}
+    return to_arrow_schema(schema, **zone)
 
 
 def _cause(error: Exception) -> str:
@@ -93,7 +103,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
         InvalidArgumentError: an Arrow type that Spark does not know; ``read_arrow`` reads it.
     """
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+    from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 
     text = (schema.metadata or {}).get(SPARK_SCHEMA_KEY)
@@ -101,7 +111,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
         # What stands in a ledger's metadata may be damaged. It is only a hint, so it may not fail.
         with suppress(Exception):
             kept = StructType.fromJson(json.loads(text))
-            if to_arrow_schema(kept, timezone="UTC").equals(schema):
+            if _in_arrow(kept).equals(schema):
                 return kept
     for field in schema:
         try:

@@ -189,6 +189,30 @@ def test_a_cookie_that_was_lost_is_written_again(
     assert call_own("ledger", "check", ledger_id, "--percentage", 100, "--no-spark").code == 0
 
 
+def test_a_bookie_is_made_readonly_by_hand_and_writable_again(
+    own_cluster: LocalCluster, call_own: Call
+) -> None:
+    bookie = own_cluster.bookie_ids[0]
+
+    made = call_own("bookie", "set-readonly", bookie, "--reason", "new disk")
+    own_cluster.agent(bookie).step()
+    listed = call_own("bookie", "list", "--state", "readonly", "--json").json["bookies"]
+    shown = call_own("bookie", "show", bookie, "--json").json
+    back = call_own("bookie", "set-writable", bookie, "--json")
+    again = call_own("bookie", "set-writable", bookie)
+    own_cluster.agent(bookie).step()
+
+    assert (made.code, f"bookie {bookie} is to be read-only" in made.out) == (0, True)
+    assert [(b["bookie_id"], b["readonly_reason"]) for b in listed] == [
+        (bookie, "set by hand: new disk")
+    ]
+    assert (shown["state"], shown["readonly_by_hand"]) == ("readonly", "new disk")
+    assert (back.code, back.json["was_readonly_by_hand"]) == (0, True)
+    assert "nothing was changed" in again.out
+    assert call_own("bookie", "show", bookie, "--json").json["state"] == "writable"
+    assert call_own("bookie", "set-readonly", "10.9.9.9:3181").code == 2
+
+
 def test_a_cluster_is_summed_up(cluster: LocalCluster, call: Call, numbers: Path) -> None:
     call("ledger", "append", numbers)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -51,14 +53,21 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "bookie"
 
 
-def call_of(store: ZooKeeperStore, verb: str) -> list[str]:
-    return ["--metadata-uri", str(store.uri), "bookie", verb, "--bookie-id", BOOKIE]
+def call_of(store: ZooKeeperStore, verb: str, bookie: str = BOOKIE) -> list[str]:
+    return ["--metadata-uri", str(store.uri), "bookie", verb, "--bookie-id", bookie]
 
 
-def start_agent(store: ZooKeeperStore, root: Path) -> subprocess.Popen[str]:
+def start_agent(store: ZooKeeperStore, root: Path, bookie: str = BOOKIE) -> subprocess.Popen[str]:
     """An agent in the foreground of a process of its own, once it says that it serves."""
     agent = subprocess.Popen(
-        [sys.executable, "-m", "spark_bookkeeper", *call_of(store, "start"), "--root", str(root)],
+        [
+            sys.executable,
+            "-m",
+            "spark_bookkeeper",
+            *call_of(store, "start", bookie),
+            "--root",
+            str(root),
+        ],
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -88,6 +97,29 @@ def test_an_agent_registers_its_bookie_until_it_is_stopped(
     assert "is unregistered" in said
     assert "Traceback" not in said
     assert store.registrations() == []
+
+
+def test_an_agent_shows_its_health_and_metrics_at_its_port(
+    store: ZooKeeperStore, root: Path
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        bookie = f"127.0.0.1:{probe.getsockname()[1]}"
+    agent = start_agent(store, root, bookie)
+    assert agent.stderr is not None
+    assert f"http://{bookie}" in agent.stderr.readline()
+
+    with urlopen(f"http://{bookie}/health", timeout=60) as answer:
+        told = json.load(answer)
+    with urlopen(f"http://{bookie}/metrics", timeout=60) as answer:
+        metrics = answer.read().decode()
+    agent.send_signal(signal.SIGTERM)
+    agent.communicate(timeout=60)
+
+    assert (told["bookie_id"], told["state"]) == (bookie, "writable")
+    assert "bookie_SERVER_STATUS 1.0" in metrics
+    assert "zookeeper_client_retries_total 0.0" in metrics
+    assert agent.returncode == 0
 
 
 def test_a_wiped_bookie_is_refused_with_the_three_views(

@@ -15,6 +15,7 @@ from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Set
 from spark_bookkeeper.cli.shell.work import no_spark, open_table, report_table, show_report
 from spark_bookkeeper.cluster.cookies import check_forgettable, forget_bookie
 from spark_bookkeeper.cluster.dependents import ledgers_that_name
+from spark_bookkeeper.cluster.readonly import read_order
 from spark_bookkeeper.errors import BookieError, InvalidArgumentError, MetadataError
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport
@@ -38,7 +39,10 @@ def list_(settings: Settings, access: Access, state: str | None) -> int:
             settings.output.say("no bookies")
             return
         settings.output.table(
-            ["bookie", "state", "root", "rack", "ledgers", "fragments", "free GiB", "total GiB"],
+            [
+                *["bookie", "state", "root", "rack", "ledgers", "fragments"],
+                *["free GiB", "total GiB", "read-only because"],
+            ],
             [
                 [
                     row["bookie_id"],
@@ -49,6 +53,7 @@ def list_(settings: Settings, access: Access, state: str | None) -> int:
                     row["fragments"],
                     _gib(row["free_bytes"]),
                     _gib(row["total_bytes"]),
+                    row["readonly_reason"],
                 ]
                 for row in rows
             ],
@@ -203,6 +208,7 @@ def _look_at(bk: BookKeeper, name: BookieId) -> dict[str, Any]:
     live = bk.context.bookies.registrations().get(name)
     cookie = store.read_cookie(name)
     ledgers = sorted(ledgers_that_name(store, name))
+    order = read_order(store, name)
     if live is None and cookie is None and not ledgers:
         raise InvalidArgumentError(
             f"bookie {name} is unknown: it has no registration, no cookie, and no ledger names it; "
@@ -219,6 +225,8 @@ def _look_at(bk: BookKeeper, name: BookieId) -> dict[str, Any]:
     return {
         "bookie_id": name,
         "state": "lost" if live is None else "readonly" if live.is_readonly else "writable",
+        "readonly_reason": live.readonly_reason if live else None,
+        "readonly_by_hand": order.reason if order else None,
         "root_uri": known.root_uri if known else None,
         "rack": live.rack if live else None,
         "incarnation": known.incarnation if known else None,

@@ -21,15 +21,18 @@ from spark_bookkeeper.cli.bookie.partition import (
     open_partition,
     root_option,
 )
+from spark_bookkeeper.cli.bookie.readonly import set_readonly_, set_writable_
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, opened_store
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.dependents import ledgers_that_name
 from spark_bookkeeper.cluster.formatting import format_bookie
+from spark_bookkeeper.cluster.health_server import HealthServer
 from spark_bookkeeper.cluster.sharing import Place, place_of, shared_with
 from spark_bookkeeper.errors import BookKeeperError, UnsuitableStorageError
 from spark_bookkeeper.metadata.store import MetadataStore
+from spark_bookkeeper.metrics import BookieMetrics
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
@@ -46,6 +49,8 @@ bookie.add_command(list_)
 bookie.add_command(show)
 bookie.add_command(recover)
 bookie.add_command(cookie)
+bookie.add_command(set_readonly_)
+bookie.add_command(set_writable_)
 
 
 @bookie.command(
@@ -78,8 +83,9 @@ def start(
         stopping.set()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    metrics = BookieMetrics()
     try:
-        with opened_store(settings, access, runtime) as store:
+        with opened_store(settings, access, runtime, metrics) as store:
             agent = BookieAgent(
                 store,
                 storage,
@@ -88,7 +94,9 @@ def start(
                 access.conf.bookie,
                 rack=rack,
                 moved_from=partial(access.open_root, runtime=runtime) if moved else None,
+                metrics=metrics,
             )
+            server = HealthServer(agent, access.conf.bookie)
             try:
                 agent.start()
                 status = agent.status
@@ -96,9 +104,14 @@ def start(
                     f"bookie {name} serves {status.root_uri} (incarnation {status.incarnation}); "
                     "Ctrl-C stops it"
                 )
+                if server.address is not None:
+                    settings.output.note(
+                        "its /health and /metrics are at http://{}:{}".format(*server.address)
+                    )
                 while not stopping.wait(1.0):
                     pass  # a signal just before an endless wait would be heard only at its end
             finally:
+                server.close()
                 agent.stop()
     finally:
         storage.close()

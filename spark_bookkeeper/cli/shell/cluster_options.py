@@ -7,24 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
-import pyarrow as pa
 
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cli.shell.settings import Settings
-from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.write.bulk import BulkPlan, EntryRange, TaskResult
 from spark_bookkeeper.config import Conf, load_conf
 from spark_bookkeeper.connection import Connection, open_root
 from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MetadataUnavailableError,
-    MissingRequirementError,
 )
 from spark_bookkeeper.metadata.store import MetadataStore
-from spark_bookkeeper.replication.runner import LocalRunner, Runner
+from spark_bookkeeper.metrics import Metrics
 from spark_bookkeeper.runtime.runtime import Runtime
 from spark_bookkeeper.session import BookKeeper
 
@@ -125,17 +121,19 @@ def connected(
     """
     connection = (access or Access()).connection(settings)
     with _nothing_changed():
-        bk = _with_spark(connection, settings) if with_spark else _in_this_process(connection)
+        bk = BookKeeper(connection, spark_conf=settings.spark_conf, runs_jobs_here=not with_spark)
     with bk:
         bk.context.store.require_cluster()  # no cluster there: say so before anything else
         yield bk
 
 
 @contextmanager
-def opened_store(settings: Settings, access: Access, runtime: Runtime) -> Iterator[MetadataStore]:
+def opened_store(
+    settings: Settings, access: Access, runtime: Runtime, metrics: Metrics | None = None
+) -> Iterator[MetadataStore]:
     """Only the metadata store, for who has no business with bookies. Raises as ``connected``."""
     with _nothing_changed():
-        store = access.connection(settings).open_store(runtime)
+        store = access.connection(settings).open_store(runtime, metrics)
     try:
         yield store
     finally:
@@ -149,47 +147,3 @@ def _nothing_changed() -> Iterator[None]:
         yield
     except MetadataUnavailableError as error:
         raise MetadataUnavailableError(error.message, nothing_changed=True) from error
-
-
-def _with_spark(connection: Connection, settings: Settings) -> BookKeeper:
-    from spark_bookkeeper.spark.frames import SparkFrames  # pyspark only where it is needed
-
-    return BookKeeper(connection, SparkFrames(None, connection, settings.spark_conf))
-
-
-def _in_this_process(connection: Connection) -> BookKeeper:
-    return BookKeeper(connection, _NoSpark())
-
-
-class _NoSpark:
-    """Stands where Spark would: jobs run in this process, and there are no DataFrames."""
-
-    def is_frame(self, data: Any) -> bool:
-        return False
-
-    def schema(self, frame: Any) -> pa.Schema:
-        self._refuse()
-
-    def arrow_schema(self, schema: Any) -> pa.Schema:
-        if not isinstance(schema, pa.Schema):
-            raise InvalidArgumentError(f"{type(schema).__name__} is not an Arrow schema")
-        return schema
-
-    def write_parts(self, frame: Any, plan: BulkPlan) -> Sequence[TaskResult]:
-        self._refuse()
-
-    def from_arrow(self, table: pa.Table) -> Any:
-        self._refuse()
-
-    def read(self, context: ClientContext, schema: pa.Schema, ranges: Sequence[EntryRange]) -> Any:
-        self._refuse()
-
-    @property
-    def session(self) -> Any:
-        self._refuse()
-
-    def runner(self, context: ClientContext, job: str) -> Runner:
-        return LocalRunner(context)
-
-    def _refuse(self) -> NoReturn:
-        raise MissingRequirementError("this command was started without Spark")

@@ -82,7 +82,10 @@ class Fetcher:
                 if self._refresh(found):
                     continue
                 raise self._unreadable(found)
-            average = max(1, sum(answer.size_bytes for answer in found) // len(entries))
+            size = sum(answer.size_bytes for answer in found)
+            self._context.metrics.read_bytes.inc(size)
+            self._context.metrics.read_entries.inc(len(entries))
+            average = max(1, size // len(entries))
             yield entries, found
             window = max(1, min(WINDOW_ENTRIES, window * 4, WINDOW_BYTES // average))
             start = EntryId(end + 1)
@@ -137,6 +140,7 @@ class Fetcher:
                 continue
             if isinstance(came, Late):
                 is_twofold = True
+                self._context.metrics.speculative_reads.inc(len(came.keys))
                 asked.difference_update(came.keys)
                 late.update(came.keys)
                 for ask in came.keys:  # what it uses is its own from now on
@@ -153,11 +157,13 @@ class Fetcher:
             if is_twofold:
                 answer = answer.of(set(reader.waiting))
             found.append(answer)
+            self._context.metrics.read_retries.inc(len(refused))
             reader.answered(ask, answer.entry_ids, refused)
 
     def _refuse(self, reader: Reader, ask: Ask, error: BookKeeperError) -> None:
         """A bookie cannot be asked at all."""
         self._down[reader.ensemble[ask.position]] = error.message
+        self._context.metrics.read_retries.inc(len(ask.entries))
         reader.answered(ask, (), dict.fromkeys(ask.entries, error.message))
 
     def _preference(self, ensemble: tuple[BookieId, ...]) -> list[int]:

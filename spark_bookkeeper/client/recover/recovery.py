@@ -12,7 +12,8 @@ land later, which harms nobody.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
@@ -86,8 +87,31 @@ def recover_ledger(
     found = update_ledger(context.store, ledger_id, _flag, known=found)
     if found.value.is_closed:
         return found
+    with _timed(context):
+        return _recover_flagged(context, ledger.with_metadata(found.value), found, on_silent)
+
+
+@contextmanager
+def _timed(context: ClientContext) -> Iterator[None]:
+    began, metrics = context.runtime.now(), context.metrics
+    took = metrics.failed_recovery_ms
     try:
-        return _LedgerRecovery(context, ledger.with_metadata(found.value), found, on_silent).run()
+        yield
+        took = metrics.recovery_ms
+    finally:
+        took.observe((context.runtime.now() - began) * 1000)
+
+
+def _recover_flagged(
+    context: ClientContext,
+    ledger: Ledger,
+    found: Versioned[LedgerMetadata],
+    on_silent: Callable[[BookieId, str], object],
+) -> Versioned[LedgerMetadata]:
+    """Steps 2 to 4, a second time where bookies have moved meanwhile."""
+    ledger_id = ledger.ledger_id
+    try:
+        return _LedgerRecovery(context, ledger, found, on_silent).run()
     except (RecoveryUndecidedError, NotEnoughBookiesError, EntryUnreadableError):
         now = read_again(context.store, ledger_id, found.value.nonce)
         if now.value.is_closed:  # by somebody who met less trouble: all-closes-agree
@@ -189,6 +213,7 @@ class _LedgerRecovery:
                 self._silent[bookie] = error.message
         else:
             self._tails[position] = tail
+            self._context.metrics.fences.inc()
             answer = self._fenced_answer(position)
         self._machine.answered(position, answer)
         return True
@@ -298,8 +323,9 @@ class _LedgerRecovery:
         return tuple(ensemble)
 
     def _copy(self, entries: tuple[EntryId, ...], target: LedgerLog) -> BookKeeperError | None:
+        metrics = self._context.metrics
         try:
-            copy_entries(
+            copied = copy_entries(
                 self._context.runtime,
                 self._ledger.ledger_id,
                 self._ledger.metadata.quorum,
@@ -315,6 +341,8 @@ class _LedgerRecovery:
             return error
         except TargetError as error:
             return error.cause
+        metrics.copies.inc()
+        metrics.copied_bytes.inc(copied)
         return None
 
     def _replacement(

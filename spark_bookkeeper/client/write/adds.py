@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from typing_extensions import assert_never
 
 from spark_bookkeeper.bookie.messages import MOST_ENTRY_BYTES, check_entry_size
 from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.write.acks import ACKS_KEPT, SlotAck
 from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult, place
 from spark_bookkeeper.client.write.delivery import Delivery
 from spark_bookkeeper.client.write.ensemble_change import (
@@ -40,7 +40,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import read_again, update_ledger
 from spark_bookkeeper.protocol.arguments import whole_number
-from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.writer import (
     Acknowledge,
@@ -64,23 +64,6 @@ if TYPE_CHECKING:
     from spark_bookkeeper.client.write.lane import Group, Lane
     from spark_bookkeeper.runtime.runtime import Condition
 
-ACKS_KEPT = 10_000
-"""Slots of which is remembered who stored them, and when."""
-
-
-@dataclass(frozen=True, slots=True)
-class SlotAck:
-    """One bookie stored the entries ``first .. last`` that are striped to it."""
-
-    bookie: BookieId
-    position: int
-    first: EntryId
-    last: EntryId
-    stored_at_ms: int
-    """When it answered, in milliseconds since 1970; for people to read."""
-    waited_ms: float
-    """From when the first of the bookies was sent them to this one's answer."""
-
 
 class Adds:
     """Pending entries, lanes and their machine. All methods may be called from any thread."""
@@ -93,7 +76,10 @@ class Adds:
         self.machine = Writer(ledger.metadata.quorum, ledger.metadata.last_fragment.ensemble)
         self.confirmed_length = 0
         """Sum of the lengths of the acknowledged entries."""
+        self._counted = NO_ENTRY
+        """Entries up to this one are in the counters."""
         self._context = context
+        self._metrics = context.metrics
         self._runtime = context.runtime
         self._max_pending_bytes = context.config.max_pending_bytes
         self._quick_bytes = min(self._max_pending_bytes, MOST_ENTRY_BYTES)
@@ -457,7 +443,10 @@ class Adds:
             self._runtime.wall_ms(), waited_ms,
         )  # fmt: skip
         self._acks.append(ack)
+        confirmed = self.machine.last_add_confirmed
         self._carry_out(self.machine.step(Stored(lane.position, lane.bookie, group.last)))
+        if self.machine.last_add_confirmed > confirmed:  # once for a group, not for each entry
+            self._metrics.add_latency_ms.observe(waited_ms)
         self._lanes.forget(self.machine.last_add_confirmed)
         if self._ended is not None:
             self._end_if_dropped()
@@ -466,6 +455,7 @@ class Adds:
         """A bookie met a fence, or is lost."""
         if isinstance(error, LedgerFencedError):
             if self.machine.step(BookieFenced(lane.position, lane.bookie)):
+                self._metrics.writers_fenced.inc()
                 fenced = fenced_error(self.ledger, self.machine.last_add_confirmed, error.message)
                 self._begin("fenced", lambda: self._learn_of_fence(error.message), fenced)
         else:
@@ -504,7 +494,10 @@ class Adds:
                     assert_never(command)
 
     def _acknowledge(self, through: EntryId) -> None:
-        self.confirmed_length = self._pending.length_after(through)
+        length = self._pending.length_after(through)
+        self._metrics.added_bytes.inc(length - self.confirmed_length)
+        self._metrics.added_entries.inc(through - self._counted)
+        self.confirmed_length, self._counted = length, through
         self._delivery.acknowledge(through)
         self._changed.notify_all()
 
@@ -590,6 +583,7 @@ class Adds:
                     if wanted.may_stay:
                         reason = "left by this writer when it became read-only"
                         self._left |= dict.fromkeys(wanted.failed.values(), reason)
+                    self._metrics.ensemble_changes.inc()
                     self._adopt(updated)
                     ensemble = updated.value.last_fragment.ensemble
                     self._carry_out(self.machine.step(EnsembleChanged(ensemble)))

@@ -35,6 +35,7 @@ from spark_bookkeeper.errors import (
     MetadataUnavailableError,
 )
 from spark_bookkeeper.metadata.zookeeper.options import client_options
+from spark_bookkeeper.metrics import Metrics
 
 T = TypeVar("T")
 
@@ -91,6 +92,7 @@ class Link:
         patience_ms: how long an operation goes on when there is no answer; also how long the
             constructor waits for a first connection.
         options: see ``options.py``.
+        metrics: where repeated requests and lost sessions are counted.
 
     Raises:
         InvalidArgumentError: an option is wrong.
@@ -104,7 +106,9 @@ class Link:
         session_timeout_ms: int,
         patience_ms: int,
         options: Mapping[str, str],
+        metrics: Metrics | None = None,
     ) -> None:
+        self._metrics = metrics or Metrics()
         arguments = client_options(options)
         access = CREATOR_ALL_ACL if arguments.pop("acl", "open") == "creator" else OPEN_ACL_UNSAFE
         self.hosts = hosts
@@ -211,8 +215,17 @@ class Link:
             interrupt=lambda: self._is_closed,
         )
         retry.retry_exceptions = UNCERTAIN
+        attempts = 0
+
+        def counted() -> T:
+            nonlocal attempts
+            attempts += 1
+            if attempts > 1:
+                self._metrics.zookeeper_retries.inc()
+            return attempt()
+
         try:
-            return retry(attempt)  # type: ignore[no-any-return]  # what `attempt` returns
+            return retry(counted)  # type: ignore[no-any-return]  # what `attempt` returns
         except (RetryFailedError, *UNCERTAIN) as error:
             certain = (
                 "The change may or may not have been made: read, then decide"
@@ -232,6 +245,8 @@ class Link:
     def _state_changed(self, state: str) -> None:
         if self._is_closed:
             return
+        if state == KazooState.LOST:
+            self._metrics.zookeeper_sessions_lost.inc()
         hear = {KazooState.LOST: self._lost, KazooState.CONNECTED: self._connected}
         for told in list(hear.get(state, ())):
             self.client.handler.spawn(told)

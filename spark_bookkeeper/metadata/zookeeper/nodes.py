@@ -33,6 +33,7 @@ from spark_bookkeeper.metadata.zookeeper.link import (
     PresentError,
 )
 from spark_bookkeeper.metadata.zookeeper.watches import Watches
+from spark_bookkeeper.metrics import Metrics
 
 T = TypeVar("T")
 
@@ -104,12 +105,14 @@ class Connection:
         session_timeout_ms: int = 10_000,
         patience_ms: int = 10_000,
         options: Mapping[str, str] | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._link = Link(
             hosts,
             session_timeout_ms=session_timeout_ms,
             patience_ms=patience_ms,
             options=options or {},
+            metrics=metrics,
         )
         self._client = self._link.client
         self._writes = GroupedWrites(self._client)

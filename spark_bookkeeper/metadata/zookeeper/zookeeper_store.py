@@ -44,6 +44,7 @@ from spark_bookkeeper.metadata.zookeeper.nodes import Connection, Create, Delete
 from spark_bookkeeper.metadata.zookeeper.presence import Presences
 from spark_bookkeeper.metadata.zookeeper.register_nodes import ZooKeeperRegisters
 from spark_bookkeeper.metadata.zookeeper.registrations import Registrations
+from spark_bookkeeper.metrics import Metrics
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
@@ -66,6 +67,7 @@ class ZooKeeperStore:
         session_timeout_ms: a bookie that is silent for so long is gone.
         patience_ms: how long an operation waits for an answer, the first connection too.
         options: how to reach and prove oneself to ZooKeeper, see ``options.py``.
+        metrics: where repeated requests and lost sessions are counted; ``None``: nowhere.
 
     Raises:
         InvalidArgumentError: the URI is none, or an option is wrong.
@@ -80,6 +82,7 @@ class ZooKeeperStore:
         session_timeout_ms: int = 10_000,
         patience_ms: int = 10_000,
         options: Mapping[str, str] | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self.uri = parse_metadata_uri(uri) if isinstance(uri, str) else uri
         self._root = self.uri.root
@@ -90,6 +93,7 @@ class ZooKeeperStore:
             session_timeout_ms=session_timeout_ms,
             patience_ms=patience_ms,
             options=options,
+            metrics=metrics,
         )
         self._ids = LedgerIds(self._zk, self._root)
         self._presences = Presences(self._zk, self._root)

@@ -1,0 +1,60 @@
+"""``spark-bookkeeper bookie set-readonly | set-writable``: a bookie's mode, chosen by hand."""
+
+from __future__ import annotations
+
+import click
+
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
+from spark_bookkeeper.cluster.readonly import set_readonly, set_writable
+from spark_bookkeeper.protocol.ids import parse_bookie_id
+
+_OBEYED = "its agent obeys at its next probe (every 5 s, unless it is configured otherwise)"
+
+
+@click.command(
+    name="set-readonly",
+    epilog='Example: spark-bookkeeper bookie set-readonly 10.0.0.3:3181 --reason "new disk"',
+)
+@click.argument("bookie_id", metavar="BOOKIE")
+@click.option("--reason", default="no reason given", help="Shown to everybody who asks why.")
+@access_options
+@click.pass_obj
+def set_readonly_(settings: Settings, access: Access, bookie_id: str, reason: str) -> int:
+    """Let BOOKIE take no new data until `set-writable`, also when its agent starts again.
+
+    What it holds stays readable. Writers that use it go on elsewhere when they can.
+    """
+    name = parse_bookie_id(bookie_id)
+    with connected(settings, access) as bk:
+        set_readonly(bk.context.store, name, reason, bk.context.runtime.wall_ms())
+    settings.output.result(
+        {"bookie_id": name, "readonly_by_hand": reason},
+        lambda: settings.output.say(f"bookie {name} is to be read-only; {_OBEYED}"),
+    )
+    return EXIT_DONE
+
+
+@click.command(
+    name="set-writable", epilog="Example: spark-bookkeeper bookie set-writable 10.0.0.3:3181"
+)
+@click.argument("bookie_id", metavar="BOOKIE")
+@access_options
+@click.pass_obj
+def set_writable_(settings: Settings, access: Access, bookie_id: str) -> int:
+    """Let BOOKIE take new data again, when `set-readonly` was what kept it from that.
+
+    It stays read-only for other reasons, such as little space; `bookie list` shows them.
+    """
+    name = parse_bookie_id(bookie_id)
+    with connected(settings, access) as bk:
+        was_readonly = set_writable(bk.context.store, name)
+    settings.output.result(
+        {"bookie_id": name, "readonly_by_hand": None, "was_readonly_by_hand": was_readonly},
+        lambda: settings.output.say(
+            f"bookie {name} may be writable; {_OBEYED}"
+            if was_readonly
+            else f"nobody had made bookie {name} read-only by hand; nothing was changed"
+        ),
+    )
+    return EXIT_DONE

@@ -1,0 +1,147 @@
+"""What a client counts of what it does: each thing once, and nobody else's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.recover.recovery import recover_ledger
+from spark_bookkeeper.errors import LedgerFencedError, RecoveryUndecidedError
+from spark_bookkeeper.metrics import BookieMetrics, ClientMetrics
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.rows import wait_for_every_copy
+
+USUAL = Quorum(3, 3, 2)
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    return Ground(tmp_path, bookies=4)
+
+
+def counted(context: ClientContext, name: str) -> float:
+    return context.metrics.as_dict()[name]
+
+
+def test_acknowledged_entries_and_bytes_are_counted_and_each_group_is_timed_once(
+    ground: Ground,
+) -> None:
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
+        for payload in (b"a", b"bc", b"def"):
+            writer.append(payload)
+
+    assert counted(ground.context, "bookkeeper_client_ADD_ENTRIES_total") == 3
+    assert counted(ground.context, "bookkeeper_client_ADD_BYTES_total") == writer.length_bytes == 6
+    assert counted(ground.context, "bookkeeper_client_ADD_ENTRY_count") == 3
+    assert counted(ground.context, "bookkeeper_client_ADD_ENTRY_sum") > 0
+
+
+def test_two_clients_in_one_process_do_not_mix(ground: Ground) -> None:
+    other = ground.client()
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
+        writer.append(b"a")
+
+    list(lifecycle.open_ledger(other, writer.ledger_id).entries())
+
+    assert counted(other, "bookkeeper_client_ADD_ENTRIES_total") == 0
+    assert counted(other, "bookkeeper_client_READ_ENTRIES_total") == 1
+    assert counted(ground.context, "bookkeeper_client_READ_ENTRIES_total") == 0
+
+
+def test_what_is_read_is_counted_however_it_is_read(ground: Ground) -> None:
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
+        for _ in range(4):
+            writer.append(b"abc")
+    reader = lifecycle.open_ledger(ground.context, writer.ledger_id)
+
+    list(reader.entries(0, 1))
+    assert counted(ground.context, "bookkeeper_client_READ_ENTRIES_total") == 2
+    reader.read_arrow()
+
+    assert counted(ground.context, "bookkeeper_client_READ_ENTRIES_total") == 6
+    assert counted(ground.context, "bookkeeper_client_READ_BYTES_total") == 18
+    assert counted(ground.context, "bookkeeper_client_read_retries_total") == 0
+
+
+def test_an_entry_that_one_bookie_cannot_deliver_is_a_retry(ground: Ground) -> None:
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
+        writer.append(b"abc")
+        wait_for_every_copy(writer)
+    for bookie in writer.metadata.last_fragment.ensemble[:2]:
+        ground.stop(bookie)
+
+    for _ in range(3):  # readers begin at bookies that differ
+        list(lifecycle.open_ledger(ground.context, writer.ledger_id).entries())
+
+    assert counted(ground.context, "bookkeeper_client_read_retries_total") > 0
+    assert counted(ground.context, "bookkeeper_client_READ_ENTRIES_total") == 3
+
+
+def test_a_change_of_the_ensemble_is_counted(ground: Ground) -> None:
+    writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 3))
+    writer.append(b"a")
+    ground.stop(writer.metadata.last_fragment.ensemble[0])
+    writer.append(b"b")
+    writer.close()
+
+    assert len(writer.metadata.fragments) == 2
+    assert counted(ground.context, "bookkeeper_client_NUM_ENSEMBLE_CHANGE_total") == 1
+
+
+def test_a_recovery_counts_its_fences_and_its_writer_that_it_was_fenced(ground: Ground) -> None:
+    other = ground.client()
+    writer = lifecycle.create_ledger(ground.context, USUAL)
+    writer.append(b"a")
+
+    recover_ledger(other, writer.ledger_id)
+    with pytest.raises(LedgerFencedError):
+        writer.append(b"b")
+
+    assert counted(other, "bookkeeper_client_fences_total") >= 2
+    assert counted(other, 'bookkeeper_client_LEDGER_RECOVER_count{success="true"}') == 1
+    assert counted(ground.context, "bookkeeper_client_writers_fenced_total") == 1
+
+
+def test_a_recovery_that_fails_is_counted_as_such(ground: Ground) -> None:
+    writer = lifecycle.create_ledger(ground.context, USUAL)
+    writer.append(b"a")
+    for bookie in writer.metadata.last_fragment.ensemble:
+        ground.stop(bookie)
+
+    with pytest.raises(RecoveryUndecidedError):
+        recover_ledger(ground.client(), writer.ledger_id)
+    other = ground.client()
+    with pytest.raises(RecoveryUndecidedError):
+        recover_ledger(other, writer.ledger_id)
+
+    assert counted(other, 'bookkeeper_client_LEDGER_RECOVER_count{success="false"}') == 1
+    assert counted(other, 'bookkeeper_client_LEDGER_RECOVER_count{success="true"}') == 0
+
+
+def test_values_are_named_as_prometheus_reads_them_and_have_no_buckets() -> None:
+    metrics = ClientMetrics()
+    metrics.added_entries.inc(5)
+    metrics.add_latency_ms.observe(3)
+
+    told = metrics.as_dict()
+    text = metrics.exposition().decode()
+
+    assert told["bookkeeper_client_ADD_ENTRIES_total"] == 5
+    assert not [name for name in told if "_bucket" in name or "_created" in name]
+    assert "bookkeeper_client_ADD_ENTRIES_total 5.0" in text
+    assert 'bookkeeper_client_ADD_ENTRY_bucket{le="5.0"} 1.0' in text
+    assert "_created" not in text
+
+
+def test_every_metric_says_what_it_is_and_no_name_has_two_meanings() -> None:
+    client = {m.name: m.documentation for m in ClientMetrics().registry.collect()}
+    bookie = {m.name: m.documentation for m in BookieMetrics().registry.collect()}
+
+    assert all({**client, **bookie}.values())
+    shared = client.keys() & bookie.keys()
+    assert {name.partition("_")[0] for name in shared} == {"zookeeper"}
+    assert all(client[name] == bookie[name] for name in shared)

@@ -1,0 +1,208 @@
+"""What an agent says of itself over HTTP, and that saying it costs the bookie nothing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPResponse
+
+import pytest
+
+from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.cluster.agent import BookieAgent
+from spark_bookkeeper.cluster.duties import Duty, Turn
+from spark_bookkeeper.cluster.health_server import HealthServer
+from spark_bookkeeper.cluster.readonly import set_readonly
+from spark_bookkeeper.config import BookieConfig
+from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
+from spark_bookkeeper.metadata.memory import MemoryCluster
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class World:
+    def __init__(self) -> None:
+        self.metadata = MemoryCluster()
+        self.store = self.metadata.session()
+        self.store.initialize_cluster()
+        self.disk = MemoryDisk("disk")
+        self.disk.free_bytes, self.disk.total_bytes = 500, 1_000
+        self.config = BookieConfig(3_600_000, 100, 200)
+        self.runtime = ThreadRuntime()
+        self.scrubbed = Bell(self.runtime)
+        self.agent = BookieAgent(
+            self.store,
+            MemoryStorage(self.disk, self.fail),
+            BookieId(f"127.0.0.1:{free_port()}"),
+            self.runtime,
+            self.config,
+            duties=[Duty("scrub", 3_600_000, self.scrub)],
+        )
+        self.fails = False
+        self.server = HealthServer(self.agent, self.config)
+
+    def fail(self, operation: str, path: str, moment: str) -> None:
+        if self.fails:
+            raise BookieUnavailableError("input/output error")
+
+    def scrub(self, turn: Turn) -> None:
+        self.scrubbed.ring()
+        raise BookieUnavailableError("entry 3 of ledger 7 is damaged")
+
+    def get(self, page: str) -> tuple[int, str]:
+        assert self.server.address is not None
+        connection = HTTPConnection(*self.server.address, timeout=60)
+        connection.request("GET", page)
+        response: HTTPResponse = connection.getresponse()
+        body = response.read().decode()
+        connection.close()
+        return response.status, body
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.fails = False
+    world.agent.stop()
+    world.server.close()
+    world.server.close()
+
+
+def test_health_is_well_when_the_bookie_is_registered(world: World) -> None:
+    world.agent.start()
+
+    code, body = world.get("/health")
+
+    told = json.loads(body)
+    assert code == 200
+    assert (told["state"], told["reason"]) == ("writable", None)
+    assert (told["free_bytes"], told["total_bytes"]) == (500, 1_000)
+    assert told["bookie_id"] == world.agent.bookie_id
+    assert told["seconds_since_good_probe"] >= 0
+
+
+def test_health_is_bad_before_a_start_and_says_why_after_a_failed_probe(world: World) -> None:
+    assert world.get("/health")[0] == 503
+    world.agent.start()
+    world.fails = True
+
+    world.agent.step()
+
+    code, body = world.get("/health")
+    told = json.loads(body)
+    assert (code, told["state"], told["reason"]) == (503, "unregistered", "input/output error")
+
+
+def test_health_says_why_a_bookie_is_readonly(world: World) -> None:
+    world.agent.start()
+    set_readonly(world.store, world.agent.bookie_id, "new disk", 0)
+    world.agent.step()
+
+    code, body = world.get("/health")
+
+    told = json.loads(body)
+    assert (code, told["state"], told["reason"]) == (200, "readonly", "set by hand: new disk")
+
+
+def test_health_shows_each_duty_with_its_last_run_and_error(world: World) -> None:
+    world.agent.start()
+    assert world.scrubbed.wait(60)
+    world.agent.pause()  # the step has ended
+
+    (duty,) = json.loads(world.get("/health")[1])["duties"]
+
+    assert (duty["name"], duty["runs"], duty["failures"]) == ("scrub", 1, 1)
+    assert duty["last_error"] == "entry 3 of ledger 7 is damaged"
+    assert duty["last_run_ms"] > 0
+
+
+def test_metrics_are_what_prometheus_reads(world: World) -> None:
+    assert "bookie_SERVER_STATUS -1.0" in world.get("/metrics")[1]
+    world.agent.start()
+    world.fails = True
+    world.agent.step()
+    world.fails = False
+    world.agent.step()
+
+    code, body = world.get("/metrics")
+
+    lines = body.splitlines()
+    assert code == 200
+    for line in (
+        "bookie_SERVER_STATUS 1.0",
+        "bookie_free_bytes 500.0",
+        "bookie_total_bytes 1000.0",
+        "bookie_probes_total 3.0",
+        "bookie_failed_probes_total 1.0",
+    ):
+        assert line in lines
+    assert any(line.startswith("bookie_seconds_since_good_probe ") for line in lines)
+
+
+def test_the_status_follows_the_registration(world: World) -> None:
+    world.agent.start()
+    set_readonly(world.store, world.agent.bookie_id, "new disk", 0)
+    world.agent.step()
+    assert "bookie_SERVER_STATUS 0.0" in world.get("/metrics")[1]
+    world.agent.stop()
+    assert "bookie_SERVER_STATUS -1.0" in world.get("/metrics")[1]
+
+
+def test_there_is_nothing_else(world: World) -> None:
+    assert world.get("/")[0] == 404
+    assert world.get("/health?verbose")[0] == 503
+
+
+def test_it_listens_at_the_port_of_the_bookie_id_on_the_loopback_address(world: World) -> None:
+    port = int(world.agent.bookie_id.rpartition(":")[2])
+
+    assert world.server.address == ("127.0.0.1", port)
+
+
+def test_a_port_that_is_taken_costs_the_pages_and_not_the_bookie(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        second = HealthServer(world.agent, world.config)
+
+    assert second.address is None
+    assert "http_port" in caplog.text
+    world.agent.start()
+    assert world.agent.status.state == "writable"
+
+
+def test_it_listens_elsewhere_or_nowhere_as_configured(world: World) -> None:
+    with HealthServer(world.agent, BookieConfig(http_port=free_port())) as elsewhere:
+        assert elsewhere.address not in (None, world.server.address)
+    assert HealthServer(world.agent, BookieConfig(http_host="")).address is None
+    with pytest.raises(InvalidArgumentError, match="http_port"):
+        BookieConfig(http_port=70_000)
+    with pytest.raises(InvalidArgumentError, match="http_host"):
+        BookieConfig(http_host=7)  # type: ignore[arg-type]
+
+
+def test_somebody_who_asks_nothing_keeps_no_process_from_ending() -> None:
+    script = """
+import socket
+from spark_bookkeeper.config import BookieConfig
+from tests.cluster.test_health_server import World
+world = World()
+idle = socket.create_connection(world.server.address)
+print(world.get("/health")[0])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "503\n", "")
