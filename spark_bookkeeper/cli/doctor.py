@@ -27,6 +27,7 @@ from spark_bookkeeper.client.presence import GONE, WriterState, ledgers_with_wri
 from spark_bookkeeper.client.read.newest import newest_entry
 from spark_bookkeeper.cluster.java import java_home
 from spark_bookkeeper.config import GIB
+from spark_bookkeeper.connection import partition_of
 from spark_bookkeeper.errors import (
     BookKeeperError,
     MetadataFormatError,
@@ -306,7 +307,7 @@ class _Look:
 
     def _storage(self, check: str, bookie: BookieId, live: Registration) -> Finding:
         try:
-            storage = self.bk.context.bookies.storage(bookie)
+            storage = partition_of(self.bk.context, bookie)
             marker = check_marker(storage, live.incarnation, bookie)
             if self.instance_id is not None and marker.instance_id != self.instance_id:
                 return Finding(

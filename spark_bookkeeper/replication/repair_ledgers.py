@@ -103,7 +103,7 @@ def _repair(context: ClientContext, work: RepairWork, finding: Finding) -> Row:
             return replace(row, status="left", reason="the ledger is not closed: recover it first")
         if work.dry_run:
             return replace(row, status="planned", entries=count)
-        target = context.bookies.log(BookieId(row.source), ledger)
+        target = context.bookies.replica(BookieId(row.source), ledger)
         target.check()
         throttle = Throttle(context.runtime, work.bytes_per_second)
         copied = copy_share(

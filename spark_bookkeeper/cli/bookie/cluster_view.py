@@ -18,6 +18,7 @@ from spark_bookkeeper.cluster.ownership import (
     forget_bookie,
     ledgers_that_name,
 )
+from spark_bookkeeper.connection import partition_of
 from spark_bookkeeper.errors import BookieError, InvalidArgumentError, MetadataError
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 from spark_bookkeeper.replication.report import PLANNED, RecoveryReport
@@ -213,7 +214,7 @@ def _look_at(bk: BookKeeper, name: BookieId) -> dict[str, Any]:
         )
     answer, marker, space = "answers", None, None
     try:
-        storage = bk.context.bookies.storage(name)
+        storage = partition_of(bk.context, name)
         marker = read_marker(storage)
         space = storage.space()
     except (BookieError, InvalidArgumentError) as error:

@@ -40,6 +40,11 @@ class BoundedStorage(Storage):
 
     @property
     @override
+    def bookie_id(self) -> str:
+        return self._storage.bookie_id
+
+    @property
+    @override
     def uri(self) -> str:
         return self._storage.uri
 
@@ -70,10 +75,6 @@ class BoundedStorage(Storage):
     @override
     def read_range(self, path: str, offset: int, length: int) -> bytes | pa.Buffer | None:
         return self.call("read", path, length, self._storage.read_range, path, offset, length)
-
-    @override
-    def map(self, path: str) -> Buffer | None:
-        return self.call("map", path, 0, self._storage.map, path)
 
     @override
     def size(self, path: str) -> int | None:
@@ -209,7 +210,9 @@ class _BoundedSink(FileSink):
             try:
                 if self._is_abandoned:
                     raise BookieUnavailableError(
-                        f"{self._path}: the file was given up", path=self._path
+                        f"{self._path}: the file was given up",
+                        bookie_id=self._storage.bookie_id,
+                        path=self._path,
                     )
                 return function(*args)
             finally:
