@@ -15,7 +15,7 @@ import pyarrow as pa
 from typing_extensions import Buffer, TypeVarTuple, Unpack, override
 
 from spark_bookkeeper.bookie.storage.storage import FileSink, Storage
-from spark_bookkeeper.client.bookies.asking import Door, Patience, current_call
+from spark_bookkeeper.client.bookies.asking import Door, Patience, current_call, step
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import Runtime
 
@@ -135,20 +135,9 @@ class BoundedStorage(Storage):
         more_seconds: float = 0.0,
     ) -> T:
         """One call of the storage, which may move so many bytes; see ``Call.step``."""
-        current = current_call(self.door)
-        if current is not None:
-            return current.step(
-                operation, path, size_bytes, function, *args, more_seconds=more_seconds
-            )
-
-        def alone() -> T:
-            call = current_call(self.door)
-            assert call is not None, "a door makes the call that it runs the current one"
-            return call.step(
-                operation, path, size_bytes, function, *args, more_seconds=more_seconds
-            )
-
-        return self.door.ask("a call of its storage", alone)
+        return step(
+            self.door, operation, path, size_bytes, function, *args, more_seconds=more_seconds
+        )
 
 
 def bounded(storage: Storage, runtime: Runtime, patience: Patience) -> Storage:
