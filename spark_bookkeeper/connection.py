@@ -12,19 +12,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.bookie.storage.storage import Storage
-from spark_bookkeeper.client.bookies.asking import Patience
-from spark_bookkeeper.client.bookies.bounded_storage import bounded
+from spark_bookkeeper.client.bookies.asking import Door, Patience
+from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage, bounded
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.config import ClientConfig
-from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.metrics import ClientMetrics, Metrics
 from spark_bookkeeper.protocol.arguments import check_text
+from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import Condition, Runtime, ThreadRuntime
 
 METADATA_URI_VARIABLE: Final = "SPARK_BOOKKEEPER_METADATA_URI"
@@ -89,7 +91,11 @@ class Connection:
         self, runtime: ThreadRuntime, store: MetadataStore, metrics: ClientMetrics
     ) -> ClientContext:
         options = dict(self.storage_options)
-        bookies = Bookies(store, lambda uri: open_storage(uri, options), runtime, self.config)
+
+        def open_bookie(uri: str, door: Door) -> FileBookie:
+            return FileBookie(BoundedStorage(open_storage(uri, options, door.bookie_id), door))
+
+        bookies = Bookies(store, open_bookie, runtime, self.config)
         return ClientContext(
             store,
             bookies,
@@ -116,6 +122,20 @@ def open_root(
         InvalidArgumentError, MissingRequirementError: as ``open_storage``.
     """
     return bounded(open_storage(uri, options), runtime, Patience.of(config or ClientConfig()))
+
+
+def partition_of(context: ClientContext, bookie_id: BookieId) -> Storage:
+    """The files of a bookie, for those who look after partitions; no call of it takes for ever.
+
+    Raises:
+        BookieUnavailableError: nobody knows where it is, or it does not keep files.
+    """
+    bookie = context.bookies.bookie(bookie_id)
+    if not isinstance(bookie, FileBookie):
+        raise BookieUnavailableError(
+            f"bookie {bookie_id} keeps no files that could be looked at", bookie_id=bookie_id
+        )
+    return bookie.storage
 
 
 class _LazyStore:

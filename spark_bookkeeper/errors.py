@@ -212,6 +212,10 @@ class BookieError(BookKeeperError):
 
     condition = "BOOKKEEPER_BOOKIE"
     bookie_id: str
+    """Which; the root of its storage where the id is not known, as before it is formatted."""
+
+    def __init__(self, message: str, *, bookie_id: str, **facts: Any) -> None:
+        super().__init__(message, bookie_id=bookie_id, **facts)
 
 
 class BookieUnavailableError(BookieError):

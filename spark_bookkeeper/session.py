@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pyarrow as pa
 from typing_extensions import Self
 
-from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
+from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 from spark_bookkeeper.client import lifecycle, views
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.deletion import Deletion

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
 from spark_bookkeeper.bookie.digest import Digester
-from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.arguments import check_password
 from spark_bookkeeper.protocol.metadata import DigestType
+
+PAYLOAD_SCHEMA: Final = pa.schema([pa.field("payload", pa.binary())])
+"""Schema of a ledger that was created without one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from typing_extensions import Buffer
 
-from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
-
-NO_ROW = -1
-"""Where a row number stands for an entry that is a batch of its own."""
+from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 
 
 def read_batch(message: Buffer, schema: pa.Schema) -> pa.RecordBatch:
@@ -66,31 +63,6 @@ class PlacedPart:
     lengths_after: tuple[int, ...]
 
 
-class Location(NamedTuple):
-    """Where one entry's bytes are on one bookie, and what verifies them."""
-
-    entry_id: int
-    path: str
-    offset: int
-    """Start of the message that holds the entry."""
-
-    extent: int
-    """Bytes of that message."""
-
-    extent_crc32c: int
-    """Of that message; used for the payload form, where entries share the message."""
-
-    row: int
-    """Row within the message's batch, or ``NO_ROW`` when the message is the entry."""
-
-    size: int
-    """Bytes of the entry itself."""
-
-    length_after: int
-    last_add_confirmed: int
-    digest: bytes
-
-
 @dataclass(frozen=True, slots=True)
 class StoredEntry:
     """An entry that was read and verified against its digest."""
@@ -113,7 +85,7 @@ class StoredEntry:
     message: Buffer | None = None
     """Of a payload, the message that it was read from, as other entries have it too."""
 
-    row: int = NO_ROW
+    row: int = -1
     """Its row there."""
 
     @property

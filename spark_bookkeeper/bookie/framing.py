@@ -106,6 +106,15 @@ def read_schema(head: Buffer) -> pa.Schema:
         raise FrameError(f"the schema message cannot be decoded: {error}") from error
 
 
+def read_columns(message: Buffer, schema: pa.Schema, columns: Sequence[str]) -> pa.RecordBatch:
+    """Some columns of a record batch message, in that order; the others are not decompressed."""
+    wanted = [schema.get_field_index(name) for name in columns]
+    stream = b"".join([schema_message(schema), memoryview(message)])
+    options = pa.ipc.IpcReadOptions(included_fields=sorted(wanted))
+    batch = pa.ipc.open_stream(stream, options=options).read_next_batch()
+    return batch.select(list(columns))
+
+
 def assemble(schema: bytes, messages: Sequence[Buffer]) -> bytes:
     """A whole file around record batch messages.
 

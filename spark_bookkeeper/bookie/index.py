@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from spark_bookkeeper.bookie.entry import Location
+from spark_bookkeeper.bookie.bookie import Doubtful, Holdings
 from spark_bookkeeper.bookie.lazy import lazy
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
+from spark_bookkeeper.bookie.location import Location
 from spark_bookkeeper.bookie.messages import Int64Array
 from spark_bookkeeper.bookie.record import Record
-from spark_bookkeeper.bookie.schema import LedgerKey
+from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     CorruptEntryError,
@@ -63,6 +65,10 @@ class EntryIndex:
 
     doubts: tuple[Doubt, ...] = field(default=())
 
+    @property
+    def _paths(self) -> LedgerPaths:
+        return LedgerPaths(self.key)
+
     @lazy
     def _table(self) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Ids ascending, and for each its holding and its index in the record's columns."""
@@ -79,10 +85,38 @@ class EntryIndex:
     @lazy
     def entry_ids(self) -> Int64Array:
         """Ids of the entries that are here, ascending, each once."""
+        return self._table[0][self._is_first]
+
+    @lazy
+    def _is_first(self) -> npt.NDArray[np.bool_]:
+        """Which rows of the table have the first place of an entry."""
         ids = self._table[0]
         is_first: npt.NDArray[np.bool_] = np.ones(len(ids), dtype=np.bool_)
         np.not_equal(ids[1:], ids[:-1], out=is_first[1:])  # they ascend
-        return ids if is_first.all() else ids[is_first]
+        return is_first
+
+    def told(self) -> Holdings:
+        """What whoever asked is told."""
+        _, owners, positions = self._table
+        records = [holding.record for holding in self.holdings]
+        counts = [len(record.ids) for record in records]
+        bases: Int64Array = np.cumsum([0, *counts])[:-1]
+        rows = (bases[owners] + positions)[self._is_first]
+
+        def column(values: list[Int64Array]) -> Int64Array:
+            return np.concatenate(values)[rows] if values else _NOTHING
+
+        return Holdings(
+            first=self.first,
+            last=self.last,
+            entry_ids=self.entry_ids,
+            sizes=column([record.sizes for record in records]),
+            lengths_after=column([record.lengths for record in records]),
+            messages=column([r.messages + base for r, base in zip(records, bases, strict=True)]),
+            doubts=tuple(Doubtful(d.first, d.last, d.reason) for d in self.doubts),
+            parts=tuple(part for record in records for part in record.parts),
+            places=self,
+        )
 
     def __len__(self) -> int:
         return len(self.entry_ids)
@@ -93,11 +127,6 @@ class EntryIndex:
     def __contains__(self, entry_id: int) -> bool:
         start, end = self._rows(entry_id)
         return start < end
-
-    @property
-    def last_entry_id(self) -> int:
-        """Highest entry that is here, ``NO_ENTRY`` if there is none."""
-        return int(self._table[0][-1]) if len(self._table[0]) else NO_ENTRY
 
     def places(self, entry_id: int) -> list[Location]:
         """Every place where an entry is, slots before copies; empty says nothing certain."""
@@ -112,21 +141,7 @@ class EntryIndex:
     def _location(self, row: int) -> Location:
         _, owners, positions = self._table
         holding = self.holdings[int(owners[row])]
-        return holding.record.location(int(positions[row]), self.key, holding.path)
-
-    def find(self, entry_id: int) -> Location | None:
-        """Where an entry is; ``None`` if it is certainly not on this bookie.
-
-        Raises:
-            CorruptEntryError: it may be in a file that is damaged.
-            BookieUnavailableError: it may be in a file that is missing or cannot be read.
-            InvalidArgumentError: the index does not cover that entry.
-        """
-        places = self.places(entry_id)
-        if places:
-            return places[0]
-        self.check_absent(entry_id)
-        return None
+        return holding.record.location(int(positions[row]), self._paths, holding.path)
 
     def check_absent(self, entry_id: int) -> None:
         """Whether an entry that has no place here is certainly not on this bookie.
@@ -167,34 +182,10 @@ class EntryIndex:
             end += count
             if not count:
                 continue
-            found = holding.record.locations(positions[rows[of_one]], self.key, holding.path)
+            found = holding.record.locations(positions[rows[of_one]], self._paths, holding.path)
             for number, place in zip(of_one.tolist(), found, strict=True):
                 places[number] = place
         return places
-
-    def lacking(self, entry_ids: Sequence[int]) -> list[int]:
-        """Those of many entries that have no place here; it may be doubtful whether they do."""
-        is_here, _ = self._first_rows(entry_ids)
-        return [entry_ids[number] for number in np.flatnonzero(~is_here).tolist()]
-
-    def messages(self, entry_ids: Sequence[int]) -> tuple[Int64Array, Int64Array]:
-        """For each of many entries a number of its message, and its size; -1 and 0 for no place.
-
-        Entries with the same number share a message.
-        """
-        is_here, rows = self._first_rows(entry_ids)
-        numbers: Int64Array = np.full(len(entry_ids), -1, dtype=np.int64)
-        sizes: Int64Array = np.zeros(len(entry_ids), dtype=np.int64)
-        if is_here.any():
-            rows = rows[is_here]
-            _, owners, positions = self._table
-            records = [holding.record for holding in self.holdings]
-            bases = np.cumsum([0, *(len(record.ids) for record in records)])[owners[rows]]
-            row_counts = np.array([record.row_count for record in records])[owners[rows]]
-            inside = np.where(positions[rows] < row_counts, 0, positions[rows])
-            numbers[is_here] = bases + inside
-            sizes[is_here] = np.concatenate([r.sizes for r in records])[bases + positions[rows]]
-        return numbers, sizes
 
     def _first_rows(self, entry_ids: Sequence[int]) -> tuple[npt.NDArray[np.bool_], Int64Array]:
         """Whether each entry is here, and the row of its first place, meaningless if it is not."""
@@ -204,14 +195,6 @@ class EntryIndex:
             return np.zeros(len(wanted), dtype=np.bool_), np.zeros(len(wanted), dtype=np.int64)
         rows = np.minimum(np.searchsorted(ids, wanted, side="left"), len(ids) - 1)
         return ids[rows] == wanted, rows
-
-    def locations(self) -> Iterator[Location]:
-        """Where each entry is that is here, ascending."""
-        previous = NO_ENTRY
-        for row, entry_id in enumerate(self._table[0].tolist()):
-            if entry_id != previous:
-                yield self._location(row)
-            previous = entry_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,27 +9,26 @@ Source: SLOT-LOG, "Steps", rules R1 to R6, R9, R11, R15. Rule names stand where 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
 
-from spark_bookkeeper.bookie.encoding import LedgerEncoding
-from spark_bookkeeper.bookie.entry import Location, PlacedPart, StoredEntry
+from spark_bookkeeper.bookie.bookie import LedgerRef
+from spark_bookkeeper.bookie.entry import PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.index import UNBOUNDED, EntryIndex, Tail
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.marker import check_marker_data, decode_marker, lost_directory
 from spark_bookkeeper.bookie.part_files import MOST_NAMES, PartFiles, names_are_taken
-from spark_bookkeeper.bookie.reading import EntryReader, ScannedRows
+from spark_bookkeeper.bookie.reading import EntryReader
 from spark_bookkeeper.bookie.record import Record, RecordKind, decode, encode_copy, encode_fence
-from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerKey
+from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerPaths
 from spark_bookkeeper.bookie.slots import SlotReader
-from spark_bookkeeper.bookie.storage.named import NamedStorage
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.bookie.verification import spoilt_files
 from spark_bookkeeper.errors import (
-    BookieError,
     BookieUnavailableError,
     CorruptEntryError,
     LedgerFencedError,
@@ -48,38 +47,28 @@ class LedgerLog:
 
     Args:
         storage: the bookie's partition.
-        bookie_id: for messages.
-        incarnation: the one that the ledger's metadata names; any other partition is refused.
-        key: the ledger's life.
-        encoding: the ledger's.
+        ledger: the ledger, and the incarnation of the partition; any other is refused.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        bookie_id: str,
-        incarnation: str,
-        key: LedgerKey,
-        encoding: LedgerEncoding,
-    ) -> None:
-        self.storage: Storage = NamedStorage(storage, bookie_id)
-        self.bookie_id = bookie_id
-        self.incarnation = incarnation
-        self.key = key
-        self.encoding = encoding
-        self.parts = PartFiles(self.storage, bookie_id, key)
-        self._reader = EntryReader(self.storage, bookie_id, encoding)
-        self._slots = SlotReader(self.storage, bookie_id, key, encoding)
+    def __init__(self, storage: Storage, ledger: LedgerRef) -> None:
+        self.storage = storage
+        self.bookie_id = storage.bookie_id
+        self.ledger = ledger
+        self.key = ledger.key
+        self.encoding = ledger.encoding
+        self.paths = LedgerPaths(ledger.key)
+        self.parts = PartFiles(storage, self.paths)
+        self.reader = EntryReader(storage, ledger.encoding)
+        """Of what ``locate`` finds."""
+        self._slots = SlotReader(storage, ledger.key, ledger.encoding)
         self._ranges: dict[int, tuple[int, int]] = {}
         """First and last entry of the slots added in this session, where still needed."""
         self._good_marker: bytes | None = None
         """The marker as it was found to be right; the same bytes need not be decoded again."""
-        self._won: set[int] = set()
-        self._won_prefix = 0
         self._top = -1
 
     def __repr__(self) -> str:
-        return f"LedgerLog({self.key.directory} on {self.bookie_id})"
+        return f"LedgerLog({self.key} on {self.bookie_id})"
 
     # Writing
 
@@ -92,7 +81,7 @@ class LedgerLog:
             BookieUnavailableError: no answer.
         """
         self.check()
-        self.storage.make_directory(self.key.slots)
+        self.storage.make_directory(self.paths.slots)
 
     def check(self) -> None:
         """Whether this bookie can take anything of the ledger, copies for example.
@@ -105,7 +94,11 @@ class LedgerLog:
         self._check_life()
         self._check_tombstone()
 
-    def add(self, slot: int, data: bytes, held: tuple[int, int] | None = None) -> int:
+    def was_sent(self, slot: int) -> bool:
+        """Whether a record was sent to a slot before, in this session; not of all long ago."""
+        return slot in self._ranges
+
+    def add(self, slot: int, data: bytes, held: tuple[int, int] | None = None) -> None:
         """Put a record into a slot.
 
         Call it again with the same bytes and slot after ``BookieUnavailableError``; never with
@@ -118,9 +111,8 @@ class LedgerLog:
             held: a range with all its entries, from who has just encoded them; without it the
                 record is decoded to know, which costs as much as the encoding.
 
-        Returns:
-            how many slots from 0 on were won without a gap: acks of records count only below
-            that [prefix_ack].
+        Returns when it is there. That counts only when all slots below it are won [prefix_ack]:
+        a writer sends one after the other.
 
         Raises:
             LedgerFencedError: the slot is a FENCE. The record may still be elsewhere.
@@ -129,13 +121,13 @@ class LedgerLog:
             BookieUnavailableError: unknown; the put may also land later.
         """
         self._admit(slot, held or self._range(slot, data))
-        path = self.key.slot(slot)
+        path = self.paths.slot(slot)
         if not self.storage.put_if_absent(path, data):
             self._check_exists(slot, path, data)
         self._check_life()  # [cookie_ack]: after the put, before it counts
         if not self.storage.has_directories:
             self._check_tombstone()
-        return self._count_win(slot)
+        self._ranges.pop(slot - 1, None)
 
     def write_copy(
         self, entries: Sequence[StoredEntry] = (), parts: Sequence[PlacedPart] = ()
@@ -155,8 +147,8 @@ class LedgerLog:
                 written; repeat it.
         """
         name, data = encode_copy(self.key, self.encoding, entries, parts)
-        self.storage.make_directory(self.key.copies)
-        path = self.key.copy(name)
+        self.storage.make_directory(self.paths.copies)
+        path = self.paths.copy(name)
         for attempt in range(1, MOST_NAMES + 1):
             is_new = self.storage.put_if_absent(path, data)
             if self._holds(path, data):
@@ -171,24 +163,20 @@ class LedgerLog:
                 )
             # The name is taken by other bytes: damaged ones, or the same entries written by
             # another version. They are left alone, since another client may count on them.
-            path = self.key.copy(f"{name.removesuffix('.arrow')}-{attempt}.arrow")
+            path = self.paths.copy(f"{name.removesuffix('.arrow')}-{attempt}.arrow")
         else:
-            raise names_are_taken(self.bookie_id, self.key.copy(name))
+            raise names_are_taken(self.storage, self.paths.copy(name))
         self._check_life()
         return path
 
     # Fencing
 
-    def fence(self, after: int | None = None) -> Tail:
+    def fence(self) -> Tail:
         """Fence this bookie's slot log, and say what is at its end.
 
         When it returns, every slot below the fence is occupied (R4b), the fence is durable (R9b)
         and the answer was read after it [fresh_negative], from the right incarnation
         [cookie_neg].
-
-        Args:
-            after: the tail begins behind this entry, if that is lower than the last add
-                confirmed that is found here.
 
         Raises:
             CookieMismatchError: another incarnation; it says nothing about the ledger.
@@ -201,15 +189,15 @@ class LedgerLog:
         is_unknown_here = not occupied
         if is_unknown_here:
             self._check_tombstone()
-            self.storage.make_directory(self.key.slots)
+            self.storage.make_directory(self.paths.slots)
         fence_at = self._put_fence(occupied)
-        tail = self._slots.tail(max(occupied, default=-1), after, has_copies=len(occupied) > 0)
+        tail = self._slots.tail(max(occupied, default=-1), has_copies=len(occupied) > 0)
         self._check_life()
         if is_unknown_here:
             self._check_witness()
         return replace(tail, slots=fence_at, is_fenced=True)
 
-    def tail(self, after: int | None = None) -> Tail:
+    def tail(self) -> Tail:
         """The same without fencing. It proves of no entry that it is absent.
 
         Raises:
@@ -218,9 +206,9 @@ class LedgerLog:
         """
         if self._top < 0:  # later no listing: a reader that follows a ledger asks often
             self._top = max(self._slots.numbers(), default=-1)
-        while self.storage.size(self.key.slot(self._top + 1)) is not None:
+        while self.storage.size(self.paths.slot(self._top + 1)) is not None:
             self._top += 1
-        tail = self._slots.tail(self._top, after, has_copies=False)
+        tail = self._slots.tail(self._top, has_copies=False)
         self._check_life()
         return tail
 
@@ -251,37 +239,19 @@ class LedgerLog:
         end = UNBOUNDED if last is None else last
         numbers = self._slots.numbers()
         number = max(numbers, default=-1) + 1
-        while self.storage.size(self.key.slot(number)) is not None:  # a listing proves nothing
+        while self.storage.size(self.paths.slot(number)) is not None:  # a listing proves nothing
             numbers.add(number)
             number += 1
         index = self._slots.search(numbers, first, end)
         self._check_life()
         return index
 
-    def read(self, location: Location) -> StoredEntry:
-        """One verified entry; see ``EntryReader.read``."""
-        return self._reader.read(location)
-
-    def read_many(self, locations: Iterable[Location]) -> Iterator[StoredEntry]:
-        """Verified entries in the order given; see ``EntryReader.read_many``."""
-        return self._reader.read_many(locations)
-
-    def read_each(
-        self, locations: Iterable[Location]
-    ) -> Iterator[tuple[Location, StoredEntry | BookieError]]:
-        """Verified entries, or why not, in the order given; see ``EntryReader.read_each``."""
-        return self._reader.read_each(locations)
-
-    def scan(self, locations: Iterable[Location]) -> Iterator[ScannedRows]:
-        """Verified rows, a message at a time; see ``EntryReader.scan``."""
-        return self._reader.scan(locations)
-
     def spoilt_files(self, index: EntryIndex) -> dict[str, str]:
         """The files of an index that are damaged outside their entries, each with the reason."""
         return dict(
             spoilt_files(
                 self.storage,
-                self.key,
+                self.paths,
                 self.parts,
                 index.holdings,
                 has_digests=self.encoding.digest_type is not DigestType.DUMMY,
@@ -337,18 +307,6 @@ class LedgerLog:
             path=path,
         )
 
-    def _count_win(self, slot: int) -> int:
-        self._won.add(slot)
-        prefix = self._won_prefix
-        while prefix in self._won:
-            prefix += 1
-        # Two threads may both come here; each returns what is true, and the lower of the two
-        # that stays behind is found again by the next call.
-        for number in range(self._won_prefix, prefix - 1):
-            self._ranges.pop(number, None)
-        self._won_prefix = prefix
-        return prefix
-
     def _put_fence(self, occupied: set[int]) -> int:
         """FENCE in every absent slot from the first one on [fence_first_hole], up to one with
         nothing above it; adds to ``occupied`` what it meets, and returns the lowest of its fences.
@@ -367,10 +325,10 @@ class LedgerLog:
             while number in occupied:
                 number += 1
             if number > max(top, 0):
-                self.storage.sync(self.key.slot(number - 1))  # merely found, and relied on (R9b)
+                self.storage.sync(self.paths.slot(number - 1))  # merely found, and relied on (R9b)
                 if self._slots.is_fence(number - 1):
                     return min(filled, default=number - 1)
-            if self.storage.put_if_absent(self.key.slot(number), fence):
+            if self.storage.put_if_absent(self.paths.slot(number), fence):
                 filled.append(number)
                 if number > top:
                     return filled[0]
@@ -380,7 +338,7 @@ class LedgerLog:
     def _check_holes(self, count: int, top: int) -> None:
         """So many are not filled one by one."""
         if count > _MOST_HOLES:
-            path = self.key.slot(top)
+            path = self.paths.slot(top)
             raise CorruptEntryError(
                 f"bookie {self.bookie_id}: {count} slots below {path} are missing. Either it does "
                 "not belong there, and is to be moved away, or most of the ledger was lost here: "
@@ -397,7 +355,7 @@ class LedgerLog:
     def _check_life(self) -> None:
         data = self.storage.read(MARKER_PATH)
         if data is None or data != self._good_marker:
-            check_marker_data(data, self.storage, self.incarnation, self.bookie_id)
+            check_marker_data(data, self.storage, self.ledger.incarnation, self.bookie_id)
             self._good_marker = data
 
     def _check_witness(self) -> None:
@@ -414,7 +372,7 @@ class LedgerLog:
                 )
 
     def _check_tombstone(self) -> None:
-        if self.storage.size(self.key.tombstone) is not None:
+        if self.storage.size(self.paths.tombstone) is not None:
             raise NoSuchLedgerError(
                 f"ledger {self.key.ledger_id} was deleted on bookie {self.bookie_id}",
                 ledger_id=self.key.ledger_id,

@@ -52,12 +52,14 @@ def decode_marker(data: bytes, storage: Storage) -> Marker:
     except UNDECODABLE as error:
         raise CookieMismatchError(
             f"{storage.uri}/{MARKER_PATH} is not a bookie's marker ({error}); is this the right "
-            "directory?"
+            "directory?",
+            bookie_id=storage.bookie_id,
         ) from error
     if marker.format_version > FORMAT_VERSION:
         raise CookieMismatchError(
             f"{storage.uri} has format version {marker.format_version}, this library knows up to "
-            f"{FORMAT_VERSION}; upgrade it"
+            f"{FORMAT_VERSION}; upgrade it",
+            bookie_id=storage.bookie_id,
         )
     return marker
 

@@ -17,11 +17,23 @@ from spark_bookkeeper.bookie import framing
 from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PartRef
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.messages import encode_batches
-from spark_bookkeeper.bookie.schema import FORMAT_VERSION, PART_KEY, LedgerKey
+from spark_bookkeeper.bookie.schema import FORMAT_VERSION, PART_KEY
 
 _COALESCED_BYTES: Final = 1 << 16
 """Pieces smaller than this are gathered before they are written."""
+
+
+def part_name(attempt: str, part: int, stripe: int) -> str:
+    """Name of a part: ``<attempt>-<part>-<stripe>.arrow``.
+
+    Args:
+        attempt: a token of one task attempt, never used before (SLOT-LOG rules R15, R16).
+        part: number of the part within the attempt.
+        stripe: stripe class (``entry_id mod E``), 0 if the ledger is not striped.
+    """
+    return f"{attempt}-{part}-{stripe}.arrow"
 
 
 class PartEncoder:

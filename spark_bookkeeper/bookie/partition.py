@@ -164,6 +164,7 @@ def _refuse(storage: Storage, reason: str) -> None:
         f"{storage.uri} cannot hold a bookie: {reason}. Fencing needs files that appear whole and "
         "have one creator. Use a local disk, or an object store with conditional puts. Nothing "
         "was formatted",
+        bookie_id=storage.bookie_id,
         uri=storage.uri,
         reason=reason,
     )

@@ -1,23 +1,29 @@
 """Reading entries: every byte is verified before it is handed out.
 
+One pipeline: places in a file become messages, each verified. Whole entries, rows, or nothing but
+the word that all is well are made of these.
+
 Files are read, not mapped: a bad sector is then an error that sends the reader to another
 replica, where a mapped page would end the process.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from spark_bookkeeper.bookie import framing
+from spark_bookkeeper.bookie.bookie import Rows
 from spark_bookkeeper.bookie.digest import Digester, crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
-from spark_bookkeeper.bookie.entry import NO_ROW, Location, StoredEntry, read_batch
+from spark_bookkeeper.bookie.entry import StoredEntry, read_batch
 from spark_bookkeeper.bookie.framing import UNDECODABLE
-from spark_bookkeeper.bookie.messages import Int64Array
+from spark_bookkeeper.bookie.location import NO_ROW, Location
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import BookieError, BookieUnavailableError, CorruptEntryError
 from spark_bookkeeper.protocol.metadata import DigestType
@@ -28,202 +34,220 @@ _READ_BYTES: Final = 16 << 20
 _GAP_BYTES: Final = 64 << 10
 """Reading over a gap of this size is cheaper than a second request."""
 
+Refused: TypeAlias = tuple[Location, BookieError]
+"""A place whose entry cannot be used, and why."""
+
+
+class Wanted(enum.Enum):
+    """What the caller makes of a message, and so how far it is looked into."""
+
+    NOTHING = enum.auto()
+    """Only whether it is as it was written: rows are decoded where nothing else can tell."""
+    ROWS = enum.auto()
+    """Rows in a run. The checksum of a message that payloads share vouches for all of them."""
+    ENTRIES = enum.auto()
+    """Entries one by one, each by its own digest."""
+
 
 @dataclass(frozen=True, slots=True)
-class ScannedRows:
-    """Verified rows of one message: one batch entry, or several payload entries."""
+class Message:
+    """One record batch message, verified: a batch entry, or payload entries that share it."""
 
-    batch: pa.RecordBatch
-    """Under the ledger's schema."""
+    places: tuple[Location, ...]
+    """Those of its entries that can be used, in the order in which they were asked for."""
+    refused: tuple[Refused, ...] = ()
+    data: pa.Buffer | None = None
+    batch: pa.RecordBatch | None = None
+    """The rows of the whole message, where they were decoded."""
+    payloads: tuple[pa.Buffer, ...] = ()
+    """Of its good entries, where they were looked at one by one."""
 
-    entry_ids: Int64Array
-    """Entry id of each row."""
+    def rows(self) -> Rows:
+        """The rows of its good entries. It was read for ``Wanted.ROWS``."""
+        batch = self.batch
+        assert batch is not None
+        ids: Sequence[int] = [place.entry_id for place in self.places]
+        numbers = [place.row for place in self.places]
+        if numbers[0] == NO_ROW:
+            entry_ids = np.full(batch.num_rows, ids[0], dtype=np.int64)
+            positions = np.arange(batch.num_rows, dtype=np.int64)
+        else:
+            if numbers == list(range(numbers[0], numbers[0] + len(numbers))):
+                batch = batch.slice(numbers[0], len(numbers))
+            else:
+                batch = batch.take(pa.array(numbers))
+            entry_ids = np.array(ids, dtype=np.int64)
+            positions = np.zeros(len(ids), dtype=np.int64)
+        size_bytes = sum(place.size for place in self.places)
+        return Rows(batch, entry_ids, positions, tuple(ids), size_bytes)
 
-    positions: Int64Array
-    """Position of each row within its entry."""
-
-    locations: tuple[Location, ...]
-    """The entries, in the order of their rows; one without rows is named here alone."""
+    def entries(self, schema: pa.Schema) -> Iterator[StoredEntry]:
+        """Its good entries. It was read for ``Wanted.ENTRIES``."""
+        for place, data in zip(self.places, self.payloads or (self.data,), strict=True):
+            is_payload = place.row != NO_ROW
+            yield StoredEntry(
+                entry_id=place.entry_id,
+                length_after=place.length_after,
+                last_add_confirmed=place.last_add_confirmed,
+                digest=place.digest,
+                is_payload=is_payload,
+                data=data,
+                schema=schema,
+                message=self.data if is_payload else None,
+                row=place.row,
+            )
 
 
 class EntryReader:
     """Reads entries of one ledger from one bookie."""
 
-    def __init__(self, storage: Storage, bookie_id: str, encoding: LedgerEncoding) -> None:
+    def __init__(self, storage: Storage, encoding: LedgerEncoding) -> None:
         self._storage = storage
-        self._bookie_id = bookie_id
+        self._bookie_id = storage.bookie_id
+        self._encoding = encoding
         self._schema = encoding.schema
         self._digester: Digester = encoding.digester()
         # The message's checksum stands in a header with a digest, so it vouches for the rows
         # in it; a keyed digest says more than a checksum, so those are checked one by one.
-        self._checks_each_row = encoding.digest_type is DigestType.MAC
+        self._is_keyed = encoding.digest_type is DigestType.MAC
         self._has_digests = encoding.digest_type is not DigestType.DUMMY
 
-    def read(self, location: Location) -> StoredEntry:
-        """One entry.
+    def messages(
+        self,
+        places: Iterable[Location],
+        wanted: Wanted,
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[Message]:
+        """Messages in the order of the places given; neighbours in a file are read together.
+
+        Nothing is raised for what cannot be used: each message says which of its entries are
+        refused, and those keep no other back.
+
+        Args:
+            columns: decode only these, in this order; ``None`` decodes all. Payloads have one.
+        """
+        for run in _runs(places):
+            data = self._read(run)
+            groups = list(_same_message(run))
+            for group in groups:
+                if isinstance(data, BookieError):
+                    alone = data if len(groups) == 1 else self._read(group)
+                    yield self._message(group, alone, 0, wanted, columns)
+                else:
+                    at = group[0].offset - run[0].offset
+                    yield self._message(group, data, at, wanted, columns)
+
+    def entries(self, places: Iterable[Location]) -> Iterator[StoredEntry]:
+        """Verified entries in the order given.
 
         Raises:
-            CorruptEntryError: its bytes do not match its digest.
+            CorruptEntryError: the bytes of an entry do not match its digest; when the iterator
+                comes to it.
             BookieUnavailableError: no answer, or the file is gone: the metadata may have
                 changed, so read that again first.
         """
-        return next(self.read_many([location]))
+        for message in self.messages(places, Wanted.ENTRIES):
+            if message.refused:
+                raise message.refused[0][1]
+            yield from message.entries(self._schema)
 
-    def read_many(self, locations: Iterable[Location]) -> Iterator[StoredEntry]:
-        """Entries in the order given; neighbours in a file are read together.
+    def _read(self, run: Sequence[Location]) -> pa.Buffer | BookieError:
+        first, last = run[0], run[-1]
+        length = last.offset + last.extent - first.offset
+        try:
+            data = self._storage.read_range(first.path, first.offset, length)
+        except BookieError as error:
+            return error
+        if data is None:
+            return BookieUnavailableError(
+                f"bookie {self._bookie_id}: {first.path} is gone; read the ledger's metadata "
+                "again, it may have changed",
+                bookie_id=self._bookie_id,
+                path=first.path,
+            )
+        return pa.py_buffer(data)
 
-        Raises:
-            CorruptEntryError: as ``read``, when the iterator comes to that entry.
-            BookieUnavailableError: as ``read``.
-        """
-        for group, data in self._messages(locations):
-            if group[0].row == NO_ROW:
-                yield self._stored(group[0], data)
-                continue
-            column = self._payloads(group[0], data)
-            for location in group:
-                yield self._stored(location, _value(column, location.row), message=data)
-
-    def read_each(
-        self, locations: Iterable[Location]
-    ) -> Iterator[tuple[Location, StoredEntry | BookieError]]:
-        """Entries in the order given, or why one cannot be used, which keeps no other back."""
-        for group in _same_message(locations):
-            is_batch = group[0].row == NO_ROW
-            try:
-                _, data = next(self._messages(group))
-                column = None if is_batch else self._payloads(group[0], data)
-            except BookieError as error:
-                for location in group:
-                    yield location, error
-                continue
-            for location in group:
-                answer: StoredEntry | BookieError
-                try:
-                    answer = (
-                        self._stored(location, data)
-                        if column is None
-                        else self._stored(location, _value(column, location.row), message=data)
-                    )
-                except BookieError as error:
-                    answer = error
-                yield location, answer
-
-    def scan(self, locations: Iterable[Location]) -> Iterator[ScannedRows]:
-        """Rows in the order given, a message at a time: the quick way to read a range.
-
-        Raises:
-            CorruptEntryError: as ``read``.
-            BookieUnavailableError: as ``read``.
-        """
-        for group, data in self._messages(locations):
+    def _message(
+        self,
+        group: Sequence[Location],
+        read: pa.Buffer | BookieError,
+        at: int,
+        wanted: Wanted,
+        columns: Sequence[str] | None,
+    ) -> Message:
+        """Args: ``at`` is where the message begins in what was read."""
+        if isinstance(read, BookieError):
+            return Message((), tuple((place, read) for place in group))
+        try:
+            if at + group[0].extent > read.size:
+                raise self._corrupt(group[0], "the file is cut short")
+            data = read.slice(at, group[0].extent)
             if group[0].row == NO_ROW:
                 self._verify(group[0], data)
-                batch = self._batch(group[0], data)
-                yield ScannedRows(
-                    batch,
-                    np.full(batch.num_rows, group[0].entry_id, dtype=np.int64),
-                    np.arange(batch.num_rows, dtype=np.int64),
-                    (group[0],),
-                )
-            else:
-                yield self._scan_payloads(group, data)
+                batch = None
+                if wanted is Wanted.ROWS or not self._has_digests:
+                    batch = self._decoded(group[0], data, columns)
+                return Message(tuple(group), (), data, batch)
+            # Before Arrow sees the message: it does not check what offsets inside it point to.
+            if crc(data) != group[0].extent_crc32c:
+                raise self._corrupt(group[0], "the message does not match its checksum")
+            if wanted is Wanted.NOTHING and self._has_digests and not self._is_keyed:
+                return Message(tuple(group), (), data)
+            batch = self._decoded(group[0], data, columns)
+            if not self._encoding.has_payload:
+                reason = "its record says that it is bytes, and the ledger has rows"
+                raise self._corrupt(group[0], reason)
+        except BookieError as error:
+            return Message((), tuple((place, error) for place in group))
+        return self._checked(group, data, batch, each=self._is_keyed or wanted is Wanted.ENTRIES)
 
-    def _scan_payloads(self, group: Sequence[Location], data: pa.Buffer) -> ScannedRows:
-        batch = self._payload_batch(group[0], data)
-        rows = [location.row for location in group]
-        if max(rows) >= batch.num_rows:
-            self._corrupt(group[-1], "it has fewer rows than its record says")
-        if rows == list(range(rows[0], rows[0] + len(rows))):
-            batch = batch.slice(rows[0], len(rows))
-        else:
-            batch = batch.take(pa.array(rows))
-        if self._checks_each_row:
-            for location, value in zip(group, batch.column(0), strict=True):
-                self._verify(location, value.as_buffer())
-        return ScannedRows(
-            batch,
-            np.array([location.entry_id for location in group], dtype=np.int64),
-            np.zeros(len(group), dtype=np.int64),
-            tuple(group),
-        )
+    def _checked(
+        self, group: Sequence[Location], data: pa.Buffer, batch: pa.RecordBatch, *, each: bool
+    ) -> Message:
+        """Payloads, each of which is looked for, and compared with its own digest if so wanted."""
+        good: list[Location] = []
+        refused: list[Refused] = []
+        payloads: list[pa.Buffer] = []
+        column = batch.column(0)
+        for place in group:
+            try:
+                if place.row >= len(column):
+                    raise self._corrupt(place, "it has fewer rows than its record says")
+                if each:
+                    payload = column[place.row].as_buffer()
+                    self._verify(place, payload)
+                    payloads.append(payload)
+                good.append(place)
+            except BookieError as error:
+                refused.append((place, error))
+        return Message(tuple(good), tuple(refused), data, batch, tuple(payloads))
 
-    def _payload_batch(self, location: Location, data: pa.Buffer) -> pa.RecordBatch:
-        # Before Arrow sees the message: it does not check what offsets inside it point to.
-        if crc(data) != location.extent_crc32c:
-            self._corrupt(location, "the message does not match its checksum")
-        return self._batch(location, data)
-
-    def _payloads(self, location: Location, data: pa.Buffer) -> pa.Array:
-        batch = self._payload_batch(location, data)
-        if batch.num_columns != 1 or not pa.types.is_binary(batch.schema.types[0]):
-            self._corrupt(location, "its record says that it is bytes, and the ledger has rows")
-        return batch.column(0)
-
-    def _batch(self, location: Location, data: pa.Buffer) -> pa.RecordBatch:
+    def _decoded(
+        self, location: Location, data: pa.Buffer, columns: Sequence[str] | None
+    ) -> pa.RecordBatch:
         """The one place that decodes rows: what Arrow does not take is damaged.
 
         Without digests only Arrow can say so, and it is asked for all it can find.
         """
         try:
-            batch = read_batch(data, self._schema)
             if not self._has_digests:
-                batch.validate(full=True)
+                read_batch(data, self._schema).validate(full=True)
+            if columns is None or location.row != NO_ROW:
+                return read_batch(data, self._schema)
+            if self._encoding.compression is None:  # nothing is copied
+                return read_batch(data, self._schema).select(list(columns))
+            return framing.read_columns(data, self._schema, columns)
         except UNDECODABLE as error:
-            self._corrupt(location, f"its rows cannot be decoded ({error})")
-        return batch
-
-    def _stored(
-        self, location: Location, data: pa.Buffer | None, *, message: pa.Buffer | None = None
-    ) -> StoredEntry:
-        """An entry; ``message`` is what it shares with others when it is a payload."""
-        if data is None:
-            self._corrupt(location, "it has fewer rows than its record says")
-        self._verify(location, data)
-        if not self._has_digests and location.row == NO_ROW:
-            self._batch(location, data)
-        return StoredEntry(
-            entry_id=location.entry_id,
-            length_after=location.length_after,
-            last_add_confirmed=location.last_add_confirmed,
-            digest=location.digest,
-            is_payload=message is not None,
-            data=data,
-            schema=self._schema,
-            message=message,
-            row=location.row,
-        )
+            raise self._corrupt(location, f"its rows cannot be decoded ({error})") from error
 
     def _verify(self, location: Location, data: pa.Buffer) -> None:
         if data.size != location.size:
-            self._corrupt(location, f"{data.size} bytes instead of {location.size}")
+            raise self._corrupt(location, f"{data.size} bytes instead of {location.size}")
         if self._digester.digest(data) != location.digest:
-            self._corrupt(location, "its bytes do not match its digest")
+            raise self._corrupt(location, "its bytes do not match its digest")
 
-    def _messages(
-        self, locations: Iterable[Location]
-    ) -> Iterator[tuple[list[Location], pa.Buffer]]:
-        """Locations that share a message, and that message, in the order given."""
-        for run in _runs(locations):
-            first, last = run[0], run[-1]
-            length = last.offset + last.extent - first.offset
-            data = self._storage.read_range(first.path, first.offset, length)
-            if data is None:
-                raise BookieUnavailableError(
-                    f"bookie {self._bookie_id}: {first.path} is gone; read the ledger's metadata "
-                    "again, it may have changed",
-                    bookie_id=self._bookie_id,
-                    path=first.path,
-                )
-            buffer = pa.py_buffer(data)
-            for group in _same_message(run):
-                at = group[0].offset - first.offset
-                if at + group[0].extent > buffer.size:
-                    self._corrupt(group[0], "the file is cut short")
-                yield group, buffer.slice(at, group[0].extent)
-
-    def _corrupt(self, location: Location, reason: str) -> NoReturn:
-        raise CorruptEntryError(
+    def _corrupt(self, location: Location, reason: str) -> CorruptEntryError:
+        return CorruptEntryError(
             f"bookie {self._bookie_id}: entry {location.entry_id} in {location.path} cannot be "
             f"used: {reason}; read another replica",
             bookie_id=self._bookie_id,
@@ -254,10 +278,6 @@ def _joins(run: Sequence[Location], location: Location) -> bool:
             and location.offset + location.extent - first.offset <= _READ_BYTES
         )
     )
-
-
-def _value(column: pa.Array, row: int) -> pa.Buffer | None:
-    return column[row].as_buffer() if row < len(column) else None
 
 
 def _same_message(locations: Iterable[Location]) -> Iterator[list[Location]]:

@@ -27,8 +27,6 @@ from spark_bookkeeper.bookie import framing
 from spark_bookkeeper.bookie.digest import Digester, crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import (
-    NO_ROW,
-    Location,
     NewEntry,
     PartRef,
     PlacedPart,
@@ -36,6 +34,8 @@ from spark_bookkeeper.bookie.entry import (
     read_batch,
 )
 from spark_bookkeeper.bookie.lazy import lazy
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
+from spark_bookkeeper.bookie.location import NO_ROW, Location
 from spark_bookkeeper.bookie.messages import (
     NOTHING,
     EncodedEntries,
@@ -50,7 +50,7 @@ from spark_bookkeeper.bookie.schema import (
     ENTRIES_KEY,
     FORMAT_VERSION,
     RECORD_KEY,
-    LedgerKey,
+    LedgerPaths,
 )
 from spark_bookkeeper.errors import CorruptEntryError
 from spark_bookkeeper.protocol.ids import NO_ENTRY
@@ -165,13 +165,20 @@ class Record:
         counts = [self.inline_count, *(len(part.entry_ids) for part in self.parts)]
         return np.cumsum(np.array(counts, dtype=np.int64))
 
-    def location(self, position: int, key: LedgerKey, path: str) -> Location:
-        """Where the entry at an index in the columns is; ``path`` is the record's own."""
-        return next(self.locations(np.array([position]), key, path))
+    @lazy
+    def messages(self) -> Int64Array:
+        """For each entry, in storage order, the first entry that is in the same message."""
+        numbers: Int64Array = np.arange(len(self.ids), dtype=np.int64)
+        numbers[: self.row_count] = 0
+        return numbers
 
-    def locations(self, positions: Int64Array, key: LedgerKey, path: str) -> Iterator[Location]:
+    def location(self, position: int, at: LedgerPaths, path: str) -> Location:
+        """Where the entry at an index in the columns is; ``path`` is the record's own."""
+        return next(self.locations(np.array([position]), at, path))
+
+    def locations(self, positions: Int64Array, at: LedgerPaths, path: str) -> Iterator[Location]:
         """The same for many entries, column by column: there may be thousands of small ones."""
-        paths = [path, *(key.part(part.ref.name) for part in self.parts)]
+        paths = [path, *(at.part(part.ref.name) for part in self.parts)]
         files = self._ends.searchsorted(positions, side="right").tolist()
         sizes = self.sizes[positions]
         is_row = positions < self.row_count
@@ -269,7 +276,7 @@ def encode_copy(
         ),
     }
     ids, lengths = encoded.ids.tolist(), encoded.lengths.tolist()
-    identity = sha256(f"{key.directory}\n{tuple(ids)}\n{tuple(lengths)}\n".encode())
+    identity = sha256(f"{LedgerPaths(key).directory}\n{tuple(ids)}\n{tuple(lengths)}\n".encode())
     identity.update(encoded.digests)
     checksums = encoded.digests  # verified when the entries were read
     if encoding.digest_type is not DigestType.CRC32C:

@@ -35,9 +35,9 @@ class Reserve:
     more where much is free.
     """
 
-    def __init__(self, storage: Storage, bookie_id: str) -> None:
+    def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._bookie_id = bookie_id
+        self._bookie_id = storage.bookie_id
         self._unseen_bytes: float = UNSEEN_BYTES
 
     def spend(self, size_bytes: int) -> None:

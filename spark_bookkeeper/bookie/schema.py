@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-import pyarrow as pa
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
 
 MARKER_PATH: Final = "BOOKIE"
 """Proof of which bookie, and which incarnation of it, this partition is."""
@@ -20,6 +20,9 @@ a marker and without it lost everything, and is not taken for one that never hel
 
 WITNESS_PATH: Final = f"{LEDGERS}/BOOKIE"
 """Stands for that directory in buckets, which have none; written when they are formatted."""
+
+RETIRED: Final = "retired"
+"""Directory of the tombstones."""
 
 FORMAT_VERSION: Final = 1
 """Of the files on a bookie. A reader refuses a higher one."""
@@ -39,25 +42,21 @@ DIGEST_KEY: Final = b"spark-bookkeeper.digest"
 PART_KEY: Final = b"spark-bookkeeper.part"
 """JSON in the schema of a part: format version, ledger and nonce."""
 
-PAYLOAD_SCHEMA: Final = pa.schema([pa.field("payload", pa.binary())])
-"""Schema of a ledger that was created without one."""
-
 _SLOT_NAME = re.compile(r"([0-9]{20})\.arrow")
+_LEDGER_NAME = re.compile(r"([0-9]+)-([0-9A-Za-z]+)")
 _COPY_NAME = re.compile(r"([0-9]+)-([0-9]+)-([0-9a-f]+)(?:-[0-9]+)?\.arrow")
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerKey:
-    """One life of a ledger id: the nonce keeps a new ledger out of an old one's directory."""
+class LedgerPaths:
+    """Where a bookie keeps what it has of one ledger."""
 
-    ledger_id: int
-    nonce: str
-    """Letters and digits, never used before (SLOT-LOG rule R16)."""
+    key: LedgerKey
 
     @property
     def directory(self) -> str:
         """``ledgers/<ledger id>-<nonce>``."""
-        return f"{LEDGERS}/{self.ledger_id}-{self.nonce}"
+        return f"{LEDGERS}/{self.key}"
 
     @property
     def slots(self) -> str:
@@ -77,7 +76,7 @@ class LedgerKey:
     @property
     def tombstone(self) -> str:
         """The file that says that this ledger is being, or was, deleted here (rule R12)."""
-        return f"retired/{self.ledger_id}-{self.nonce}"
+        return f"{RETIRED}/{self.key}"
 
     def slot(self, number: int) -> str:
         """Path of a slot; 20 digits, so that names sort as numbers."""
@@ -92,17 +91,6 @@ class LedgerKey:
         return f"{self.copies}/{name}"
 
 
-def part_name(attempt: str, part: int, stripe: int) -> str:
-    """Name of a part: ``<attempt>-<part>-<stripe>.arrow``.
-
-    Args:
-        attempt: a token of one task attempt, never used before (SLOT-LOG rules R15, R16).
-        part: number of the part within the attempt.
-        stripe: stripe class (``entry_id mod E``), 0 if the ledger is not striped.
-    """
-    return f"{attempt}-{part}-{stripe}.arrow"
-
-
 def slot_number(name: str) -> int | None:
     """The number in a slot's file name; ``None`` for anything else that lies beside it."""
     match = _SLOT_NAME.fullmatch(name)
@@ -113,3 +101,9 @@ def copy_range(name: str) -> tuple[int, int] | None:
     """First and last entry in a copy's file name; ``None`` for anything else."""
     match = _COPY_NAME.fullmatch(name)
     return (int(match.group(1)), int(match.group(2))) if match else None
+
+
+def ledger_of(name: str) -> LedgerKey | None:
+    """The ledger in the name of its directory; ``None`` for anything else."""
+    match = _LEDGER_NAME.fullmatch(name)
+    return LedgerKey(int(match.group(1)), match.group(2)) if match else None

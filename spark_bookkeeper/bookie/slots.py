@@ -24,8 +24,9 @@ from spark_bookkeeper.bookie.index import (
     Tail,
     possible_range,
 )
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.record import Record, RecordKind, decode
-from spark_bookkeeper.bookie.schema import LedgerKey, copy_range, slot_number
+from spark_bookkeeper.bookie.schema import LedgerPaths, copy_range, slot_number
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import CorruptEntryError
 from spark_bookkeeper.protocol.ids import NO_ENTRY
@@ -39,12 +40,11 @@ _CACHED_RECORDS: Final = 256
 class SlotReader:
     """Headers of one ledger's slots and copies on one bookie."""
 
-    def __init__(
-        self, storage: Storage, bookie_id: str, key: LedgerKey, encoding: LedgerEncoding
-    ) -> None:
+    def __init__(self, storage: Storage, key: LedgerKey, encoding: LedgerEncoding) -> None:
         self._storage = storage
-        self._bookie_id = bookie_id
+        self._bookie_id = storage.bookie_id
         self._key = key
+        self._paths = LedgerPaths(key)
         self._encoding = encoding
         self._records: dict[str, Record] = {}  # present records never change (R1)
 
@@ -69,17 +69,25 @@ class SlotReader:
             return False
         return record is not None and record.kind is RecordKind.FENCE
 
-    def tail(self, top: int, after: int | None, *, has_copies: bool) -> Tail:
+    def tail(self, top: int, *, has_copies: bool) -> Tail:
         """What is in the slots from ``top`` down to what is known to be confirmed.
+
+        This is what a fence answers, and recovery decides by it. Slots ascend in entry ids, so
+        the walk goes down until a record ends at or below the highest last add confirmed that was
+        met so far: whatever is below it is confirmed, and nobody needs to ask for it. On its way
+        it notes what it cannot rely on (slots that are gone, damaged, or have another file's
+        bytes, fences below adds), and says of each which entries it may have held: those are in
+        doubt, and only what is neither found nor in doubt counts as absent (SLOT-LOG rule R5).
 
         Args:
             top: the highest slot, -1 if there is none.
-            after: see ``LedgerLog.fence``.
             has_copies: whether to look for entries in copies as well.
+
+        Raises:
+            BookieUnavailableError: no answer.
         """
-        found = _Found(self._key)
+        found = _Found(self._paths)
         confirmed: int = NO_ENTRY
-        floor: int = NO_ENTRY
         is_fenced = False
         number = top
         while number >= 0:
@@ -100,21 +108,20 @@ class SlotReader:
                 else:
                     found.adds.append((number, record))
                     confirmed = max(confirmed, record.last_add_confirmed)
-                    floor = confirmed if after is None else min(confirmed, after)
-                    if record.last <= floor:  # so is everything below: slots ascend in entry ids
+                    if record.last <= confirmed:  # so is all below: slots ascend in entry ids
                         break
             number = low - 1
         holdings = [
-            Holding(self._key.slot(number), record)
+            Holding(self._paths.slot(number), record)
             for number, record in reversed(found.adds)
-            if record.last > floor
+            if record.last > confirmed
         ]
-        copies, copy_doubts = self.copies(floor + 1, UNBOUNDED) if has_copies else ([], [])
-        holdings += [h for h in found.strays if h.record.last > floor]
+        copies, copy_doubts = self.copies(confirmed + 1, UNBOUNDED) if has_copies else ([], [])
+        holdings += [h for h in found.strays if h.record.last > confirmed]
         entries = EntryIndex(
             self._bookie_id,
             self._key,
-            floor + 1,
+            confirmed + 1,
             UNBOUNDED,
             (*holdings, *copies),
             (*found.doubts(), *copy_doubts),
@@ -158,7 +165,7 @@ class SlotReader:
             first: of the range.
             last: of the range.
         """
-        found = _Found(self._key)
+        found = _Found(self._paths)
         for low, high, is_hole in slots:
             if is_hole:
                 found.doubt(low, high, "a slot below existing ones is missing", is_corrupt=False)
@@ -179,7 +186,7 @@ class SlotReader:
                 if record.first > last:
                     break
         holdings = [
-            Holding(self._key.slot(number), record)
+            Holding(self._paths.slot(number), record)
             for number, record in found.adds
             if record.first <= last and record.last >= first
         ]
@@ -188,11 +195,11 @@ class SlotReader:
     def copies(self, first: int, last: int) -> tuple[list[Holding], list[Doubt]]:
         holdings: list[Holding] = []
         doubts: list[Doubt] = []
-        for name in self._storage.list(self._key.copies):
+        for name in self._storage.list(self._paths.copies):
             held = copy_range(name)
             if held is None or held[0] > last or held[1] < first:
                 continue
-            path = self._key.copy(name)
+            path = self._paths.copy(name)
             try:
                 record = self._header(path)
             except CorruptEntryError as error:
@@ -215,7 +222,7 @@ class SlotReader:
         """
         record, complaint = self._look(number)
         if complaint is not None:
-            path = self._key.slot(number)
+            path = self._paths.slot(number)
             raise CorruptEntryError(
                 f"{self._bookie_id} {path}: {complaint}; use another replica",
                 bookie_id=self._bookie_id,
@@ -225,7 +232,7 @@ class SlotReader:
 
     def _look(self, number: int) -> tuple[Record | None, str | None]:
         """The header in a slot, and why that is not this slot's, ``None`` if it is."""
-        record = self._header(self._key.slot(number))
+        record = self._header(self._paths.slot(number))
         if record is None or record.kind is RecordKind.FENCE:  # the same bytes in every slot
             return record, None
         is_ours = record.kind is RecordKind.ADD and record.slot == number
@@ -256,15 +263,15 @@ class SlotReader:
         return head
 
     def numbers(self) -> set[int]:
-        names = self._storage.list(self._key.slots)
+        names = self._storage.list(self._paths.slots)
         return {number for name in names if (number := slot_number(name)) is not None}
 
 
 class _Found:
     """What a walk over slots met, and the doubts that follow from it."""
 
-    def __init__(self, key: LedgerKey) -> None:
-        self._key = key
+    def __init__(self, paths: LedgerPaths) -> None:
+        self._paths = paths
         self._useless: list[tuple[int, int, str, bool]] = []
         self.adds: list[tuple[int, Record]] = []
         """Slot numbers with their records, in the order of the walk."""
@@ -279,7 +286,7 @@ class _Found:
 
     def astray(self, number: int, record: Record, complaint: str) -> None:
         """A slot says nothing of what was in it, as it has the bytes of another file."""
-        self.strays.append(Holding(self._key.slot(number), record))
+        self.strays.append(Holding(self._paths.slot(number), record))
         self.doubt(number, number, complaint, is_corrupt=True)
 
     def doubts(self) -> list[Doubt]:
@@ -296,7 +303,7 @@ class _Found:
             if number < top
         ]
         return [
-            Doubt(*possible_range(low, high, self.adds), self._key.slot(low), reason, is_corrupt)
+            Doubt(*possible_range(low, high, self.adds), self._paths.slot(low), reason, is_corrupt)
             for low, high, reason, is_corrupt in (*self._useless, *filled)
         ]
 

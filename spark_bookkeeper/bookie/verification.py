@@ -15,7 +15,7 @@ from spark_bookkeeper.bookie.entry import PartRef
 from spark_bookkeeper.bookie.index import Holding
 from spark_bookkeeper.bookie.part_files import PartFiles
 from spark_bookkeeper.bookie.record import Record
-from spark_bookkeeper.bookie.schema import LedgerKey
+from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import BookieError
 
@@ -25,7 +25,7 @@ _PREFIX_BYTES = 8
 
 def spoilt_files(
     storage: Storage,
-    key: LedgerKey,
+    paths: LedgerPaths,
     parts: PartFiles,
     holdings: Iterable[Holding],
     *,
@@ -41,7 +41,7 @@ def spoilt_files(
     for holding in holdings:
         looks = [(holding.path, partial(_record, storage, holding.path, holding.record))]
         for part in holding.record.parts:
-            path = key.part(part.ref.name)
+            path = paths.part(part.ref.name)
             looks.append((path, partial(_part, storage, path, parts, part.ref, has_digests)))
         for path, look in looks:
             if path in seen:

@@ -28,6 +28,7 @@ from spark_bookkeeper.client.read.newest import newest_entry
 from spark_bookkeeper.cluster.java import java_home
 from spark_bookkeeper.cluster.sharing import Place, place_of, shared
 from spark_bookkeeper.config import GIB
+from spark_bookkeeper.connection import partition_of
 from spark_bookkeeper.errors import (
     BookKeeperError,
     MetadataFormatError,
@@ -217,7 +218,7 @@ def _shared(bk: BookKeeper, roots: Mapping[BookieId, str]) -> Iterator[Finding]:
 
     def look(bookie: BookieId) -> tuple[BookieId, Place]:
         try:
-            return bookie, place_of(bk.context.bookies.storage(bookie), bookie)
+            return bookie, place_of(partition_of(bk.context, bookie), bookie)
         except BookKeeperError:  # said of the bookie itself
             return bookie, Place(roots[bookie])
 
@@ -335,7 +336,7 @@ class _Look:
 
     def _storage(self, check: str, bookie: BookieId, live: Registration) -> Finding:
         try:
-            storage = self.bk.context.bookies.storage(bookie)
+            storage = partition_of(self.bk.context, bookie)
             marker = check_marker(storage, live.incarnation, bookie)
             if self.instance_id is not None and marker.instance_id != self.instance_id:
                 return Finding(

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import click
 import pyarrow as pa
 
-from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
+from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 from spark_bookkeeper.cli.ledger.creation import new_ledger_options
 from spark_bookkeeper.cli.ledger.data import cell, form_of, rows_of, schema_of_file
 from spark_bookkeeper.cli.shell.asking import confirm

@@ -151,7 +151,7 @@ def _fence(
 
     def fence(bookie: BookieId) -> str | None:
         try:
-            context.bookies.log(bookie, ledger).fence()
+            context.bookies.replica(bookie, ledger).fence()
         except BookieError as error:
             return error.message
         except NoSuchLedgerError:  # a tombstone: it takes nothing either

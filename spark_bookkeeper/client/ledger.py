@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
-from spark_bookkeeper.bookie.schema import LedgerKey
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import (
     CookieMismatchError,

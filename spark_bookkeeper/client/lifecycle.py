@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from spark_bookkeeper.bookie.encoding import LedgerEncoding
-from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA, LedgerKey
+from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA, LedgerEncoding
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.deletion import delete_ledger as delete_ledger
 from spark_bookkeeper.client.ledger import (

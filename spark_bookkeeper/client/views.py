@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Final, NoReturn
 
 import pyarrow as pa
 
+from spark_bookkeeper.bookie.bookie import Verdict
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.presence import ledgers_with_writers, writer_of, writer_state
-from spark_bookkeeper.client.read.holdings import verify
 from spark_bookkeeper.client.read.newest import Newest, newest_entry
 from spark_bookkeeper.client.read.reader import read_last_add_confirmed
 from spark_bookkeeper.client.writer_info import WriterInfo
@@ -375,19 +375,18 @@ def _slot_rows(
     context: ClientContext, ledger: Ledger, bookie: BookieId
 ) -> Iterator[dict[str, Any]]:
     try:
-        log = context.bookies.log(bookie, ledger)
-        for record in log.records():
+        for slot in context.bookies.replica(bookie, ledger).slots():
             yield {
                 "ledger_id": ledger.ledger_id,
                 "bookie_id": bookie,
-                "slot": record.slot,
-                "kind": record.kind.name,
-                "first_entry_id": record.first if len(record.ids) else None,
-                "last_entry_id": record.last if len(record.ids) else None,
-                "last_add_confirmed": record.last_add_confirmed,
-                "parts": len(record.parts),
-                "bytes": log.storage.size(ledger.key.slot(record.slot)),
-                "writer": record.token or None,
+                "slot": slot.slot,
+                "kind": slot.kind,
+                "first_entry_id": slot.first,
+                "last_entry_id": slot.last,
+                "last_add_confirmed": slot.last_add_confirmed,
+                "parts": slot.parts,
+                "bytes": slot.size_bytes,
+                "writer": slot.writer,
             }
     except BookieError:
         return  # bookies() says which ones cannot be reached
@@ -402,24 +401,24 @@ def _replica_rows(
 ) -> Iterator[dict[str, Any]]:
     if not entries:
         return
-    found: Mapping[EntryId, Any] = {}
-    refused: Mapping[EntryId, str] = {}
+    verdict = Verdict({}, {})
+    cannot_be_asked: str | None = None
     try:
-        log = context.bookies.log(bookie, ledger)
+        replica = context.bookies.replica(bookie, ledger)
         purpose = f"verifying entries of ledger {ledger.ledger_id}"
-        found, refused = context.bookies.ask(log, purpose, lambda: verify(log, entries))
+        verdict = context.bookies.ask(replica, purpose, lambda: replica.verify(entries))
     except BookieError as error:
-        refused = dict.fromkeys(entries, error.message)
+        cannot_be_asked = error.message
     for entry_id in entries:
-        location = found.get(entry_id)
-        reason = refused.get(entry_id)
+        good, refusal = verdict.good.get(entry_id), verdict.refused.get(entry_id)
+        reason = cannot_be_asked if refusal is None else refusal.reason
         yield {
             "ledger_id": ledger.ledger_id,
             "entry_id": entry_id,
             "bookie_id": bookie,
             "position": position,
             "status": "verified" if reason is None else "unreadable",
-            "digest": location.digest.hex() if location is not None else None,
-            "bytes": location.size if location is not None else None,
+            "digest": good.digest.hex() if good is not None else None,
+            "bytes": good.size_bytes if good is not None else None,
             "reason": reason,
         }

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 
 from spark_bookkeeper.bookie.marker import Marker, lost_directory, read_marker
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
-from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.bookie.storage.storage import Storage, unavailable
 from spark_bookkeeper.config import BookieConfig
-from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError, BookKeeperError
+from spark_bookkeeper.errors import BookieFullError, BookKeeperError
 
 log = logging.getLogger(__name__)
 
@@ -172,8 +172,10 @@ def _write_and_read(storage: Storage, path: str) -> bool:
     data = path.encode() * 16
     try:
         if not storage.put_if_absent(path, data) or storage.read(path) != data:
-            raise BookieUnavailableError(
-                f"{storage.uri}/{path} was written and does not read back as it was written"
+            raise unavailable(
+                storage,
+                f"{storage.uri}/{path} was written and does not read back as it was written",
+                path,
             )
     except BookieFullError:
         return False

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_bookkeeper.bookie.encoding import LedgerEncoding
-from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
+from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA, LedgerEncoding
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.client.write.columns import check_columns
 from spark_bookkeeper.errors import MetadataFormatError

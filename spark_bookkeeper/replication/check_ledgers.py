@@ -17,17 +17,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from spark_bookkeeper.bookie.entry import Location
-from spark_bookkeeper.bookie.index import EntryIndex
-from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.bookie import Holdings, RefusalKind, Verified
+from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.read.holdings import Refusals, in_spoilt_files, locate, verify
 from spark_bookkeeper.client.read.reader import read_last_add_confirmed
 from spark_bookkeeper.errors import (
     BookieError,
     BookKeeperError,
-    CorruptEntryError,
     NoSuchLedgerError,
 )
 from spark_bookkeeper.metadata.store import Versioned
@@ -222,10 +219,10 @@ def _check_share(
     first = fragment.first_entry_id
     entries = _sample(share_of(ledger, position, first, last), work.percentage)
     try:
-        log = context.bookies.log(bookie, ledger)
-        look = partial(_look, log, ledger, entries, first, with_files=work.percentage >= 100)
+        replica = context.bookies.replica(bookie, ledger)
+        look = partial(_look, replica, ledger, entries, first, with_files=work.percentage >= 100)
         status, reason, size, refused = context.bookies.ask(
-            log, f"checking ledger {ledger.ledger_id}", look
+            replica, f"checking ledger {ledger.ledger_id}", look
         )
     except BookieError as error:
         status, reason, size, refused = Outcome.UNAVAILABLE, error.message, 0, ()
@@ -237,7 +234,7 @@ def _check_share(
 
 
 def _look(
-    log: LedgerLog,
+    replica: Replica,
     ledger: Ledger,
     entries: Sequence[EntryId],
     first: EntryId,
@@ -250,74 +247,50 @@ def _look(
         first: where the bookie is asked when it owes nothing.
         with_files: refuse also good entries in files that are damaged around them.
     """
-    good: dict[EntryId, Location] = {}
-    refused: Refusals = {}
-    spoilt: Refusals = {}
+    good: dict[int, Verified] = {}
     try:
-        index = locate(log, entries or [first])
-        if entries:
-            good, refused = verify(log, entries, index)
-            spoilt = in_spoilt_files(log, index, good) if with_files else {}
-        if refused:  # once more: a writer may have sent them meanwhile
-            left = sorted(refused)
-            index = locate(log, left)
-            found, refused = verify(log, left, index)
-            good |= found
+        if not entries:
+            replica.holdings(first, first)
+            return Outcome.HEALTHY, None, 0, ()
+        verdict = replica.verify(entries, with_files=with_files)
+        good |= verdict.good
+        spoilt = verdict.spoilt
+        if verdict.refused:  # once more: a writer may have sent them meanwhile
+            verdict = replica.verify(sorted(verdict.refused))
+            good |= verdict.good
+        refused = verdict.refused
         if not refused and not spoilt:
             return Outcome.HEALTHY, None, _bytes(good), ()
-        left = sorted(refused | spoilt)
+        left = [EntryId(entry_id) for entry_id in sorted({*refused, *spoilt})]
         # It may have gone away meanwhile, and that says nothing of its entries.
-        later = log.locate(left[0])
+        later = replica.holdings(left[0])
     except BookieError as error:
         return Outcome.UNAVAILABLE, error.message, _bytes(good), ()
-    lacking = [e for e in sorted(refused) if e not in index and not _is_doubtful(index, e)]
-    bad = sorted(refused.keys() - set(lacking) | spoilt.keys())
+    lacking = [e for e in left if e in refused and refused[e].kind is RefusalKind.ABSENT]
+    bad = [e for e in left if e not in lacking]
     lacks = (
         f"{len(lacking)} of {len(entries)} entries, the first is {lacking[0]}" if lacking else ""
     )
     if bad:
-        is_damaged = bool(spoilt) or any(_is_spoilt(log, index, e) for e in bad)
-        shown = "; ".join(f"entry {e}: {(refused | spoilt)[e]}" for e in bad[:3])
+        is_damaged = bool(spoilt) or any(refused[e].kind is RefusalKind.DAMAGED for e in bad)
+        why = {e: refused[e].reason if e in refused else spoilt[e] for e in bad[:3]}
+        shown = "; ".join(f"entry {e}: {reason}" for e, reason in why.items())
         how = "are damaged" if is_damaged else "could not be read"
         reason = f"{len(bad)} of {len(entries)} entries {how}: {shown}"
         reason = f"{reason}. It lacks {lacks}" if lacking else reason
         status = Outcome.DAMAGED if is_damaged else Outcome.UNREADABLE
         return status, reason, _bytes(good), left
-    if _may_be_on_its_way(ledger, BookieId(log.bookie_id), lacking[0], later):
+    if _may_be_on_its_way(ledger, BookieId(replica.bookie_id), lacking[0], later):
         reason = f"lacks {lacks}: they may still be on their way"
         return Outcome.PENDING, reason, _bytes(good), left
     return Outcome.MISSING, f"lacks {lacks}", _bytes(good), left
 
 
-def _bytes(good: Mapping[EntryId, Location]) -> int:
-    return sum(place.size for place in good.values())
+def _bytes(good: Mapping[int, Verified]) -> int:
+    return sum(entry.size_bytes for entry in good.values())
 
 
-def _is_doubtful(index: EntryIndex, entry_id: EntryId) -> bool:
-    """Whether an entry may be in a file that is no use: it is not certain that it is absent."""
-    return any(doubt.first <= entry_id <= doubt.last for doubt in index.doubts)
-
-
-def _is_spoilt(log: LedgerLog, index: EntryIndex, entry_id: EntryId) -> bool:
-    """Whether an entry that could not be read is certainly not as it was written."""
-    for place in index.places(entry_id):
-        try:
-            log.read(place)
-            return False
-        except CorruptEntryError:
-            continue
-        except BookieError:
-            try:
-                if log.storage.size(place.path) is not None:
-                    return False  # it is there, and not known to be damaged
-            except BookieError:
-                return False
-    return True
-
-
-def _may_be_on_its_way(
-    ledger: Ledger, bookie: BookieId, lacking: EntryId, later: EntryIndex
-) -> bool:
+def _may_be_on_its_way(ledger: Ledger, bookie: BookieId, lacking: EntryId, later: Holdings) -> bool:
     """Whether a writer may be about to send an entry: it sends a bookie its entries in order."""
     metadata = ledger.metadata
     if metadata.state is not LedgerState.OPEN or bookie not in metadata.last_fragment.ensemble:

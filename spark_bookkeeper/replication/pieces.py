@@ -17,7 +17,6 @@ from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.read.holdings import locate
 from spark_bookkeeper.client.recover.copying import TargetError
 from spark_bookkeeper.errors import (
     BookieError,
@@ -160,7 +159,7 @@ def copy_piece(context: ClientContext, work: PieceWork) -> Sequence[PieceCopied]
     if not entries:
         return [PieceCopied(work, Outcome.REPLICATED)]
     try:
-        target = context.bookies.log(work.target, ledger, registration.incarnation)
+        target = context.bookies.replica(work.target, ledger, registration.incarnation)
         target.check()
         throttle = Throttle(context.runtime, work.bytes_per_second)
         size = copy_share(context, ledger, fragment, entries, target, work.lost, throttle)
@@ -183,12 +182,12 @@ def _owned(
     position = fragment.ensemble.index(work.source)
     of_fragment = range(fragment.first_entry_id, last + 1)
     entries = set(share_of(ledger, position, work.start, work.end))
-    for log in sources_of(context, ledger, fragment).values():
+    for replica in sources_of(context, ledger, fragment).values():
         try:
-            index = locate(log, [work.start, work.end])
+            parts = replica.holdings(work.start, work.end).parts
         except BookieError:
             continue
-        for part in (part for holding in index.holdings for part in holding.record.parts):
+        for part in parts:
             ids = [EntryId(e) for e in part.entry_ids if e in of_fragment]
             inside = [e for e in ids if quorum.holds(position, e)]
             if inside and inside[0] < work.start:

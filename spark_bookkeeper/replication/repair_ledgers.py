@@ -135,7 +135,7 @@ def _repair(context: ClientContext, work: RepairWork, finding: Finding) -> Repai
             return ended(Outcome.LEFT, "the ledger is not closed: recover it first")
         if work.dry_run:
             return ended(Outcome.PLANNED, finding.reason, count)
-        target = context.bookies.log(bookie, ledger)
+        target = context.bookies.replica(bookie, ledger)
         target.check()
         throttle = Throttle(context.runtime, work.bytes_per_second)
         copied = copy_share(

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
-from spark_bookkeeper.client.read.holdings import locate
 from spark_bookkeeper.client.recover.copying import TargetError
 from spark_bookkeeper.errors import (
     BookieError,
@@ -220,17 +219,17 @@ class _FragmentCopy:
             try:
                 copied = ahead.size_bytes if ahead else 0
                 if entries:
-                    log = self._context.bookies.log(target, self._ledger, incarnation)
-                    log.check()
+                    replica = self._context.bookies.replica(target, self._ledger, incarnation)
+                    replica.check()
                     copied += copy_share(
                         self._context,
                         self._ledger,
                         self._fragment,
                         entries,
-                        log,
+                        replica,
                         self._work.lost,
                         self._throttle,
-                        held=self._held(log, entries, ahead),
+                        held=self._held(replica, entries, ahead),
                     )
             except EntryUnreadableError as error:
                 return self._share(Outcome.UNRECOVERABLE, error.message, lost), None
@@ -245,12 +244,13 @@ class _FragmentCopy:
             return done, _Successor(target, incarnation)
 
     def _held(
-        self, target: LedgerLog, entries: Sequence[EntryId], ahead: CopiedAhead | None
+        self, target: Replica, entries: Sequence[EntryId], ahead: CopiedAhead | None
     ) -> Collection[EntryId] | None:
         """What was copied in pieces is looked up: it was read back just now."""
         if ahead is None or not ahead.is_whole or ahead.target != target.bookie_id:
             return None
-        return set(entries).difference(map(EntryId, locate(target, entries).lacking(entries)))
+        lacking = target.holdings(entries[0], entries[-1]).lacking(entries)
+        return set(entries).difference(map(EntryId, lacking))
 
     def _publish(self, chosen: Mapping[int, _Successor]) -> LedgerMetadata:
         """The one CAS of this fragment; returns what is stored afterwards.

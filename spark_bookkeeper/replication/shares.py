@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import cast
 
-from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.recover.copying import Throttle, copy_entries
@@ -52,12 +52,12 @@ def live_at(
 
 def sources_of(
     context: ClientContext, ledger: Ledger, fragment: FragmentRange
-) -> dict[int, LedgerLog]:
-    """The logs of the fragment's bookies that can be asked, each by its position."""
-    found: dict[int, LedgerLog] = {}
+) -> dict[int, Replica]:
+    """The replicas on the fragment's bookies that can be asked, each by its position."""
+    found: dict[int, Replica] = {}
     for position, bookie in enumerate(fragment.ensemble):
         try:
-            found[position] = context.bookies.log(bookie, ledger)
+            found[position] = context.bookies.replica(bookie, ledger)
         except BookieError:
             continue  # said again, with its reason, if an entry cannot be read without it
     return found
@@ -68,7 +68,7 @@ def copy_share(
     ledger: Ledger,
     fragment: FragmentRange,
     entries: Sequence[EntryId],
-    target: LedgerLog,
+    target: Replica,
     last_resort: Collection[BookieId],
     throttle: Throttle,
     *,

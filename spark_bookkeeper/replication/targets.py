@@ -70,7 +70,7 @@ class Targets:
                 if b != self._wanted and b not in excluded
             }
         reasons = self._bookies.ineligible(self._alive, 0, ledger, excluded)
-        share = f"{ledger.key.directory}/{fragment.first_entry_id}/{position}"
+        share = f"ledgers/{ledger.key}/{fragment.first_entry_id}/{position}"
         candidates = sorted(
             self._bookies.candidates(self._alive),
             key=lambda c: hashlib.sha256(f"{share}/{c.bookie_id}".encode()).digest(),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
-from typing_extensions import Buffer, override
+from typing_extensions import override
 
 from spark_bookkeeper.bookie.storage.storage import FileSink, Storage
 
@@ -29,6 +29,11 @@ class CountingStorage(Storage):
     def count(self) -> Counter[str]:
         """How often each operation was asked for."""
         return Counter(call.operation for call in self.calls)
+
+    @property
+    @override
+    def bookie_id(self) -> str:
+        return self.inner.bookie_id
 
     @property
     @override
@@ -59,11 +64,6 @@ class CountingStorage(Storage):
     def read_range(self, path: str, offset: int, length: int) -> bytes | pa.Buffer | None:
         self._note("read_range", path)
         return self.inner.read_range(path, offset, length)
-
-    @override
-    def map(self, path: str) -> Buffer | None:
-        self._note("map", path)
-        return self.inner.map(path)
 
     @override
     def size(self, path: str) -> int | None:

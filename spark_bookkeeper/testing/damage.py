@@ -13,10 +13,12 @@ import pyarrow as pa
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry, PartRef, PlacedPart
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.part import PartEncoder
 from spark_bookkeeper.bookie.record import encode_add
-from spark_bookkeeper.bookie.schema import LedgerKey
+from spark_bookkeeper.bookie.schema import LedgerPaths
+from spark_bookkeeper.testing.slotlog import every_place
 
 TYPED: Final = pa.schema(
     [
@@ -142,11 +144,11 @@ class Specimen:
         part = write_part(log, "a-0-0.arrow", [cls._rows(log.encoding, given[3])], 3)
         add(1, (), (part,))
         add(2, (4, 5))
-        log.write_copy(list(log.read_many(log.locate(1, 2).locations())))
+        log.write_copy(list(log.reader.entries(every_place(log.locate(1, 2)))))
         log.write_copy((), (part,))
         log.fence()
         other = LedgerKey(log.key.ledger_id + 1, "n2")
-        log.storage.put_if_absent(other.tombstone, b"")
+        log.storage.put_if_absent(LedgerPaths(other).tombstone, b"")
         return cls({e: cls._rows(log.encoding, payload) for e, payload in given.items()})
 
     @staticmethod

@@ -15,10 +15,14 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from typing_extensions import Buffer, override
 
+from spark_bookkeeper.bookie.bookie import Bookie
+from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.bookie.storage.storage import FileSink, Storage
+from spark_bookkeeper.client.bookies.asking import Door
+from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.writer_info import WriterInfo
@@ -78,6 +82,11 @@ class InlineRuntime(ThreadRuntime):
         return [function(item) for item in items]
 
 
+def bounded_files(storage: Storage, door: Door) -> FileBookie:
+    """A bookie as clients open it."""
+    return FileBookie(BoundedStorage(storage, door))
+
+
 class Ground:
     """Bookies in ``directory``, one folder each; the first client is ``context``."""
 
@@ -87,8 +96,10 @@ class Ground:
         bookies: int = 4,
         config: ClientConfig | None = None,
         runtime: Runtime | None = None,
+        open_bookie: Callable[[Storage, Door], Bookie] = bounded_files,
     ) -> None:
         self.directory = directory
+        self._open_bookie = open_bookie
         self.config = config or ClientConfig()
         self.runtime = runtime or ThreadRuntime()
         self.cluster = MemoryCluster()
@@ -118,13 +129,14 @@ class Ground:
 
         store: MemoryStore = self.cluster.session(faults)
 
-        def opened(uri: str) -> Storage:
-            bookie = next(b for b in self.bookie_ids if self._uri(b) == uri)
-            return GroundStorage(
-                LocalStorage(str(self.root(bookie))),
+        def opened(_: str, door: Door) -> Bookie:
+            bookie = door.bookie_id
+            storage = GroundStorage(
+                LocalStorage(self.root(bookie), bookie),
                 lambda operation, path: self._before(bookie, operation, path, hooks),
                 lambda operation, path: self._after(bookie, operation, path),
             )
+            return self._open_bookie(storage, door)
 
         bookies = Bookies(store, opened, runtime, self.config)
         return ClientContext(store, bookies, runtime, self.config, writer=WRITER)

@@ -19,7 +19,6 @@ OPERATIONS: Final = (
     "finish",
     "read",
     "read_range",
-    "map",
     "size",
     "list",
     "make_directory",
@@ -67,7 +66,9 @@ class Hang:
                 self._changed.wait()
             self.stuck -= 1
         if not self._is_late:
-            raise BookieUnavailableError(f"{operation} {path} never got there", path=path)
+            raise BookieUnavailableError(
+                f"{operation} {path} never got there", bookie_id="?", path=path
+            )
 
     def _holds(self) -> bool:
         return not self._is_over

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
+from spark_bookkeeper.bookie.bookie import LedgerRef, Rows
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
-from spark_bookkeeper.bookie.entry import NewEntry
+from spark_bookkeeper.bookie.entry import NewEntry, StoredEntry
+from spark_bookkeeper.bookie.file_bookie import FileBookie
+from spark_bookkeeper.bookie.index import EntryIndex
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
+from spark_bookkeeper.bookie.location import Location
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.marker import Marker
+from spark_bookkeeper.bookie.reading import Wanted
 from spark_bookkeeper.bookie.record import encode_add
-from spark_bookkeeper.bookie.schema import LedgerKey
+from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.bookie.storage.memory import Faults, MemoryDisk, MemoryStorage
 from spark_bookkeeper.bookie.storage.storage import Storage
-from spark_bookkeeper.errors import BookieError
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.protocol.ids import BookieId
 
 BOOKIE_ID: Final = "10.0.0.1:3181"
 
@@ -29,6 +38,20 @@ class Bookie:
     key: LedgerKey = field(default_factory=lambda: LedgerKey(7, "n1"))
     encoding: LedgerEncoding = field(default_factory=LedgerEncoding)
 
+    @property
+    def ref(self) -> LedgerRef:
+        """The ledger, as the bookie is asked for it."""
+        return LedgerRef(self.key, self.marker.incarnation, self.encoding)
+
+    @property
+    def paths(self) -> LedgerPaths:
+        """Where its files are."""
+        return LedgerPaths(self.key)
+
+    def face(self, faults: Faults | None = None) -> FileBookie:
+        """A client of its own, at the face of the bookie."""
+        return FileBookie(self.log(faults).storage)
+
     def log(self, faults: Faults | None = None) -> LedgerLog:
         """A client of its own; ``prepare`` has not been called."""
         storage = MemoryStorage(self.disk) if faults is None else MemoryStorage(self.disk, faults)
@@ -36,7 +59,7 @@ class Bookie:
 
     def log_on(self, storage: Storage) -> LedgerLog:
         """A client that uses another handle."""
-        return LedgerLog(storage, BOOKIE_ID, self.marker.incarnation, self.key, self.encoding)
+        return LedgerLog(storage, self.ref)
 
     def writer(self) -> LedgerLog:
         """A client that has prepared the ledger's directory."""
@@ -56,7 +79,40 @@ class Bookie:
 
     def slot_path(self, slot: int) -> str:
         """Path of a slot."""
-        return self.key.slot(slot)
+        return self.paths.slot(slot)
+
+
+def log_of(context: ClientContext, bookie: BookieId, ledger: Ledger) -> LedgerLog:
+    """The slot log behind a bookie's face, as a client reaches it."""
+    replica = context.bookies.replica(bookie, ledger)
+    assert isinstance(replica.bookie, FileBookie)
+    return replica.bookie.log(replica.ledger)
+
+
+def every_place(index: EntryIndex) -> list[Location]:
+    """The first place of each entry that is there, ascending."""
+    return [index.places(entry_id)[0] for entry_id in index]
+
+
+def find(index: EntryIndex, entry_id: int) -> Location | None:
+    """Where an entry is; ``None`` if it is certainly not there. Raises what doubt raises."""
+    places = index.places(entry_id)
+    if not places:
+        index.check_absent(entry_id)
+    return places[0] if places else None
+
+
+def read_one(log: LedgerLog, place: Location) -> StoredEntry:
+    """One entry; raises why not."""
+    return next(log.reader.entries([place]))
+
+
+def scan(log: LedgerLog, places: Iterable[Location]) -> Iterator[Rows]:
+    """Rows, a message at a time; raises why not."""
+    for message in log.reader.messages(places, Wanted.ROWS):
+        if message.refused:
+            raise message.refused[0][1]
+        yield message.rows()
 
 
 def damaged_paths(log: LedgerLog) -> set[str]:
@@ -65,9 +121,7 @@ def damaged_paths(log: LedgerLog) -> set[str]:
     found = {doubt.path for doubt in index.doubts} | set(log.spoilt_files(index))
     for holding in index.holdings:
         record = holding.record
-        for place in record.locations(np.arange(len(record.ids)), log.key, holding.path):
-            try:
-                log.read(place)
-            except BookieError:
-                found.add(place.path)
+        places = record.locations(np.arange(len(record.ids)), log.paths, holding.path)
+        for message in log.reader.messages(places, Wanted.ENTRIES):
+            found |= {place.path for place, _ in message.refused}
     return found

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
+from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from tests.benchmarks import raw
@@ -194,7 +195,7 @@ def _fill(lab: Lab, writer: LedgerWriter, slots: int) -> None:
     """Let a writer go on at a high slot: the ones before are there, by name and in size."""
     assert lab.bk.cluster is not None
     for lane in writer._adds._lanes.by_position.values():
-        root = lab.bk.cluster.root_of(lane.bookie) / writer._adds.ledger.key.slots
+        root = lab.bk.cluster.root_of(lane.bookie) / LedgerPaths(writer._adds.ledger.key).slots
         _link(root, lane._slot, slots)
         lane._slot = slots
     os.sync()

@@ -19,6 +19,7 @@ from spark_bookkeeper.bookie.entry import NewEntry
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, LedgerId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.testing.slotlog import log_of
 from tests.benchmarks import raw
 from tests.benchmarks.appending import MB, SMALL
 from tests.benchmarks.lab import Lab
@@ -163,7 +164,7 @@ def _with_tail(bk: sbk.BookKeeper, payload: bytes, entries: int) -> LedgerId:
     """A ledger whose writer ended when two of three bookies had stored what it sent."""
     writer = bk.create_ledger()
     ledger = writer._adds.ledger
-    logs = [bk.context.bookies.log(b, ledger) for b in writer.metadata.last_fragment.ensemble[:2]]
+    logs = [log_of(bk.context, b, ledger) for b in writer.metadata.last_fragment.ensemble[:2]]
     for log in logs:
         log.prepare()
     for slot, first in enumerate(range(0, entries, ENTRIES_A_SLOT)):

@@ -23,7 +23,7 @@ def token() -> Callable[[], str]:
 @pytest.fixture
 def bookie(token: Callable[[], str]) -> Bookie:
     """A bookie that has just been formatted."""
-    disk = MemoryDisk("b1")
+    disk = MemoryDisk(BOOKIE_ID)
     marker = format_partition(
         MemoryStorage(disk), BOOKIE_ID, "cluster", token=token, is_probe_required=False
     )

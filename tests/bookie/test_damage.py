@@ -14,25 +14,20 @@ from typing import Final
 import numpy as np
 import pytest
 
-from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA, LedgerEncoding
 from spark_bookkeeper.bookie.framing import header_end
 from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.record import Record, decode, encode_fence
-from spark_bookkeeper.bookie.schema import MARKER_PATH, PAYLOAD_SCHEMA
-from spark_bookkeeper.client.read.holdings import (
-    in_spoilt_files,
-    read_verified,
-    scan_verified,
-    verify,
-)
+from spark_bookkeeper.bookie.replica import Replica
+from spark_bookkeeper.bookie.retrieval import Retrieval
+from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.errors import (
     BookieError,
     BookKeeperError,
     CookieMismatchError,
     CorruptEntryError,
 )
-from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.testing.damage import TYPED, Damage, Specimen, every_damage, some_damages
 from spark_bookkeeper.testing.slotlog import Bookie, damaged_paths
@@ -85,7 +80,7 @@ def check_every_answer(
 
 
 def _check_answers(bookie: Bookie, specimen: Specimen, path: str, with_files: bool) -> None:
-    entries = [EntryId(e) for e in specimen.rows]
+    entries = list(specimen.rows)
     log = bookie.log()
     with suppress(BookieError):
         list(log.records())
@@ -101,10 +96,9 @@ def _check_answers(bookie: Bookie, specimen: Specimen, path: str, with_files: bo
         for entry_id in entries:
             assert is_there_or_doubtful(answer, entry_id), "confirmed: never 'no such entry'"
     check_rows(log, specimen, index, entries)
-    good, _ = verify(log, entries, index)
+    Retrieval(log, entries, index).verify(with_files=with_files)
     if with_files:
-        in_spoilt_files(log, index, good)
-        check_copying(log, index)
+        check_copying(bookie, index)
         damaged_paths(log)
 
 
@@ -117,35 +111,35 @@ def is_there_or_doubtful(index: EntryIndex, entry_id: int) -> bool:
     return True
 
 
-def check_rows(
-    log: LedgerLog, specimen: Specimen, index: EntryIndex, entries: list[EntryId]
-) -> None:
+def check_rows(log: LedgerLog, specimen: Specimen, index: EntryIndex, entries: list[int]) -> None:
     """What is handed out is what was written, wherever there is a digest that can tell."""
     is_checked = log.encoding.digest_type is not DigestType.DUMMY
-    found, refused = read_verified(log, entries, index)
-    assert found.keys() | refused.keys() == set(entries)
-    for entry_id, stored in found.items():
+    read = Retrieval(log, entries, index).read()
+    assert {stored.entry_id for stored in read.found} | read.refused.keys() == set(entries)
+    for stored in read.found:
         batch = stored.batch()
-        assert not is_checked or batch.equals(specimen.rows[entry_id])
-    scanned, refused = scan_verified(log, entries, index)
-    told = [place.entry_id for rows in scanned for place in rows.locations]
-    assert set(told) | refused.keys() == set(entries)
+        assert not is_checked or batch.equals(specimen.rows[stored.entry_id])
+    scanned = Retrieval(log, entries, index).scan()
+    told = [entry_id for rows in scanned.found for entry_id in rows.entries]
+    assert set(told) | scanned.refused.keys() == set(entries)
     assert len(told) == len(set(told))
-    for rows in scanned:
+    for rows in scanned.found:
         batch = rows.batch
-        expected = [row for p in rows.locations for row in specimen.rows[p.entry_id].to_pylist()]
+        expected = [row for e in rows.entries for row in specimen.rows[e].to_pylist()]
         assert not is_checked or batch.to_pylist() == expected
-    for _, answer in log.read_each(index.locations()):
-        assert isinstance(answer, BookieError) or answer.entry_id in specimen.rows
+    verdict = Retrieval(log, entries, index).verify()
+    assert verdict.good.keys() | verdict.refused.keys() == set(entries)
+    assert not is_checked or verdict.good.keys() == set(told), "and so without decoding"
 
 
-def check_copying(log: LedgerLog, index: EntryIndex) -> None:
+def check_copying(bookie: Bookie, index: EntryIndex) -> None:
+    log, here = bookie.log(), Replica(bookie.face(), bookie.ref)
     for holding in index.holdings:
         for part in holding.record.parts:
             with suppress(BookieError):
                 log.parts.holds(part.ref)
             with suppress(BookieError):
-                log.parts.copy_from(log.parts, part.ref)
+                here.copy_part(here, part.ref)
             with suppress(BookKeeperError):
                 log.write_copy((), (part,))
 

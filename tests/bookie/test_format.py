@@ -119,7 +119,7 @@ def test_a_marker_that_is_none_is_told_apart_from_no_answer() -> None:
         read_marker(storage)
 
     def down(operation: str, path: str, moment: Moment) -> None:
-        raise BookieUnavailableError("down")
+        raise BookieUnavailableError("down", bookie_id="b:1")
 
     with pytest.raises(BookieUnavailableError):
         read_marker(MemoryStorage(disk, down))
@@ -248,7 +248,7 @@ class NoSync(MemoryStorage):
     """Cannot make a file durable."""
 
     def sync(self, *paths: str) -> None:
-        raise BookieUnavailableError("sync is not supported")
+        raise BookieUnavailableError("sync is not supported", bookie_id="b:1")
 
 
 @pytest.mark.parametrize(

@@ -7,21 +7,22 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.bookie.bookie import LedgerRef
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.bookie.record import RecordKind
-from spark_bookkeeper.bookie.schema import LedgerKey
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.protocol.metadata import DigestType
-from spark_bookkeeper.testing.slotlog import damaged_paths
+from spark_bookkeeper.testing.slotlog import damaged_paths, every_place
 
 ROOT = Path(__file__).parent.parent / "golden" / "bookie"
 ROWS_SCHEMA = pa.schema([("n", pa.int64()), ("tags", pa.list_(pa.string()))])
 
 
 def golden(key: LedgerKey, encoding: LedgerEncoding) -> LedgerLog:
-    return LedgerLog(LocalStorage(ROOT), "10.0.0.1:3181", "0123456789abcdef", key, encoding)
+    return LedgerLog(LocalStorage(ROOT), LedgerRef(key, "0123456789abcdef", encoding))
 
 
 def test_the_marker() -> None:
@@ -42,7 +43,7 @@ def test_payloads_in_slots_a_copy_and_a_fence() -> None:
     tail = log.tail()
     assert (tail.slots, tail.is_fenced, tail.last_add_confirmed) == (3, True, 2)
     index = log.locate(0)
-    entries = list(log.read_many(index.locations()))
+    entries = list(log.reader.entries(every_place(index)))
     assert [e.payload for e in entries] == [b"hello", b"", b"world", b"42"]
     assert [e.length_after for e in entries] == [5, 5, 10, 12]
     assert [len(index.places(n)) for n in range(4)] == [1, 1, 2, 2]
@@ -53,7 +54,7 @@ def test_rows_in_a_record_and_in_a_part() -> None:
     encoding = LedgerEncoding(ROWS_SCHEMA, DigestType.MAC, b"golden password", "lz4")
     log = golden(LedgerKey(8, "n2"), encoding)
 
-    entries = list(log.read_many(log.locate(0).locations()))
+    entries = list(log.reader.entries(every_place(log.locate(0))))
 
     numbers = [n for entry in entries for n in entry.batch().column("n").to_pylist()]
     assert numbers == list(range(14))

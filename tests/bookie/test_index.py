@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry
 from spark_bookkeeper.bookie.index import EntryIndex, Holding
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.record import Record, decode, encode_add
-from spark_bookkeeper.bookie.schema import LedgerKey
+from spark_bookkeeper.testing.slotlog import find
 
 KEY = LedgerKey(7, "a1")
 ENCODING = LedgerEncoding()
@@ -42,8 +43,12 @@ def test_many_entries_are_found_where_each_of_them_is(
 
     found = index.first_places(wanted)
 
-    assert found == [index.find(entry_id) for entry_id in wanted]
-    assert index.lacking(wanted) == [entry_id for entry_id in wanted if entry_id not in index]
+    assert found == [find(index, entry_id) for entry_id in wanted]
+    told = index.told()
+    assert told.lacking(wanted) == [entry_id for entry_id in wanted if entry_id not in index]
+    assert told.entry_ids.tolist() == list(index)
+    for entry_id in index:
+        assert told.length_after(entry_id) == index.places(entry_id)[0].length_after
 
 
 @given(records_of_ids, st.lists(st.integers(0, 40), max_size=40))
@@ -53,7 +58,7 @@ def test_entries_have_the_same_number_when_they_share_a_message(
     index = index_of(records)
     places = index.first_places(wanted)
 
-    numbers, sizes = (column.tolist() for column in index.messages(wanted))
+    numbers, sizes = (column.tolist() for column in index.told().pieces(wanted))
 
     assert sizes == [0 if place is None else place.size for place in places]
     assert [number == -1 for number in numbers] == [place is None for place in places]
@@ -74,7 +79,7 @@ def test_rows_share_their_record_s_message_and_batches_do_not() -> None:
     record = decode(data, KEY, ENCODING, bookie_id="127.0.0.1:3181")
     index = EntryIndex("127.0.0.1:3181", KEY, 0, 9, (Holding("slots/0", record),))
 
-    numbers, sizes = index.messages(range(5))
+    numbers, sizes = index.told().pieces(range(5))
 
     assert numbers[0] == numbers[1]
     assert len({*numbers.tolist()}) == 4

@@ -276,7 +276,6 @@ def test_no_descriptor_stays_open(storage: LocalStorage) -> None:
         storage.put_if_absent(f"d/{number}", b"x")
         storage.put_if_absent("d/0", b"x")
         storage.read(f"d/{number}")
-        storage.map(f"d/{number}")
         storage.create(f"d/p{number}").abandon()
         storage.sync(f"d/{number}")
 

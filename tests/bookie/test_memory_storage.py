@@ -35,7 +35,7 @@ class MemoryStorages(ThreadRace):
 
     def _faults(self, operation: str, path: str, moment: Moment) -> None:
         if self.is_down:
-            raise BookieUnavailableError("down")
+            raise BookieUnavailableError("down", bookie_id="b:1")
 
 
 class TestMemoryStorage(StorageConformance):
@@ -44,6 +44,9 @@ class TestMemoryStorage(StorageConformance):
     @pytest.fixture
     def storages(self) -> Storages:
         return MemoryStorages()
+
+
+LOST = BookieUnavailableError("lost", bookie_id="b:1")
 
 
 def at(operation: str, when: Moment, error: Exception) -> Callable[[str, str, Moment], None]:
@@ -58,7 +61,7 @@ def at(operation: str, when: Moment, error: Exception) -> Callable[[str, str, Mo
 
 def test_a_request_that_was_lost_had_no_effect() -> None:
     disk = MemoryDisk()
-    storage = MemoryStorage(disk, at("put", "before", BookieUnavailableError("lost")))
+    storage = MemoryStorage(disk, at("put", "before", LOST))
 
     with pytest.raises(BookieUnavailableError):
         storage.put_if_absent("a", b"x")
@@ -68,7 +71,7 @@ def test_a_request_that_was_lost_had_no_effect() -> None:
 
 def test_an_answer_that_was_lost_had_its_effect() -> None:
     disk = MemoryDisk()
-    storage = MemoryStorage(disk, at("put", "after", BookieUnavailableError("lost")))
+    storage = MemoryStorage(disk, at("put", "after", LOST))
 
     with pytest.raises(BookieUnavailableError):
         storage.put_if_absent("a", b"x")
@@ -78,7 +81,7 @@ def test_an_answer_that_was_lost_had_its_effect() -> None:
 
 def test_a_put_lands_after_its_caller_gave_up_unless_the_name_is_taken() -> None:
     disk = MemoryDisk()
-    storage = MemoryStorage(disk, at("put", "before", LateEffect("late")))
+    storage = MemoryStorage(disk, at("put", "before", LateEffect("late", bookie_id="b:1")))
     for _ in range(2):
         with pytest.raises(BookieUnavailableError):
             storage.put_if_absent("a", b"x")
@@ -95,7 +98,7 @@ def test_a_name_that_is_visible_and_not_synced_is_lost_in_a_power_cut() -> None:
 
     def cut(op: str, path: str, moment: Moment) -> None:
         if moment == "visible" and path == "b":
-            raise BookieUnavailableError("the client dies between link and sync")
+            raise BookieUnavailableError("the client dies between link and sync", bookie_id="b:1")
 
     storage = MemoryStorage(disk, cut)
     storage.put_if_absent("a", b"x")

@@ -8,14 +8,15 @@ import pytest
 from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart
-from spark_bookkeeper.bookie.part import PartEncoder
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
+from spark_bookkeeper.bookie.part import PartEncoder, part_name
 from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.record import encode_add
-from spark_bookkeeper.bookie.schema import LedgerKey, part_name
+from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.errors import CorruptEntryError, InvalidArgumentError
 from spark_bookkeeper.protocol.metadata import DigestType
-from spark_bookkeeper.testing.slotlog import Bookie
+from spark_bookkeeper.testing.slotlog import Bookie, every_place, read_one, scan
 
 SCHEMA = pa.schema([("n", pa.int64()), ("tags", pa.list_(pa.struct([("t", pa.string())])))])
 
@@ -50,6 +51,11 @@ def another(bookie: Bookie) -> Bookie:
     return Bookie(disk, bookie.marker, bookie.key, bookie.encoding)
 
 
+def copy(source: Bookie, target: Bookie, ref: PartRef) -> PartRef:
+    """Copy a part from one bookie to the other."""
+    return Replica(target.face(), target.ref).copy_part(Replica(source.face(), source.ref), ref)
+
+
 def place(ref: PartRef, first: int, step: int = 1) -> PlacedPart:
     ids = tuple(first + step * n for n in range(len(ref.sizes)))
     return PlacedPart(ref, ids, tuple((entry_id + 1) * 1000 for entry_id in ids))
@@ -74,15 +80,15 @@ def test_a_part_is_an_arrow_file_whose_entries_are_read_one_by_one(typed: Bookie
     data = encode_add(typed.key, typed.encoding, "w", 0, -1, parts=[place(ref, 0)], spans=[(0, 2)])
     typed.log().add(0, data)
 
-    content = typed.disk.files[typed.key.part(name)]
+    content = typed.disk.files[typed.paths.part(name)]
     assert (len(content), crc(content)) == (ref.size_bytes, ref.crc32c)
     table = pa.ipc.open_file(content).read_all()
     assert table.equals(pa.Table.from_batches(batches), check_metadata=False)
     log = typed.log()
     index = log.locate(0)
-    assert [e.batch() for e in log.read_many(index.locations())] == batches
-    assert [scanned.batch for scanned in log.scan(index.locations())] == batches
-    assert log.read(index.places(2)[0]).length_after == 3000
+    assert [e.batch() for e in log.reader.entries(every_place(index))] == batches
+    assert [scanned.batch for scanned in scan(log, every_place(index))] == batches
+    assert read_one(log, index.places(2)[0]).length_after == 3000
     assert next(log.records()).spans == ((0, 2),)
 
 
@@ -96,7 +102,10 @@ def test_entries_of_stripes_are_told_apart_in_one_record(typed: Bookie) -> None:
 
     index = writer.locate(1, 2)
     assert list(index) == [1, 2]
-    assert [e.batch() for e in writer.read_many(index.locations())] == [rows(1, 3), rows(2, 3)]
+    assert [e.batch() for e in writer.reader.entries(every_place(index))] == [
+        rows(1, 3),
+        rows(2, 3),
+    ]
 
 
 def test_a_part_in_which_a_bit_flipped_loses_that_entry_alone(typed: Bookie) -> None:
@@ -105,69 +114,69 @@ def test_a_part_in_which_a_bit_flipped_loses_that_entry_alone(typed: Bookie) -> 
     writer.add(0, encode_add(typed.key, typed.encoding, "w", 0, -1, parts=[place(ref, 0)]))
     at = ref.first_offset + ref.sizes[0] + ref.sizes[1] // 2
     typed.disk.corrupt(
-        typed.key.part(ref.name), lambda d: d[:at] + bytes([d[at] ^ 16]) + d[at + 1 :]
+        typed.paths.part(ref.name), lambda d: d[:at] + bytes([d[at] ^ 16]) + d[at + 1 :]
     )
 
     log = typed.log()
-    good, bad = log.locate(0).locations()
-    assert log.read(good).batch() == rows(0, 50)
+    good, bad = every_place(log.locate(0))
+    assert read_one(log, good).batch() == rows(0, 50)
     with pytest.raises(CorruptEntryError, match="entry 1"):
-        log.read(bad)
+        read_one(log, bad)
 
 
 def test_a_part_is_copied_as_a_file_and_its_entries_are_found_through_a_copy(
     typed: Bookie,
 ) -> None:
-    writer = typed.writer()
+    typed.writer()
     ref = write_part(typed, "a-0-0.arrow", [rows(0, 50), rows(1, 50)])
     target = another(typed)
 
-    copied = target.log().parts.copy_from(writer.parts, ref)
+    copied = copy(typed, target, ref)
     target.log().write_copy(parts=[place(copied, 0)])
 
     assert copied == ref
-    assert target.log().parts.copy_from(writer.parts, ref) == ref, "repeating it changes nothing"
+    assert copy(typed, target, ref) == ref, "repeating it changes nothing"
     log = target.log()
-    assert [e.batch() for e in log.read_many(log.locate(0).locations())] == [
+    assert [e.batch() for e in log.reader.entries(every_place(log.locate(0)))] == [
         rows(0, 50),
         rows(1, 50),
     ]
     target.disk.power_cut()
-    assert typed.key.part(ref.name) in target.disk.files
+    assert typed.paths.part(ref.name) in target.disk.files
 
 
 def test_r9b_a_part_that_was_merely_found_is_synced_before_it_counts(typed: Bookie) -> None:
-    writer = typed.writer()
+    typed.writer()
     ref = write_part(typed, "a-0-0.arrow", [rows(0, 50)])
     target = another(typed)
-    target.log().parts.copy_from(writer.parts, ref)
-    target.disk.durable.discard(typed.key.part(ref.name))  # another's, whose answer is due
+    copy(typed, target, ref)
+    target.disk.durable.discard(typed.paths.part(ref.name))  # another's, whose answer is due
 
-    target.log().parts.copy_from(writer.parts, ref)
+    copy(typed, target, ref)
 
     target.disk.power_cut()
-    assert typed.key.part(ref.name) in target.disk.files
+    assert typed.paths.part(ref.name) in target.disk.files
 
 
 def test_a_damaged_part_is_not_copied(typed: Bookie) -> None:
-    writer = typed.writer()
+    typed.writer()
     ref = write_part(typed, "a-0-0.arrow", [rows(0, 50)])
-    typed.disk.corrupt(typed.key.part(ref.name), lambda d: d[:-1])
+    typed.disk.corrupt(typed.paths.part(ref.name), lambda d: d[:-1])
     target = another(typed)
 
     with pytest.raises(CorruptEntryError, match="checksum"):
-        target.log().parts.copy_from(writer.parts, ref)
+        copy(typed, target, ref)
 
-    assert typed.key.part(ref.name) not in target.disk.files
+    assert typed.paths.part(ref.name) not in target.disk.files
 
 
 def test_a_part_takes_another_name_where_its_own_is_taken_by_damage(typed: Bookie) -> None:
-    writer = typed.writer()
+    typed.writer()
     ref = write_part(typed, "a-0-0.arrow", [rows(0, 50)])
     target = another(typed)
     target.log().parts.create(ref.name).finish()
 
-    assert target.log().parts.copy_from(writer.parts, ref).name == "a-0-0-1.arrow"
+    assert copy(typed, target, ref).name == "a-0-0-1.arrow"
 
 
 def test_large_entries_are_passed_on_as_they_are_and_small_ones_gathered() -> None:

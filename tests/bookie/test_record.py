@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_bookkeeper.bookie import messages
-from spark_bookkeeper.bookie.encoding import LedgerEncoding, plain_schema
+from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA, LedgerEncoding, plain_schema
 from spark_bookkeeper.bookie.entry import NewEntry
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.messages import encode_batches, encode_entries, payload_message
 from spark_bookkeeper.bookie.record import RecordKind, decode, encode_add, encode_fence
-from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA, LedgerKey
 from spark_bookkeeper.errors import CorruptEntryError, InvalidArgumentError
 from spark_bookkeeper.protocol.metadata import DigestType
-from spark_bookkeeper.testing.slotlog import Bookie
+from spark_bookkeeper.testing.slotlog import Bookie, every_place
 
 KEY = LedgerKey(7, "n1")
 PLAIN = LedgerEncoding()
@@ -88,7 +88,7 @@ def test_bytes_and_rows_may_share_a_record(bookie: Bookie) -> None:
 
     log.add(0, encode_add(bookie.key, bookie.encoding, "w", 0, -1, entries))
 
-    found = list(log.read_many(log.locate(0).locations()))
+    found = list(log.reader.entries(every_place(log.locate(0))))
     assert [e.entry_id for e in found] == [0, 1, 2]
     assert [e.is_payload for e in found] == [True, False, True]
     assert (found[0].payload, found[1].batch(), found[2].payload) == (b"0", batch, b"2")

@@ -73,7 +73,6 @@ def test_a_bucket_that_is_gone_says_nothing_about_its_files(s3_server: S3Server)
         lambda: storage.read("a"),
         lambda: storage.read_range("a", 0, 1),
         lambda: storage.read_range("a", 0, 0),
-        lambda: storage.map("a"),
         lambda: storage.size("a"),
         lambda: storage.list("d"),
         lambda: storage.sync("a"),

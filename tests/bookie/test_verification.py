@@ -17,7 +17,7 @@ from spark_bookkeeper.bookie.storage.memory import MemoryStorage
 from spark_bookkeeper.errors import CorruptEntryError
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.testing.counting import CountingStorage
-from spark_bookkeeper.testing.slotlog import Bookie, damaged_paths
+from spark_bookkeeper.testing.slotlog import Bookie, damaged_paths, every_place, read_one, scan
 
 
 def holding_everything(bookie: Bookie) -> None:
@@ -31,7 +31,7 @@ def holding_everything(bookie: Bookie) -> None:
     sink.finish()
     part = PlacedPart(ref, (4,), (1000,))
     log.add(1, encode_add(bookie.key, bookie.encoding, "w1", 1, 3, parts=[part]))
-    log.write_copy([log.read(log.locate(0, 0).places(0)[0])])
+    log.write_copy([read_one(log, log.locate(0, 0).places(0)[0])])
 
 
 def test_what_is_whole_has_no_damage(bookie: Bookie) -> None:
@@ -70,7 +70,7 @@ def test_a_file_that_was_cut_is_found(bookie: Bookie, kept: int) -> None:
 
 def test_a_missing_part_is_found(bookie: Bookie) -> None:
     holding_everything(bookie)
-    path = bookie.key.part("a-0-0.arrow")
+    path = bookie.paths.part("a-0-0.arrow")
     del bookie.disk.files[path]
 
     assert bookie.log().spoilt_files(bookie.log().locate(0)) == {path: "it is gone"}
@@ -81,7 +81,7 @@ def test_only_a_part_that_may_be_damaged_around_its_entries_is_read_whole(
     bookie: Bookie, where: str
 ) -> None:
     holding_everything(bookie)
-    path = bookie.key.part("a-0-0.arrow")
+    path = bookie.paths.part("a-0-0.arrow")
     index = bookie.log().locate(0)
 
     def looked() -> tuple[dict[str, str], int]:
@@ -104,13 +104,13 @@ def test_a_checksum_that_was_made_to_fit_does_not_make_up_for_a_keyed_digest(
 ) -> None:
     bookie.encoding = LedgerEncoding(digest_type=digest_type, password=b"secret")
     bookie.writer().add(0, bookie.record(0, 10, 19))
-    places = list(bookie.log().locate(0).locations())
+    places = list(every_place(bookie.log().locate(0)))
     tampered = bookie.disk.files[bookie.slot_path(0)].replace(b"101112", b"101113")
     assert tampered != bookie.disk.files[bookie.slot_path(0)]
     bookie.disk.files[bookie.slot_path(0)] = tampered
     monkeypatch.setattr(reading, "crc", lambda data: places[0].extent_crc32c)
 
-    scanned = bookie.log().scan(places)
+    scanned = scan(bookie.log(), places)
 
     if digest_type is DigestType.MAC:  # whoever has no password cannot forge the entry
         with pytest.raises(CorruptEntryError, match="entry 12"):

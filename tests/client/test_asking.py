@@ -76,7 +76,6 @@ CALLS: dict[str, Callable[[BoundedStorage], object]] = {
     "finish": lambda s: s.create("d/e").finish(),
     "read": lambda s: s.read("f"),
     "read_range": lambda s: s.read_range("f", 0, 1),
-    "map": lambda s: s.map("f"),
     "size": lambda s: s.size("f"),
     "list": lambda s: s.list(""),
     "make_directory": lambda s: s.make_directory("e"),

@@ -36,7 +36,7 @@ class BoundedStorages(ThreadRace):
 
     def _faults(self, operation: str, path: str, moment: Moment) -> None:
         if self._is_down:
-            raise BookieUnavailableError("down")
+            raise BookieUnavailableError("down", bookie_id="b:1")
 
 
 class TestBoundedStorage(StorageConformance):

@@ -22,6 +22,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import METADATA, Ground
+from spark_bookkeeper.testing.slotlog import log_of
 
 SIZES = [(3, 3, 2), (4, 3, 2), (3, 2, 2), (2, 2, 1), (5, 2, 2)]
 
@@ -52,7 +53,7 @@ def test_rows_keep_their_order_and_their_striping(
     assert reader.read_arrow().equals(pa.concat_tables([whole, whole.slice(0, 1)]))
     ensemble = writer.metadata.last_fragment.ensemble
     for position, bookie in enumerate(ensemble):
-        log = ground.context.bookies.log(bookie, reader.ledger)
+        log = log_of(ground.context, bookie, reader.ledger)
         held = log.locate(0).entry_ids.tolist()
         assert held == [
             e for e in range(reader.last_add_confirmed + 1) if quorum.holds(position, EntryId(e))
@@ -105,7 +106,7 @@ def test_a_bookie_destroyed_during_a_bulk_append(
             continue
         for position, bookie in enumerate(fragment.ensemble):
             held = set(
-                ground.context.bookies.log(bookie, survivors.ledger)
+                log_of(ground.context, bookie, survivors.ledger)
                 .locate(fragment.first_entry_id)
                 .entry_ids.tolist()
             )

@@ -17,8 +17,9 @@ from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.part import PartEncoder
 from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.record import encode_add
+from spark_bookkeeper.bookie.replica import Replica
+from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.bookie.storage.memory import Faults, MemoryDisk, MemoryStorage, Moment
-from spark_bookkeeper.client.read.holdings import read_verified
 from spark_bookkeeper.client.recover import copying
 from spark_bookkeeper.client.recover.copying import TargetError, copy_entries
 from spark_bookkeeper.errors import EntryUnreadableError
@@ -26,7 +27,7 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-from spark_bookkeeper.testing.slotlog import Bookie
+from spark_bookkeeper.testing.slotlog import Bookie, every_place
 
 FROM, OTHER, TO = (BookieId(f"10.0.0.{n}:3181") for n in (1, 2, 3))
 
@@ -51,17 +52,17 @@ def copy(source: Bookie, target: Bookie, count: int, faults: Faults | None = Non
 def copy_from(
     sources: Mapping[int, Bookie], target: Bookie, count: int, faults: Faults | None = None
 ) -> int:
-    log = target.log(faults)
-    log.prepare()
+    replica = Replica(target.face(faults), target.ref)
+    replica.prepare()
     return copy_entries(
         ThreadRuntime(),
         LedgerId(7),
         Quorum(3, 3, 2),
         (FROM, OTHER, TO),
         [EntryId(e) for e in range(count)],
-        {position: source.log() for position, source in sources.items()},
+        {position: Replica(source.face(), source.ref) for position, source in sources.items()},
         sorted(sources),
-        log,
+        replica,
     )
 
 
@@ -82,7 +83,7 @@ def test_a_slot_that_is_copied_whole_is_not_encoded_again(
 
     assert copy(source, target, 3) == 200
     log = target.log()
-    assert [e.payload for e in log.read_many(log.locate(0).locations())] == [
+    assert [e.payload for e in log.reader.entries(every_place(log.locate(0)))] == [
         b"a" * 100,
         b"",
         b"c" * 100,
@@ -98,7 +99,6 @@ def test_small_entries_are_not_looked_up_one_by_one(monkeypatch: pytest.MonkeyPa
         raise AssertionError("there may be hundreds of thousands")
 
     monkeypatch.setattr(EntryIndex, "places", one_by_one)
-    monkeypatch.setattr(EntryIndex, "find", one_by_one)
     monkeypatch.setattr(record.Record, "location", one_by_one)
 
     assert copy(source, target, 5) == 5
@@ -181,9 +181,11 @@ def forge(bookie: Bookie, rows: bytes = b"rows of the part") -> None:
 
 def payloads(bookie: Bookie, entries: Sequence[int]) -> list[bytes]:
     """What the bookie delivers of entries, verified, from wherever it has a good copy."""
-    found, refused = read_verified(bookie.log(), [EntryId(e) for e in entries])
-    assert not refused
-    return [found[EntryId(e)].payload for e in entries]
+    log = bookie.log()
+    delivery = Retrieval(log, entries, log.locate(entries[0], entries[-1])).read()
+    assert not delivery.refused
+    found = {stored.entry_id: stored.payload for stored in delivery.found}
+    return [found[entry_id] for entry_id in entries]
 
 
 def test_a_forged_part_is_refused_as_its_sources_and_the_next_source_is_taken() -> None:

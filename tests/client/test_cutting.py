@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_bookkeeper.client.read.splits import Span, pack
+from spark_bookkeeper.bookie.bookie import Span
+from spark_bookkeeper.client.read.splits import pack
 
 MIB = 1 << 20
 

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.bookies.asking import Door
+from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.cluster.ownership import claim_partition
@@ -48,9 +51,12 @@ class Moving:
         self.store.register(Registration(bookie, storage.uri, marker.incarnation))
 
     def client(self) -> ClientContext:
+        def opened(uri: str, door: Door) -> FileBookie:
+            return FileBookie(BoundedStorage(open_storage(uri, None, door.bookie_id), door))
+
         store = self.cluster.session()
         return ClientContext(
-            store, Bookies(store, open_storage, self.runtime), self.runtime, ClientConfig()
+            store, Bookies(store, opened, self.runtime), self.runtime, ClientConfig()
         )
 
 

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import pytest
 
+from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
@@ -43,6 +44,7 @@ from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_f
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.replication.targets import Targets
 from spark_bookkeeper.testing.ground import Ground, Hook
+from spark_bookkeeper.testing.slotlog import log_of
 
 USUAL = Quorum(3, 3, 2)
 ID = LedgerId(50)
@@ -72,7 +74,7 @@ class World:
         if not self._in_zookeeper:
             return context
         store = self._session()
-        bookies = Bookies(store, context.bookies._open_storage, context.runtime)
+        bookies = Bookies(store, context.bookies._open_bookie, context.runtime)
         return replace(context, store=store, bookies=bookies)
 
     def stop(self, bookie: BookieId) -> None:
@@ -294,7 +296,9 @@ def test_an_old_reader_whose_files_are_gone_reads_nothing_of_the_new_ledger(live
     reader = lifecycle.open_ledger(lives.world.client(), ID)
     lives.make_again().close()
     for bookie in lives.world.ground.bookie_ids:
-        shutil.rmtree(lives.world.ground.root(bookie) / key.directory, ignore_errors=True)
+        shutil.rmtree(
+            lives.world.ground.root(bookie) / LedgerPaths(key).directory, ignore_errors=True
+        )
 
     with pytest.raises((NoSuchLedgerError, EntryUnreadableError), match=f"{GONE}|cannot be read"):
         list(reader.entries())
@@ -437,7 +441,7 @@ def test_fences_copies_and_entries_of_two_lives_never_mix(lives: Lives) -> None:
     new = lives.make_again()
     new_key = new._adds.ledger.key
     for bookie in old.metadata.last_fragment.ensemble:  # of five, so some have both
-        lives.world.context.bookies.log(bookie, old).fence()
+        log_of(lives.world.context, bookie, old).fence()
 
     lives.check_untouched(new)  # the fences of the old one are none of its own
 
@@ -458,11 +462,11 @@ def test_what_lies_in_the_directory_of_another_life_is_not_read(lives: Lives) ->
     new.close()
     new_key = new._adds.ledger.key
     holder = lives.known.value.last_fragment.ensemble[0]
-    source = lives.world.ground.root(holder) / old_key.directory
+    source = lives.world.ground.root(holder) / LedgerPaths(old_key).directory
     for bookie in new.metadata.last_fragment.ensemble:
         root = lives.world.ground.root(bookie)
-        shutil.rmtree(root / new_key.directory)
-        shutil.copytree(source, root / new_key.directory)
+        shutil.rmtree(root / LedgerPaths(new_key).directory)
+        shutil.copytree(source, root / LedgerPaths(new_key).directory)
 
     reader = lifecycle.open_ledger(lives.world.client(), ID)
     with pytest.raises(EntryUnreadableError):

@@ -19,6 +19,7 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing import ground as grounds
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
+from spark_bookkeeper.testing.slotlog import log_of
 
 USUAL = Quorum(3, 3, 2)
 
@@ -111,8 +112,8 @@ def test_a_writer_that_gave_up_or_was_fenced_is_gone_though_its_process_lives(
     fenced = lifecycle.create_ledger(ground.context, USUAL)
     fenced.append(b"0")
     other = ground.client()
-    log = other.bookies.log(
-        fenced.metadata.last_fragment.ensemble[0], other.ledger(fenced.ledger_id)[0]
+    log = log_of(
+        other, fenced.metadata.last_fragment.ensemble[0], other.ledger(fenced.ledger_id)[0]
     )
     log.fence()
     with pytest.raises(Exception, match="fenced by another client"):

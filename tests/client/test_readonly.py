@@ -255,9 +255,9 @@ def test_a_look_at_the_space_that_fails_says_nothing_and_is_repeated() -> None:
         if operation == "space":
             looks += 1
             if looks <= 2:
-                raise BookieUnavailableError("statvfs: EIO")
+                raise BookieUnavailableError("statvfs: EIO", bookie_id="b:1")
 
-    reserve = Reserve(MemoryStorage(disk, away), "10.0.0.3:3181")
+    reserve = Reserve(MemoryStorage(disk, away))
     for _ in range(4):
         reserve.spend(UNSEEN_BYTES)
     assert looks == 2
@@ -274,7 +274,7 @@ def test_a_look_at_the_space_that_fails_once_does_not_cost_a_bookie(tmp_path: Pa
     def once(place: str, operation: str, path: str) -> None:
         if operation == "space" and not met:
             met.append(place)
-            raise BookieUnavailableError("statvfs: EIO")
+            raise BookieUnavailableError("statvfs: EIO", bookie_id="b:1")
 
     writer = lifecycle.create_ledger(ground.client(None, once), USUAL)
     for _ in range(10):
@@ -300,7 +300,7 @@ def test_a_writer_of_little_never_looks_and_one_of_much_looks_more_often_near_th
         if operation == "space" and moment == "before":
             looks.append(disk.free_bytes)
 
-    reserve = Reserve(MemoryStorage(disk, note), "10.0.0.3:3181")
+    reserve = Reserve(MemoryStorage(disk, note))
     size = 64 << 10
 
     def fill() -> None:

@@ -33,6 +33,7 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, KillAt, Killed
+from spark_bookkeeper.testing.slotlog import find, log_of, read_one
 
 USUAL = Quorum(3, 3, 2)
 
@@ -58,7 +59,7 @@ def half_written(ground: Ground, quorum: Quorum, whole: int, reaching: list[int]
     ensemble = writer.metadata.last_fragment.ensemble
     adds = writer._adds
     length = sum(len(b"%d" % i) for i in range(whole))
-    of_it = adds.ledger.key.directory
+    of_it = str(adds.ledger.key)
     slots = {
         p: sum(of_it in str(path) for path in ground.files(b, "slots"))
         for p, b in enumerate(ensemble)
@@ -67,7 +68,7 @@ def half_written(ground: Ground, quorum: Quorum, whole: int, reaching: list[int]
         payload = b"%d" % entry_id
         length += len(payload)
         for position in quorum.write_set(EntryId(entry_id))[:reached]:
-            log = ground.context.bookies.log(ensemble[position], adds.ledger)
+            log = log_of(ground.context, ensemble[position], adds.ledger)
             log.prepare()
             entry = NewEntry(entry_id, length, payload)
             data = encode_add(
@@ -88,7 +89,7 @@ def assert_on_ack_quorum(ground: Ground, ledger_id: LedgerId) -> None:
         holders = 0
         for position in metadata.quorum.write_set(entry_id):
             with suppress(BookieUnavailableError):
-                log = ground.context.bookies.log(ensemble[position], ledger)
+                log = log_of(ground.context, ensemble[position], ledger)
                 holders += is_readable(log, entry_id)
         assert holders >= metadata.quorum.ack_quorum_size, f"entry {entry_id} is on {holders}"
 
@@ -96,7 +97,7 @@ def assert_on_ack_quorum(ground: Ground, ledger_id: LedgerId) -> None:
 def is_readable(log: LedgerLog, entry_id: EntryId) -> bool:
     for place in log.locate(entry_id, entry_id).places(entry_id):
         with suppress(CorruptEntryError):
-            return log.read(place).entry_id == entry_id
+            return read_one(log, place).entry_id == entry_id
     return False
 
 
@@ -190,7 +191,7 @@ def test_r6b_an_entry_behind_another_recoverers_fence_counts(ground: Ground) -> 
     writer = half_written(ground, USUAL, 1, [1])
     bookie = writer.metadata.last_fragment.ensemble[USUAL.write_set(EntryId(1))[0]]
     slots = ground.files(bookie, "slots")
-    fence = ground.context.bookies.log(bookie, writer._adds.ledger)
+    fence = log_of(ground.context, bookie, writer._adds.ledger)
     kept = slots[1].read_bytes()
     slots[1].unlink()  # its name was lost in a power cut ...
     fence.fence()  # ... so that a fence took its slot, and a late put lands behind it
@@ -288,8 +289,8 @@ def test_damaged_copies_of_the_tail_are_passed_over_and_made_again(ground: Groun
     first, second, _ = USUAL.write_set(EntryId(2))
     cut = ground.files(ensemble[first], "slots")[-1]
     cut.write_bytes(cut.read_bytes()[:200])  # nobody can say what was in it
-    log = ground.context.bookies.log(ensemble[second], writer._adds.ledger)
-    place = log.locate(2, 2).find(2)
+    log = log_of(ground.context, ensemble[second], writer._adds.ledger)
+    place = find(log.locate(2, 2), 2)
     assert place is not None
     path = ground.root(ensemble[second]) / place.path
     data = bytearray(path.read_bytes())
@@ -431,7 +432,7 @@ def test_who_takes_the_place_of_a_full_bookie_gets_all_that_it_held_of_the_tail(
         holders = [
             b
             for b in closed.last_fragment.ensemble
-            if ground.context.bookies.log(b, ledger).locate(entry_id, entry_id).find(entry_id)
+            if find(log_of(ground.context, b, ledger).locate(entry_id, entry_id), entry_id)
         ]
         assert len(holders) == 3, f"entry {entry_id} is on {holders}"
 

@@ -19,6 +19,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.connection import partition_of
 from spark_bookkeeper.errors import (
     AppendFailedError,
     BookieFullError,
@@ -499,12 +500,12 @@ def test_a_frozen_writer_that_continues_after_recovery_acknowledged_nothing_beyo
         told.append(writer.last_add_confirmed)
         gate = Gate("put_if_absent", *ground.bookie_ids)
         frozen = ground.client(ground.runtime, gate)
-        writer._adds._context.bookies._storages.clear()
-        writer._adds._context.bookies._storages.update(
-            {ground._uri(b): frozen.bookies._bounded(b) for b in ground.bookie_ids}
+        writer._adds._context.bookies._opened.clear()
+        writer._adds._context.bookies._opened.update(
+            {ground._uri(b): frozen.bookies._open(b) for b in ground.bookie_ids}
         )
         for lane in writer._adds._lanes.by_position.values():
-            lane._log = frozen.bookies.log(lane.bookie, writer._adds.ledger)
+            lane._replica = frozen.bookies.replica(lane.bookie, writer._adds.ledger)
         futures = [writer.append_async(b"%d" % (20 + i)) for i in range(5)]
         assert gate.reached.wait(60)
 
@@ -524,7 +525,7 @@ def test_a_frozen_writer_that_continues_after_recovery_acknowledged_nothing_beyo
         assert payloads(ground, writer) == [
             b"%d" % i for i in range(reader.metadata.last_entry_id + 1)
         ]
-        ground.context.bookies._storages.clear()
+        ground.context.bookies._opened.clear()
 
 
 # Ensemble changes
@@ -861,7 +862,7 @@ def test_one_bad_file_does_not_keep_a_new_writer_from_its_bookie(tmp_path: Path)
     hang = Hang(ground.runtime, lambda operation, path: path == "bad")
     client = ground.client(None, lambda place, operation, path: hang.meet(operation, path))
     with pytest.raises(BookieUnavailableError):
-        client.bookies.storage(ground.bookie_ids[0]).read("bad")
+        partition_of(client, ground.bookie_ids[0]).read("bad")
 
     writer = lifecycle.create_ledger(client, USUAL)
     assert writer.append(b"0") == 0

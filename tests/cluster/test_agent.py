@@ -52,9 +52,9 @@ class Disturbance:
             self.hung.set()
             self.goes_on.wait(120)
         if self.storage_fails:
-            raise BookieUnavailableError("input/output error")
+            raise BookieUnavailableError("input/output error", bookie_id="b:1")
         if self.is_full and operation == "put":
-            raise BookieFullError("no space left on device")
+            raise BookieFullError("no space left on device", bookie_id="b:1")
 
     def of_store(self, moment: str, operation: str, subject: str) -> None:
         if operation in (self.lost_requests if moment == "before" else self.lost_answers):

@@ -304,7 +304,9 @@ def test_verify_of_a_storage_that_does_not_answer_changed_nothing(
     root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def read(self: LocalStorage, path: str) -> bytes | None:
-        raise BookieUnavailableError("it may or may not have taken effect") from OSError("no key")
+        raise BookieUnavailableError(
+            "it may or may not have taken effect", bookie_id="b:1"
+        ) from OSError("no key")
 
     monkeypatch.setattr(LocalStorage, "read", read)
 

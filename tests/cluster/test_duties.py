@@ -81,7 +81,11 @@ def test_a_duty_that_hangs_holds_up_no_other(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [BookieUnavailableError("input/output error"), ValueError("a mistake of ours")]
+    "error",
+    [
+        BookieUnavailableError("input/output error", bookie_id="a:1"),
+        ValueError("a mistake of ours"),
+    ],
 )
 def test_a_step_that_fails_is_counted_and_told_and_the_next_turn_comes(
     world: World, error: Exception
@@ -107,7 +111,7 @@ def test_a_step_that_fails_is_counted_and_told_and_the_next_turn_comes(
 
 
 def test_the_last_error_is_that_of_the_last_step(world: World) -> None:
-    scrub, errors = Steps(), [BookieUnavailableError("input/output error")]
+    scrub, errors = Steps(), [BookieUnavailableError("input/output error", bookie_id="a:1")]
 
     def fail_once() -> None:
         if errors:

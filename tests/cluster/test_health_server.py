@@ -54,11 +54,11 @@ class World:
 
     def fail(self, operation: str, path: str, moment: str) -> None:
         if self.fails:
-            raise BookieUnavailableError("input/output error")
+            raise BookieUnavailableError("input/output error", bookie_id="a:1")
 
     def scrub(self, turn: Turn) -> None:
         self.scrubbed.ring()
-        raise BookieUnavailableError("entry 3 of ledger 7 is damaged")
+        raise BookieUnavailableError("entry 3 of ledger 7 is damaged", bookie_id="a:1")
 
     def get(self, page: str) -> tuple[int, str]:
         assert self.server.address is not None

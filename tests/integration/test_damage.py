@@ -293,7 +293,7 @@ def test_a_wiped_bookie_is_never_counted_as_one_that_lacks_the_last_entries(
         if storage.uri != three.root_of(late).as_uri():
             return put(storage, path, data)
         may_end.wait(120)
-        raise BookieFullError("nothing was stored")
+        raise BookieFullError("nothing was stored", bookie_id="b:1")
 
     with connect_without_spark(three.metadata_uri) as bk:
         with paused(three, late):

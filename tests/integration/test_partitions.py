@@ -38,7 +38,7 @@ from spark_bookkeeper.testing.rows import (
     wait_for_every_copy,
 )
 from spark_bookkeeper.testing.sessions import connect_without_spark
-from spark_bookkeeper.testing.slotlog import damaged_paths
+from spark_bookkeeper.testing.slotlog import damaged_paths, log_of
 
 pytestmark = pytest.mark.integration
 
@@ -194,7 +194,7 @@ def test_a_full_disk_is_replaced_and_nothing_half_done_is_left(
         for bookie in full:  # every file that has a name is whole
             for fragment in writer.metadata.fragments:
                 if bookie in fragment.ensemble:
-                    log = bk.context.bookies.log(bookie, bk.open_ledger(writer.ledger_id).ledger)
+                    log = log_of(bk.context, bookie, bk.open_ledger(writer.ledger_id).ledger)
                     assert damaged_paths(log) == set()
                     assert list(log.records())
                     break

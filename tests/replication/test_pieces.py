@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.bookie.bookie import Verdict
+from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.read import holdings
-from spark_bookkeeper.client.recover import copying
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.protocol.ids import BookieId
@@ -129,13 +129,13 @@ def test_what_the_pieces_have_read_back_is_not_read_once_more(
     writer = in_slots(ground, Quorum(3, 3, 2))
     lost = lose(ground, writer)
     looked: list[int] = []
-    real = holdings.verify
+    real = Retrieval.verify
 
-    def verify(log: object, entries: Sequence[int], *rest: object) -> object:
-        looked.append(len(entries))
-        return real(log, entries, *rest)  # type: ignore[arg-type]  # handed on as they are
+    def verify(self: Retrieval, *, with_files: bool = False) -> Verdict:
+        looked.append(len(self._entries))
+        return real(self, with_files=with_files)
 
-    monkeypatch.setattr(copying, "verify", verify)
+    monkeypatch.setattr(Retrieval, "verify", verify)
 
     recovered(ground, lost, SHARE // 4)
 

@@ -69,6 +69,7 @@ from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_on
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
+from spark_bookkeeper.testing.slotlog import log_of
 
 USUAL = Quorum(3, 3, 2)
 A, B, C, D = (BookieId(name) for name in "abcd")
@@ -108,7 +109,7 @@ def open_ledger_with(ground: Ground, count: int) -> LedgerWriter:
 def put(ground: Ground, writer: LedgerWriter, position: int, slot: int, entry_id: int) -> None:
     """One more entry on one bookie, as the writer would have put it there."""
     ledger = writer._adds.ledger
-    log = ground.context.bookies.log(writer.metadata.last_fragment.ensemble[position], ledger)
+    log = log_of(ground.context, writer.metadata.last_fragment.ensemble[position], ledger)
     log.prepare()
     entry = NewEntry(entry_id, entry_id + 1, b"x")
     log.add(slot, encode_add(log.key, log.encoding, writer._adds._lanes.token, slot, -1, [entry]))
@@ -174,7 +175,7 @@ def the_last_space_is_left_to_fences(directory: Path) -> None:
     def put(storage: LocalStorage, path: str, data: bytes) -> bool:
         used[0] += len(data)
         if used[0] > size - kept // 2:
-            raise BookieFullError("no space left on device")
+            raise BookieFullError("no space left on device", bookie_id="b:1")
         return put_if_absent(storage, path, data)
 
     put_if_absent = LocalStorage.put_if_absent
@@ -289,7 +290,7 @@ def a_slot_lost_below_a_fence_is_no_miss(directory: Path) -> None:
     for is_overwritten in (False, True):
         ground = Ground(directory / f"{is_overwritten}", bookies=3)
         writer, a, b = two_acknowledged(ground)
-        ground.context.bookies.log(a, writer._adds.ledger).fence()
+        log_of(ground.context, a, writer._adds.ledger).fence()
         *_, newest, fence = ground.files(a, "slots")
         newest.unlink()
         if is_overwritten:
@@ -329,7 +330,7 @@ def a_slot_with_anothers_bytes_is_no_miss(directory: Path) -> None:
 @rule("slot_number", a_slot_with_anothers_bytes_is_no_miss)
 def _(patch: pytest.MonkeyPatch) -> None:
     def look(self: slots.SlotReader, number: int) -> tuple[Record | None, str | None]:
-        return self._header(self._key.slot(number)), None
+        return self._header(self._paths.slot(number)), None
 
     patch.setattr(slots.SlotReader, "_look", look)
 
@@ -360,7 +361,7 @@ def a_writer_that_won_what_was_lost_is_fenced_where_it_goes_on(directory: Path) 
     writer, a, _ = two_acknowledged(ground)
     ledger = writer._adds.ledger
     ground.files(a, "slots")[1].unlink()
-    ground.context.bookies.log(a, ledger).fence()
+    log_of(ground.context, a, ledger).fence()
 
     try:
         put(ground, writer, 0, 3, 3)
@@ -373,7 +374,7 @@ def a_writer_that_won_what_was_lost_is_fenced_where_it_goes_on(directory: Path) 
 def _(patch: pytest.MonkeyPatch) -> None:
     def put_fence(self: LedgerLog, occupied: set[int]) -> int:
         number = next(n for n in range(len(occupied) + 1) if n not in occupied)
-        self.storage.put_if_absent(self.key.slot(number), encode_fence(self.key))
+        self.storage.put_if_absent(self.paths.slot(number), encode_fence(self.key))
         return number
 
     patch.setattr(LedgerLog, "_put_fence", put_fence)
@@ -389,7 +390,7 @@ def an_entry_behind_a_fence_is_kept(directory: Path) -> None:
     ledger = writer._adds.ledger
     # The slot before it was lost in a power cut, and another recoverer's fence is in its place.
     put(ground, writer, 0, 2, 1)
-    ground.context.bookies.log(members[0], ledger).fence()
+    log_of(ground.context, members[0], ledger).fence()
 
     closed = recover_ledger(ground.client(), writer.ledger_id).value
 
@@ -402,7 +403,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
     def below_the_fence(self: _LedgerRecovery, position: int) -> FencedAnswer:
         answer = fenced_answer(self, position)
-        records = list(self._logs[position].records())
+        records = list(log_of(self._context, self._ensemble[position], self._ledger).records())
         fence = min(r.slot for r in records if r.kind is RecordKind.FENCE)
         behind = {EntryId(int(e)) for r in records if r.slot > fence for e in r.ids}
         return replace(answer, held=frozenset(answer.held - behind))
@@ -542,10 +543,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
         confirmed = read(context, ledger)
         for bookie in ledger.metadata.last_fragment.ensemble:
             try:
-                found = context.bookies.log(bookie, ledger).tail().entries
+                found = log_of(context, bookie, ledger).tail().entries
             except BookieError:
                 continue
-            confirmed = EntryId(max(confirmed, found.last_entry_id))
+            confirmed = EntryId(max([confirmed, *found]))
         return confirmed
 
     patch.setattr(client_reader, "read_last_add_confirmed", all_there_is)
@@ -777,7 +778,7 @@ def a_listing_that_lags_hides_no_entry_from_a_recovery(directory: Path) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     def trusting(self: LedgerLog, occupied: set[int]) -> int:
         number = max(occupied, default=-1) + 1
-        self.storage.put_if_absent(self.key.slot(number), encode_fence(self.key))
+        self.storage.put_if_absent(self.paths.slot(number), encode_fence(self.key))
         return number
 
     patch.setattr(LedgerLog, "_put_fence", trusting)

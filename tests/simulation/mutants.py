@@ -19,8 +19,8 @@ from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.record import Record, RecordKind, decode
 from spark_bookkeeper.bookie.slots import SlotReader, _Found
 from spark_bookkeeper.bookie.storage.memory import MemoryStorage
-from spark_bookkeeper.bookie.storage.named import NamedStorage
 from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
 from spark_bookkeeper.client.read.reader import read_last_add_confirmed
@@ -50,6 +50,7 @@ from spark_bookkeeper.replication.rereplicate import (
     _FragmentCopy,
     _Successor,
 )
+from spark_bookkeeper.testing.counting import CountingStorage
 from spark_bookkeeper.testing.simulation import lifetime
 
 Patch = pytest.MonkeyPatch
@@ -76,11 +77,11 @@ def prefix_ack(patch: Patch) -> None:
         if group.bulk is not None or not group.is_striped_to(self.position):
             store_group(self, group)
             return
-        log = self._prepared_log()
-        data = group.record(self.position, self._slot)
+        replica = self._prepared()
+        record = group.record(self.position, self._slot)
         self._slot += 1
         try:
-            log.add(self._slot - 1, data)
+            replica.add(record)
         except SlotTakenError:
             raise
         except BookieUnavailableError:
@@ -120,20 +121,20 @@ def content_fixed(patch: Patch) -> None:
         if group.bulk is not None or not group.is_striped_to(self.position):
             store_group(self, group)
             return
-        log = self._prepared_log()
+        replica = self._prepared()
         few = _part_of(group, slice(0, 1))
         rest = _part_of(group, slice(1, None)) if group.last > group.first else None
         try:
             if few.is_striped_to(self.position):
-                log.add(self._slot, few.record(self.position, self._slot))
+                replica.add(few.record(self.position, self._slot))
                 self._slot += 1
         except SlotTakenError:
             raise
         except BookieUnavailableError:
             rest = group
         if rest is not None and rest.is_striped_to(self.position):
-            data = rest.record(self.position, self._slot)
-            self._repeat(lambda: log.add(self._slot, data))
+            record = rest.record(self.position, self._slot)
+            self._repeat(lambda: replica.add(record))
             self._slot += 1
 
     patch.setattr(LedgerLog, "_admit", lambda *_: None)  # it asserts this very rule
@@ -232,12 +233,11 @@ def writer_close_cas(patch: Patch) -> None:
 def cookie_ack(patch: Patch) -> None:
     """An add does not look whether the partition is still the same one."""
 
-    def add(self: LedgerLog, slot: int, data: bytes, held: tuple[int, int]) -> int:
+    def add(self: LedgerLog, slot: int, data: bytes, held: tuple[int, int]) -> None:
         self._admit(slot, held)
-        path = self.key.slot(slot)
+        path = self.paths.slot(slot)
         if not self.storage.put_if_absent(path, data):
             self._check_exists(slot, path, data)
-        return self._count_win(slot)
 
     patch.setattr(LedgerLog, "add", add)
 
@@ -278,13 +278,13 @@ def fence_on_durable(patch: Patch) -> None:
     """A fence is put above a slot that a power cut may still take."""
     put_fence = LedgerLog._put_fence
 
-    class FencesOnly(NamedStorage):
+    class FencesOnly(CountingStorage):
         def sync(self, *paths: str) -> None:
             super().sync(*(p for p in paths if b'"kind":"FENCE"' in (self.read(p) or b"")))
 
     def rashly(self: LedgerLog, occupied: set[int]) -> int:
         log = copy.copy(self)
-        log.storage = FencesOnly(self.storage, self.bookie_id)
+        log.storage = FencesOnly(self.storage)
         return put_fence(log, occupied)
 
     patch.setattr(LedgerLog, "_put_fence", rashly)
@@ -294,8 +294,8 @@ def fence_on_durable(patch: Patch) -> None:
 def fenced_negative(patch: Patch) -> None:
     """A bookie that is not fenced says no."""
 
-    def fence(self: LedgerLog, after: int | None = None) -> Tail:
-        return replace(self.tail(after), is_fenced=True)
+    def fence(self: LedgerLog) -> Tail:
+        return replace(self.tail(), is_fenced=True)
 
     patch.setattr(LedgerLog, "fence", fence)
 
@@ -304,12 +304,12 @@ def fenced_negative(patch: Patch) -> None:
 def fresh_negative(patch: Patch) -> None:
     """The answer was read before the fence."""
 
-    def fence(self: LedgerLog, after: int | None = None) -> Tail:
+    def fence(self: LedgerLog) -> Tail:
         self._slots.forget()
         occupied = self._slots.numbers()
         if not occupied:
-            self.storage.make_directory(self.key.slots)
-        tail = self._slots.tail(max(occupied, default=-1), after, has_copies=len(occupied) > 0)
+            self.storage.make_directory(self.paths.slots)
+        tail = self._slots.tail(max(occupied, default=-1), has_copies=len(occupied) > 0)
         fence_at = self._put_fence(occupied)
         self._check_life()
         return replace(tail, slots=fence_at, is_fenced=True)
@@ -321,13 +321,13 @@ def fresh_negative(patch: Patch) -> None:
 def cookie_neg(patch: Patch) -> None:
     """A bookie in another incarnation says no."""
 
-    def fence(self: LedgerLog, after: int | None = None) -> Tail:
+    def fence(self: LedgerLog) -> Tail:
         self._slots.forget()
         occupied = self._slots.numbers()
         if not occupied:
-            self.storage.make_directory(self.key.slots)
+            self.storage.make_directory(self.paths.slots)
         fence_at = self._put_fence(occupied)
-        tail = self._slots.tail(max(occupied, default=-1), after, has_copies=len(occupied) > 0)
+        tail = self._slots.tail(max(occupied, default=-1), has_copies=len(occupied) > 0)
         return replace(tail, slots=fence_at, is_fenced=True)
 
     patch.setattr(LedgerLog, "fence", fence)
@@ -336,7 +336,7 @@ def cookie_neg(patch: Patch) -> None:
 @mutant
 def observe_sync(patch: Patch) -> None:
     """What was merely found counts without being made durable."""
-    patch.setattr(NamedStorage, "sync", lambda *_: None)
+    patch.setattr(BoundedStorage, "sync", lambda *_: None)
 
 
 # Recovery
@@ -451,13 +451,14 @@ def rec_ec_at_close(patch: Patch) -> None:
         holders = {e: set(positions) for e, positions in decision.sources.items()}
         for position, bookie in enumerate(ensemble):
             entries = tuple(e for e in decision.sources if quorum.holds(position, e))
-            if not entries or (bookie not in added and position not in self._logs):
+            if not entries or (bookie not in added and position not in self._replicas):
                 continue
-            log = self._logs.get(position)
-            if bookie in added or log is None:
-                log = self._context.bookies.log(bookie, self._ledger, added[bookie])
-                log.prepare()
-            if self._copy(entries, log) is None:
+            replica = self._replicas.get(position)
+            if bookie in added or replica is None:
+                bookies = self._context.bookies
+                replica = bookies.replica(bookie, self._ledger, added[bookie])
+                replica.prepare()
+            if self._copy(entries, replica) is None:
                 for entry_id in entries:
                     holders[entry_id].add(position)
         self._check_ack_quorum(holders, {})
@@ -622,7 +623,7 @@ def slot_number(patch: Patch) -> None:
     """A record is believed in whatever slot it stands."""
 
     def look(self: SlotReader, number: int) -> tuple[Record | None, str | None]:
-        found = self._header(self._key.slot(number))
+        found = self._header(self._paths.slot(number))
         return found if found is None or found.kind is not RecordKind.COPY else None, None
 
     patch.setattr(SlotReader, "_look", look)

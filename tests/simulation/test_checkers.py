@@ -10,9 +10,10 @@ import pytest
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry, PlacedPart
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.part import PartEncoder
 from spark_bookkeeper.bookie.record import encode_add, encode_fence
-from spark_bookkeeper.bookie.schema import LedgerKey
+from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -250,18 +251,18 @@ def test_a_part_counts_only_whole_and_beside_the_record_that_lists_it() -> None:
     key = LedgerKey(7, "n")
     placed, part = part_of_two_entries()
     slot = encode_add(key, LedgerEncoding(), "w", 0, 2, parts=[placed], spans=[(3, 4)])
-    files = {key.slot(0): slot, key.part("t-0-0.arrow"): part}
+    files = {LedgerPaths(key).slot(0): slot, LedgerPaths(key).part("t-0-0.arrow"): part}
     evidence = Evidence(History(), lambda _: files)
 
     assert evidence.log(A).held == {3, 4}
     assert evidence.content[3].rows == (b"a", b"b")
     assert evidence.content[4].rows == (b"c",)
 
-    files[key.part("t-0-0.arrow")] = part[:-1]
+    files[LedgerPaths(key).part("t-0-0.arrow")] = part[:-1]
     evidence.changed(A)
     assert evidence.log(A).held == set()
 
-    del files[key.part("t-0-0.arrow")]
+    del files[LedgerPaths(key).part("t-0-0.arrow")]
     evidence.changed(A)
     assert evidence.log(A).held == set()
     assert evidence.log(A).slots == {0: ("ADD", set())}

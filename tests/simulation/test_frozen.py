@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.storage.memory import MemoryStorage
 from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.bookies.asking import Door
+from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.config import ClientConfig
@@ -31,8 +34,9 @@ def test_a_writer_that_stood_still_does_not_blame_its_bookies() -> None:
                 world.later(100, lambda: world.resume(actor))
                 world.pause(actor)
 
-    def opened(uri: str) -> MemoryStorage:
-        return MemoryStorage(cluster.disks[BookieId(uri.removeprefix("memory://"))], stand_still)
+    def opened(_: str, door: Door) -> FileBookie:
+        storage = MemoryStorage(cluster.disks[BookieId(door.bookie_id)], stand_still)
+        return FileBookie(BoundedStorage(storage, door))
 
     context = ClientContext(store, Bookies(store, opened, runtime), runtime, ClientConfig())
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.bookie.bookie import LedgerRef
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PlacedPart
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.part import PartEncoder
 from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.record import encode_add
-from spark_bookkeeper.bookie.schema import LedgerKey
+from spark_bookkeeper.bookie.retrieval import Retrieval
+from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
-from spark_bookkeeper.client.read.holdings import verify
-from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.testing.simulation.lifetime import run_lifetime
 
 KEY = LedgerKey(7, "n")
@@ -37,7 +38,7 @@ def test_a_record_found_not_durable_is_synced_with_the_part_that_it_lists() -> N
     disk = MemoryDisk()
     storage = MemoryStorage(disk)
     furnish(storage, Marker("b:1", "i", "cluster"))
-    log = LedgerLog(storage, "b:1", "i", KEY, ENCODING)
+    log = LedgerLog(storage, LedgerRef(KEY, "i", ENCODING))
     log.prepare()
     sink = log.parts.create("t-0-0.arrow")
     encoder = PartEncoder(KEY, ENCODING, sink.write)
@@ -46,11 +47,14 @@ def test_a_record_found_not_durable_is_synced_with_the_part_that_it_lists() -> N
     sink.finish()
     record = encode_add(KEY, ENCODING, "w", 0, -1, parts=[PlacedPart(ref, (0,), ref.sizes)])
     log.add(0, record)
-    disk.durable -= {KEY.slot(0), KEY.part("t-0-0.arrow")}  # visible, and not yet durable
+    disk.durable -= {
+        LedgerPaths(KEY).slot(0),
+        LedgerPaths(KEY).part("t-0-0.arrow"),
+    }  # visible, and not yet durable
 
-    good, refused = verify(log, [EntryId(0)])
+    verdict = Retrieval(log, [0], log.locate(0, 0)).verify()
     disk.power_cut()
 
-    assert not refused
-    assert good.keys() == {EntryId(0)}
+    assert not verdict.refused
+    assert verdict.good.keys() == {0}
     assert log.locate(0).entry_ids.tolist() == [0]

@@ -21,6 +21,7 @@ from spark_bookkeeper.client.read.splits import cut
 from spark_bookkeeper.client.write.bulk import BulkPlan, write_task
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.spark.schemas import relabelled
+from spark_bookkeeper.testing.slotlog import log_of
 
 pytestmark = pytest.mark.spark
 
@@ -426,7 +427,7 @@ def test_tasks_of_a_read_take_whole_files_of_one_writing_task(
 
 def written_spans(bk: sbk.BookKeeper, ledger: Ledger) -> list[tuple[int, int]]:
     bookie = ledger.metadata.last_fragment.ensemble[0]
-    records = bk.context.bookies.log(bookie, ledger).records()
+    records = log_of(bk.context, bookie, ledger).records()
     return [span for record in records if record.kind is RecordKind.ADD for span in record.spans]
 
 

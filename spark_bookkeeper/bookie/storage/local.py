@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import mmap
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 from typing_extensions import Buffer, override
 
-from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, top_is_gone
+from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, top_is_gone, whose
 from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError
 
 _TEMPORARY_SUFFIX = ".tmp"
@@ -36,14 +35,20 @@ _DURABLE_KEPT = 4096
 class LocalStorage(Storage):
     """Files under a directory that exists. Safe for many threads and processes at once."""
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], bookie_id: str | None = None) -> None:
         self._root = os.path.abspath(root)
+        self._bookie_id = bookie_id
         self._unnamed_files = _O_TMPFILE is not None and os.path.isdir("/proc/self/fd")
         self._durable: dict[str, int] = {}
         """Directories whose names were synced here, with the inode that each was then."""
 
     def __repr__(self) -> str:
         return f"LocalStorage({self._root!r})"
+
+    @property
+    @override
+    def bookie_id(self) -> str:
+        return self._bookie_id or self.uri
 
     @property
     @override
@@ -110,21 +115,6 @@ class LocalStorage(Storage):
                 return _read_fully(file, length)
 
     @override
-    def map(self, path: str) -> Buffer | None:
-        target = f"{self._root}/{path}"
-        with self._translated(target):
-            try:
-                descriptor = os.open(target, os.O_RDONLY)
-            except FileNotFoundError:
-                return None
-            try:
-                if os.fstat(descriptor).st_size == 0:
-                    return b""
-                return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
-            finally:
-                os.close(descriptor)
-
-    @override
     def size(self, path: str) -> int | None:
         target = f"{self._root}/{path}"
         with self._translated(target):
@@ -166,7 +156,7 @@ class LocalStorage(Storage):
                 try:
                     inode = os.stat(directory).st_ino
                 except FileNotFoundError:
-                    raise top_is_gone(self.uri, path) from None
+                    raise top_is_gone(self, path) from None
                 if self._durable.get(directory) != inode:
                     doubtful[directory] = inode
             for name in below or [top]:
@@ -251,14 +241,17 @@ class LocalStorage(Storage):
         try:
             yield
         except OSError as error:
-            reason = f"{target}: {error.strerror or error}"
+            reason = f"{whose(self)}{target}: {error.strerror or error}"
             if error.errno in _NO_SPACE:
                 raise BookieFullError(
                     f"{reason}; nothing was acknowledged; free space or add a bookie",
+                    bookie_id=self.bookie_id,
                     path=target,
                 ) from error
             raise BookieUnavailableError(
-                f"{reason}; the operation may or may not have taken effect", path=target
+                f"{reason}; the operation may or may not have taken effect",
+                bookie_id=self.bookie_id,
+                path=target,
             ) from error
 
 

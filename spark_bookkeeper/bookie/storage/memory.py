@@ -14,7 +14,12 @@ from typing import Literal
 
 from typing_extensions import Buffer, override
 
-from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, top_is_gone
+from spark_bookkeeper.bookie.storage.storage import (
+    FileSink,
+    Storage,
+    top_is_gone,
+    unavailable,
+)
 from spark_bookkeeper.errors import BookieUnavailableError
 
 Moment = Literal["before", "visible", "after"]
@@ -112,6 +117,11 @@ class MemoryStorage(Storage):
 
     @property
     @override
+    def bookie_id(self) -> str:
+        return self.disk.name
+
+    @property
+    @override
     def uri(self) -> str:
         return f"memory://{self.disk.name}"
 
@@ -136,7 +146,7 @@ class MemoryStorage(Storage):
         self.faults("create", path, "before")
         self._require_directory(path)
         if path in self.disk.files:
-            raise BookieUnavailableError(f"{self.uri}/{path}: the name is taken", path=path)
+            raise unavailable(self, f"{self.uri}/{path}: the name is taken", path)
         return _MemorySink(self, path)
 
     @override
@@ -150,10 +160,6 @@ class MemoryStorage(Storage):
     def read_range(self, path: str, offset: int, length: int) -> bytes | None:
         data = self.read(path)
         return None if data is None else data[offset : offset + length]
-
-    @override
-    def map(self, path: str) -> Buffer | None:
-        return self.read(path)
 
     @override
     def size(self, path: str) -> int | None:
@@ -179,7 +185,7 @@ class MemoryStorage(Storage):
         self.faults("make_directory", path, "before")
         pieces = path.split("/") if self.disk.has_directories else []
         if len(pieces) > 1 and pieces[0] not in self.disk.directories:
-            raise top_is_gone(self.uri, path)
+            raise top_is_gone(self, path)
         for count in range(1, len(pieces) + 1):
             self.disk.directories.add("/".join(pieces[:count]))
         self.faults("make_directory", path, "after")
@@ -189,9 +195,7 @@ class MemoryStorage(Storage):
         for path in paths:
             self.faults("sync", path, "before")
             if path not in self.disk.files:
-                raise BookieUnavailableError(
-                    f"{self.uri}/{path}: gone before it was synced", path=path
-                )
+                raise unavailable(self, f"{self.uri}/{path}: gone before it was synced", path)
             self.disk.durable.add(path)
             self.faults("sync", path, "after")
 
@@ -232,16 +236,14 @@ class MemoryStorage(Storage):
         if created and self.disk.has_directories:
             self.faults(operation, path, "visible")
             if self.disk.files.get(path) is not content:  # a power cut or a wipe came in between
-                raise BookieUnavailableError(
-                    f"{self.uri}/{path}: gone before it was durable", path=path
-                )
+                raise unavailable(self, f"{self.uri}/{path}: gone before it was durable", path)
         if created:
             self.disk.durable.add(path)
         return created
 
     def _require_directory(self, path: str) -> None:
         if not self.disk.takes(path):
-            raise BookieUnavailableError(f"{self.uri}/{path}: no such directory", path=path)
+            raise unavailable(self, f"{self.uri}/{path}: no such directory", path)
 
     def _names(self, directory: str) -> Sequence[str]:
         prefix = f"{directory}/" if directory else ""
@@ -272,7 +274,7 @@ class _MemorySink(FileSink):
     def finish(self) -> None:
         self._storage.faults("finish", self._path, "before")
         if not self._storage._link("finish", self._path, b"".join(self._pieces)):  # noqa: SLF001
-            raise BookieUnavailableError(f"{self._path}: the name is taken", path=self._path)
+            raise unavailable(self._storage, f"{self._path}: the name is taken", self._path)
         self._storage.faults("finish", self._path, "after")
 
     @override

@@ -16,11 +16,16 @@ from typing import Any, Final
 import fsspec
 from typing_extensions import Buffer, override
 
-from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, top_is_gone
+from spark_bookkeeper.bookie.storage.storage import (
+    FileSink,
+    Storage,
+    top_is_gone,
+    unavailable,
+    whose,
+)
 from spark_bookkeeper.errors import (
     BookieError,
     BookieFullError,
-    BookieUnavailableError,
     InvalidArgumentError,
     MissingRequirementError,
 )
@@ -53,6 +58,7 @@ class RemoteStorage(Storage):
 
     Args:
         uri: ``s3://bucket/prefix`` and the like.
+        bookie_id: whose partition it is; ``None`` where that is not known yet.
         storage_options: passed to the file system; they never appear in messages.
 
     Raises:
@@ -60,7 +66,7 @@ class RemoteStorage(Storage):
         InvalidArgumentError: there is no such file system.
     """
 
-    def __init__(self, uri: str, **storage_options: Any) -> None:
+    def __init__(self, uri: str, bookie_id: str | None = None, /, **storage_options: Any) -> None:
         protocol = uri.partition("://")[0]
         try:
             filesystem, root = fsspec.core.url_to_fs(
@@ -80,11 +86,17 @@ class RemoteStorage(Storage):
                 "s3://bucket/prefix, gs://..., abfs://..., or another one that fsspec has"
             ) from error
         self._uri = uri.rstrip("/")
+        self._bookie_id = bookie_id
         self._root = root.rstrip("/")
         self._fs = filesystem
 
     def __repr__(self) -> str:
         return f"RemoteStorage({self._uri!r})"
+
+    @property
+    @override
+    def bookie_id(self) -> str:
+        return self._bookie_id or self._uri
 
     @property
     @override
@@ -152,10 +164,6 @@ class RemoteStorage(Storage):
             return data
 
     @override
-    def map(self, path: str) -> Buffer | None:
-        return self.read(path)
-
-    @override
     def size(self, path: str) -> int | None:
         with self._translated(path):
             try:
@@ -201,7 +209,7 @@ class RemoteStorage(Storage):
             if not _is_object_store(self._fs):
                 top, _, below = path.partition("/")
                 if below and not self._fs.isdir(self._full(top)):
-                    raise top_is_gone(self._uri, path)
+                    raise top_is_gone(self, path)
                 self._fs.makedirs(self._full(path), exist_ok=True)
 
     @override
@@ -209,7 +217,7 @@ class RemoteStorage(Storage):
         # A visible object is a durable one. That it is still there is part of the answer.
         for path in paths:
             if self.size(path) is None:
-                raise BookieUnavailableError(f"{self._uri}/{path} is gone", path=path)
+                raise unavailable(self, f"{self._uri}/{path} is gone", path)
 
     @override
     def delete(self, path: str) -> None:
@@ -247,12 +255,14 @@ class RemoteStorage(Storage):
         except Exception as error:  # file systems raise whatever their SDK raises
             where = f"{self._uri}/{path}"
             if _is_full(error):
-                raise BookieFullError(f"{where}: {error}", path=where) from error
-            raise BookieUnavailableError(
+                raise BookieFullError(
+                    f"{whose(self)}{where}: {error}", bookie_id=self.bookie_id, path=where
+                ) from error
+            reason = (
                 f"{where}: {type(error).__name__}: {error}; the operation may or may not have "
-                "taken effect",
-                path=where,
-            ) from error
+                "taken effect"
+            )
+            raise unavailable(self, reason, where) from error
 
 
 class _SpooledSink(FileSink):

@@ -12,13 +12,16 @@ from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementError
 
 
-def open_storage(uri: str, options: Mapping[str, Any] | None = None) -> Storage:
+def open_storage(
+    uri: str, options: Mapping[str, Any] | None = None, bookie_id: str | None = None
+) -> Storage:
     """The storage partition at a URI. Opens nothing yet, and does not say that it is there.
 
     Args:
         uri: ``file:///...`` or an absolute path for a local or mounted file system; else any
             fsspec URI (``s3://...``, ``gs://...``, ``abfs://...``).
         options: for fsspec.
+        bookie_id: whose partition it is, for errors; ``None`` where that is not known yet.
 
     Raises:
         InvalidArgumentError: ``memory://`` (a twin is handed in, it has no address), a relative
@@ -26,7 +29,7 @@ def open_storage(uri: str, options: Mapping[str, Any] | None = None) -> Storage:
         MissingRequirementError: the file system's package is not installed.
     """
     try:
-        return _opened(uri, dict(options or {}))
+        return _opened(uri, bookie_id, dict(options or {}))
     except (InvalidArgumentError, MissingRequirementError):
         raise
     except Exception as error:  # a registration may say anything, and fsspec asks many libraries
@@ -36,7 +39,7 @@ def open_storage(uri: str, options: Mapping[str, Any] | None = None) -> Storage:
         ) from error
 
 
-def _opened(uri: str, options: dict[str, Any]) -> Storage:
+def _opened(uri: str, bookie_id: str | None, options: dict[str, Any]) -> Storage:
     if "\0" in uri:
         raise InvalidArgumentError(f"{uri!r} holds a NUL, which no path does")
     scheme = uri.partition("://")[0] if "://" in uri else ""
@@ -55,5 +58,5 @@ def _opened(uri: str, options: dict[str, Any]) -> Storage:
             path = unquote(parts.path)
         if not path.startswith("/"):
             raise InvalidArgumentError(f"{uri!r} is not absolute; write file:///path or /path")
-        return LocalStorage(path)
-    return RemoteStorage(uri, **options)
+        return LocalStorage(path, bookie_id)
+    return RemoteStorage(uri, bookie_id, **options)

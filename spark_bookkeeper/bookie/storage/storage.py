@@ -39,6 +39,10 @@ class Storage(Protocol):
     """One storage partition."""
 
     @property
+    def bookie_id(self) -> str:
+        """Whose partition it is, as every error of it says. Before that is known, its ``uri``."""
+
+    @property
     def uri(self) -> str:
         """The root, as an fsspec URI (``file:///...``, ``s3://...``, ``memory://...``)."""
 
@@ -72,9 +76,6 @@ class Storage(Protocol):
 
     def read_range(self, path: str, offset: int, length: int) -> bytes | pa.Buffer | None:
         """``length`` bytes from ``offset`` (fewer at the end), or ``None`` as in ``read``."""
-
-    def map(self, path: str) -> Buffer | None:
-        """The content as a buffer that is not copied where the back end can (mmap)."""
 
     def size(self, path: str) -> int | None:
         """Size in bytes, or ``None`` as in ``read``."""
@@ -116,12 +117,24 @@ class Storage(Protocol):
         """Release handles; idempotent."""
 
 
-def top_is_gone(uri: str, path: str) -> BookieUnavailableError:
-    """The error of ``make_directory`` where the directory below the root is not there."""
-    top = path.partition("/")[0]
+def whose(storage: Storage) -> str:
+    """What the text of an error begins with: the bookie, where it is known."""
+    return "" if storage.bookie_id == storage.uri else f"bookie {storage.bookie_id}: "
+
+
+def unavailable(storage: Storage, reason: str, path: str) -> BookieUnavailableError:
+    """An operation on a file that did not succeed, or is not known to have."""
     return BookieUnavailableError(
-        f"{uri}/{top} is gone, and what it held with it; nothing was created. Put the storage "
-        "back as it was; if that is lost, recover the bookie and format it anew. Do not make the "
-        "directory by hand",
-        path=f"{uri}/{top}",
+        f"{whose(storage)}{reason}", bookie_id=storage.bookie_id, path=path
     )
+
+
+def top_is_gone(storage: Storage, path: str) -> BookieUnavailableError:
+    """The error of ``make_directory`` where the directory below the root is not there."""
+    top = f"{storage.uri}/{path.partition('/')[0]}"
+    reason = (
+        f"{top} is gone, and what it held with it; nothing was created. Put the storage "
+        "back as it was; if that is lost, recover the bookie and format it anew. Do not make the "
+        "directory by hand"
+    )
+    return unavailable(storage, reason, top)

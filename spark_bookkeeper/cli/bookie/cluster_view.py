@@ -16,6 +16,7 @@ from spark_bookkeeper.cli.shell.work import no_spark, open_table, report_table, 
 from spark_bookkeeper.cluster.cookies import check_forgettable, forget_bookie
 from spark_bookkeeper.cluster.dependents import ledgers_that_name
 from spark_bookkeeper.cluster.readonly import read_order
+from spark_bookkeeper.connection import partition_of
 from spark_bookkeeper.errors import BookieError, InvalidArgumentError, MetadataError
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport
@@ -216,7 +217,7 @@ def _look_at(bk: BookKeeper, name: BookieId) -> dict[str, Any]:
         )
     answer, marker, space = "answers", None, None
     try:
-        storage = bk.context.bookies.storage(name)
+        storage = partition_of(bk.context, name)
         marker = read_marker(storage)
         space = storage.space()
     except (BookieError, InvalidArgumentError) as error:

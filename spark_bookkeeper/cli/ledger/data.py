@@ -14,7 +14,7 @@ import click
 import pyarrow as pa
 import pyarrow.parquet
 
-from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
+from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 from spark_bookkeeper.cli.ledger.creation import create_ledger, new_ledger_options, password_option
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.output import Progress

@@ -461,6 +461,32 @@ class Call(Generic[T]):
         return self.door._hangs(self, self.silence(now))  # noqa: SLF001  (the same module)
 
 
+def step(
+    door: Door,
+    operation: str,
+    subject: str,
+    size_bytes: int,
+    function: Callable[[Unpack[Ts]], R],
+    *args: Unpack[Ts],
+    more_seconds: float = 0.0,
+) -> R:
+    """One thing that a bookie is really asked: within ``Door.ask`` a step of that call, elsewhere a
+    call by itself; see ``Call.step``.
+    """
+    current = current_call(door)
+    if current is not None:
+        return current.step(
+            operation, subject, size_bytes, function, *args, more_seconds=more_seconds
+        )
+
+    def alone() -> R:
+        call = current_call(door)
+        assert call is not None, "a door makes the call that it runs the current one"
+        return call.step(operation, subject, size_bytes, function, *args, more_seconds=more_seconds)
+
+    return door.ask("a call of its storage", alone)
+
+
 def current_call(door: Door) -> Call[Any] | None:
     """The call of the running task, if it asks this bookie."""
     current = _current.get()

@@ -15,7 +15,7 @@ import pyarrow as pa
 from typing_extensions import Buffer, TypeVarTuple, Unpack, override
 
 from spark_bookkeeper.bookie.storage.storage import FileSink, Storage
-from spark_bookkeeper.client.bookies.asking import Door, Patience, current_call
+from spark_bookkeeper.client.bookies.asking import Door, Patience, current_call, step
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import Runtime
 
@@ -37,6 +37,11 @@ class BoundedStorage(Storage):
 
     def __repr__(self) -> str:
         return f"BoundedStorage({self._storage!r})"
+
+    @property
+    @override
+    def bookie_id(self) -> str:
+        return self._storage.bookie_id
 
     @property
     @override
@@ -70,10 +75,6 @@ class BoundedStorage(Storage):
     @override
     def read_range(self, path: str, offset: int, length: int) -> bytes | pa.Buffer | None:
         return self.call("read", path, length, self._storage.read_range, path, offset, length)
-
-    @override
-    def map(self, path: str) -> Buffer | None:
-        return self.call("map", path, 0, self._storage.map, path)
 
     @override
     def size(self, path: str) -> int | None:
@@ -134,20 +135,9 @@ class BoundedStorage(Storage):
         more_seconds: float = 0.0,
     ) -> T:
         """One call of the storage, which may move so many bytes; see ``Call.step``."""
-        current = current_call(self.door)
-        if current is not None:
-            return current.step(
-                operation, path, size_bytes, function, *args, more_seconds=more_seconds
-            )
-
-        def alone() -> T:
-            call = current_call(self.door)
-            assert call is not None, "a door makes the call that it runs the current one"
-            return call.step(
-                operation, path, size_bytes, function, *args, more_seconds=more_seconds
-            )
-
-        return self.door.ask("a call of its storage", alone)
+        return step(
+            self.door, operation, path, size_bytes, function, *args, more_seconds=more_seconds
+        )
 
 
 def bounded(storage: Storage, runtime: Runtime, patience: Patience) -> Storage:
@@ -209,7 +199,9 @@ class _BoundedSink(FileSink):
             try:
                 if self._is_abandoned:
                     raise BookieUnavailableError(
-                        f"{self._path}: the file was given up", path=self._path
+                        f"{self._path}: the file was given up",
+                        bookie_id=self._storage.bookie_id,
+                        path=self._path,
                     )
                 return function(*args)
             finally:

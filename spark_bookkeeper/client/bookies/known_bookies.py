@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import TypeVar
 
-from spark_bookkeeper.bookie.log import LedgerLog
-from spark_bookkeeper.bookie.marker import Marker, read_marker
-from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.bookie.bookie import Bookie, LedgerRef
+from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.bookies.asking import Call, Door, Patience
-from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
@@ -31,12 +28,13 @@ from spark_bookkeeper.runtime.runtime import Runtime
 
 T = TypeVar("T")
 
-OpenStorage = Callable[[str], Storage]
-"""Opens the partition at a root URI; the session decides how (options, back ends)."""
+OpenBookie = Callable[[str, Door], Bookie]
+"""Opens the bookie at a root URI. No call of it takes for ever: what it asks of its storage is seen
+by its door. The session decides how (options, back ends)."""
 
 
 class Bookies:
-    """Finds bookies by id, and opens their storage once.
+    """Finds bookies by id, and opens each once.
 
     Args:
         config: how long a bookie may be silent.
@@ -46,18 +44,18 @@ class Bookies:
     def __init__(
         self,
         registry: BookieRegistry,
-        open_storage: OpenStorage,
+        open_bookie: OpenBookie,
         runtime: Runtime,
         config: ClientConfig | None = None,
         roots: Mapping[BookieId, str] | None = None,
     ) -> None:
         self._registry = registry
-        self._open_storage = open_storage
+        self._open_bookie = open_bookie
         self._runtime = runtime
         self._patience = Patience.of(config or ClientConfig())
         self._roots: dict[BookieId, str] = dict(roots or {})
-        self._storages: dict[str, BoundedStorage] = {}
-        self._looks: dict[BookieId, Call[Marker | None]] = {}
+        self._opened: dict[str, tuple[Door, Bookie]] = {}
+        self._looks: dict[BookieId, Call[None]] = {}
 
     def registrations(self) -> Mapping[BookieId, Registration]:
         """Bookies that are alive now."""
@@ -88,17 +86,17 @@ class Bookies:
 
         Asks nobody.
         """
-        storage = self._storages.get(self._roots.get(bookie_id, ""))
-        return storage is not None and storage.door.is_silent
+        opened = self._opened.get(self._roots.get(bookie_id, ""))
+        return opened is not None and opened[0].is_silent
 
     def silent(self) -> Iterator[tuple[BookieId, str, float]]:
         """The bookies that this client waits for: what has had no answer, for how many seconds."""
-        for storage in tuple(self._storages.values()):
-            if storage.door.is_silent and (silence := storage.door.silence()) is not None:
-                yield BookieId(storage.door.bookie_id), *silence
+        for door, _ in tuple(self._opened.values()):
+            if door.is_silent and (silence := door.silence()) is not None:
+                yield BookieId(door.bookie_id), *silence
 
     def look(self, bookie_ids: Iterable[BookieId]) -> None:
-        """Ask each of these bookies for its marker, and wait for none; ``silent`` knows the rest.
+        """Ask whether each of these bookies answers, and wait for none; ``silent`` tells who does not.
 
         A bookie that has not answered the last look is asked again only as one that hangs is.
         """
@@ -107,10 +105,10 @@ class Bookies:
             if last is not None and not last.is_over and last.left_to_answer() > 0:
                 continue
             with suppress(BookieUnavailableError):
-                storage = self._bounded(bookie)
-                self._looks[bookie] = storage.door.begin(
+                door, opened = self._open(bookie)
+                self._looks[bookie] = door.begin(
                     "looking whether it answers",
-                    partial(read_marker, storage),
+                    opened.answer,
                     self._runtime.condition(),
                     may_wait=False,
                 )
@@ -192,45 +190,18 @@ class Bookies:
                 roots[bookie_id] = self.root_uri(bookie_id)
         return roots
 
-    def storage(self, bookie_id: BookieId) -> Storage:
-        """The partition of a bookie; no call of it takes for ever.
+    def bookie(self, bookie_id: BookieId) -> Bookie:
+        """A session with a bookie, for one who does one thing there.
 
         Raises:
             BookieUnavailableError: nobody knows where it is.
         """
-        return self._bounded(bookie_id)
+        return self._open(bookie_id)[1].session()
 
-    def door(self, bookie_id: BookieId) -> Door:
-        """Where to ask a bookie for something that takes several calls of its storage.
-
-        Raises:
-            BookieUnavailableError: nobody knows where its storage is.
-        """
-        return self._bounded(bookie_id).door
-
-    def ask(self, log: LedgerLog, purpose: str, run: Callable[[], T]) -> T:
-        """What ``run`` returns, which asks one ledger's log on one bookie; see ``Door.ask``."""
-        return self.door(BookieId(log.bookie_id)).ask(purpose, run)
-
-    def _bounded(self, bookie_id: BookieId) -> BoundedStorage:
-        uri = self.root_uri(bookie_id)
-        storage = self._storages.get(uri)
-        if storage is None:
-            door = Door(bookie_id, uri, self._runtime, self._patience)
-            try:
-                opened = BoundedStorage(self._open_storage(uri), door)
-            except (InvalidArgumentError, MissingRequirementError) as error:
-                raise BookieUnavailableError(
-                    f"bookie {bookie_id} says that its storage is at {uri!r}, which cannot be "
-                    f"opened here: {error.message}",
-                    bookie_id=bookie_id,
-                ) from error
-            # Of two tasks that open it at once, one wins, and both use that.
-            storage = self._storages.setdefault(uri, opened)
-        return storage
-
-    def log(self, bookie_id: BookieId, ledger: Ledger, incarnation: str | None = None) -> LedgerLog:
-        """One ledger on one bookie.
+    def replica(
+        self, bookie_id: BookieId, ledger: Ledger, incarnation: str | None = None
+    ) -> Replica:
+        """One ledger on one bookie, in a session of its own.
 
         Args:
             incarnation: for a bookie that the ledger's metadata does not name yet.
@@ -245,10 +216,41 @@ class Bookies:
                 "it means",
                 bookie_id=bookie_id,
             )
-        return LedgerLog(self.storage(bookie_id), bookie_id, expected, ledger.key, ledger.encoding)
+        return Replica(self.bookie(bookie_id), LedgerRef(ledger.key, expected, ledger.encoding))
+
+    def door(self, bookie_id: BookieId) -> Door:
+        """Where to ask a bookie for something that takes several calls of its storage.
+
+        Raises:
+            BookieUnavailableError: nobody knows where its storage is.
+        """
+        return self._open(bookie_id)[0]
+
+    def ask(self, replica: Replica, purpose: str, run: Callable[[], T]) -> T:
+        """What ``run`` returns, which asks the bookie of a replica; see ``Door.ask``."""
+        return self.door(BookieId(replica.bookie_id)).ask(purpose, run)
+
+    def _open(self, bookie_id: BookieId) -> tuple[Door, Bookie]:
+        uri = self.root_uri(bookie_id)
+        found = self._opened.get(uri)
+        if found is None:
+            door = Door(bookie_id, uri, self._runtime, self._patience)
+            try:
+                bookie = self._open_bookie(uri, door)
+            except (InvalidArgumentError, MissingRequirementError) as error:
+                raise BookieUnavailableError(
+                    f"bookie {bookie_id} says that its storage is at {uri!r}, which cannot be "
+                    f"opened here: {error.message}",
+                    bookie_id=bookie_id,
+                ) from error
+            # Of two tasks that open it at once, one wins, and both use that.
+            found = self._opened.setdefault(uri, (door, bookie))
+            if found[1] is not bookie:
+                bookie.close()
+        return found
 
     def close(self) -> None:
-        """Release every storage; idempotent."""
-        for storage in self._storages.values():
-            storage.close()
-        self._storages.clear()
+        """Release every bookie; idempotent."""
+        for _, bookie in self._opened.values():
+            bookie.close()
+        self._opened.clear()

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Generic, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 
+from spark_bookkeeper.bookie.bookie import Holdings, Rows
 from spark_bookkeeper.bookie.entry import StoredEntry
-from spark_bookkeeper.bookie.index import EntryIndex
-from spark_bookkeeper.bookie.log import LedgerLog
-from spark_bookkeeper.bookie.reading import ScannedRows
+from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.bookies.answers import Answers, Late
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.read.holdings import crosswise, locate, read_verified, scan_verified
+from spark_bookkeeper.client.read.crosswise import crosswise
 from spark_bookkeeper.client.write.rows import one_batch
 from spark_bookkeeper.errors import BookKeeperError, EntryUnreadableError, NoSuchEntryError
 from spark_bookkeeper.protocol.arguments import whole_number
@@ -42,7 +42,7 @@ class Fetcher:
         self._context = context
         self._ledger = ledger
         self._spread = spread
-        self._logs: dict[BookieId, LedgerLog] = {}
+        self._replicas: dict[BookieId, Replica] = {}
         self._down: dict[BookieId, str] = {}
 
     def fetch(self, first: EntryId, last: EntryId) -> Iterator[StoredEntry]:
@@ -59,12 +59,12 @@ class Fetcher:
             for entry_id in entries:
                 yield found.pop(EntryId(entry_id))
 
-    def scan(self, first: EntryId, last: EntryId) -> Iterator[ScannedRows]:
+    def scan(self, first: EntryId, last: EntryId) -> Iterator[Rows]:
         """The rows of the same entries in the same order, a message at a time: the quick way.
 
         Raises what ``fetch`` raises.
         """
-        for _, answers in self._windows(first, last, _scan_entries):
+        for _, answers in self._windows(first, last, _scan_rows):
             yield from in_entry_order([rows for answer in answers for rows in answer.content])
 
     def _windows(
@@ -144,7 +144,7 @@ class Fetcher:
                 asked.difference_update(came.keys)
                 late.update(came.keys)
                 for ask in came.keys:  # what it uses is its own from now on
-                    self._logs.pop(ensemble[ask.position], None)
+                    self._replicas.pop(ensemble[ask.position], None)
                 continue
             ask, result = came
             asked.discard(ask)
@@ -158,7 +158,7 @@ class Fetcher:
                 answer = answer.of(set(reader.waiting))
             found.append(answer)
             self._context.metrics.read_retries.inc(len(refused))
-            reader.answered(ask, answer.entry_ids, refused)
+            reader.answered(ask, answer.entry_ids, {EntryId(e): why for e, why in refused.items()})
 
     def _refuse(self, reader: Reader, ask: Ask, error: BookKeeperError) -> None:
         """A bookie cannot be asked at all."""
@@ -179,16 +179,13 @@ class Fetcher:
         self, answers: Answers[Ask, _Delivery[T]], bookie: BookieId, ask: Ask, read: _Read[T]
     ) -> None:
         """Ask a bookie for entries: what it delivers of them, and why not the rest."""
-        log = self._logs.get(bookie)
-        if log is None:
-            log = self._context.bookies.log(bookie, self._ledger)
-            self._logs[bookie] = log
-        asked = log  # for ever the same, also where the read comes late
-
-        def deliver() -> _Delivery[T]:
-            return read(asked, ask.entries, locate(asked, ask.entries))
-
+        replica = self._replicas.get(bookie)
+        if replica is None:
+            replica = self._context.bookies.replica(bookie, self._ledger)
+            self._replicas[bookie] = replica
         purpose = f"reading ledger {self._ledger.ledger_id}"
+        # The replica is for ever the same, also where the read comes late.
+        deliver = partial(read, replica, ask.entries, None)
         answers.ask(ask, self._context.bookies.door(bookie), purpose, deliver)
 
     def _crosswise(
@@ -197,11 +194,11 @@ class Fetcher:
         """What can be read by one bookie's records from another's files; each entry once."""
         rescued: list[_Answer[T]] = []
         missing = set(entries)
-        logs = [log for bookie, log in self._logs.items() if bookie in ensemble]
-        for log, index, known in crosswise(logs, entries):
+        replicas = [each for bookie, each in self._replicas.items() if bookie in ensemble]
+        for replica, told, known in crosswise(replicas, entries):
             wanted = [entry_id for entry_id in known if entry_id in missing]
             if wanted:
-                answer, _ = read(log, wanted, index)
+                answer, _ = read(replica, wanted, told)
                 missing.difference_update(answer.entry_ids)
                 rescued.append(answer)
         return [answer for answer in rescued if answer.entry_ids]
@@ -214,7 +211,7 @@ class Fetcher:
         if is_same and not self._context.bookies.have_moved():
             return False
         self._ledger = ledger
-        self._logs.clear()
+        self._replicas.clear()
         return True
 
     def _unreadable(self, found: Unreadable) -> EntryUnreadableError:
@@ -248,50 +245,52 @@ class _Answer(Generic[T]):
 def _of(piece: T, wanted: Set[EntryId]) -> T | None:
     if isinstance(piece, StoredEntry):
         return piece if EntryId(piece.entry_id) in wanted else None
-    assert isinstance(piece, ScannedRows)
-    places = tuple(place for place in piece.locations if EntryId(place.entry_id) in wanted)
-    if len(places) == len(piece.locations):
+    assert isinstance(piece, Rows)
+    entries = tuple(entry_id for entry_id in piece.entries if EntryId(entry_id) in wanted)
+    if len(entries) == len(piece.entries):
         return piece
-    keep = np.isin(piece.entry_ids, np.array([place.entry_id for place in places], dtype=np.int64))
-    rows = ScannedRows(
-        piece.batch.filter(pa.array(keep)), piece.entry_ids[keep], piece.positions[keep], places
+    keep = np.isin(piece.entry_ids, np.array(entries, dtype=np.int64))
+    rows = Rows(
+        piece.batch.filter(pa.array(keep)),
+        piece.entry_ids[keep],
+        piece.positions[keep],
+        entries,
+        piece.size_bytes * len(entries) // len(piece.entries),
     )
-    return cast(T, rows) if places else None
+    return cast(T, rows) if entries else None
 
 
-_Delivery = tuple[_Answer[T], Mapping[EntryId, str]]
+_Delivery = tuple[_Answer[T], Mapping[int, str]]
 
-_Read = Callable[[LedgerLog, Sequence[EntryId], EntryIndex], _Delivery[T]]
+_Read = Callable[[Replica, Sequence[EntryId], Holdings | None], _Delivery[T]]
 
 
 def _read_entries(
-    log: LedgerLog, entries: Sequence[EntryId], index: EntryIndex
+    replica: Replica, entries: Sequence[EntryId], known: Holdings | None
 ) -> _Delivery[StoredEntry]:
-    found, refused = read_verified(log, entries, index)
-    size = sum(entry.size_bytes for entry in found.values())
-    return _Answer(list(found), size, list(found.values())), refused
+    delivery = replica.read(entries, known)
+    found = [EntryId(entry.entry_id) for entry in delivery.found]
+    size = sum(entry.size_bytes for entry in delivery.found)
+    return _Answer(found, size, list(delivery.found)), delivery.refused
 
 
-def _scan_entries(
-    log: LedgerLog, entries: Sequence[EntryId], index: EntryIndex
-) -> _Delivery[ScannedRows]:
-    found, refused = scan_verified(log, entries, index)
-    places = [place for rows in found for place in rows.locations]
-    size = sum(place.size for place in places)
-    return _Answer([EntryId(place.entry_id) for place in places], size, found), refused
+def _scan_rows(
+    replica: Replica, entries: Sequence[EntryId], known: Holdings | None
+) -> _Delivery[Rows]:
+    delivery = replica.scan(entries, known)
+    found = [EntryId(entry_id) for rows in delivery.found for entry_id in rows.entries]
+    size = sum(rows.size_bytes for rows in delivery.found)
+    return _Answer(found, size, list(delivery.found)), delivery.refused
 
 
-def in_entry_order(found: list[ScannedRows]) -> Iterator[ScannedRows]:
+def in_entry_order(found: list[Rows]) -> Iterator[Rows]:
     """What several bookies delivered, as one sequence in entry order.
 
     Entries that are batches only need sorting. Small entries share messages, and in a striped
     ledger the messages of several bookies interleave: their rows are put in order one by one.
     """
-    found = sorted(found, key=lambda rows: rows.locations[0].entry_id)
-    overlap = any(
-        before.locations[-1].entry_id > after.locations[0].entry_id
-        for before, after in pairwise(found)
-    )
+    found = sorted(found, key=lambda rows: rows.entries[0])
+    overlap = any(before.entries[-1] > after.entries[0] for before, after in pairwise(found))
     if not overlap:
         yield from found
         return
@@ -299,9 +298,12 @@ def in_entry_order(found: list[ScannedRows]) -> Iterator[ScannedRows]:
     entry_ids = np.concatenate([rows.entry_ids for rows in found])
     positions = np.concatenate([rows.positions for rows in found])
     order = np.lexsort((positions, entry_ids))
-    places = sorted((place for rows in found for place in rows.locations), key=lambda p: p.entry_id)
-    yield ScannedRows(
-        one_batch(table.take(pa.array(order))), entry_ids[order], positions[order], tuple(places)
+    yield Rows(
+        one_batch(table.take(pa.array(order))),
+        entry_ids[order],
+        positions[order],
+        tuple(sorted(entry_id for rows in found for entry_id in rows.entries)),
+        sum(rows.size_bytes for rows in found),
     )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spark_bookkeeper.bookie.record import RecordKind
+from spark_bookkeeper.bookie.bookie import NewestRecord
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import BookieError, MetadataFormatError
-from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
 
@@ -35,9 +35,9 @@ def newest_entry(context: ClientContext, ledger_id: LedgerId, metadata: LedgerMe
     except MetadataFormatError:
         return Newest()
 
-    def look(bookie: BookieId) -> tuple[EntryId, int | None] | None:
+    def look(bookie: BookieId) -> NewestRecord | None:
         try:
-            return _newest_at(context, ledger, bookie)
+            return context.bookies.replica(bookie, ledger).newest()
         except BookieError:
             return None
 
@@ -46,20 +46,9 @@ def newest_entry(context: ClientContext, ledger_id: LedgerId, metadata: LedgerMe
         asked = context.runtime.map(look, list(fragment.ensemble))
         told = [each for each in asked if each is not None]
         if fragment is metadata.last_fragment and told:
-            confirmed = EntryId(max(fragment.first_entry_id - 1, *(lac for lac, _ in told)))
-        moments = [moment for _, moment in told if moment is not None]
+            highest = max(newest.last_add_confirmed for newest in told)
+            confirmed = EntryId(max(fragment.first_entry_id - 1, highest))
+        moments = [newest.stored_at_ms for newest in told if newest.stored_at_ms is not None]
         if moments or not told:
             return Newest(confirmed, max(moments, default=None))
     return Newest(confirmed)
-
-
-def _newest_at(
-    context: ClientContext, ledger: Ledger, bookie: BookieId
-) -> tuple[EntryId, int | None]:
-    """The LAC in the newest record on a bookie, and when that was stored."""
-    log = context.bookies.log(bookie, ledger)
-    for record in log.records(newest_first=True):
-        if record.kind is RecordKind.ADD:
-            stored_at_ms = log.storage.modified_ms(ledger.key.slot(record.slot))
-            return EntryId(record.last_add_confirmed), stored_at_ms
-    return NO_ENTRY, None

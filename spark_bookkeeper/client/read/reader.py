@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 import pyarrow as pa
 from typing_extensions import Self
 
+from spark_bookkeeper.bookie.bookie import LedgerTail
 from spark_bookkeeper.bookie.entry import StoredEntry
-from spark_bookkeeper.bookie.index import Tail
 from spark_bookkeeper.client.bookies.answers import Answers, Late
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
@@ -106,14 +106,14 @@ def read_last_add_confirmed(context: ClientContext, ledger: Ledger) -> EntryId:
 
 def _tails(
     context: ClientContext, ledger: Ledger, bookies: Sequence[BookieId], causes: dict[str, str]
-) -> Iterator[Tail]:
+) -> Iterator[LedgerTail]:
     """What the bookies say, without those that are late when another answered; and why not."""
-    answers = Answers[BookieId, Tail](context.runtime)
+    answers = Answers[BookieId, LedgerTail](context.runtime)
     for bookie in bookies:
         try:
-            log = context.bookies.log(bookie, ledger)
-            door = context.bookies.door(bookie)
-            answers.ask(bookie, door, f"reading the end of ledger {ledger.ledger_id}", log.tail)
+            replica = context.bookies.replica(bookie, ledger)
+            purpose = f"reading the end of ledger {ledger.ledger_id}"
+            answers.ask(bookie, context.bookies.door(bookie), purpose, replica.tail)
         except BookieError as error:
             causes[bookie] = error.message
     count = 0

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
-from spark_bookkeeper.bookie.log import LedgerLog
-from spark_bookkeeper.bookie.record import Record, RecordKind
+from spark_bookkeeper.bookie.bookie import Span
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES, Ledger
 from spark_bookkeeper.errors import BookieError
@@ -22,17 +21,6 @@ PIECE_BYTES: Final = 128 << 20
 
 SMALL_PIECE_BYTES: Final = 8 << 20
 """And smaller than this only where there is no more; less is not worth a task of its own."""
-
-SLOTS_LOOKED_AT: Final = 512
-"""More slots than this hold small appends, which can be cut anywhere."""
-
-
-class Span(NamedTuple):
-    """A run of entries that belong together, and about how large it is."""
-
-    first: int
-    last: int
-    size_bytes: float
 
 
 def cut(
@@ -105,33 +93,14 @@ def _spans_of_fragment(
 ) -> list[Span]:
     for bookie in ensemble:
         try:
-            log = context.bookies.log(bookie, ledger)
-            look = partial(_spans_on, log, first, last)
-            found = context.bookies.ask(log, f"looking for parts of {ledger.ledger_id}", look)
+            replica = context.bookies.replica(bookie, ledger)
+            look = partial(replica.split, first, last)
+            found = context.bookies.ask(replica, f"looking for parts of {ledger.ledger_id}", look)
         except BookieError:
             continue
         if found:
-            return found
+            return list(found)
     return []
-
-
-def _spans_on(log: LedgerLog, first: int, last: int) -> list[Span]:
-    if len(log.storage.list(log.key.slots)) > SLOTS_LOOKED_AT:
-        return []
-    spans: dict[int, Span] = {}
-    for record in log.records():
-        if record.kind is not RecordKind.ADD or not len(record.ids):
-            continue
-        average = float(record.sizes.mean())
-        for start, end in record.spans or _whole(record):
-            low, high = max(first, start), min(last, end)
-            if low <= high:
-                spans[low] = Span(low, high, average * (high - low + 1))
-    return [spans[low] for low in sorted(spans)]
-
-
-def _whole(record: Record) -> Sequence[tuple[int, int]]:
-    return [(record.first, record.last)]
 
 
 def _without_gaps(

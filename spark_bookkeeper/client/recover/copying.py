@@ -12,19 +12,17 @@ from itertools import pairwise
 
 import numpy as np
 
-from spark_bookkeeper.bookie.entry import NO_ROW, Location, PlacedPart, StoredEntry
-from spark_bookkeeper.bookie.index import EntryIndex
-from spark_bookkeeper.bookie.log import LedgerLog
-from spark_bookkeeper.client.read.holdings import crosswise, locate, read_verified, verify
+from spark_bookkeeper.bookie.bookie import Holdings
+from spark_bookkeeper.bookie.entry import PlacedPart, StoredEntry
+from spark_bookkeeper.bookie.replica import Replica
+from spark_bookkeeper.client.read.crosswise import crosswise
 from spark_bookkeeper.errors import (
     BookieError,
     BookieUnavailableError,
     BookKeeperError,
-    CorruptEntryError,
     EntryUnreadableError,
 )
-from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
-from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.reader import Reader, Unreadable
 from spark_bookkeeper.runtime.runtime import Runtime
@@ -60,9 +58,9 @@ def copy_entries(
     quorum: Quorum,
     ensemble: tuple[BookieId, ...],
     entries: Sequence[EntryId],
-    sources: Mapping[int, LedgerLog],
+    sources: Mapping[int, Replica],
     preference: Sequence[int],
-    target: LedgerLog,
+    target: Replica,
     throttle: Throttle = no_throttle,
     *,
     held: Collection[EntryId] | None = None,
@@ -74,7 +72,7 @@ def copy_entries(
 
     Args:
         entries: ascending, at least one.
-        sources: a bookie's log for each position that may be read from.
+        sources: the replica for each position that may be read from.
         preference: positions in the order they are asked.
         held: what the target is known to hold; ``None`` is what can be read there now.
 
@@ -86,10 +84,7 @@ def copy_entries(
         TargetError: the target could not store, or not read back. What was copied stays, and is
             found when the copy is repeated.
     """
-    try:
-        there = verify(target, entries)[0] if held is None else held
-    except BookKeeperError as error:
-        raise TargetError(error) from error
+    there = _held(target, entries) if held is None else held
     wanted = [e for e in entries if e not in there]
     reader = Reader(quorum, ensemble, wanted, [p for p in preference if p in sources])
     copied = 0
@@ -115,10 +110,18 @@ def copy_entries(
     return copied
 
 
-def _check_found(target: LedgerLog, entries: Sequence[EntryId]) -> None:
+def _held(target: Replica, entries: Sequence[EntryId]) -> Collection[int]:
+    """What can be read there now; nothing where it cannot be asked just now."""
+    try:
+        return target.verify(entries).good.keys()
+    except BookKeeperError:
+        return ()
+
+
+def _check_found(target: Replica, entries: Sequence[EntryId]) -> None:
     """Whoever looks for the copies finds them. Every file was read back when it was written."""
     try:
-        missing = locate(target, entries).lacking(entries)
+        missing = target.holdings(entries[0], entries[-1]).lacking(entries)
     except BookKeeperError as error:
         raise TargetError(error) from error
     if missing:
@@ -135,7 +138,7 @@ class _CopyRun:
     """Copies from one bookie to another."""
 
     def __init__(
-        self, runtime: Runtime, source: LedgerLog, target: LedgerLog, throttle: Throttle
+        self, runtime: Runtime, source: Replica, target: Replica, throttle: Throttle
     ) -> None:
         self._runtime = runtime
         self._source = source
@@ -146,19 +149,19 @@ class _CopyRun:
     def copy(self, entries: Sequence[EntryId]) -> tuple[list[EntryId], dict[EntryId, str]]:
         """Copy what the source can deliver; the reasons for the rest. Raises ``TargetError``."""
         try:
-            index = locate(self._source, entries)
+            found = self._source.holdings(entries[0], entries[-1])
         except BookKeeperError as error:
             return [], dict.fromkeys(entries, error.message)
-        done = self._copy_parts(index, entries)
+        done = self._copy_parts(found, entries)
         left = [e for e in entries if e not in done]
-        refused = self._copy_inline(self._source, index, left)
+        refused = self._copy_inline(self._source, found, left)
         return [e for e in entries if e not in refused], refused
 
-    def _copy_parts(self, index: EntryIndex, entries: Sequence[EntryId]) -> set[EntryId]:
+    def _copy_parts(self, found: Holdings, entries: Sequence[EntryId]) -> set[EntryId]:
         """Whole part files, for all the entries wanted that lie in parts."""
         wanted = set(entries)
         useful: list[PlacedPart] = []
-        for part in (part for holding in index.holdings for part in holding.record.parts):
+        for part in found.parts:
             inside = wanted.intersection(map(EntryId, part.entry_ids))
             if inside:
                 useful.append(part)
@@ -173,61 +176,40 @@ class _CopyRun:
     def _copy_part(self, part: PlacedPart) -> PlacedPart | None:
         """A part as it is named at the target, read back; ``None`` if the source's is no good."""
         try:
-            ref = self._target.parts.copy_from(self._source.parts, part.ref, self._throttle)
-            if not self._target.parts.holds(ref):
-                raise BookieUnavailableError(
-                    f"bookie {self._target.bookie_id}: {ref.name} is not read back as written",
-                    bookie_id=self._target.bookie_id,
-                )
+            ref = self._target.copy_part(self._source, part.ref, self._throttle)
+            placed = PlacedPart(ref, part.entry_ids, part.lengths_after)
+            return placed if self._target.check_part(placed) else None
         except BookieError as error:
-            if getattr(error, "bookie_id", None) == self._target.bookie_id:
+            if error.bookie_id == self._target.bookie_id:
                 raise TargetError(error) from error
             return None  # entry by entry then: most of a damaged part may still be good
-        placed = PlacedPart(ref, part.entry_ids, part.lengths_after)
-        return placed if self._matches_digests(placed) else None
-
-    def _matches_digests(self, part: PlacedPart) -> bool:
-        """Whether a part at the target, whose checksum is right, is what was once appended.
-
-        Anybody can make a checksum fit; a keyed digest says more. If it does not match, the bytes
-        are as they were read: the fault is the source's, or of what the target had before.
-        """
-        if self._target.encoding.digest_type is not DigestType.MAC:
-            return True
-        try:
-            for _ in self._target.read_many(_places(self._target.key.part(part.ref.name), part)):
-                pass
-        except CorruptEntryError:
-            return False
-        except BookieError as error:
-            raise TargetError(error) from error
-        return True
 
     def _copy_inline(
-        self, source: LedgerLog, index: EntryIndex, entries: Sequence[EntryId]
+        self, source: Replica, known: Holdings, entries: Sequence[EntryId]
     ) -> dict[EntryId, str]:
         """Entry by entry, in files of ``COPY_BYTES``; why the rest could not be read."""
 
         def copy(group: Sequence[EntryId]) -> tuple[dict[EntryId, str], int]:
-            found, refused = read_verified(source, group, index)
-            entries = [found[entry_id] for entry_id in sorted(found)]
+            delivery = source.read(group, known)
+            entries = sorted(delivery.found, key=lambda entry: entry.entry_id)
+            refused = {EntryId(entry_id): why for entry_id, why in delivery.refused.items()}
             return refused, self._write(entries, ()) if entries else 0
 
         refused: dict[EntryId, str] = {}
-        groups = list(_groups(index, entries))
+        groups = list(_groups(known, entries))
         for bad, size in self._runtime.map(copy, groups, FILES_AT_ONCE):
             refused |= bad
             self.copied_bytes += size
         return refused
 
     def copy_crosswise(
-        self, logs: Sequence[LedgerLog], entries: Sequence[EntryId]
+        self, replicas: Sequence[Replica], entries: Sequence[EntryId]
     ) -> list[EntryId]:
         """Copy what one bookie's records tell of from another's files; what was copied."""
         done: dict[EntryId, None] = {}
-        for log, index, known in crosswise(logs, entries):
+        for replica, told, known in crosswise(replicas, entries):
             wanted = [entry_id for entry_id in known if entry_id not in done]
-            refused = self._copy_inline(log, index, wanted)
+            refused = self._copy_inline(replica, told, wanted) if wanted else {}
             done |= dict.fromkeys(entry_id for entry_id in wanted if entry_id not in refused)
         return list(done)
 
@@ -236,32 +218,20 @@ class _CopyRun:
         size = sum(entry.size_bytes for entry in group)
         self._throttle(size)
         try:
-            self._target.write_copy(group, parts)
+            self._target.write_copies(group, parts)
         except BookKeeperError as error:
             raise TargetError(error) from error
         return size
 
 
-def _places(path: str, part: PlacedPart) -> Iterator[Location]:
-    """Where the entries of a part are, at that path."""
-    offset = part.ref.first_offset
-    for entry_id, size, length_after, digest in zip(
-        part.entry_ids, part.ref.sizes, part.lengths_after, part.ref.digests, strict=True
-    ):
-        yield Location(
-            entry_id, path, offset, size, 0, NO_ROW, size, length_after, NO_ENTRY, digest
-        )
-        offset += size
-
-
-def _groups(index: EntryIndex, entries: Sequence[EntryId]) -> Iterator[list[EntryId]]:
+def _groups(known: Holdings, entries: Sequence[EntryId]) -> Iterator[list[EntryId]]:
     """Entries that share a copy file: neighbours, and those that share a message not parted.
 
     A large message has a file for itself: it is copied as it is, and not encoded again.
     """
     group: list[EntryId] = []
     size = 0
-    for message, more in _messages(index, entries):
+    for message, more in _messages(known, entries):
         is_large = max(size, more) > COPY_BYTES // 2
         if group and (is_large or len(group) + len(message) > COPY_ENTRIES):
             yield group
@@ -273,10 +243,10 @@ def _groups(index: EntryIndex, entries: Sequence[EntryId]) -> Iterator[list[Entr
 
 
 def _messages(
-    index: EntryIndex, entries: Sequence[EntryId]
+    known: Holdings, entries: Sequence[EntryId]
 ) -> Iterator[tuple[Sequence[EntryId], int]]:
     """Runs of entries that lie in one message, each with its size."""
-    numbers, sizes = index.messages(entries)
+    numbers, sizes = known.pieces(entries)
     is_new = (numbers[1:] != numbers[:-1]) | (numbers[1:] == -1)
     starts = (np.flatnonzero(is_new) + 1).tolist()
     sizes_before = [0, *np.cumsum(sizes).tolist()]

@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
-from spark_bookkeeper.bookie.index import Tail
-from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.bookie import LedgerTail
+from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.bookies.answers import Answers, Late
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
+from spark_bookkeeper.client.read.crosswise import crosswise
 from spark_bookkeeper.client.read.fetch import Fetcher
-from spark_bookkeeper.client.read.holdings import crosswise, read_verified, verify
 from spark_bookkeeper.client.recover.copying import TargetError, copy_entries
 from spark_bookkeeper.errors import (
     BookieError,
@@ -143,9 +143,9 @@ class _LedgerRecovery:
         self._found = found
         self._machine = Recovery(found.value)
         self._ensemble = found.value.last_fragment.ensemble
-        self._fences = Answers[int, tuple[LedgerLog, Tail]](context.runtime)
-        self._logs: dict[int, LedgerLog] = {}
-        self._tails: dict[int, Tail] = {}
+        self._fences = Answers[int, tuple[Replica, LedgerTail]](context.runtime)
+        self._replicas: dict[int, Replica] = {}
+        self._tails: dict[int, LedgerTail] = {}
         self._joined: dict[BookieId, str] = {}
         """Bookies that took copies in place of others, with the incarnation that took them."""
 
@@ -164,13 +164,13 @@ class _LedgerRecovery:
         """Fence all bookies at once; wait for who answers, or at least for as many as it takes."""
         for position, bookie in enumerate(self._ensemble):
             try:
-                log = self._context.bookies.log(bookie, self._ledger)
+                replica = self._context.bookies.replica(bookie, self._ledger)
                 door = self._context.bookies.door(bookie)
             except BookieError as error:
                 self._machine.answered(position, UnknownAnswer(error.message))
                 continue
             purpose = f"fencing ledger {self._ledger.ledger_id}"
-            self._fences.ask(position, door, purpose, partial(_fenced, log))
+            self._fences.ask(position, door, purpose, partial(_fenced, replica))
         covered_at: float | None = None
         while covered_at is None or self._fences.is_waited_for():
             if covered_at is None and self._machine.is_fenced:
@@ -206,7 +206,7 @@ class _LedgerRecovery:
         bookie = self._ensemble[position]
         self._silent.pop(bookie, None)
         try:
-            self._logs[position], tail = result()
+            self._replicas[position], tail = result()
         except (BookieError, NoSuchLedgerError) as error:
             answer = UnknownAnswer(error.message)
             if self._context.bookies.is_silent(bookie):
@@ -222,7 +222,7 @@ class _LedgerRecovery:
         tail = self._tails[position]
         return FencedAnswer(
             EntryId(tail.last_add_confirmed),
-            frozenset(map(EntryId, tail.entries)),
+            frozenset(map(EntryId, tail.entries.entry_ids.tolist())),
             tuple((EntryId(d.first), EntryId(d.last)) for d in tail.entries.doubts),
         )
 
@@ -257,15 +257,15 @@ class _LedgerRecovery:
         self, todo: tuple[int, tuple[EntryId, ...]]
     ) -> tuple[int, Mapping[EntryId, str]]:
         position, entries = todo
-        log, index = self._logs[position], self._tails[position].entries
+        replica, known = self._replicas[position], self._tails[position].entries
         purpose = f"verifying entries of ledger {self._ledger.ledger_id}"
         try:
-            _, refused = self._context.bookies.ask(
-                log, purpose, lambda: verify(log, entries, index)
+            verdict = self._context.bookies.ask(
+                replica, purpose, lambda: replica.verify(entries, known)
             )
         except BookieError as error:
-            refused = dict.fromkeys(entries, error.message)
-        return position, refused
+            return position, dict.fromkeys(entries, error.message)
+        return position, {EntryId(e): why.reason for e, why in verdict.refused.items()}
 
     def _rescue(self, found: Undecided) -> bool:
         """Whether an entry whose every copy is damaged can be read by one bookie's record from
@@ -275,9 +275,11 @@ class _LedgerRecovery:
         if found.entry_id not in damaged:
             return False
         rescued: set[EntryId] = set()
-        for log, index, known in crosswise(list(self._logs.values()), damaged):
-            entries, _ = read_verified(log, [e for e in known if e not in rescued], index)
-            rescued.update(entries)
+        for replica, told, known in crosswise(list(self._replicas.values()), damaged):
+            wanted = [entry_id for entry_id in known if entry_id not in rescued]
+            if wanted:
+                read = replica.read(wanted, told).found
+                rescued.update(EntryId(entry.entry_id) for entry in read)
         self._machine.rescue(rescued)
         return found.entry_id in rescued
 
@@ -291,7 +293,7 @@ class _LedgerRecovery:
         registrations: Mapping[BookieId, Registration] | None = None
         for position, entries in decision.missing.items():
             if position not in decision.unknown:
-                error = self._copy(entries, self._logs[position])
+                error = self._copy(entries, self._replicas[position])
                 if error is None:
                     _hold(holders, entries, position)
                     continue
@@ -308,9 +310,9 @@ class _LedgerRecovery:
                     break
                 incarnation = registrations[bookie].incarnation
                 try:
-                    log = self._context.bookies.log(bookie, self._ledger, incarnation)
-                    log.check()
-                    error = self._copy(entries, log)
+                    replica = self._context.bookies.replica(bookie, self._ledger, incarnation)
+                    replica.check()
+                    error = self._copy(entries, replica)
                 except BookieError as caught:
                     error = caught
                 if error is None:
@@ -322,7 +324,7 @@ class _LedgerRecovery:
         self._check_ack_quorum(holders, failures)
         return tuple(ensemble)
 
-    def _copy(self, entries: tuple[EntryId, ...], target: LedgerLog) -> BookKeeperError | None:
+    def _copy(self, entries: tuple[EntryId, ...], target: Replica) -> BookKeeperError | None:
         metrics = self._context.metrics
         try:
             copied = copy_entries(
@@ -331,10 +333,10 @@ class _LedgerRecovery:
                 self._ledger.metadata.quorum,
                 self._ensemble,
                 entries,
-                self._logs,
+                self._replicas,
                 # The target is no source, for it lacks the entries. It is handed on below all the
                 # same: it may have the record or the file of a part, and another the other half.
-                [p for p, log in sorted(self._logs.items()) if log is not target],
+                [p for p, replica in sorted(self._replicas.items()) if replica is not target],
                 target,
             )
         except EntryUnreadableError as error:
@@ -416,9 +418,9 @@ class _LedgerRecovery:
         if last == NO_ENTRY:
             return 0
         for tail in self._tails.values():
-            places = tail.entries.places(last)
-            if places:
-                return places[0].length_after
+            length = tail.entries.length_after(last)
+            if length is not None:
+                return length
         fetcher = Fetcher(self._context, self._ledger)
         return next(iter(fetcher.fetch(last, last))).length_after
 
@@ -462,8 +464,8 @@ class _LedgerRecovery:
         return why, f"enough of {', '.join(found.blockers)}"
 
 
-def _fenced(log: LedgerLog) -> tuple[LedgerLog, Tail]:
-    return log, log.fence()
+def _fenced(replica: Replica) -> tuple[Replica, LedgerTail]:
+    return replica, replica.fence()
 
 
 def _hold(holders: Mapping[EntryId, set[int]], entries: tuple[EntryId, ...], position: int) -> None:

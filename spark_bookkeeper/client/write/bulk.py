@@ -15,13 +15,12 @@ from typing import Any, Protocol
 import pyarrow as pa
 from typing_extensions import Buffer
 
+from spark_bookkeeper.bookie.bookie import LedgerRef, PartSink
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart
-from spark_bookkeeper.bookie.log import LedgerLog
-from spark_bookkeeper.bookie.part import PartEncoder
-from spark_bookkeeper.bookie.reserve import Reserve
-from spark_bookkeeper.bookie.schema import LedgerKey, part_name
-from spark_bookkeeper.bookie.storage.storage import FileSink
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
+from spark_bookkeeper.bookie.part import PartEncoder, part_name
+from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.bookies.asking import Call
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
@@ -269,7 +268,7 @@ class FanOut:
             raise BookieUnavailableError(
                 f"part {ref.name} could not be stored on any bookie of its write set ({causes}); "
                 "nothing of it is in the ledger",
-                bookie_id=next(iter(of_it), None),
+                bookie_id=next(iter(of_it), self._plan.targets[0][1]),
             )
         return WrittenPart(stripe_class, ref, holders)
 
@@ -293,17 +292,16 @@ class FanOut:
         position, bookie, incarnation, _ = target
         key, encoding = self._plan.key, self._plan.encoding
         channel = self._channels[position]
-        sinks: dict[int, FileSink] = {}
+        sinks: dict[int, PartSink] = {}
         try:
-            log = LedgerLog(self._bookies.storage(bookie), bookie, incarnation, key, encoding)
-            log.prepare()
-            reserve = Reserve(log.storage, bookie)
+            ledger = LedgerRef(key, incarnation, encoding)
+            replica = Replica(self._bookies.bookie(bookie), ledger)
+            replica.prepare()
             for chunk in channel:
                 sink = sinks.get(chunk.stripe_class)
                 if sink is None:
-                    sink = log.parts.create(self._name(chunk.stripe_class))
+                    sink = replica.begin_part(self._name(chunk.stripe_class))
                     sinks[chunk.stripe_class] = sink
-                reserve.spend(memoryview(chunk.data).nbytes)
                 sink.write(chunk.data)
             if not channel.is_abandoned:
                 for sink in sinks.values():

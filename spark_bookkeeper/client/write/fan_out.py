@@ -90,7 +90,7 @@ class Lanes:
             bookie,
             ledger,
             first,
-            lambda bookie, incarnation: self._context.bookies.log(bookie, ledger, incarnation),
+            lambda bookie, incarnation: self._context.bookies.replica(bookie, ledger, incarnation),
             lambda: self._context.bookies.door(bookie),
             self._runtime,
         )

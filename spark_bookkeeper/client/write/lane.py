@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
+from spark_bookkeeper.bookie.bookie import NewRecord
 from spark_bookkeeper.bookie.entry import PlacedPart
-from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.messages import (
     NOTHING,
     EncodedEntries,
@@ -23,11 +23,12 @@ from spark_bookkeeper.bookie.messages import (
     encode_columns,
     int64s,
 )
-from spark_bookkeeper.bookie.record import encode_add
-from spark_bookkeeper.bookie.reserve import Reserve
+from spark_bookkeeper.bookie.new_record import new_record
+from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.errors import (
     BookieError,
     BookieFullError,
+    BookieReadOnlyError,
     BookieUnavailableError,
     SlotTakenError,
 )
@@ -63,10 +64,10 @@ class Group:
         self._last_add_confirmed = last_add_confirmed
         """Confirmed when the group was made: the records' bytes are fixed from then on (R10)."""
         self._encoding = runtime.condition()
-        self._records: dict[int, bytes] = {}
+        self._records: dict[int, NewRecord] = {}
 
-    def record(self, position: int, slot: int) -> bytes:
-        """The bytes of the slot for the bookie at a position that holds some of it."""
+    def record(self, position: int, slot: int) -> NewRecord:
+        """What goes into a slot of the bookie at a position that holds some of it."""
         if self._ledger.metadata.quorum.is_striped:
             return self._encode(position, slot)
         with self._encoding:
@@ -85,13 +86,14 @@ class Group:
             if quorum.holds(position, EntryId(classes[part.ref.name]))
         ]
 
-    def _encode(self, position: int, slot: int) -> bytes:
-        return encode_add(
+    def _encode(self, position: int, slot: int) -> NewRecord:
+        return new_record(
             self._ledger.key,
             self._ledger.encoding,
             self._token,
             slot,
             self._last_add_confirmed,
+            (self.first, self.last),
             entries=self._entries(position),
             parts=self.parts(position),
             spans=self.bulk.spans if self.bulk else (),
@@ -131,7 +133,7 @@ class Lane:
         bookie: BookieId,
         ledger: Ledger,
         first: EntryId,
-        open_log: Callable[[BookieId, str], LedgerLog],
+        open_replica: Callable[[BookieId, str], Replica],
         find_door: Callable[[], Door],
         runtime: Runtime,
     ) -> None:
@@ -145,12 +147,11 @@ class Lane:
         """When the put that is on its way began, or last got on; ``None`` while there is none."""
         self.bell = Bell(runtime)
         """Rung when there is something to send, or the lane is retired."""
-        self._open_log = open_log
+        self._open_replica = open_replica
         self._find_door = find_door
         self._call: Call[None] | None = None
         """Through which its bookie's storage is asked: whoever watches lanes looks for how long."""
-        self._log: LedgerLog | None = None
-        self._reserve: Reserve | None = None
+        self._replica: Replica | None = None
         self._runtime = runtime
         self._is_retired = False
         self._slot = 0
@@ -179,37 +180,33 @@ class Lane:
         self._call.in_person(lambda: self._store(group))
 
     def _store(self, group: Group) -> None:
-        log = self._prepared_log()
+        replica = self._prepared()
         if group.bulk is not None:
             for part in group.parts(self.position):
-                self._bring(log, group.bulk, part)
-        data = group.record(self.position, self._slot)
-        assert self._reserve is not None, "made with the log"
-        self._reserve.spend(len(data))
-        held = (group.first, group.last)
-        self._repeat(lambda: log.add(self._slot, data, held))
+                self._bring(replica, group.bulk, part)
+        record = group.record(self.position, self._slot)
+        self._repeat(lambda: replica.add(record))
         self._slot += 1
 
-    def _prepared_log(self) -> LedgerLog:
-        if self._log is None:
-            log = self._open_log(self.bookie, self.incarnation)
-            self._repeat(log.prepare)
-            self._log, self._reserve = log, Reserve(log.storage, self.bookie)
-        return self._log
+    def _prepared(self) -> Replica:
+        if self._replica is None:
+            replica = self._open_replica(self.bookie, self.incarnation)
+            self._repeat(replica.prepare)
+            self._replica = replica
+        return self._replica
 
-    def _bring(self, log: LedgerLog, bulk: BulkBlock, part: PlacedPart) -> None:
+    def _bring(self, replica: Replica, bulk: BulkBlock, part: PlacedPart) -> None:
         """A part that this bookie does not have comes from one that has it."""
         holders = bulk.holders[part.ref.name]
         if self.bookie in holders:
             return
-        assert self._reserve is not None, "made with the log"
-        self._reserve.spend(part.ref.size_bytes)
         causes = []
         for bookie, incarnation in list(holders.items()):
             try:
-                copied = log.parts.copy_from(
-                    self._open_log(bookie, incarnation).parts, part.ref, self._note_progress
-                )
+                source = self._open_replica(bookie, incarnation)
+                copied = replica.copy_part(source, part.ref, self._note_progress, is_copy=False)
+            except BookieReadOnlyError:
+                raise
             except BookieError as error:
                 causes.append(f"{bookie}: {error.message}")
                 self._note_progress(0)  # the wait may have been for the other one

@@ -31,7 +31,6 @@ HANGING_CALLS: dict[str, Callable[[Storage], object]] = {
     "finish": lambda s: _write_whole(s.create("d/b")),
     "read": lambda s: s.read("d/a"),
     "read_range": lambda s: s.read_range("d/a", 0, 1),
-    "map": lambda s: s.map("d/a"),
     "size": lambda s: s.size("d/a"),
     "list": lambda s: s.list("d"),
     "make_directory": lambda s: s.make_directory("e"),
@@ -174,7 +173,6 @@ class StorageConformance:
 
         assert storage.read("d/a") is None
         assert storage.read_range("d/a", 0, 10) is None
-        assert storage.map("d/a") is None
         assert storage.size("d/a") is None
         assert storage.modified_ms("d/a") is None
         assert list(storage.list("nowhere")) == []
@@ -207,9 +205,6 @@ class StorageConformance:
         assert storage.read_range("d/a", 10, 5) == b""
         assert storage.read_range("d/a", 50, 5) == b""
         assert storage.size("d/a") == 10
-        mapped = storage.map("d/a")
-        assert mapped is not None
-        assert bytes(mapped) == b"0123456789"
 
     def test_a_file_is_as_old_as_its_content_or_of_unknown_age(self, storages: Storages) -> None:
         storage = self.directory(storages)

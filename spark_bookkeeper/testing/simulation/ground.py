@@ -10,10 +10,13 @@ from collections.abc import Callable, Mapping
 
 from typing_extensions import override
 
+from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.client.bookies.asking import Door
+from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.writer_info import WriterInfo
@@ -157,7 +160,11 @@ class SimCluster:
         runtime = SimRuntime(self._world, actor)
         store = store or self.store(actor)
         store.tell = lambda call: self._world.tell(actor, call)
-        bookies = Bookies(store, lambda uri: self.storage(actor, uri), runtime, config)
+
+        def opened(uri: str, door: Door) -> FileBookie:
+            return FileBookie(BoundedStorage(self.storage(actor, uri), door))
+
+        bookies = Bookies(store, opened, runtime, config)
         writer = WriterInfo(actor.name, 1, "simulation", "lifetime")
         return ClientContext(store, bookies, runtime, config, writer=writer)
 

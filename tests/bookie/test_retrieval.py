@@ -1,4 +1,4 @@
-"""What a bookie really holds: how often its files are read to know, also where they are bad."""
+"""What a bookie really has: how often its files are read to know, also where they are bad."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.record import encode_add
+from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage, Moment
-from spark_bookkeeper.client.read.holdings import locate, read_verified, scan_verified, verify
-from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.metadata import DigestType
-from spark_bookkeeper.testing.slotlog import Bookie
+from spark_bookkeeper.testing.slotlog import Bookie, every_place
 
 COUNT = 200
-ALL = [EntryId(entry_id) for entry_id in range(COUNT)]
+ALL = list(range(COUNT))
 MAC = LedgerEncoding(digest_type=DigestType.MAC, password=b"secret")
 
 
@@ -59,22 +58,24 @@ class Reads:
             self.count += 1
 
 
-def payloads(log: LedgerLog) -> Mapping[EntryId, bytes]:
-    found, _ = read_verified(log, ALL, locate(log, ALL))
-    return {entry_id: stored.payload for entry_id, stored in found.items()}
+def retrieval(log: LedgerLog) -> Retrieval:
+    return Retrieval(log, ALL, log.locate(ALL[0], ALL[-1]))
 
 
-def scanned(log: LedgerLog) -> Mapping[EntryId, bytes]:
-    found, _ = scan_verified(log, ALL, locate(log, ALL))
+def payloads(log: LedgerLog) -> Mapping[int, bytes]:
+    return {e.entry_id: e.payload for e in retrieval(log).read().found}
+
+
+def scanned(log: LedgerLog) -> Mapping[int, bytes]:
     return {
-        EntryId(int(entry_id)): value
-        for rows in found
+        int(entry_id): value
+        for rows in retrieval(log).scan().found
         for entry_id, value in zip(rows.entry_ids, rows.batch.column(0).to_pylist(), strict=True)
     }
 
 
-def verified(log: LedgerLog) -> Mapping[EntryId, bytes]:
-    return {entry_id: payload(entry_id) for entry_id in verify(log, ALL)[0]}
+def verified(log: LedgerLog) -> Mapping[int, bytes]:
+    return {entry_id: payload(entry_id) for entry_id in retrieval(log).verify().good}
 
 
 WAYS = pytest.mark.parametrize("way", [payloads, scanned, verified])
@@ -82,14 +83,14 @@ WAYS = pytest.mark.parametrize("way", [payloads, scanned, verified])
 
 @WAYS
 def test_entries_that_two_files_have_in_turn_are_read_once(
-    way: Callable[[LedgerLog], Mapping[EntryId, bytes]],
+    way: Callable[[LedgerLog], Mapping[int, bytes]],
 ) -> None:
     # As a bookie has them that took over a stripe: some entries from one source, some from another.
     bookie = formatted()
     source = formatted()
     slot(source, 0, ALL)
     log = source.log()
-    stored = list(log.read_many(log.locate(0).locations()))
+    stored = list(log.reader.entries(every_place(log.locate(0))))
     bookie.log().write_copy(stored[0::2])
     bookie.log().write_copy(stored[1::2])
     reads = Reads()
@@ -102,7 +103,7 @@ def test_entries_that_two_files_have_in_turn_are_read_once(
 @WAYS
 @pytest.mark.parametrize("encoding", [LedgerEncoding(), MAC], ids=["CRC32C", "MAC"])
 def test_behind_a_damaged_message_nothing_is_read_entry_by_entry(
-    way: Callable[[LedgerLog], Mapping[EntryId, bytes]], encoding: LedgerEncoding
+    way: Callable[[LedgerLog], Mapping[int, bytes]], encoding: LedgerEncoding
 ) -> None:
     bookie = formatted(encoding)
     for number in range(4):
@@ -117,12 +118,12 @@ def test_behind_a_damaged_message_nothing_is_read_entry_by_entry(
 
 @WAYS
 def test_where_one_file_is_damaged_another_of_the_same_bookie_serves(
-    way: Callable[[LedgerLog], Mapping[EntryId, bytes]],
+    way: Callable[[LedgerLog], Mapping[int, bytes]],
 ) -> None:
     bookie = formatted()
     slot(bookie, 0, ALL)
     log = bookie.log()
-    stored = list(log.read_many(log.locate(0).locations()))
+    stored = list(log.reader.entries(every_place(log.locate(0))))
     spoil(bookie, 60)
     bookie.log().write_copy(stored[50:])
     reads = Reads()

@@ -1,0 +1,445 @@
+"""The face of a bookie: what everybody above this package may ask of one storage partition.
+
+It speaks of ledgers and their entries. How a bookie keeps them (slots, copies, parts, files) is
+its own affair; whoever asks knows no path and no record. The bookie of this library keeps them in
+files (``file_bookie.py``); one behind a queue is in ``testing/queue_bookie.py``, and both inherit
+``testing/conformance/bookie.py``.
+
+Requests and answers are values that can be pickled, so that they may travel. What recovery,
+re-replication and audit ask of many ledgers, they ask in one call, which answers for each of them
+with a value or an error, in the order asked; nothing that is wrong with one ledger keeps back the
+answer for another.
+
+``BookieError`` is about this bookie: no answer, another incarnation, damage. Any call may raise
+``BookieUnavailableError``; whether a write took effect is then unknown, and it may still take it
+later (SLOT-LOG rule R3).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from typing_extensions import Buffer
+
+from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
+from spark_bookkeeper.bookie.messages import Int64Array
+from spark_bookkeeper.errors import BookKeeperError
+
+T = TypeVar("T")
+
+Answer: TypeAlias = T | BookKeeperError
+"""For one of many ledgers."""
+
+
+def value_of(answer: Answer[T]) -> T:
+    """The answer, or its error raised."""
+    if isinstance(answer, BookKeeperError):
+        raise answer
+    return answer
+
+
+# What requests name
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRef:
+    """One ledger as a bookie is asked for it."""
+
+    key: LedgerKey
+    incarnation: str
+    """Which formatting of the bookie's partition is meant; any other refuses (R11)."""
+    encoding: LedgerEncoding
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRange:
+    """The entries ``first .. last`` of one ledger; ``last=None`` is all from the first on."""
+
+    ledger: LedgerRef
+    first: int
+    last: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewRecord:
+    """A writer's next record on a bookie; ``new_record`` makes it.
+
+    It is encoded when it is made, once for all bookies that get the same one, and goes with the
+    same bytes into every repeat (SLOT-LOG rule R3).
+    """
+
+    slot: int
+    """Its number among the writer's records on that bookie, from 0 on without gaps."""
+    first: int
+    last: int
+    """It holds entries of the range ``first .. last`` and no others."""
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Verify some entries of a ledger."""
+
+    ledger: LedgerRef
+    entry_ids: Sequence[int]
+    """Ascending, at least one."""
+    known: Holdings | None = None
+    """What this bookie has said of them before, so that it need not look again."""
+    with_files: bool = False
+    """Also whether what surrounds good entries in their files is whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewCopies:
+    """Copies to be stored: entries that were read and verified anywhere, parts that are here."""
+
+    ledger: LedgerRef
+    entries: Sequence[StoredEntry] = ()
+    parts: Sequence[PlacedPart] = ()
+
+
+# What answers tell
+
+
+@dataclass(frozen=True, slots=True)
+class Doubtful:
+    """A range in which a bookie cannot say what else it has, and why."""
+
+    first: int
+    last: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Holdings:
+    """Which entries of a range a bookie has, as its records tell; their bytes were not read.
+
+    What is not among them is certainly not on the bookie, unless it is doubtful. It is proven to
+    be absent for ever only where the bookie was fenced before (SLOT-LOG rule R5).
+    """
+
+    first: int
+    last: int
+    entry_ids: Int64Array
+    """Ascending, each once."""
+    sizes: Int64Array
+    """Bytes of each."""
+    lengths_after: Int64Array
+    """Bytes in the ledger up to and including each."""
+    messages: Int64Array
+    """A number for each; those with the same number are stored as one piece."""
+    doubts: tuple[Doubtful, ...]
+    parts: tuple[PlacedPart, ...]
+    """Parts with entries of the range; a part also has what lies beyond it."""
+    places: object = None
+    """How a bookie of the same kind finds them. Nobody else looks inside."""
+
+    def __len__(self) -> int:
+        return len(self.entry_ids)
+
+    def __contains__(self, entry_id: int) -> bool:
+        return self._row(entry_id) is not None
+
+    def length_after(self, entry_id: int) -> int | None:
+        """Bytes in the ledger up to and including an entry; ``None`` for one that is not here."""
+        row = self._row(entry_id)
+        return None if row is None else int(self.lengths_after[row])
+
+    def lacking(self, entry_ids: Sequence[int]) -> list[int]:
+        """Those of many entries that are not among these; some of them may be doubtful."""
+        is_here, _ = self._rows(entry_ids)
+        return [entry_ids[number] for number in np.flatnonzero(~is_here).tolist()]
+
+    def pieces(self, entry_ids: Sequence[int]) -> tuple[Int64Array, Int64Array]:
+        """``messages`` and ``sizes`` of many entries; -1 and 0 for one that is not here."""
+        is_here, rows = self._rows(entry_ids)
+        numbers: Int64Array = np.full(len(entry_ids), -1, dtype=np.int64)
+        sizes: Int64Array = np.zeros(len(entry_ids), dtype=np.int64)
+        numbers[is_here] = self.messages[rows[is_here]]
+        sizes[is_here] = self.sizes[rows[is_here]]
+        return numbers, sizes
+
+    def _row(self, entry_id: int) -> int | None:
+        row = int(np.searchsorted(self.entry_ids, entry_id))
+        is_here = row < len(self.entry_ids) and self.entry_ids[row] == entry_id
+        return row if is_here else None
+
+    def _rows(self, entry_ids: Sequence[int]) -> tuple[npt.NDArray[np.bool_], Int64Array]:
+        """Whether each is here, and its row, meaningless if it is not."""
+        wanted = np.asarray(entry_ids, dtype=np.int64)
+        if not len(self.entry_ids):
+            return np.zeros(len(wanted), dtype=np.bool_), np.zeros(len(wanted), dtype=np.int64)
+        rows = np.minimum(np.searchsorted(self.entry_ids, wanted), len(self.entry_ids) - 1)
+        return self.entry_ids[rows] == wanted, rows
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerTail:
+    """The end of a ledger on one bookie."""
+
+    is_fenced: bool
+    last_add_confirmed: int
+    """The highest that any record here carries."""
+    entries: Holdings
+    """Everything behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewestRecord:
+    """The front of a ledger on one bookie, for people."""
+
+    last_add_confirmed: int
+    stored_at_ms: int | None
+    """By the bookie's clock, in milliseconds since 1970; ``None`` where nothing was stored, or
+    nothing tells."""
+
+
+class RefusalKind(enum.Enum):
+    """What it means that an entry cannot be used."""
+
+    ABSENT = "absent"
+    """It is certainly not there."""
+    DAMAGED = "damaged"
+    """It is certainly not as it was written, or what it may be in is lost or damaged."""
+    UNREADABLE = "unreadable"
+    """It could not be read just now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why an entry cannot be used, from whichever of its places on the bookie."""
+
+    kind: RefusalKind
+    reason: str
+
+
+class Verified(NamedTuple):
+    """An entry that is as it was written."""
+
+    size_bytes: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a bookie really has of some entries."""
+
+    good: Mapping[int, Verified]
+    """Read, compared with their digests, and durable from now on (SLOT-LOG rule R9b)."""
+    refused: Mapping[int, Refusal]
+    spoilt: Mapping[int, str] = field(default_factory=dict)
+    """Of the good ones, those in files that are damaged around them, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Verified rows of one message: one batch entry, or several payload entries."""
+
+    batch: pa.RecordBatch
+    """Under the ledger's schema, or the columns of it that were asked for."""
+    entry_ids: Int64Array
+    """Entry id of each row."""
+    positions: Int64Array
+    """Position of each row within its entry."""
+    entries: tuple[int, ...]
+    """The entries, in the order of their rows; one without rows is named here alone."""
+    size_bytes: int
+    """Of the entries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery(Generic[T]):
+    """What was read of some entries."""
+
+    found: Sequence[T]
+    """Verified. Not in any order."""
+    refused: Mapping[int, str]
+    """The others, each with the reason."""
+
+
+class Span(NamedTuple):
+    """A run of entries that belong together, and about how large it is."""
+
+    first: int
+    last: int
+    size_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlace:
+    """Under which name a bookie has a part, or would take it."""
+
+    name: str
+    is_there: bool
+    """The whole part is there, and durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotView:
+    """One slot of a writer's log, for people."""
+
+    slot: int
+    kind: str
+    """``ADD`` or ``FENCE``."""
+    first: int | None
+    last: int | None
+    last_add_confirmed: int
+    parts: int
+    size_bytes: int | None
+    writer: str | None
+    """The token of the writer's session."""
+
+
+class PartSink(Protocol):
+    """A new part being written piece by piece. Nothing is visible as final until ``finish``."""
+
+    def write(self, data: Buffer) -> None:
+        """Append bytes."""
+
+    def finish(self) -> None:
+        """Make the part complete and durable under its name (SLOT-LOG rules R9, R15)."""
+
+    def abandon(self) -> None:
+        """Give up; leaves at most an unlisted file that the collector removes. Never raises."""
+
+
+class Bookie(Protocol):
+    """One bookie, as one of those who use it holds it.
+
+    Besides ``BookieUnavailableError``, whatever names a ledger may raise, or answer with,
+    ``CookieMismatchError``: the partition is not in the incarnation that is meant.
+    """
+
+    @property
+    def bookie_id(self) -> str:
+        """Which one."""
+
+    def session(self) -> Bookie:
+        """The same bookie for one who does one thing, a writer or a reader say: it may remember
+        what it saw for that, and begins with nothing.
+        """
+
+    def answer(self) -> None:
+        """Return, if it answers at all: one small question, whose answer does not matter."""
+
+    # For writers
+
+    def prepare(self, ledger: LedgerRef) -> None:
+        """Once before the first add. Raises ``NoSuchLedgerError``: it was deleted here."""
+
+    def add(self, ledger: LedgerRef, record: NewRecord) -> None:
+        """Store a writer's next record; returns when it is durable.
+
+        After ``BookieUnavailableError`` repeat the same record, and send no other before.
+
+        Raises:
+            LedgerFencedError: a fence is in its slot. The record may still be elsewhere.
+            SlotTakenError: the slot is another's, or cannot be read.
+            BookieReadOnlyError: the last space is kept for fences and copies; nothing was stored.
+            NoSuchLedgerError: it was deleted here.
+        """
+
+    def begin_part(self, ledger: LedgerRef, name: str, *, is_copy: bool = False) -> PartSink:
+        """Begin a part. It counts only where a record lists it (SLOT-LOG rule R15).
+
+        Args:
+            name: never used before, or free as ``find_part`` says.
+            is_copy: what was stored elsewhere may take of the last space; new data may not, and
+                its sink then raises ``BookieReadOnlyError``.
+        """
+
+    # For recovery and copies
+
+    def check(self, ledger: LedgerRef) -> None:
+        """Whether it takes anything of a ledger. Raises ``NoSuchLedgerError``: deleted here."""
+
+    def fence(self, ledgers: Sequence[LedgerRef]) -> Sequence[Answer[LedgerTail]]:
+        """Fence ledgers: no record of an earlier writer is taken any more. What the tail says was
+        looked up behind the fence, so that what it lacks is absent for ever, unless in doubt.
+
+        Errors: ``NoSuchLedgerError`` (deleted here), ``CorruptEntryError`` (nearly all was lost).
+        """
+
+    def tail(self, ledgers: Sequence[LedgerRef]) -> Sequence[Answer[LedgerTail]]:
+        """The same without fencing. It proves of no entry that it is absent."""
+
+    def newest(self, ledgers: Sequence[LedgerRef]) -> Sequence[Answer[NewestRecord]]:
+        """How far ledgers have come here, and when."""
+
+    def holdings(self, ranges: Sequence[EntryRange]) -> Sequence[Answer[Holdings]]:
+        """Which entries of ranges are here."""
+
+    def verify(self, wanted: Sequence[Verification]) -> Sequence[Answer[Verdict]]:
+        """Compare entries with their digests, and make durable what counts. Rows are decoded only
+        where nothing else can tell (a ledger without digests).
+        """
+
+    def write_copies(self, copies: Sequence[NewCopies]) -> Sequence[Answer[None]]:
+        """Store copies, durably, and read them back; repeating it changes nothing."""
+
+    def find_part(self, ledger: LedgerRef, part: PartRef) -> PartPlace:
+        """Where a part is, or can be put: under its name, unless something else has that."""
+
+    def read_part(self, ledger: LedgerRef, part: PartRef, offset: int) -> bytes | pa.Buffer:
+        """The next bytes of a part, some MiB of them, as they are: empty at its end."""
+
+    def check_part(self, ledger: LedgerRef, part: PlacedPart) -> bool:
+        """Whether a part that was just copied here is what was once appended.
+
+        Raises ``BookieUnavailableError``: it is not read back as it was written.
+        """
+
+    # For readers
+
+    def read(
+        self, ledger: LedgerRef, entry_ids: Sequence[int], known: Holdings | None = None
+    ) -> Delivery[StoredEntry]:
+        """Read entries.
+
+        Args:
+            entry_ids: ascending, at least one.
+            known: what this bookie said of them before; or what another bookie said, to read what
+                its records tell of from the files that are here (they have the same names).
+        """
+
+    def scan(
+        self,
+        ledger: LedgerRef,
+        entry_ids: Sequence[int],
+        known: Holdings | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Delivery[Rows]:
+        """The same as rows, a message at a time; ``columns`` are the only ones to be delivered."""
+
+    def split(self, wanted: EntryRange) -> Sequence[Span]:
+        """Where a range is best cut for several readers, ascending; empty says nothing."""
+
+    # For people
+
+    def slots(self, ledger: LedgerRef) -> Sequence[SlotView]:
+        """What writers and fences have put here, up to the first slot that cannot be read."""
+
+    # For those who look after the bookie
+
+    def ledgers(self) -> Sequence[LedgerKey]:
+        """Which ledgers it has anything of."""
+
+    def space_of(self, key: LedgerKey) -> int:
+        """Bytes that a ledger takes here."""
+
+    def retire(self, key: LedgerKey) -> None:
+        """Take nothing of a ledger from now on: it was deleted (SLOT-LOG rule R12)."""
+
+    def delete(self, key: LedgerKey) -> None:
+        """Remove all that is here of a ledger, which was retired. Idempotent."""
+
+    def close(self) -> None:
+        """Release what it holds; idempotent."""

@@ -1,0 +1,331 @@
+"""A bookie that keeps its ledgers in files: the slot log, behind the face of a bookie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeVar
+
+import pyarrow as pa
+from typing_extensions import Buffer, override
+
+from spark_bookkeeper.bookie.bookie import (
+    Answer,
+    Bookie,
+    Delivery,
+    EntryRange,
+    Holdings,
+    LedgerRef,
+    LedgerTail,
+    NewCopies,
+    NewestRecord,
+    NewRecord,
+    PartPlace,
+    PartSink,
+    Rows,
+    SlotView,
+    Span,
+    Verdict,
+    Verification,
+)
+from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
+from spark_bookkeeper.bookie.index import EntryIndex, Tail
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
+from spark_bookkeeper.bookie.location import NO_ROW, Location
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.marker import read_marker
+from spark_bookkeeper.bookie.partition import ledger_directories
+from spark_bookkeeper.bookie.record import RecordKind
+from spark_bookkeeper.bookie.reserve import Reserve
+from spark_bookkeeper.bookie.retrieval import Retrieval
+from spark_bookkeeper.bookie.schema import LedgerPaths, ledger_of
+from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, unavailable
+from spark_bookkeeper.errors import BookieError, BookKeeperError, CorruptEntryError
+from spark_bookkeeper.protocol.ids import NO_ENTRY
+from spark_bookkeeper.protocol.metadata import DigestType
+
+SLOTS_LOOKED_AT: Final = 512
+"""More slots than this hold small appends, and a range of them can be cut anywhere."""
+
+_LOGS_KEPT: Final = 64
+"""Ledgers of which a session remembers what it saw."""
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+
+class FileBookie(Bookie):
+    """One session with a partition. Any thread may call.
+
+    Args:
+        storage: the partition; it knows the bookie's id.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        """Where the files are; for this package, and for whoever formats partitions."""
+        self._logs: dict[tuple[LedgerKey, str], LedgerLog] = {}
+        self._reserve = Reserve(storage)
+
+    def __repr__(self) -> str:
+        return f"FileBookie({self.storage!r})"
+
+    @property
+    @override
+    def bookie_id(self) -> str:
+        return self.storage.bookie_id
+
+    @override
+    def session(self) -> FileBookie:
+        return FileBookie(self.storage)
+
+    def log(self, ledger: LedgerRef) -> LedgerLog:
+        """The slot log of a ledger, with what this session saw of it."""
+        name = (ledger.key, ledger.incarnation)
+        log = self._logs.get(name)
+        if log is None:
+            if len(self._logs) >= _LOGS_KEPT:
+                self._logs.clear()
+            log = self._logs.setdefault(name, LedgerLog(self.storage, ledger))
+        return log
+
+    @override
+    def answer(self) -> None:
+        read_marker(self.storage)
+
+    # For writers
+
+    @override
+    def prepare(self, ledger: LedgerRef) -> None:
+        self.log(ledger).prepare()
+
+    @override
+    def add(self, ledger: LedgerRef, record: NewRecord) -> None:
+        log = self.log(ledger)
+        if not log.was_sent(record.slot):
+            self._reserve.spend(len(record.data))
+        log.add(record.slot, record.data, (record.first, record.last))
+
+    @override
+    def begin_part(self, ledger: LedgerRef, name: str, *, is_copy: bool = False) -> PartSink:
+        sink = self.log(ledger).parts.create(name)
+        return sink if is_copy else _NewDataSink(sink, self._reserve)
+
+    # For recovery and copies
+
+    @override
+    def check(self, ledger: LedgerRef) -> None:
+        self.log(ledger).check()
+
+    @override
+    def fence(self, ledgers: Sequence[LedgerRef]) -> Sequence[Answer[LedgerTail]]:
+        return _each(ledgers, lambda ledger: _told(self.log(ledger).fence()))
+
+    @override
+    def tail(self, ledgers: Sequence[LedgerRef]) -> Sequence[Answer[LedgerTail]]:
+        return _each(ledgers, lambda ledger: _told(self.log(ledger).tail()))
+
+    @override
+    def newest(self, ledgers: Sequence[LedgerRef]) -> Sequence[Answer[NewestRecord]]:
+        return _each(ledgers, self._newest)
+
+    def _newest(self, ledger: LedgerRef) -> NewestRecord:
+        log = self.log(ledger)
+        for record in log.records(newest_first=True):
+            if record.kind is RecordKind.ADD:
+                stored_at_ms = self.storage.modified_ms(log.paths.slot(record.slot))
+                return NewestRecord(record.last_add_confirmed, stored_at_ms)
+        return NewestRecord(NO_ENTRY, None)
+
+    @override
+    def holdings(self, ranges: Sequence[EntryRange]) -> Sequence[Answer[Holdings]]:
+        return _each(ranges, lambda r: self.log(r.ledger).locate(r.first, r.last).told())
+
+    @override
+    def verify(self, wanted: Sequence[Verification]) -> Sequence[Answer[Verdict]]:
+        return _each(wanted, self._verify)
+
+    def _verify(self, wanted: Verification) -> Verdict:
+        retrieval = self._retrieval(wanted.ledger, wanted.entry_ids, wanted.known)
+        return retrieval.verify(with_files=wanted.with_files)
+
+    @override
+    def write_copies(self, copies: Sequence[NewCopies]) -> Sequence[Answer[None]]:
+        return _each(copies, self._write_copies)
+
+    def _write_copies(self, copies: NewCopies) -> None:
+        self.log(copies.ledger).write_copy(copies.entries, copies.parts)
+
+    @override
+    def find_part(self, ledger: LedgerRef, part: PartRef) -> PartPlace:
+        return self.log(ledger).parts.find(part)
+
+    @override
+    def read_part(self, ledger: LedgerRef, part: PartRef, offset: int) -> bytes | pa.Buffer:
+        return self.log(ledger).parts.read(part.name, offset)
+
+    @override
+    def check_part(self, ledger: LedgerRef, part: PlacedPart) -> bool:
+        log = self.log(ledger)
+        path = log.paths.part(part.ref.name)
+        if not log.parts.holds(part.ref):
+            raise unavailable(self.storage, f"{path} is not read back as written", path)
+        # Anybody can make a checksum fit; a keyed digest says more. If it does not match, the
+        # bytes are as they were read: the fault is the source's, or of what was here before.
+        if ledger.encoding.digest_type is not DigestType.MAC:
+            return True
+        try:
+            for _ in log.reader.entries(_places(path, part)):
+                pass
+        except CorruptEntryError:
+            return False
+        return True
+
+    # For readers
+
+    @override
+    def read(
+        self, ledger: LedgerRef, entry_ids: Sequence[int], known: Holdings | None = None
+    ) -> Delivery[StoredEntry]:
+        return self._retrieval(ledger, entry_ids, known).read()
+
+    @override
+    def scan(
+        self,
+        ledger: LedgerRef,
+        entry_ids: Sequence[int],
+        known: Holdings | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Delivery[Rows]:
+        return self._retrieval(ledger, entry_ids, known).scan(columns)
+
+    def _retrieval(
+        self, ledger: LedgerRef, entry_ids: Sequence[int], known: Holdings | None
+    ) -> Retrieval:
+        log = self.log(ledger)
+        index = None if known is None else known.places
+        if not isinstance(index, EntryIndex):
+            index = log.locate(entry_ids[0], entry_ids[-1])
+        return Retrieval(log, entry_ids, index)
+
+    @override
+    def split(self, wanted: EntryRange) -> Sequence[Span]:
+        log = self.log(wanted.ledger)
+        last = wanted.last
+        if len(self.storage.list(log.paths.slots)) > SLOTS_LOOKED_AT:
+            return []
+        spans: dict[int, Span] = {}
+        for record in log.records():
+            if record.kind is not RecordKind.ADD or not len(record.ids):
+                continue
+            average = float(record.sizes.mean())
+            for start, end in record.spans or [(record.first, record.last)]:
+                low, high = max(wanted.first, start), end if last is None else min(last, end)
+                if low <= high:
+                    spans[low] = Span(low, high, average * (high - low + 1))
+        return [spans[low] for low in sorted(spans)]
+
+    # For people
+
+    @override
+    def slots(self, ledger: LedgerRef) -> Sequence[SlotView]:
+        log = self.log(ledger)
+        found: list[SlotView] = []
+        try:
+            for record in log.records():
+                found.append(
+                    SlotView(
+                        slot=record.slot,
+                        kind=record.kind.name,
+                        first=record.first if len(record.ids) else None,
+                        last=record.last if len(record.ids) else None,
+                        last_add_confirmed=record.last_add_confirmed,
+                        parts=len(record.parts),
+                        size_bytes=self.storage.size(log.paths.slot(record.slot)),
+                        writer=record.token or None,
+                    )
+                )
+        except BookieError:
+            if not found:
+                raise
+        return found
+
+    # For those who look after the bookie
+
+    @override
+    def ledgers(self) -> Sequence[LedgerKey]:
+        found = map(ledger_of, ledger_directories(self.storage))
+        return [key for key in found if key is not None]
+
+    @override
+    def space_of(self, key: LedgerKey) -> int:
+        paths = LedgerPaths(key)
+        files = (
+            f"{directory}/{name}"
+            for directory in (paths.slots, paths.parts, paths.copies)
+            for name in self.storage.list(directory)
+        )
+        return sum(self.storage.size(path) or 0 for path in files)
+
+    @override
+    def retire(self, key: LedgerKey) -> None:
+        path = LedgerPaths(key).tombstone
+        if not self.storage.put_if_absent(path, b""):
+            self.storage.sync(path)  # merely found (R9b)
+
+    @override
+    def delete(self, key: LedgerKey) -> None:
+        paths = LedgerPaths(key)
+        assert self.storage.size(paths.tombstone) is not None, "gc_tombstone"
+        self.storage.delete_directory(paths.directory)
+
+    @override
+    def close(self) -> None:
+        self.storage.close()
+
+
+class _NewDataSink(PartSink):
+    """A part of new data, which takes nothing of the last space."""
+
+    def __init__(self, sink: FileSink, reserve: Reserve) -> None:
+        self._sink = sink
+        self._reserve = reserve
+
+    @override
+    def write(self, data: Buffer) -> None:
+        self._reserve.spend(memoryview(data).nbytes)
+        self._sink.write(data)
+
+    @override
+    def finish(self) -> None:
+        self._sink.finish()
+
+    @override
+    def abandon(self) -> None:
+        self._sink.abandon()
+
+
+def _each(wanted: Sequence[A], answer: Callable[[A], T]) -> list[Answer[T]]:
+    """One after the other, each with its own error."""
+    answers: list[Answer[T]] = []
+    for one in wanted:
+        try:
+            answers.append(answer(one))
+        except BookKeeperError as error:
+            answers.append(error)
+    return answers
+
+
+def _told(tail: Tail) -> LedgerTail:
+    return LedgerTail(tail.is_fenced, tail.last_add_confirmed, tail.entries.told())
+
+
+def _places(path: str, part: PlacedPart) -> Iterator[Location]:
+    """Where the entries of a part are, at that path."""
+    offset = part.ref.first_offset
+    for entry_id, size, length_after, digest in zip(
+        part.entry_ids, part.ref.sizes, part.lengths_after, part.ref.digests, strict=True
+    ):
+        yield Location(
+            entry_id, path, offset, size, 0, NO_ROW, size, length_after, NO_ENTRY, digest
+        )
+        offset += size

@@ -1,0 +1,113 @@
+"""One ledger on one bookie, in the hand of one who works on that ledger alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from spark_bookkeeper.bookie.bookie import (
+    Bookie,
+    Delivery,
+    EntryRange,
+    Holdings,
+    LedgerRef,
+    LedgerTail,
+    NewCopies,
+    NewestRecord,
+    NewRecord,
+    PartSink,
+    Rows,
+    SlotView,
+    Span,
+    Verdict,
+    Verification,
+    value_of,
+)
+from spark_bookkeeper.bookie.copied_parts import copy_part
+from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """``Bookie``'s requests for one ledger: each returns its answer, or raises it."""
+
+    bookie: Bookie
+    ledger: LedgerRef
+
+    @property
+    def bookie_id(self) -> str:
+        """Which bookie."""
+        return self.bookie.bookie_id
+
+    def prepare(self) -> None:
+        self.bookie.prepare(self.ledger)
+
+    def check(self) -> None:
+        self.bookie.check(self.ledger)
+
+    def add(self, record: NewRecord) -> None:
+        self.bookie.add(self.ledger, record)
+
+    def begin_part(self, name: str) -> PartSink:
+        return self.bookie.begin_part(self.ledger, name)
+
+    def fence(self) -> LedgerTail:
+        return value_of(self.bookie.fence([self.ledger])[0])
+
+    def tail(self) -> LedgerTail:
+        return value_of(self.bookie.tail([self.ledger])[0])
+
+    def newest(self) -> NewestRecord:
+        return value_of(self.bookie.newest([self.ledger])[0])
+
+    def holdings(self, first: int, last: int | None = None) -> Holdings:
+        return value_of(self.bookie.holdings([EntryRange(self.ledger, first, last)])[0])
+
+    def verify(
+        self,
+        entry_ids: Sequence[int],
+        known: Holdings | None = None,
+        *,
+        with_files: bool = False,
+    ) -> Verdict:
+        wanted = Verification(self.ledger, entry_ids, known, with_files)
+        return value_of(self.bookie.verify([wanted])[0])
+
+    def write_copies(
+        self, entries: Sequence[StoredEntry] = (), parts: Sequence[PlacedPart] = ()
+    ) -> None:
+        value_of(self.bookie.write_copies([NewCopies(self.ledger, entries, parts)])[0])
+
+    def copy_part(
+        self,
+        source: Replica,
+        part: PartRef,
+        progress: Callable[[int], None] = lambda _: None,
+        *,
+        is_copy: bool = True,
+    ) -> PartRef:
+        """Copy a part to this bookie; see ``copied_parts.copy_part``."""
+        from_, to = (source.bookie, source.ledger), (self.bookie, self.ledger)
+        return copy_part(from_, to, part, progress, is_copy=is_copy)
+
+    def check_part(self, part: PlacedPart) -> bool:
+        return self.bookie.check_part(self.ledger, part)
+
+    def read(
+        self, entry_ids: Sequence[int], known: Holdings | None = None
+    ) -> Delivery[StoredEntry]:
+        return self.bookie.read(self.ledger, entry_ids, known)
+
+    def scan(
+        self,
+        entry_ids: Sequence[int],
+        known: Holdings | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Delivery[Rows]:
+        return self.bookie.scan(self.ledger, entry_ids, known, columns)
+
+    def split(self, first: int, last: int) -> Sequence[Span]:
+        return self.bookie.split(EntryRange(self.ledger, first, last))
+
+    def slots(self) -> Sequence[SlotView]:
+        return self.bookie.slots(self.ledger)

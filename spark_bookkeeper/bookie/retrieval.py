@@ -1,0 +1,177 @@
+"""What one bookie really has of some entries: each read and verified, or the reason why not.
+
+An entry may lie in several places on a bookie (a slot and a copy); one good place is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+
+import numpy as np
+
+from spark_bookkeeper.bookie.bookie import Delivery, Refusal, RefusalKind, Rows, Verdict, Verified
+from spark_bookkeeper.bookie.entry import StoredEntry
+from spark_bookkeeper.bookie.index import EntryIndex
+from spark_bookkeeper.bookie.location import Location
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.reading import Message, Refused, Wanted
+from spark_bookkeeper.errors import BookieError, BookKeeperError, CorruptEntryError
+
+
+class Retrieval:
+    """Entries of one ledger on one bookie, from where an index says that they are.
+
+    Args:
+        log: to read from.
+        entries: their ids, ascending.
+        index: where they are; of this bookie, or of another whose files have the same names.
+    """
+
+    def __init__(self, log: LedgerLog, entries: Sequence[int], index: EntryIndex) -> None:
+        self._log = log
+        self._entries = entries
+        self._index = index
+        self._absent: dict[int, Refusal] = {}
+        """Entries without a place."""
+        self._bad: dict[int, list[Refused]] = {}
+        """Entries none of whose places so far could be used, with what was met there."""
+
+    def read(self) -> Delivery[StoredEntry]:
+        """Whole entries."""
+        schema = self._log.encoding.schema
+        found = [e for m in self._messages(Wanted.ENTRIES) for e in m.entries(schema)]
+        return Delivery(found, self._reasons())
+
+    def scan(self, columns: Sequence[str] | None = None) -> Delivery[Rows]:
+        """Their rows, a message at a time."""
+        found = [message.rows() for message in self._messages(Wanted.ROWS, columns)]
+        return Delivery(found, self._reasons())
+
+    def verify(self, *, with_files: bool = False) -> Verdict:
+        """Whether they are as they were written.
+
+        Whatever counts is also made durable: it was merely found (SLOT-LOG rule R9b).
+        """
+        good: dict[int, Location] = {}
+        for message in self._messages(Wanted.NOTHING):
+            good.update((place.entry_id, place) for place in message.places)
+        try:
+            self._sync(good.values())
+        except BookieError as error:
+            unknown = Refusal(RefusalKind.UNREADABLE, error.message)
+            return Verdict({}, dict.fromkeys(self._entries, unknown))
+        refused = self._absent | {
+            entry_id: Refusal(self._kind(bad), bad[-1][1].message)
+            for entry_id, bad in self._bad.items()
+        }
+        return Verdict(
+            {e: Verified(place.size, place.digest) for e, place in good.items()},
+            refused,
+            self._in_spoilt_files(good) if with_files else {},
+        )
+
+    def _messages(self, wanted: Wanted, columns: Sequence[str] | None = None) -> Iterator[Message]:
+        """All that is good, from the first good place of each entry."""
+        places = self._first_places()
+        turn = 0
+        while places:
+            bad: list[int] = []
+            for message in self._log.reader.messages(places, wanted, columns):
+                for place, error in message.refused:
+                    self._bad.setdefault(place.entry_id, []).append((place, error))
+                    bad.append(place.entry_id)
+                if message.places:
+                    if self._bad:
+                        for place in message.places:
+                            self._bad.pop(place.entry_id, None)
+                    yield message
+            turn += 1
+            places = _other_places(self._index, bad, turn)
+
+    def _first_places(self) -> list[Location]:
+        places = []
+        found = self._index.first_places(self._entries)
+        for entry_id, place in zip(self._entries, found, strict=True):
+            if place is not None:
+                places.append(place)
+                continue
+            try:
+                self._index.check_absent(entry_id)
+            except BookKeeperError as error:
+                self._absent[entry_id] = Refusal(RefusalKind.DAMAGED, error.message)
+            else:
+                self._absent[entry_id] = Refusal(RefusalKind.ABSENT, "does not hold it")
+        return in_file_order(places)
+
+    def _reasons(self) -> Mapping[int, str]:
+        reasons = {entry_id: refusal.reason for entry_id, refusal in self._absent.items()}
+        return reasons | {entry_id: bad[-1][1].message for entry_id, bad in self._bad.items()}
+
+    def _kind(self, bad: Iterable[Refused]) -> RefusalKind:
+        """Damaged, if that is certain of every place where the entry is."""
+        is_damaged = all(self._is_damaged(place, error) for place, error in bad)
+        return RefusalKind.DAMAGED if is_damaged else RefusalKind.UNREADABLE
+
+    def _is_damaged(self, place: Location, error: BookieError) -> bool:
+        if isinstance(error, CorruptEntryError):
+            return True
+        try:
+            return self._log.storage.size(place.path) is None
+        except BookieError:
+            return False
+
+    def _sync(self, places: Iterable[Location]) -> None:
+        paths = {place.path for place in places}
+        # A part is found through the record that lists it, which must be as durable as the part.
+        paths |= {
+            holding.path
+            for holding in self._index.holdings
+            if any(self._log.paths.part(p.ref.name) in paths for p in holding.record.parts)
+        }
+        self._log.storage.sync(*sorted(paths))
+
+    def _in_spoilt_files(self, good: Mapping[int, Location]) -> dict[int, str]:
+        """Of good entries, those that are in no whole file, with what is wrong with theirs."""
+        spoilt = self._log.spoilt_files(self._index)
+        if not spoilt:
+            return {}
+        why: dict[int, str] = {}
+        sound: set[int] = set()
+        for holding in self._index.holdings:
+            record = holding.record
+            for place in record.locations(
+                np.arange(len(record.ids)), self._log.paths, holding.path
+            ):
+                entry_id = place.entry_id
+                if entry_id not in good or entry_id in sound:
+                    continue
+                path = next((p for p in (holding.path, place.path) if p in spoilt), None)
+                if path is not None:
+                    why[entry_id] = f"{path}: {spoilt[path]}"
+                elif place == good[entry_id] or self._is_good(place):
+                    sound.add(entry_id)
+        return {entry_id: reason for entry_id, reason in why.items() if entry_id not in sound}
+
+    def _is_good(self, place: Location) -> bool:
+        (message,) = self._log.reader.messages([place], Wanted.NOTHING)
+        return not message.refused
+
+
+def _other_places(index: EntryIndex, bad: Iterable[int], turn: int) -> list[Location]:
+    """Where else the bookie has entries that were bad in the first ``turn`` places of each.
+
+    By number, never by value: two records may list one part, and then two places are equal. An
+    entry has finitely many places, and each turn uses one of them up.
+    """
+    return in_file_order([place for e in bad for place in index.places(e)[turn : turn + 1]])
+
+
+def in_file_order(places: list[Location]) -> list[Location]:
+    """Sorted so that no message is read twice.
+
+    Two files may have entries in turn, as where a stripe was copied from two sources, and one
+    slot has the messages of small entries and of batches side by side.
+    """
+    places.sort(key=attrgetter("path", "offset", "row"))
+    return places

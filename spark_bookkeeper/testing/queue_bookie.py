@@ -1,0 +1,277 @@
+"""A bookie behind a queue: whoever asks it shares nothing with it but pickled requests and answers.
+
+It is the second implementation of ``Bookie``, and shows that nothing above the face needs more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from queue import Queue, SimpleQueue
+from threading import Thread
+from typing import Any, Final
+
+import pyarrow as pa
+from typing_extensions import Buffer, override
+
+from spark_bookkeeper.bookie.bookie import (
+    Answer,
+    Bookie,
+    Delivery,
+    EntryRange,
+    Holdings,
+    LedgerRef,
+    LedgerTail,
+    NewCopies,
+    NewestRecord,
+    NewRecord,
+    PartPlace,
+    PartSink,
+    Rows,
+    SlotView,
+    Span,
+    Verdict,
+    Verification,
+)
+from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
+from spark_bookkeeper.client.bookies.asking import Door, step
+from spark_bookkeeper.errors import BookKeeperError
+
+_SESSIONS_KEPT: Final = 100
+"""One that was dropped here begins anew when it is asked for again."""
+
+
+class BookieServer:
+    """Serves a bookie in a thread of its own, one request after the other."""
+
+    def __init__(self, bookie: Bookie) -> None:
+        self.bookie_id = bookie.bookie_id
+        self._bookie = bookie
+        self._sessions: OrderedDict[int, Bookie] = OrderedDict()
+        self._sinks: dict[int, PartSink] = {}
+        self._numbers = itertools.count(1)
+        self._requests: Queue[tuple[bytes, SimpleQueue[bytes]] | None] = Queue()
+        self.requests: list[str] = []
+        """What was asked for, in order."""
+        self._thread = Thread(target=self._serve, name=f"serve-{self.bookie_id}", daemon=True)
+        self._thread.start()
+
+    def number(self) -> int:
+        """Of a new session."""
+        return next(self._numbers)
+
+    def ask(self, session: int, request: str, arguments: tuple[Any, ...]) -> Any:
+        """What the bookie answers, or raises, to a request of a session."""
+        answers: SimpleQueue[bytes] = SimpleQueue()
+        self._requests.put((pickle.dumps((session, request, arguments)), answers))
+        answer, error = pickle.loads(answers.get())
+        if error is not None:
+            raise error
+        return answer
+
+    def close(self) -> None:
+        """Serve what was asked for, and end; idempotent."""
+        self._requests.put(None)
+        self._thread.join()
+        self._bookie.close()
+
+    def _serve(self) -> None:
+        while (found := self._requests.get()) is not None:
+            data, answers = found
+            session, request, arguments = pickle.loads(data)
+            self.requests.append(request)
+            answer, error = None, None
+            try:
+                answer = self._answer(session, request, arguments)
+            except Exception as caught:  # noqa: BLE001  (raised by who asked)
+                error = caught
+            answers.put(pickle.dumps((answer, error)))
+
+    def _answer(self, session: int, request: str, arguments: tuple[Any, ...]) -> Any:
+        if request in ("write", "finish"):
+            number, *rest = arguments
+            return getattr(self._sinks[number], request)(*rest)
+        if request == "abandon":
+            self._sinks.pop(*arguments).abandon()
+            return None
+        bookie = self._session(session)
+        if request == "begin_part":
+            ledger, name, is_copy = arguments
+            number = next(self._numbers)
+            self._sinks[number] = bookie.begin_part(ledger, name, is_copy=is_copy)
+            return number
+        return getattr(bookie, request)(*arguments)
+
+    def _session(self, number: int) -> Bookie:
+        found = self._sessions.get(number)
+        if found is None:
+            found = self._sessions[number] = self._bookie.session()
+            if len(self._sessions) > _SESSIONS_KEPT:
+                self._sessions.popitem(last=False)
+        self._sessions.move_to_end(number)
+        return found
+
+
+class QueueBookie(Bookie):
+    """A session with a bookie that is served elsewhere; each request is a step of its door."""
+
+    def __init__(self, server: BookieServer, door: Door) -> None:
+        self._server = server
+        self._door = door
+        self._number = server.number()
+
+    def ask(self, request: str, *arguments: Any, size_bytes: int = 0) -> Any:
+        """The answer to one request."""
+        ask = self._server.ask
+        return step(
+            self._door, request, "request", size_bytes, ask, self._number, request, arguments
+        )
+
+    @property
+    @override
+    def bookie_id(self) -> str:
+        return self._server.bookie_id
+
+    @override
+    def session(self) -> QueueBookie:
+        return QueueBookie(self._server, self._door)
+
+    @override
+    def answer(self) -> None:
+        self.ask("answer")
+
+    @override
+    def prepare(self, ledger: LedgerRef) -> None:
+        self.ask("prepare", ledger)
+
+    @override
+    def add(self, ledger: LedgerRef, record: NewRecord) -> None:
+        self.ask("add", ledger, record, size_bytes=len(record.data))
+
+    @override
+    def begin_part(self, ledger: LedgerRef, name: str, *, is_copy: bool = False) -> PartSink:
+        return _QueueSink(self, self.ask("begin_part", ledger, name, is_copy))
+
+    @override
+    def check(self, ledger: LedgerRef) -> None:
+        self.ask("check", ledger)
+
+    @override
+    def fence(self, ledgers: Sequence[LedgerRef]) -> Sequence[Answer[LedgerTail]]:
+        answers: Sequence[Answer[LedgerTail]] = self.ask("fence", ledgers)
+        return answers
+
+    @override
+    def tail(self, ledgers: Sequence[LedgerRef]) -> Sequence[Answer[LedgerTail]]:
+        answers: Sequence[Answer[LedgerTail]] = self.ask("tail", ledgers)
+        return answers
+
+    @override
+    def newest(self, ledgers: Sequence[LedgerRef]) -> Sequence[Answer[NewestRecord]]:
+        answers: Sequence[Answer[NewestRecord]] = self.ask("newest", ledgers)
+        return answers
+
+    @override
+    def holdings(self, ranges: Sequence[EntryRange]) -> Sequence[Answer[Holdings]]:
+        answers: Sequence[Answer[Holdings]] = self.ask("holdings", ranges)
+        return answers
+
+    @override
+    def verify(self, wanted: Sequence[Verification]) -> Sequence[Answer[Verdict]]:
+        answers: Sequence[Answer[Verdict]] = self.ask("verify", wanted)
+        return answers
+
+    @override
+    def write_copies(self, copies: Sequence[NewCopies]) -> Sequence[Answer[None]]:
+        size = sum(entry.size_bytes for copy in copies for entry in copy.entries)
+        answers: Sequence[Answer[None]] = self.ask("write_copies", copies, size_bytes=size)
+        return answers
+
+    @override
+    def find_part(self, ledger: LedgerRef, part: PartRef) -> PartPlace:
+        place: PartPlace = self.ask("find_part", ledger, part)
+        return place
+
+    @override
+    def read_part(self, ledger: LedgerRef, part: PartRef, offset: int) -> bytes | pa.Buffer:
+        data: bytes | pa.Buffer = self.ask("read_part", ledger, part, offset)
+        return data
+
+    @override
+    def check_part(self, ledger: LedgerRef, part: PlacedPart) -> bool:
+        return bool(self.ask("check_part", ledger, part))
+
+    @override
+    def read(
+        self, ledger: LedgerRef, entry_ids: Sequence[int], known: Holdings | None = None
+    ) -> Delivery[StoredEntry]:
+        delivery: Delivery[StoredEntry] = self.ask("read", ledger, entry_ids, known)
+        return delivery
+
+    @override
+    def scan(
+        self,
+        ledger: LedgerRef,
+        entry_ids: Sequence[int],
+        known: Holdings | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> Delivery[Rows]:
+        delivery: Delivery[Rows] = self.ask("scan", ledger, entry_ids, known, columns)
+        return delivery
+
+    @override
+    def split(self, wanted: EntryRange) -> Sequence[Span]:
+        spans: Sequence[Span] = self.ask("split", wanted)
+        return spans
+
+    @override
+    def slots(self, ledger: LedgerRef) -> Sequence[SlotView]:
+        slots: Sequence[SlotView] = self.ask("slots", ledger)
+        return slots
+
+    @override
+    def ledgers(self) -> Sequence[LedgerKey]:
+        keys: Sequence[LedgerKey] = self.ask("ledgers")
+        return keys
+
+    @override
+    def space_of(self, key: LedgerKey) -> int:
+        return int(self.ask("space_of", key))
+
+    @override
+    def retire(self, key: LedgerKey) -> None:
+        self.ask("retire", key)
+
+    @override
+    def delete(self, key: LedgerKey) -> None:
+        self.ask("delete", key)
+
+    @override
+    def close(self) -> None:
+        """Nothing is held here; whoever made the server closes it."""
+
+
+class _QueueSink(PartSink):
+    def __init__(self, bookie: QueueBookie, number: int) -> None:
+        self._bookie = bookie
+        self._number = number
+        self._size_bytes = 0
+
+    @override
+    def write(self, data: Buffer) -> None:
+        size = memoryview(data).nbytes
+        self._size_bytes += size
+        self._bookie.ask("write", self._number, bytes(data), size_bytes=size)
+
+    @override
+    def finish(self) -> None:
+        self._bookie.ask("finish", self._number, size_bytes=self._size_bytes)
+
+    @override
+    def abandon(self) -> None:
+        with suppress(BookKeeperError):
+            self._bookie.ask("abandon", self._number)
