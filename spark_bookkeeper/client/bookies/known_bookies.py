@@ -96,7 +96,7 @@ class Bookies:
                 yield BookieId(door.bookie_id), *silence
 
     def look(self, bookie_ids: Iterable[BookieId]) -> None:
-        """Ask whether each of these bookies answers, and wait for none; ``silent`` tells who does not.
+        """Ask whether these bookies answer, and wait for none; ``silent`` tells who does not.
 
         A bookie that has not answered the last look is asked again only as one that hangs is.
         """
