@@ -8,10 +8,14 @@ the same options.
 from __future__ import annotations
 
 import os
+import pickle
+import socket
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, cast
 
+import spark_bookkeeper
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.bookie.storage.storage import Storage
@@ -21,7 +25,11 @@ from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.config import ClientConfig
-from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    InvalidArgumentError,
+    MissingRequirementError,
+)
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.metrics import ClientMetrics, Metrics
@@ -44,6 +52,14 @@ class Connection:
     """Passed to kazoo. Both may hold secrets, so neither is in the ``repr``."""
     application: str | None = None
     """What others are told that writes the ledgers made here; ``None`` is the program's name."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """With the version of this library: tasks are handed values of it, and must have its own.
+
+        Spark compares the Pythons of driver and executors itself.
+        """
+        values = tuple(getattr(self, each.name) for each in fields(self))
+        return _received, (spark_bookkeeper.__version__, pickle.dumps(values))
 
     def open(self) -> ClientContext:
         """Connect. Raises ``MetadataUnavailableError``, ``InvalidArgumentError``."""
@@ -136,6 +152,25 @@ def partition_of(context: ClientContext, bookie_id: BookieId) -> Storage:
             f"bookie {bookie_id} keeps no files that could be looked at", bookie_id=bookie_id
         )
     return bookie.storage
+
+
+def _received(version: str, values: bytes) -> Connection:
+    """A connection that another process sent, in this one.
+
+    Raises:
+        MissingRequirementError: this process has another version of the library. It comes before
+            anything else of it is unpickled.
+    """
+    here = spark_bookkeeper.__version__
+    if version != here:
+        raise MissingRequirementError(
+            f"the driver has spark_bookkeeper {version}, and this process on "
+            f"{socket.gethostname()} has {here}: an executor must have the driver's version, for "
+            "they hand each other its values. Nothing was done. Run `pip install "
+            f"spark-bookkeeper=={version}` for the executors' Python ({sys.executable}), or send it "
+            "along with spark.archives"
+        )
+    return Connection(*pickle.loads(values))
 
 
 class _LazyStore:

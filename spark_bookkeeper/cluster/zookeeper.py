@@ -320,7 +320,7 @@ def _classpath() -> str:
     raise MissingRequirementError(
         "ZooKeeper's jars were not found where pyspark keeps its own "
         f"({', '.join(map(str, places)) or 'pyspark is not installed'}); "
-        "`pip install pyspark==4.2.0` brings them"
+        "`pip install pyspark` brings them"
     )
 
 

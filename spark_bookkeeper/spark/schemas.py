@@ -42,7 +42,6 @@ def arrow_schema(schema: Any) -> pa.Schema:
     if isinstance(schema, pa.Schema):
         return schema
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 
     if not isinstance(schema, StructType):
@@ -53,7 +52,7 @@ def arrow_schema(schema: Any) -> pa.Schema:
     try:
         schema = _with_nullable_voids(schema)
         made = _in_arrow(schema)
-        if from_arrow_schema(made) != schema:
+        if _from_arrow(made) != schema:
             made = made.with_metadata({SPARK_SCHEMA_KEY: schema.json()})
         return made
     except (PySparkException, pa.ArrowException, ValueError) as error:
@@ -70,6 +69,13 @@ def _in_arrow(schema: StructType) -> pa.Schema:
     wants_zone = "timezone" in inspect.signature(to_arrow_schema).parameters
     zone: dict[str, Any] = {"timezone": "UTC"} if wants_zone else {}
     return to_arrow_schema(schema, **zone)
+
+
+def _from_arrow(schema: pa.Schema) -> StructType:
+    """As Spark reads it. Timestamps without a zone have none there either, as Spark 4.2 has it."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
 def _cause(error: Exception) -> str:
@@ -103,7 +109,6 @@ def spark_schema(schema: pa.Schema) -> StructType:
         InvalidArgumentError: an Arrow type that Spark does not know; ``read_arrow`` reads it.
     """
     from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 
     text = (schema.metadata or {}).get(SPARK_SCHEMA_KEY)
@@ -116,13 +121,13 @@ def spark_schema(schema: pa.Schema) -> StructType:
     for field in schema:
         try:
             _check_decimals(field.type)
-            from_arrow_schema(pa.schema([field]))
+            _from_arrow(pa.schema([field]))
         except (PySparkException, ValueError) as error:
             raise InvalidArgumentError(
                 f"column {field.name!r} of the ledger is {field.type}, a type that Spark does not "
                 f"know: {_cause(error)}. read_arrow() and entries() read it"
             ) from error
-    return from_arrow_schema(schema)
+    return _from_arrow(schema)
 
 
 def _check_decimals(kind: pa.DataType) -> None:

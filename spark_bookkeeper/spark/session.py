@@ -234,7 +234,7 @@ def _with_delta_jars(builder: SparkSession.Builder, packages: str) -> SparkSessi
         from delta.pip_utils import configure_spark_with_delta_pip
     except ImportError as error:
         raise MissingRequirementError(
-            "delta=True needs the package delta-spark: pip install delta-spark==4.4.0"
+            "delta=True needs the package delta-spark: pip install delta-spark"
         ) from error
     extra = [package.strip() for package in packages.split(",") if package.strip()]
     with_jars: SparkSession.Builder = configure_spark_with_delta_pip(builder, extra_packages=extra)
