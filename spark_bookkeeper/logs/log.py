@@ -26,6 +26,7 @@ from spark_bookkeeper.logs.opening import take_over
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.metadata import logs
+from spark_bookkeeper.metadata.election import Election, Vote
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.log import LogHead, Position
@@ -88,6 +89,34 @@ class Log:
         except BookKeeperError as error:  # the next one does it
             _log.info("a truncation of log %s stays unfinished: %s", self.name, error)
         return LogWriter(self._context, self.name, self._nonce, self._options, ledger, self._frames)
+
+    def elect(self, identity: bytes | None = None) -> Vote:
+        """Be a candidate for writing the log; ``wait()`` returns when this one is to lead.
+
+        A suggestion, for processes that are to take turns::
+
+            with log.elect() as vote:
+                vote.wait()
+                with log.become_writer(is_leader=lambda: vote.is_leader) as writer:
+                    ...
+
+        Who is frozen or cut off leads no more and may not know it. It writes nothing all the
+        same, since ``become_writer`` of its successor has fenced it.
+
+        Args:
+            identity: what ``leader()`` tells the others; by default who this process is.
+
+        Raises:
+            MetadataUnavailableError: this one is no candidate.
+        """
+        if identity is None:
+            writer = self._context.writer
+            identity = b"" if writer is None else writer.encode()
+        return self._election().join(identity)
+
+    def leader(self) -> bytes | None:
+        """The identity of the candidate that is to lead now; ``None`` when there is none."""
+        return self._election().leader()
 
     def entries(self, start: Place | None = None, end: Place | None = None) -> Iterator[Entry]:
         """The entries from ``start`` up to and without ``end``, in order.
@@ -184,6 +213,11 @@ class Log:
         return truncation.truncate(self._context, self.name, self._nonce, ledger_id)
 
     # Inside
+
+    def _election(self) -> Election:
+        return Election(
+            self._context.store.ballots, f"{self.name}/{self._nonce}", self._context.runtime
+        )
 
     def _head(self) -> LogHead:
         return logs.read_life(self._context.store.registers, self.name, self._nonce)

@@ -18,6 +18,7 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
 if TYPE_CHECKING:
+    from spark_bookkeeper.metadata.election import Ballots
     from spark_bookkeeper.metadata.registers import Registers
 
 T = TypeVar("T")
@@ -238,6 +239,10 @@ class MetadataStore(LedgerStore, BookieRegistry, Protocol):
     @property
     def registers(self) -> Registers:
         """Values of ours under compare-and-swap, see ``registers.py``."""
+
+    @property
+    def ballots(self) -> Ballots:
+        """Votes for who is to lead, see ``election.py``."""
 
     def on_session_lost(self, lost: Callable[[], None]) -> None:
         """Call ``lost`` when a session ended: its ephemeral nodes are gone."""
