@@ -148,9 +148,7 @@ class Vote:
             if ahead == []:
                 return True
             if ahead is None:
-                self._ballots.add(self.path, self._token, self.identity)
-                if self._is_left:  # meanwhile, by another thread
-                    self._ballots.remove(self.path, self._token)
+                self._add_again()
                 continue
             left = None if until is None else until - self._runtime.now()
             if left is not None and left <= 0:
@@ -185,6 +183,11 @@ class Vote:
         traceback: TracebackType | None,
     ) -> None:
         self.leave()
+
+    def _add_again(self) -> None:
+        self._ballots.add(self.path, self._token, self.identity)
+        if self._is_left:  # meanwhile, by another thread
+            self._ballots.remove(self.path, self._token)
 
     def _wait_for(self, votes: Sequence[str], seconds: float | None) -> None:
         """Wait until one of these is gone, the one before this vote or this one itself."""

@@ -124,7 +124,8 @@ class MemoryCluster:
     def notify_votes(self) -> None:
         """Tell who watches votes that are gone; the lock is not held."""
         for number, (path, vote, gone) in list(self.vote_watchers.items()):
-            if (path, vote) not in self.votes and self.vote_watchers.pop(number, None):
+            if (path, vote) not in self.votes:
+                self.vote_watchers.pop(number, None)
                 gone()
 
     def notify(self) -> None:
