@@ -88,7 +88,8 @@ class Record:
     """-1 for a COPY, and for a FENCE, which is the same bytes in every slot."""
 
     first: int
-    """Lowest entry id; ``NO_ENTRY`` if there is none."""
+    """Lowest entry id. An ADD that holds none stands behind what it calls confirmed, so that slots
+    ascend: its last is its ``last_add_confirmed``, and its first the entry after that."""
 
     last: int
     last_add_confirmed: int
@@ -209,6 +210,7 @@ def encode_add(
         slot: the number of the slot; part of the bytes, so that a record fits one slot only.
         last_add_confirmed: confirmed already (rule R10).
         entries: entries within the record; encode them once for all bookies of a write set.
+            Without any, and without parts, it says only how far is confirmed.
         parts: files written by tasks, synced, listed by this record alone (rule R15).
         spans: entry ranges, first and last, that were written by one task.
     """
@@ -307,12 +309,14 @@ def _encode(
         placed = [part.entry_ids, part.lengths_after, part.ref.sizes]
         columns = np.hstack([columns, np.array(placed, dtype="<i8")])
     ids = columns[0]
+    confirmed = header.get("last_add_confirmed", NO_ENTRY)
+    behind = confirmed + 1 if header["kind"] == RecordKind.ADD.value else NO_ENTRY
     header |= {
         "ledger_id": key.ledger_id,
         "nonce": key.nonce,
         "digest_type": encoding.digest_type.name,
-        "first": int(ids.min()) if len(ids) else NO_ENTRY,
-        "last": int(ids.max()) if len(ids) else NO_ENTRY,
+        "first": int(ids.min()) if len(ids) else behind,
+        "last": int(ids.max()) if len(ids) else confirmed,
         "inline": len(entries.ids),
         "rows": [entries.row_count, entries.row_extent, entries.row_crc32c],
         "parts": [

@@ -162,7 +162,8 @@ class Log:
         """Entries as they are acknowledged, from one ledger to the next, without end.
 
         Neither rolling nor a change of the writer skips or repeats an entry. As long as a ledger
-        is written, its last entry is seen when a later one was appended, or the ledger closed.
+        is written, its last entry is seen when a later one was appended, the ledger closed, or the
+        writer has paused for ``explicit_lac_ms``.
 
         Args:
             start: without it the first entry that is not truncated.
@@ -176,8 +177,10 @@ class Log:
         runtime = self._context.runtime
         following = self._start(start, self._head())
         waiting_since = runtime.now()
+        reader: LedgerReader | None = None
         while True:
-            for reader, first, last in self._pieces(following, None):
+            for found, first, last in self._pieces(following, None, reader):
+                reader = found
                 if first <= last:
                     yield from reader.entries(first, last)
                     waiting_since = runtime.now()
@@ -236,11 +239,12 @@ class Log:
         return position
 
     def _pieces(
-        self, start: Place | None, end: Place | None
+        self, start: Place | None, end: Place | None, known: LedgerReader | None = None
     ) -> Iterator[tuple[LedgerReader, int, int]]:
         """What there is of a range now: an opened ledger, its first and its last entry.
 
-        Of a ledger that has nothing of the range the last entry is below the first.
+        Of a ledger that has nothing of the range the last entry is below the first. A reader that
+        is ``known`` looks again at its ledger, which costs less than to open it.
         """
         least = None if start is None else _position(start).ledger_id
         head, listed = list_ledgers(self._context, self.name, self._nonce, least)
@@ -250,9 +254,13 @@ class Log:
             if ledger_id < first.ledger_id or (stop is not None and ledger_id > stop.ledger_id):
                 continue
             try:
-                reader = lifecycle.open_ledger_no_recovery(
-                    self._context, ledger_id, self._options.password, self._frames
-                )
+                if known is not None and known.ledger_id == ledger_id:
+                    reader = known
+                    reader.refresh()
+                else:
+                    reader = lifecycle.open_ledger_no_recovery(
+                        self._context, ledger_id, self._options.password, self._frames
+                    )
             except NoSuchLedgerError:
                 self._check_truncated(ledger_id)
                 raise

@@ -13,6 +13,7 @@ from typing_extensions import Self
 
 from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.index import Tail
+from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.client.bookies.asking import Answers, Late
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
@@ -69,11 +70,22 @@ class Entry:
         return value
 
 
-def read_last_add_confirmed(context: ClientContext, ledger: Ledger) -> EntryId:
+SlotLogs = dict[tuple[BookieId, str], LedgerLog]
+"""Of one ledger, by bookie and incarnation: each knows how far it has looked."""
+
+
+def read_last_add_confirmed(
+    context: ClientContext, ledger: Ledger, logs: SlotLogs | None = None
+) -> EntryId:
     """The highest entry of an open ledger that is known to be acknowledged; fences nothing.
 
     All are asked at once. One that is silent is not waited for when another has answered; one
     that was silent before is asked only when no other answers.
+
+    Args:
+        context: the cluster.
+        ledger: as its metadata are now.
+        logs: kept from one call to the next by who asks often: only the first call lists slots.
 
     Source: BookKeeper ``client/TryReadLastConfirmedOp``: any answer helps, the highest counts.
 
@@ -88,7 +100,7 @@ def read_last_add_confirmed(context: ClientContext, ledger: Ledger) -> EntryId:
     for bookies in ([b for b in fragment.ensemble if b not in silent], silent):
         if count > 0:
             break
-        for tail in _tails(context, ledger, bookies, causes):
+        for tail in _tails(context, ledger, bookies, causes, {} if logs is None else logs):
             confirmed = EntryId(max(confirmed, tail.last_add_confirmed))
             count += 1
     if count == 0:
@@ -104,13 +116,18 @@ def read_last_add_confirmed(context: ClientContext, ledger: Ledger) -> EntryId:
 
 
 def _tails(
-    context: ClientContext, ledger: Ledger, bookies: Sequence[BookieId], causes: dict[str, str]
+    context: ClientContext,
+    ledger: Ledger,
+    bookies: Sequence[BookieId],
+    causes: dict[str, str],
+    logs: SlotLogs,
 ) -> Iterator[Tail]:
     """What the bookies say, without those that are late when another answered; and why not."""
     answers = Answers[BookieId, Tail](context.runtime)
     for bookie in bookies:
         try:
-            log = context.bookies.log(bookie, ledger)
+            known = bookie, ledger.incarnations.get(bookie, "")
+            log = logs.get(known) or logs.setdefault(known, context.bookies.log(bookie, ledger))
             door = context.bookies.door(bookie)
             answers.ask(bookie, door, f"reading the end of ledger {ledger.ledger_id}", log.tail)
         except BookieError as error:
@@ -143,6 +160,7 @@ class LedgerReader:
         self._context = context
         self._ledger = ledger
         self._frames = frames
+        self._slot_logs: SlotLogs = {}
         self._confirmed = self._readable()
         self._is_done = False
 
@@ -264,6 +282,9 @@ class LedgerReader:
     def tail(self, timeout_ms: int | None = None) -> Iterator[Entry]:
         """Entries as they are confirmed, until the ledger closes.
 
+        The last entry of a writer that pauses is seen ``explicit_lac_ms`` of its configuration,
+        or up to twice as long, after it was acknowledged.
+
         While nothing comes it looks from time to time whether the writer lives. When it is gone,
         that is logged once, with what to do: nobody else ends the ledger, and nobody writes it.
 
@@ -344,7 +365,9 @@ class LedgerReader:
 
     def _readable(self) -> EntryId:
         last = self._ledger.metadata.last_entry_id
-        return read_last_add_confirmed(self._context, self._ledger) if last is None else last
+        if last is not None:
+            return last
+        return read_last_add_confirmed(self._context, self._ledger, self._slot_logs)
 
     def _entry(self, stored: StoredEntry) -> Entry:
         return Entry(
