@@ -20,7 +20,7 @@ from spark_bookkeeper.errors import (
     NoSuchEntryError,
     NoSuchLedgerError,
 )
-from spark_bookkeeper.logs import truncation
+from spark_bookkeeper.logs import standby, truncation
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.opening import take_over
 from spark_bookkeeper.logs.options import LogOptions
@@ -114,6 +114,32 @@ class Log:
             identity = b"" if writer is None else writer.encode()
         return self._election().join(identity)
 
+    def stand_by(
+        self, vote: Vote, apply: Callable[[Entry], object], start: Place | None = None
+    ) -> LogWriter:
+        """Be a warm standby: follow the log, and return its writer once ``vote`` is to lead.
+
+        Everything that is in the log has been given to ``apply``, once and in order, when the
+        writer is returned, also what the writer before was acknowledged last::
+
+            with log.elect() as vote, log.stand_by(vote, state.update) as writer:
+                writer.append(...)
+
+        When another takes over later, the writer's next append raises ``LogOwnershipLostError``:
+        then stand by again, from the entry after the last one applied.
+
+        Args:
+            vote: of ``elect()``.
+            apply: is given each entry, in the calling thread. What it raises ends the standby.
+            start: the first entry to apply; without it the first that is not truncated.
+
+        Raises:
+            NoSuchEntryError: what was to be applied next was truncated.
+            InvalidArgumentError: the vote was left.
+            NoSuchLogError: the log was deleted.
+        """
+        return standby.stand_by(self, self._context.runtime, vote, apply, start)
+
     def leader(self) -> bytes | None:
         """The identity of the candidate that is to lead now; ``None`` when there is none."""
         return self._election().leader()
@@ -174,6 +200,12 @@ class Log:
         """
         if timeout_ms is not None:
             whole_number("timeout_ms", timeout_ms, 0)
+        return self.follow(start, timeout_ms, lambda: False)
+
+    def follow(
+        self, start: Place | None, timeout_ms: int | None, is_over: Callable[[], bool]
+    ) -> Iterator[Entry]:
+        """``tail``, which ends also when ``is_over`` says so, and everything there was read."""
         runtime = self._context.runtime
         following = self._start(start, self._head())
         waiting_since = runtime.now()
@@ -188,7 +220,7 @@ class Log:
                 if reader.is_closed:  # all of it was read, so it may be truncated
                     following = Position(LedgerId(reader.ledger_id + 1), EntryId(0))
             waited_ms = (runtime.now() - waiting_since) * 1000
-            if timeout_ms is not None and waited_ms >= timeout_ms:
+            if is_over() or (timeout_ms is not None and waited_ms >= timeout_ms):
                 return
             runtime.sleep(TAIL_POLL_SECONDS)
 
