@@ -13,6 +13,7 @@ from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.read.reader import TAIL_POLL_SECONDS, Entry, LedgerReader
+from spark_bookkeeper.client.read.times import to_ms
 from spark_bookkeeper.client.write.bulk import EntryRange, Frames
 from spark_bookkeeper.errors import (
     BookKeeperError,
@@ -20,7 +21,7 @@ from spark_bookkeeper.errors import (
     NoSuchEntryError,
     NoSuchLedgerError,
 )
-from spark_bookkeeper.logs import standby, truncation
+from spark_bookkeeper.logs import seeking, standby, truncation
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.opening import take_over
 from spark_bookkeeper.logs.options import LogOptions
@@ -144,33 +145,65 @@ class Log:
         """The identity of the candidate that is to lead now; ``None`` when there is none."""
         return self._election().leader()
 
-    def entries(self, start: Place | None = None, end: Place | None = None) -> Iterator[Entry]:
+    def position_at(self, time: datetime) -> Position:
+        """The place of the first entry that was appended at a time or later.
+
+        By the clocks of the writers, which may differ where the writer has changed. The end of
+        the log, if there is none. Without a time zone it is local time.
+
+        Raises:
+            NoSuchLogError: the log was deleted.
+            EntryUnreadableError: no bookie can say when an entry was appended.
+        """
+        head, listed = list_ledgers(self._context, self.name, self._nonce)
+        return seeking.position_at(self._context, head, listed, time, self._open)
+
+    def entries(
+        self,
+        start: Place | None = None,
+        end: Place | None = None,
+        *,
+        start_time: datetime | None = None,
+    ) -> Iterator[Entry]:
         """The entries from ``start`` up to and without ``end``, in order.
 
         Args:
             start: without it the first entry that is not truncated. One that is truncated is
                 refused.
             end: without it the last entry that is acknowledged now.
+            start_time: instead of ``start``, see ``position_at``.
 
         Raises:
             NoSuchEntryError: ``start`` was truncated.
             InvalidArgumentError: no position, or one within an entry.
             EntryUnreadableError: no replica of an entry is left.
         """
-        for reader, first, last in self._pieces(start, end):
+        for reader, first, last in self._pieces(self._begin(start, start_time), end):
             if first <= last:
                 yield from reader.entries(first, last)
 
-    def read_arrow(self, start: Place | None = None, end: Place | None = None) -> pa.Table:
+    def read_arrow(
+        self,
+        start: Place | None = None,
+        end: Place | None = None,
+        *,
+        start_time: datetime | None = None,
+    ) -> pa.Table:
         """The rows of the same range as one table."""
         tables = [
             reader.read_arrow(first, last)
-            for reader, first, last in self._pieces(start, end)
+            for reader, first, last in self._pieces(self._begin(start, start_time), end)
             if first <= last
         ]
         return pa.concat_tables(tables) if tables else self.schema.empty_table()
 
-    def read(self, start: Place | None = None, end: Place | None = None) -> Any:
+    def read(
+        self,
+        start: Place | None = None,
+        end: Place | None = None,
+        *,
+        start_time: datetime | None = None,
+    ) -> Any:
         """The rows of the same range as a Spark DataFrame, in order.
 
         What is in the range is fixed now; the rows are read whenever Spark runs the DataFrame.
@@ -179,7 +212,7 @@ class Log:
             raise InvalidArgumentError("read() needs a Spark session; read_arrow() does not")
         ranges = [
             EntryRange(reader.ledger, EntryId(first), EntryId(last))
-            for reader, first, last in self._pieces(start, end)
+            for reader, first, last in self._pieces(self._begin(start, start_time), end)
             if first <= last
         ]
         return self._frames.read(self._context, self.schema, ranges)
@@ -236,7 +269,7 @@ class Log:
             NoSuchLogError: it was deleted.
         """
         if isinstance(before, datetime):
-            time_ms = int(before.timestamp() * 1000)
+            time_ms = to_ms(before)
             found = truncation.ended_before(self._context, self.name, self._nonce, time_ms)
             if found is None:
                 return []
@@ -256,6 +289,20 @@ class Log:
 
     def _head(self) -> LogHead:
         return logs.read_life(self._context.store.registers, self.name, self._nonce)
+
+    def _open(self, ledger_id: LedgerId) -> LedgerReader:
+        return lifecycle.open_ledger_no_recovery(
+            self._context, ledger_id, self._options.password, self._frames
+        )
+
+    def _begin(self, start: Place | None, start_time: datetime | None) -> Place | None:
+        if start_time is None:
+            return start
+        if start is not None:
+            raise InvalidArgumentError(
+                f"start={start} and start_time={start_time} both say where to begin; give one"
+            )
+        return self.position_at(start_time)
 
     def _start(self, start: Place | None, head: LogHead) -> Position:
         if start is None:
@@ -290,9 +337,7 @@ class Log:
                     reader = known
                     reader.refresh()
                 else:
-                    reader = lifecycle.open_ledger_no_recovery(
-                        self._context, ledger_id, self._options.password, self._frames
-                    )
+                    reader = self._open(ledger_id)
             except NoSuchLedgerError:
                 self._check_truncated(ledger_id)
                 raise

@@ -220,9 +220,7 @@ def explicit_lac_confirmed(patch: Patch) -> None:
         last = self._pending.last
         if self._explicit_lac is None and last != NO_ENTRY:
             nothing = Run(EntryId(last + 1), last, (), (), None)
-            self._explicit_lac = Group(
-                self._reports.ledger, self._token, nothing, last, self._runtime
-            )
+            self._explicit_lac = self._group(nothing, last)
             self.wake()
 
     patch.setattr(Lanes, "_tell_if_idle", tell)

@@ -85,6 +85,8 @@ class Lanes:
         self._groups: dict[EntryId, Group] = {}
         self._explicit_lac: Group | None = None
         """What lanes with nothing to send tell their bookies; until there are entries again."""
+        self._time_ms = 0
+        """Of the last group: within a ledger times do not go back, so that it can be searched."""
         self._seen_lac = NO_ENTRY
         """The last add confirmed when it was last looked at."""
         self._is_over = False
@@ -217,10 +219,16 @@ class Lanes:
         confirmed = self._reports.take()
         most = min(self._config.max_group_bytes, messages.MOST_ENTRY_BYTES)
         run = self._pending.run(lane.next_entry, self._config.max_group_entries, most)
-        group = Group(self._reports.ledger, self._token, run, confirmed, self._runtime)
+        group = self._group(run, confirmed)
         self._groups[group.first] = group
         self._explicit_lac = None  # slots ascend: a lane that has not told it by now never does
         return group
+
+    def _group(self, run: Run, confirmed: EntryId) -> Group:
+        self._time_ms = max(self._time_ms, self._runtime.wall_ms())
+        return Group(
+            self._reports.ledger, self._token, run, confirmed, self._runtime, self._time_ms
+        )
 
     def _watch(self) -> None:
         """Give up a bookie whose put takes longer than ``add_timeout_ms``.
@@ -273,9 +281,7 @@ class Lanes:
         if not is_same or not is_idle or confirmed == NO_ENTRY or self._explicit_lac is not None:
             return
         nothing = Run(EntryId(confirmed + 1), confirmed, (), (), None)
-        self._explicit_lac = Group(
-            self._reports.ledger, self._token, nothing, confirmed, self._runtime
-        )
+        self._explicit_lac = self._group(nothing, confirmed)
         self.wake()
 
     def _deliver_beside(self) -> None:

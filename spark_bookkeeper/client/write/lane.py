@@ -52,7 +52,13 @@ class Group:
     """
 
     def __init__(
-        self, ledger: Ledger, token: str, run: Run, last_add_confirmed: EntryId, runtime: Runtime
+        self,
+        ledger: Ledger,
+        token: str,
+        run: Run,
+        last_add_confirmed: EntryId,
+        runtime: Runtime,
+        appended_at_ms: int,
     ) -> None:
         self.first = run.first
         self.last = run.last
@@ -64,6 +70,8 @@ class Group:
         self._run = run
         self._last_add_confirmed = last_add_confirmed
         """Confirmed when the group was made: the records' bytes are fixed from then on (R10)."""
+        self.appended_at_ms = appended_at_ms
+        """By this machine's clock, and the same in every bookie's record."""
         self._encoding = runtime.condition()
         self._records: dict[int, bytes] = {}
 
@@ -97,6 +105,7 @@ class Group:
             entries=self._entries(position),
             parts=self.parts(position),
             spans=self.bulk.spans if self.bulk else (),
+            appended_at_ms=self.appended_at_ms,
         )
 
     def _entries(self, position: int) -> EncodedEntries:
