@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
+from spark_bookkeeper.client.read.evolution import widen, widen_all
 from spark_bookkeeper.client.read.reader import TAIL_POLL_SECONDS, Entry, LedgerReader
 from spark_bookkeeper.client.read.times import to_ms
 from spark_bookkeeper.client.write.bulk import EntryRange, Frames
@@ -24,7 +26,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.logs import seeking, standby, truncation
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.opening import take_over
-from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.logs.options import LogOptions, evolve
 from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.election import Election, Vote
@@ -58,7 +60,10 @@ class Log:
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of its rows."""
+        """Columns of its rows, as of the last look at the log; what ``evolve`` adds comes then.
+
+        Rows from before have null in columns that were added, and types that were widened.
+        """
         return self._options.schema
 
     def ledgers(self) -> list[LedgerId]:
@@ -69,7 +74,9 @@ class Log:
         """
         return list_ledgers(self._context, self.name, self._nonce)[1]
 
-    def become_writer(self, is_leader: Callable[[], bool] | None = None) -> LogWriter:
+    def become_writer(
+        self, is_leader: Callable[[], bool] | None = None, *, schema: Any = None
+    ) -> LogWriter:
         """Fence whoever writes the log now, and return its writer.
 
         Two who do so at once never both write: one is told that it lost, here or at its next
@@ -78,15 +85,21 @@ class Log:
         Args:
             is_leader: asked after each lost race whether this process is still to lead; without
                 it the attempt is repeated some times.
+            schema: the log goes on with these columns, see ``LogWriter.evolve``.
 
         Raises:
+            InvalidArgumentError: the columns cannot follow those that there are.
             LogOwnershipLostError: others were faster.
             NoSuchLogError: the log was deleted.
             RecoveryUndecidedError, NotEnoughBookiesError: repeat it when bookies are back.
         """
+        if schema is not None:
+            evolve(self._context, self.name, self._nonce, schema, self._frames)
         ledger = take_over(self._context, self.name, self._nonce, self._frames, is_leader)
         try:
-            truncation.finish(self._context, self.name, self._head())
+            head = self._head()
+            self._options = LogOptions.from_json(self.name, head.options)
+            truncation.finish(self._context, self.name, head)
         except BookKeeperError as error:  # the next one does it
             _log.info("a truncation of log %s stays unfinished: %s", self.name, error)
         return LogWriter(self._context, self.name, self._nonce, self._options, ledger, self._frames)
@@ -180,7 +193,7 @@ class Log:
         """
         for reader, first, last in self._pieces(self._begin(start, start_time), end):
             if first <= last:
-                yield from reader.entries(first, last)
+                yield from self._widened(reader.entries(first, last))
 
     def read_arrow(
         self,
@@ -195,7 +208,7 @@ class Log:
             for reader, first, last in self._pieces(self._begin(start, start_time), end)
             if first <= last
         ]
-        return pa.concat_tables(tables) if tables else self.schema.empty_table()
+        return widen_all(tables, self.schema)
 
     def read(
         self,
@@ -247,7 +260,7 @@ class Log:
             for found, first, last in self._pieces(following, None, reader):
                 reader = found
                 if first <= last:
-                    yield from reader.entries(first, last)
+                    yield from self._widened(reader.entries(first, last))
                     waiting_since = runtime.now()
                 following = Position(reader.ledger_id, EntryId(last + 1))
                 if reader.is_closed:  # all of it was read, so it may be truncated
@@ -295,6 +308,15 @@ class Log:
             self._context, ledger_id, self._options.password, self._frames
         )
 
+    def _widened(self, entries: Iterator[Entry]) -> Iterator[Entry]:
+        """Under the log's schema, also those of ledgers from before it was evolved."""
+        schema = self.schema
+        for entry in entries:
+            if entry.batch.schema.equals(schema, check_metadata=False):
+                yield entry
+            else:
+                yield replace(entry, batch=widen(entry.batch, schema))
+
     def _begin(self, start: Place | None, start_time: datetime | None) -> Place | None:
         if start_time is None:
             return start
@@ -327,6 +349,7 @@ class Log:
         """
         least = None if start is None else _position(start).ledger_id
         head, listed = list_ledgers(self._context, self.name, self._nonce, least)
+        self._options = LogOptions.from_json(self.name, head.options)
         first = self._start(start, head)
         stop = None if end is None else _position(end)
         for ledger_id in listed:
