@@ -136,6 +136,9 @@ class Holdings:
     """Bytes in the ledger up to and including each."""
     messages: Int64Array
     """A number for each; those with the same number are stored as one piece."""
+    appended_at_ms: Int64Array
+    """When each was appended, in milliseconds since 1970 by its writer's clock, for people; -1
+    where that is not known."""
     doubts: tuple[Doubtful, ...]
     parts: tuple[PlacedPart, ...]
     """Parts with entries of the range; a part also has what lies beyond it."""
@@ -152,6 +155,12 @@ class Holdings:
         """Bytes in the ledger up to and including an entry; ``None`` for one that is not here."""
         row = self._row(entry_id)
         return None if row is None else int(self.lengths_after[row])
+
+    def appended_at(self, entry_id: int) -> int | None:
+        """When an entry was appended; ``None`` where that is not known."""
+        row = self._row(entry_id)
+        time_ms = -1 if row is None else int(self.appended_at_ms[row])
+        return None if time_ms < 0 else time_ms
 
     def lacking(self, entry_ids: Sequence[int]) -> list[int]:
         """Those of many entries that are not among these; some of them may be doubtful."""

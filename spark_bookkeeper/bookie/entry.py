@@ -61,6 +61,8 @@ class PlacedPart:
     ref: PartRef
     entry_ids: tuple[int, ...]
     lengths_after: tuple[int, ...]
+    appended_at_ms: int | None = None
+    """See ``StoredEntry``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,10 @@ class StoredEntry:
 
     row: int = -1
     """Its row there."""
+
+    appended_at_ms: int | None = None
+    """When its writer took it, in milliseconds since 1970 by the writer's clock: for people, and
+    never for a decision (SLOT-LOG rule R17). ``None`` where an earlier version wrote it."""
 
     @property
     def size_bytes(self) -> int:

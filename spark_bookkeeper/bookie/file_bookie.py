@@ -130,11 +130,15 @@ class FileBookie(Bookie):
 
     def _newest(self, ledger: LedgerRef) -> NewestRecord:
         log = self.log(ledger)
+        confirmed: int = NO_ENTRY
         for record in log.records(newest_first=True):
             if record.kind is RecordKind.ADD:
-                stored_at_ms = self.storage.modified_ms(log.paths.slot(record.slot))
-                return NewestRecord(record.last_add_confirmed, stored_at_ms)
-        return NewestRecord(NO_ENTRY, None)
+                confirmed = max(confirmed, record.last_add_confirmed)
+                if len(record.ids):  # and not only an explicit LAC
+                    return NewestRecord(
+                        confirmed, self.storage.modified_ms(log.paths.slot(record.slot))
+                    )
+        return NewestRecord(confirmed, None)
 
     @override
     def holdings(self, ranges: Sequence[EntryRange]) -> Sequence[Answer[Holdings]]:

@@ -113,6 +113,7 @@ class EntryIndex:
             sizes=column([record.sizes for record in records]),
             lengths_after=column([record.lengths for record in records]),
             messages=column([r.messages + base for r, base in zip(records, bases, strict=True)]),
+            appended_at_ms=column([record.times_ms for record in records]),
             doubts=tuple(Doubtful(d.first, d.last, d.reason) for d in self.doubts),
             parts=tuple(part for record in records for part in record.parts),
             places=self,

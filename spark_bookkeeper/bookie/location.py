@@ -31,3 +31,4 @@ class Location(NamedTuple):
     length_after: int
     last_add_confirmed: int
     digest: bytes
+    appended_at_ms: int | None = None

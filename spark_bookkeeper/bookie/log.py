@@ -65,7 +65,8 @@ class LedgerLog:
         """First and last entry of the slots added in this session, where still needed."""
         self._good_marker: bytes | None = None
         """The marker as it was found to be right; the same bytes need not be decoded again."""
-        self._top = -1
+        self._top: int | None = None
+        """The highest slot that ``tail`` has seen, -1 for none; ``None`` before it was asked."""
 
     def __repr__(self) -> str:
         return f"LedgerLog({self.key} on {self.bookie_id})"
@@ -204,11 +205,13 @@ class LedgerLog:
             CookieMismatchError: another incarnation.
             BookieUnavailableError: no answer.
         """
-        if self._top < 0:  # later no listing: a reader that follows a ledger asks often
-            self._top = max(self._slots.numbers(), default=-1)
-        while self.storage.size(self.paths.slot(self._top + 1)) is not None:
-            self._top += 1
-        tail = self._slots.tail(self._top, has_copies=False)
+        top = self._top
+        if top is None:  # later no listing: a reader that follows a ledger asks often
+            top = max(self._slots.numbers(), default=-1)
+        while self.storage.size(self.paths.slot(top + 1)) is not None:
+            top += 1
+        self._top = top
+        tail = self._slots.tail(top, has_copies=False)
         self._check_life()
         return tail
 

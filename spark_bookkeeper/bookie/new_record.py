@@ -22,6 +22,7 @@ def new_record(
     entries: EncodedEntries,
     parts: Sequence[PlacedPart] = (),
     spans: Sequence[tuple[int, int]] = (),
+    appended_at_ms: int | None = None,
 ) -> NewRecord:
     """The record in a slot.
 
@@ -35,6 +36,9 @@ def new_record(
         entries: entries within the record; encode them once for all bookies of a write set.
         parts: parts that are on those bookies, and count from now on (rule R15).
         spans: entry ranges, first and last, that were written by one task.
+        appended_at_ms: the time of the writer's clock, of all its entries, for people.
     """
-    data = encode_add(key, encoding, token, slot, last_add_confirmed, entries, parts, spans)
+    data = encode_add(
+        key, encoding, token, slot, last_add_confirmed, entries, parts, spans, appended_at_ms
+    )
     return NewRecord(slot, *held, data)

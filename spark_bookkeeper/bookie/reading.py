@@ -95,6 +95,7 @@ class Message:
                 schema=schema,
                 message=self.data if is_payload else None,
                 row=place.row,
+                appended_at_ms=place.appended_at_ms,
             )
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from typing_extensions import override
 
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.read.evolution import widen
 from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.client.read.splits import cut
 from spark_bookkeeper.client.write import rows
@@ -208,7 +209,8 @@ def _read_task(
                 piece = cuts[number]
                 fetcher = Fetcher(context, piece.ledger, spread=number)
                 scanned = fetcher.scan(piece.first, piece.last)
-                found = (delivered(rows_of.batch, schema) for rows_of in scanned)
+                widened = (widen(rows_of.batch, ledger_schema) for rows_of in scanned)
+                found = (delivered(batch, schema) for batch in widened)
                 try:
                     yield from joined(found, schema)
                 except BookKeeperError as error:  # of a task, only the text reaches the driver

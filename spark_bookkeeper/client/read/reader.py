@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -13,12 +14,14 @@ from typing_extensions import Self
 
 from spark_bookkeeper.bookie.bookie import LedgerTail
 from spark_bookkeeper.bookie.entry import StoredEntry
+from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.bookies.answers import Answers, Late
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.presence import GONE, WriterState, writer_of, writer_state
 from spark_bookkeeper.client.read.fetch import Fetcher, checked_range
+from spark_bookkeeper.client.read.times import first_at_or_after, to_ms
 from spark_bookkeeper.client.write.bulk import EntryRange, Frames
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import (
@@ -52,6 +55,16 @@ class Entry:
     """The LAC that was known when the entry was written."""
     batch: pa.RecordBatch
     """Its rows."""
+    appended_at_ms: int | None = None
+    """When its writer took it, in milliseconds since 1970 by the writer's clock: for people.
+    ``None`` where an earlier version wrote it."""
+
+    @property
+    def appended_at(self) -> datetime | None:
+        """The same as a time in UTC."""
+        if self.appended_at_ms is None:
+            return None
+        return datetime.fromtimestamp(self.appended_at_ms / 1000, timezone.utc)
 
     @property
     def payload(self) -> bytes:
@@ -70,11 +83,22 @@ class Entry:
         return value
 
 
-def read_last_add_confirmed(context: ClientContext, ledger: Ledger) -> EntryId:
+Replicas = dict[tuple[BookieId, str], Replica]
+"""Of one ledger, by bookie and incarnation: each knows how far it has looked."""
+
+
+def read_last_add_confirmed(
+    context: ClientContext, ledger: Ledger, replicas: Replicas | None = None
+) -> EntryId:
     """The highest entry of an open ledger that is known to be acknowledged; fences nothing.
 
     All are asked at once. One that is silent is not waited for when another has answered; one
     that was silent before is asked only when no other answers.
+
+    Args:
+        context: the cluster.
+        ledger: as its metadata are now.
+        replicas: kept from one call to the next by who asks often: only the first call lists slots.
 
     Source: BookKeeper ``client/TryReadLastConfirmedOp``: any answer helps, the highest counts.
 
@@ -89,7 +113,7 @@ def read_last_add_confirmed(context: ClientContext, ledger: Ledger) -> EntryId:
     for bookies in ([b for b in fragment.ensemble if b not in silent], silent):
         if count > 0:
             break
-        for tail in _tails(context, ledger, bookies, causes):
+        for tail in _tails(context, ledger, bookies, causes, {} if replicas is None else replicas):
             confirmed = EntryId(max(confirmed, tail.last_add_confirmed))
             count += 1
     if count == 0:
@@ -105,13 +129,20 @@ def read_last_add_confirmed(context: ClientContext, ledger: Ledger) -> EntryId:
 
 
 def _tails(
-    context: ClientContext, ledger: Ledger, bookies: Sequence[BookieId], causes: dict[str, str]
+    context: ClientContext,
+    ledger: Ledger,
+    bookies: Sequence[BookieId],
+    causes: dict[str, str],
+    replicas: Replicas,
 ) -> Iterator[LedgerTail]:
     """What the bookies say, without those that are late when another answered; and why not."""
     answers = Answers[BookieId, LedgerTail](context.runtime)
     for bookie in bookies:
         try:
-            replica = context.bookies.replica(bookie, ledger)
+            known = bookie, ledger.incarnations.get(bookie, "")
+            replica = replicas.get(known)
+            if replica is None:
+                replica = replicas.setdefault(known, context.bookies.replica(bookie, ledger))
             purpose = f"reading the end of ledger {ledger.ledger_id}"
             answers.ask(bookie, context.bookies.door(bookie), purpose, replica.tail)
         except BookieError as error:
@@ -146,6 +177,7 @@ class LedgerReader(PublicNames):
         self._context = context
         self._ledger = ledger
         self._frames = frames
+        self._replicas: Replicas = {}
         self._confirmed = self._readable()
         self._is_done = False
 
@@ -231,29 +263,52 @@ class LedgerReader(PublicNames):
             self._confirmed = max(self._confirmed, self._readable())
         return self._confirmed
 
-    def entries(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
+    def entry_at(self, time: datetime) -> EntryId:
+        """The first entry that was appended at a time or later, by the writer's clock.
+
+        The entry after the last one that can be read, if there is none. Without a time zone it is
+        local time. Entries of an earlier version have no time, and count as older than any.
+
+        Raises:
+            EntryUnreadableError: no bookie can say when an entry was appended.
+        """
+        self._check_in_use()
+        return first_at_or_after(self._context, self._ledger, self._confirmed, to_ms(time))
+
+    def entries(
+        self, first: int = 0, last: int | None = None, *, start_time: datetime | None = None
+    ) -> Iterator[Entry]:
         """The entries ``first .. last`` in order; ``last=None`` is the last that can be read.
 
         Without ``last``, the entry after the last one is a beginning too, of nothing: an empty
         ledger is read from 0, and whoever follows a ledger goes on where he stopped.
+
+        Args:
+            first: id of the first entry.
+            last: id of the last one.
+            start_time: instead of ``first``, see ``entry_at``.
 
         Raises:
             NoSuchEntryError: outside of what can be read.
             EntryUnreadableError: no replica of an entry is left.
             InvalidArgumentError: not numbers, or the reader was closed.
         """
-        start, end = self.check_range(first, last)
+        start, end = self.check_range(self._first(first, start_time), last)
         for stored in Fetcher(self._context, self._ledger).fetch(start, end):
             yield self._entry(stored)
             self._check_here()
 
-    def read_arrow(self, first: int = 0, last: int | None = None) -> pa.Table:
+    def read_arrow(
+        self, first: int = 0, last: int | None = None, *, start_time: datetime | None = None
+    ) -> pa.Table:
         """The rows of the entries ``first .. last`` as one table, in order; see ``entries``."""
-        start, end = self.check_range(first, last)
+        start, end = self.check_range(self._first(first, start_time), last)
         scanned = Fetcher(self._context, self._ledger).scan(start, end)
         return pa.Table.from_batches([piece.batch for piece in scanned], schema=self.schema)
 
-    def read(self, first: int = 0, last: int | None = None) -> Any:
+    def read(
+        self, first: int = 0, last: int | None = None, *, start_time: datetime | None = None
+    ) -> Any:
         """The rows of the entries ``first .. last`` as a Spark DataFrame, in order.
 
         The range is that of ``entries``. Its tasks read whole files, in parallel, each from the
@@ -261,11 +316,14 @@ class LedgerReader(PublicNames):
         """
         if self._frames is None:
             raise InvalidArgumentError("read() needs a Spark session; read_arrow() does not")
-        start, end = self.check_range(first, last)
+        start, end = self.check_range(self._first(first, start_time), last)
         return self._frames.read(self._context, self.schema, [EntryRange(self._ledger, start, end)])
 
     def tail(self, timeout_ms: int | None = None) -> Iterator[Entry]:
         """Entries as they are confirmed, until the ledger closes.
+
+        The last entry of a writer that pauses is seen ``explicit_lac_ms`` of its configuration,
+        or up to twice as long, after it was acknowledged.
 
         While nothing comes it looks from time to time whether the writer lives. When it is gone,
         that is logged once, with what to do: nobody else ends the ledger, and nobody writes it.
@@ -317,6 +375,15 @@ class LedgerReader(PublicNames):
         self._check_in_use()
         return checked_range(self.metadata, self.ledger_id, first, last, self._confirmed)
 
+    def _first(self, first: int, start_time: datetime | None) -> int:
+        if start_time is None:
+            return first
+        if first:
+            raise InvalidArgumentError(
+                f"first={first} and start_time={start_time} both say where to begin; give one"
+            )
+        return self.entry_at(start_time)
+
     def _check_here(self) -> None:
         if self._context.process is not process.here:
             self._context.check_here(f"reader of ledger {self.ledger_id}", self._opening())
@@ -347,7 +414,9 @@ class LedgerReader(PublicNames):
 
     def _readable(self) -> EntryId:
         last = self._ledger.metadata.last_entry_id
-        return read_last_add_confirmed(self._context, self._ledger) if last is None else last
+        if last is not None:
+            return last
+        return read_last_add_confirmed(self._context, self._ledger, self._replicas)
 
     def _entry(self, stored: StoredEntry) -> Entry:
         return Entry(
@@ -355,4 +424,5 @@ class LedgerReader(PublicNames):
             EntryId(stored.entry_id),
             EntryId(stored.last_add_confirmed),
             stored.batch(),
+            stored.appended_at_ms,
         )

@@ -8,6 +8,7 @@ slot and never disturbs a writer (SLOT-LOG "Copies").
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -177,7 +178,7 @@ class _CopyRun:
         """A part as it is named at the target, read back; ``None`` if the source's is no good."""
         try:
             ref = self._target.copy_part(self._source, part.ref, self._throttle)
-            placed = PlacedPart(ref, part.entry_ids, part.lengths_after)
+            placed = replace(part, ref=ref)
             return placed if self._target.check_part(placed) else None
         except BookieError as error:
             if error.bookie_id == self._target.bookie_id:
