@@ -412,6 +412,45 @@ class BookKeeper:
         )
         return replace(report, frame=self._door.from_arrow)
 
+    def archive_to_delta(
+        self,
+        path: str,
+        ledger_ids: Iterable[int] | None = None,
+        log: str | None = None,
+        *,
+        dry_run: bool = False,
+        progress: Progress = no_progress,
+    ) -> ArchiveReport:
+        """Put the rows of closed ledgers into a Delta table, each exactly once, and verify them.
+
+        Repeat it as often as you like, also after a kill at any point and at the same time as
+        another: a ledger is one transaction of the table, and is never added twice. The table has
+        the columns of the ledgers behind ``_ledger_id``, ``_entry_id`` and ``_row``.
+
+        Args:
+            path: of the table; made when there is none.
+            ledger_ids: which ledgers; without them and without ``log``, all there are.
+            log: the ledgers of this log, in its order, as far as they are closed.
+            dry_run: only say what there is to do.
+            progress: called with phase, ledgers done, ledgers in all, bytes so far.
+
+        Raises:
+            InvalidArgumentError: both ledgers and a log were given.
+            NoSuchLogError: there is no such log.
+            MissingRequirementError: the session has no Delta; ``spark_session(delta=True)`` has.
+        """
+        if ledger_ids is not None and log is not None:
+            raise InvalidArgumentError("give either ledger_ids or log, not both; see bk.logs()")
+        if log is not None:
+            wanted = list(self.open_log(log).ledgers())
+        else:
+            wanted = _ids(ledger_ids) or []
+            if ledger_ids is None:
+                wanted = sorted(self.context.store.ledger_ids())
+        archive = self._door.archive(self.context, path)
+        report = archive.add(wanted, log=log, dry_run=dry_run, progress=progress)
+        return replace(report, frame=self._door.from_arrow)
+
     def _runner(self, job: str, dry_run: bool = False) -> Runner:
         """A Spark job, unless there is nothing to run."""
         return LocalRunner(self.context) if dry_run else self._door.runner(job)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-DONE: Final = frozenset({"replicated", "closed", "gone", "no longer needed", "healthy"})
+DONE: Final = frozenset({"replicated", "closed", "gone", "no longer needed", "healthy", "archived"})
 """Ends after which nothing is left to do. ``unrecoverable``, ``left`` and the findings of a
 check are not among them."""
 
