@@ -420,7 +420,7 @@ class BookKeeper:
         *,
         dry_run: bool = False,
         progress: Progress = no_progress,
-    ) -> ArchiveReport:
+    ) -> Any:
         """Put the rows of closed ledgers into a Delta table, each exactly once, and verify them.
 
         Repeat it as often as you like, also after a kill at any point and at the same time as
@@ -447,7 +447,15 @@ class BookKeeper:
             wanted = _ids(ledger_ids) or []
             if ledger_ids is None:
                 wanted = sorted(self.context.store.ledger_ids())
-        archive = self._door.archive(self.context, path)
+        from spark_bookkeeper.delta.archive import PLACE_COLUMNS, Archive
+
+        context = self.context
+        archive = Archive(
+            context,
+            self._door.session,
+            lambda ranges, schema: self._door.read_placed(context, schema, ranges, PLACE_COLUMNS),
+            path,
+        )
         report = archive.add(wanted, log=log, dry_run=dry_run, progress=progress)
         return replace(report, frame=self._door.from_arrow)
 

@@ -209,7 +209,7 @@ def _sums(frame: DataFrame, kinds: Mapping[str, Any] | None = None) -> dict[int,
         if kind != field.dataType:
             column = column.cast(kind)
         if "map<" in kind.simpleString():  # Spark hashes no maps
-            column = functions.to_json(functions.struct(column))
+            column = functions.to_json(functions.struct(column.alias("v")))
         values += [functions.when(frame[f"`{field.name}`"].isNotNull(), field.name), column]
     hashed = functions.xxhash64(*values).cast("decimal(38,0)")
     rows = (

@@ -1,14 +1,30 @@
-"""Delta tables: whether this Spark can have them."""
+"""Delta tables: whether this Spark can have them, and a session that can."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from spark_bookkeeper.errors import MissingRequirementError
 from spark_bookkeeper.spark.job import spark_errors
+from spark_bookkeeper.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def session_with_delta(**conf: str) -> SparkSession:
+    """The active session, that of ``spark-submit``, or one of our own with Delta.
+
+    Only to one of our own Delta can be added; ``conf`` are settings of it.
+
+    Raises:
+        MissingRequirementError: the jars of Delta cannot be had. No session was made.
+    """
+    from pyspark.sql import SparkSession
+
+    is_ours = SparkSession.getActiveSession() is None and "PYSPARK_GATEWAY_PORT" not in os.environ
+    return spark_session(delta=is_ours, **conf)
 
 
 def check_has_delta(spark: SparkSession, path: str, consequence: str) -> None:
