@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from spark_bookkeeper import demo
     from spark_bookkeeper.client.read.reader import Entry, LedgerReader
     from spark_bookkeeper.client.views import LedgerInfo
     from spark_bookkeeper.client.write.writer import LedgerWriter
@@ -107,6 +108,7 @@ __all__ = [
     "UnsuitableStorageError",
     "VersionConflictError",
     "connect",
+    "demo",
     "local",
     "spark_session",
 ]
@@ -146,6 +148,8 @@ if not TYPE_CHECKING:  # a type checker would take every misspelt name for a pub
     def __getattr__(name: str) -> object:
         if name == "__version__":
             value = _version()
+        elif name == "demo":
+            value = import_module("spark_bookkeeper.demo")
         elif name in __all__:
             value = getattr(import_module(_HOMES.get(name, "spark_bookkeeper.errors")), name)
         else:

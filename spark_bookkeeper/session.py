@@ -22,6 +22,7 @@ from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.connection import Connection
+from spark_bookkeeper.delta.archive import PLACE_COLUMNS, Archive, ArchiveReport
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.logs import logs
 from spark_bookkeeper.logs.log import Log
@@ -464,6 +465,51 @@ class BookKeeper(PublicNames):
             bytes_per_second=_rate(bytes_per_second),
             progress=progress,
         )
+        return replace(report, frame=self._frames.from_arrow)
+
+    def archive_to_delta(
+        self,
+        path: str,
+        ledger_ids: Iterable[int] | None = None,
+        log: str | None = None,
+        *,
+        dry_run: bool = False,
+        progress: Progress = no_progress,
+    ) -> ArchiveReport:
+        """Put the rows of closed ledgers into a Delta table, each exactly once, and verify them.
+
+        Repeat it as often as you like, also after a kill at any point and at the same time as
+        another: a ledger is one transaction of the table, and is never added twice. The table has
+        the columns of the ledgers behind ``_ledger_id``, ``_entry_id`` and ``_row``.
+
+        Args:
+            path: of the table; made when there is none.
+            ledger_ids: which ledgers; without them and without ``log``, all there are.
+            log: the ledgers of this log, in its order, as far as they are closed.
+            dry_run: only say what there is to do.
+            progress: called with phase, ledgers done, ledgers in all, bytes so far.
+
+        Raises:
+            InvalidArgumentError: both ledgers and a log were given.
+            NoSuchLogError: there is no such log.
+            MissingRequirementError: the session has no Delta; ``spark_session(delta=True)`` has.
+        """
+        if ledger_ids is not None and log is not None:
+            raise InvalidArgumentError("give either ledger_ids or log, not both; see bk.logs()")
+        if log is not None:
+            wanted = list(self.open_log(log).ledgers())
+        else:
+            wanted = _ids(ledger_ids) or []
+            if ledger_ids is None:
+                wanted = sorted(self.context.store.ledger_ids())
+        context = self.context
+        archive = Archive(
+            context,
+            self.spark,
+            lambda ranges, schema: self._frames.read_placed(context, schema, ranges, PLACE_COLUMNS),
+            path,
+        )
+        report = archive.add(wanted, log=log, dry_run=dry_run, progress=progress)
         return replace(report, frame=self._frames.from_arrow)
 
     def _runner(self, job: str, dry_run: bool = False) -> Runner:

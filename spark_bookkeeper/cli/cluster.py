@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import click
 
+from spark_bookkeeper.cli.cluster_page import look, render
+from spark_bookkeeper.cli.cluster_server import served
 from spark_bookkeeper.cli.shell.cluster_options import (
     Access,
     access_options,
@@ -14,7 +19,7 @@ from spark_bookkeeper.cli.shell.cluster_options import (
     opened_store,
 )
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
-from spark_bookkeeper.errors import MetadataFormatError
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
 
@@ -93,6 +98,52 @@ def info(settings: Settings, access: Access) -> int:
             )
 
     settings.output.result(value, show)
+    return EXIT_DONE
+
+
+@cluster.command(epilog="Example: spark-bookkeeper cluster report --html cluster.html")
+@click.option(
+    "--html",
+    "path",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the page to FILE.",
+)
+@click.option("--serve", is_flag=True, help="Serve the page on this machine until Ctrl-C.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8080,
+    show_default=True,
+    help="Of --serve; 0 takes a free one.",
+)
+@access_options
+@click.pass_obj
+def report(settings: Settings, access: Access, path: Path | None, serve: bool, port: int) -> int:
+    """Show the cluster as one page of HTML, which needs no network.
+
+    What needs care comes first, then bookies, ledgers, and which bookie holds which fragment.
+    """
+    if (path is None) != serve:
+        raise InvalidArgumentError("give either --html FILE or --serve")
+    with connected(settings, access) as bk:
+        if path is not None:
+            with settings.output.progress("looking at the cluster"):
+                text = render(look(bk))
+            try:
+                path.write_text(text, encoding="utf-8")
+            except OSError as error:
+                raise InvalidArgumentError(f"{path} cannot be written: {error}") from error
+            settings.output.result(
+                {"file": str(path)}, lambda: settings.output.say(f"{path} is written")
+            )
+            return EXIT_DONE
+        with served(bk, port) as url:
+            settings.output.result(
+                {"url": url}, lambda: settings.output.say(f"{url}  (Ctrl-C ends)")
+            )
+            with suppress(KeyboardInterrupt):
+                threading.Event().wait()
     return EXIT_DONE
 
 

@@ -89,7 +89,7 @@ def doctor(settings: Settings, access: Access) -> int:
     else:
         try:
             with connected(settings, access) as bk, settings.output.progress("looking at bookies"):
-                findings += _cluster(bk)
+                findings += cluster_findings(bk)
         except (MetadataUnavailableError, NoClusterError, MetadataFormatError) as error:
             findings.append(_unreachable(error, settings.metadata_uri))
             code = EXIT_NOTHING_CHANGED
@@ -159,7 +159,7 @@ def _unreachable(error: BookKeeperError, uri: str) -> Finding:
     return Finding("zookeeper", "problem", error.message, remedy)
 
 
-def _cluster(bk: BookKeeper) -> Iterator[Finding]:
+def cluster_findings(bk: BookKeeper) -> Iterator[Finding]:
     store = bk.context.store
     instance_id: str | None = None
     try:

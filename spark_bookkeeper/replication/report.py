@@ -18,6 +18,8 @@ class Outcome(str, Enum):
     REPLICATED = "replicated"
     CLOSED = "closed"
     """The ledger was recovered."""
+    ARCHIVED = "archived"
+    """Its rows are in a table."""
     HEALTHY = "healthy"
     GONE = "gone"
     """The ledger was deleted."""
@@ -53,6 +55,7 @@ _DONE: Final = frozenset(
     {
         Outcome.REPLICATED,
         Outcome.CLOSED,
+        Outcome.ARCHIVED,
         Outcome.HEALTHY,
         Outcome.GONE,
         Outcome.NO_LONGER_NEEDED,

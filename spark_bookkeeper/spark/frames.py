@@ -9,9 +9,11 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 from typing_extensions import override
 
+from spark_bookkeeper.bookie.bookie import Rows
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.read.evolution import widen
 from spark_bookkeeper.client.read.fetch import Fetcher
@@ -35,6 +37,7 @@ from spark_bookkeeper.spark.workers import task_context
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 RESULT_SCHEMA: Final = "task int, result binary"
 
@@ -144,6 +147,29 @@ class SparkFrames(Frames):
         """The rows of ranges, in their order; each is fixed now, and its rows are read whenever
         Spark runs the DataFrame.
         """
+        return self._read(context, schema, ranges, ())
+
+    def read_placed(
+        self,
+        context: ClientContext,
+        schema: pa.Schema,
+        ranges: Sequence[EntryRange],
+        columns: tuple[str, str, str],
+    ) -> DataFrame:
+        """The same rows behind three columns that say where each was.
+
+        Args:
+            columns: their names: ledger id, entry id (both long), number within the entry (int).
+        """
+        return self._read(context, schema, ranges, columns)
+
+    def _read(
+        self,
+        context: ClientContext,
+        schema: pa.Schema,
+        ranges: Sequence[EntryRange],
+        places: tuple[str, ...],
+    ) -> DataFrame:
         spark = self.session
         pieces = 2 * parallelism(spark)
         cuts = tuple(
@@ -151,12 +177,23 @@ class SparkFrames(Frames):
             for each in ranges
             for first, last in cut(context, each.ledger, each.first, each.last, pieces)
         )
+        of_frame = spark_schema(schema)
+        if places:
+            of_frame = _with_places(of_frame, places)
         if not cuts:
-            return spark.createDataFrame([], spark_schema(schema))
+            return spark.createDataFrame([], of_frame)
         named = {bookie for each in ranges for bookie in each.ledger.metadata.bookies()}
         roots = context.bookies.known_roots(sorted(named))
-        task = _read_task(self._connection, schema, cuts, roots)
-        return spark.range(0, len(cuts), 1, len(cuts)).mapInArrow(task, spark_schema(schema))
+        task = _read_task(self._connection, schema, cuts, roots, places)
+        return spark.range(0, len(cuts), 1, len(cuts)).mapInArrow(task, of_frame)
+
+
+def _with_places(schema: StructType, names: tuple[str, ...]) -> StructType:
+    from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
+    kinds = (LongType(), LongType(), IntegerType())
+    places = [StructField(n, kind, False) for n, kind in zip(names, kinds, strict=True)]
+    return StructType([*places, *schema.fields])
 
 
 def _write_task(connection: Connection, plan: BulkPlan) -> Task:
@@ -198,9 +235,11 @@ def _read_task(
     ledger_schema: pa.Schema,
     cuts: Sequence[EntryRange],
     roots: dict[Any, str],
+    places: tuple[str, ...] = (),
 ) -> Task:
     """What a task of a read does: its rows are the numbers of the pieces to read."""
     schema = delivered_schema(ledger_schema)
+    sent = pa.schema([*_place_fields(places), *schema])
 
     def read(batches: Batches) -> Iterator[pa.RecordBatch]:
         context = task_context(connection, roots)
@@ -209,14 +248,33 @@ def _read_task(
                 piece = cuts[number]
                 fetcher = Fetcher(context, piece.ledger, spread=number)
                 scanned = fetcher.scan(piece.first, piece.last)
-                widened = (widen(rows_of.batch, ledger_schema) for rows_of in scanned)
-                found = (delivered(batch, schema) for batch in widened)
+                found = (
+                    _placed(rows_of, piece, delivered(batch, schema), sent)
+                    if places
+                    else delivered(batch, schema)
+                    for rows_of in scanned
+                    for batch in [widen(rows_of.batch, ledger_schema)]
+                )
                 try:
-                    yield from joined(found, schema)
+                    yield from joined(found, sent)
                 except BookKeeperError as error:  # of a task, only the text reaches the driver
                     raise type(error)(error.for_worker(), **error.facts) from error
 
     return read
+
+
+def _place_fields(names: tuple[str, ...]) -> list[pa.Field]:
+    kinds = (pa.int64(), pa.int64(), pa.int32())
+    return [pa.field(n, kind, nullable=False) for n, kind in zip(names, kinds, strict=bool(names))]
+
+
+def _placed(
+    rows_of: Rows, piece: EntryRange, batch: pa.RecordBatch, schema: pa.Schema
+) -> pa.RecordBatch:
+    """Rows behind the columns that say where each was."""
+    ledgers = np.full(batch.num_rows, piece.ledger.ledger_id, dtype=np.int64)
+    places = [ledgers, rows_of.entry_ids, rows_of.positions.astype(np.int32)]
+    return pa.RecordBatch.from_arrays([*map(pa.array, places), *batch.columns], schema=schema)
 
 
 def joined(batches: Batches, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
-from spark_bookkeeper.errors import BookKeeperError, MissingRequirementError
+from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.replication.report import Report
+from spark_bookkeeper.spark.delta_tables import check_has_delta, session_with_delta
 from spark_bookkeeper.spark.job import first_line, spark_errors
 from spark_bookkeeper.spark.schemas import spark_schema
-from spark_bookkeeper.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def open_report_table(path: str, **conf: str) -> ReportTable:
-    """The table at ``path``, in the active session, that of ``spark-submit``, or one of our own.
-
-    Only to one of our own Delta can be added; ``conf`` are settings of it.
+    """The table at ``path``, in the session of ``session_with_delta``.
 
     Raises:
         MissingRequirementError: the session has no Delta, or it cannot be had. Nothing was done.
     """
-    from pyspark.sql import SparkSession
-
-    is_ours = SparkSession.getActiveSession() is None and "PYSPARK_GATEWAY_PORT" not in os.environ
-    return ReportTable(spark_session(delta=is_ours, **conf), path)
+    return ReportTable(session_with_delta(**conf), path)
 
 
 class ReportTable:
@@ -46,18 +40,7 @@ class ReportTable:
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
         self._path = path
-        try:
-            spark.read.format("delta").load(path)
-        except spark_errors() as error:
-            if "DATA_SOURCE_NOT_FOUND" in str(error):
-                raise MissingRequirementError(
-                    f"the report cannot be appended to {path}: this Spark has no Delta Lake. Start "
-                    "it with its jars: spark-submit --packages io.delta:delta-spark_2.13:4.4.0 "
-                    "--conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension --conf "
-                    "spark.sql.catalog.spark_catalog="
-                    "org.apache.spark.sql.delta.catalog.DeltaCatalog. Nothing was done"
-                ) from error
-            # There is no table yet; appending makes it.
+        check_has_delta(spark, path, f"the report cannot be appended to {path}")
 
     def append(self, report: Report) -> None:
         """Append the rows of a report.

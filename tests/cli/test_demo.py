@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.cli.demo import proof
-from spark_bookkeeper.cli.demo.flights import flights
 from spark_bookkeeper.cli.main import run
+from spark_bookkeeper.demo import flights_arrow
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -90,7 +90,7 @@ def test_a_ledger_survives_a_bookie_and_its_writer(tmp_path: Path) -> None:
 
 @needs_flights
 def test_the_flights_have_gaps_and_moments() -> None:
-    rows = flights()
+    rows = flights_arrow()
 
     assert (rows.num_rows, rows.num_columns) == (336_776, 19)
     assert rows.column("dep_time").null_count == 8_255

@@ -20,12 +20,12 @@ import click
 import pyarrow as pa
 
 from spark_bookkeeper.cli.demo import proof
-from spark_bookkeeper.cli.demo.flights import flights
 from spark_bookkeeper.cli.demo.process import Event, WriterProcess
 from spark_bookkeeper.cli.ledger.picture import draw_acks, draw_fragments, legend
 from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cluster.java import use_java
+from spark_bookkeeper.demo import flights_arrow
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.opening import local
 from spark_bookkeeper.protocol.ids import BookieId, parse_ledger_id
@@ -102,7 +102,7 @@ class _Story:
 
     def _rows(self, place: Path) -> pa.Table:
         self._headline("Real rows: every flight that left New York in 2013")
-        source = flights()
+        source = flights_arrow()
         with pa.OSFile(str(place / "rows.arrow"), "wb") as sink:
             with pa.ipc.new_file(sink, source.schema) as file:
                 file.write_table(source)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 import pyarrow as pa
 
+from spark_bookkeeper.cli.ledger.archive import archive
 from spark_bookkeeper.cli.ledger.creation import create_ledger, new_ledger_options
 from spark_bookkeeper.cli.ledger.data import append, read, schema_of_file
 from spark_bookkeeper.cli.ledger.deletion import delete
@@ -42,6 +43,7 @@ ledger.add_command(delete)
 ledger.add_command(check)
 ledger.add_command(diff)
 ledger.add_command(repair)
+ledger.add_command(archive)
 
 
 @ledger.command(

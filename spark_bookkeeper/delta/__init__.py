@@ -1,0 +1,1 @@
+"""Delta tables: where the rows of closed ledgers live on."""

@@ -1,0 +1,53 @@
+"""Delta tables: whether this Spark can have them, and a session that can."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from spark_bookkeeper.errors import MissingRequirementError
+from spark_bookkeeper.spark.job import spark_errors
+from spark_bookkeeper.spark.session import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def session_with_delta(**conf: str) -> SparkSession:
+    """The active session, that of ``spark-submit``, or one of our own with Delta.
+
+    Only to one of our own Delta can be added; ``conf`` are settings of it.
+
+    Raises:
+        MissingRequirementError: the jars of Delta cannot be had. No session was made.
+    """
+    from pyspark.sql import SparkSession
+
+    is_ours = SparkSession.getActiveSession() is None and "PYSPARK_GATEWAY_PORT" not in os.environ
+    return spark_session(delta=is_ours, **conf)
+
+
+def check_has_delta(spark: SparkSession, path: str, consequence: str) -> None:
+    """Whether a session has Delta Lake, before anything is done.
+
+    Args:
+        spark: the session.
+        path: of a table; there need not be one.
+        consequence: what cannot be done without, for the message.
+
+    Raises:
+        MissingRequirementError: it has none.
+    """
+    try:
+        spark.read.format("delta").load(path)
+    except spark_errors() as error:
+        if "DATA_SOURCE_NOT_FOUND" in str(error):
+            raise MissingRequirementError(
+                f"{consequence}: this Spark has no Delta Lake. Start it with its jars: "
+                "spark_session(delta=True), or spark-submit --packages "
+                "io.delta:delta-spark_2.13:4.4.0 --conf "
+                "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension --conf "
+                "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog. "
+                "Nothing was done"
+            ) from error
+        # There is no table yet; appending makes it.

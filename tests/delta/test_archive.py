@@ -1,0 +1,229 @@
+"""Ledgers in a Delta table: each row once, whatever is killed, repeated or done at once."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+import spark_bookkeeper as sbk
+from spark_bookkeeper.cli.main import run
+from spark_bookkeeper.cli.shell.jobs import run_job
+from spark_bookkeeper.delta.archive import PLACE_COLUMNS, Archive
+from spark_bookkeeper.replication.report import Report
+
+pytestmark = [pytest.mark.delta]
+
+
+def ledger_of(bk: sbk.BookKeeper, frame: Any, **options: Any) -> int:
+    with bk.create_ledger(schema=frame.schema, **options) as writer:
+        writer.append(frame)
+    return int(writer.ledger_id)
+
+
+def statuses(report: Report) -> list[str]:
+    return [str(row.status) for row in report.rows]
+
+
+def rows_of(path: Path) -> pa.Table:
+    """What a reader sees that is neither Spark nor ours."""
+    return (
+        DeltaTable(str(path)).to_pyarrow_table().sort_by([(c, "ascending") for c in PLACE_COLUMNS])
+    )
+
+
+def test_ledgers_are_in_the_table_row_for_row_and_in_order(
+    bk: sbk.BookKeeper, tmp_path: Path
+) -> None:
+    frame = bk.spark.range(1000).selectExpr(
+        "id", "cast(id as string) text", "map('k', id) pairs", "if(id % 3 = 0, null, id / 7) part"
+    )
+    ledgers = [ledger_of(bk, frame, entry_target_bytes=4096) for _ in range(2)]
+
+    report = bk.archive_to_delta(str(tmp_path / "table"), ledgers)
+
+    assert report.unfinished == []
+    assert statuses(report) == ["archived"] * 2
+    table = rows_of(tmp_path / "table")
+    for ledger_id in ledgers:
+        mine = table.filter(pa.compute.equal(table["_ledger_id"], ledger_id))
+        ledger = bk.open_ledger(ledger_id).read_arrow()
+        assert mine.drop_columns(list(PLACE_COLUMNS)).to_pylist() == ledger.to_pylist()
+        entries = list(bk.open_ledger(ledger_id).entries())
+        expected = [(e.entry_id, row) for e in entries for row in range(e.batch.num_rows)]
+        assert (
+            list(zip(*mine.select(PLACE_COLUMNS[1:]).to_pydict().values(), strict=True)) == expected
+        )
+
+
+def test_another_engine_counts_the_same(bk: sbk.BookKeeper, tmp_path: Path) -> None:
+    ledger_id = ledger_of(bk, bk.spark.range(500))
+    bk.archive_to_delta(str(tmp_path / "table"), [ledger_id])
+
+    with duckdb.connect() as engine:
+        engine.register("archived", DeltaTable(str(tmp_path / "table")).to_pyarrow_table())
+        found = engine.execute("select count(*), sum(id) from archived").fetchall()
+
+    assert found == [(500, 124_750)]
+
+
+def test_archiving_again_adds_only_what_is_new(bk: sbk.BookKeeper, tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    first = ledger_of(bk, bk.spark.range(10))
+    bk.archive_to_delta(str(path), [first])
+    second = ledger_of(bk, bk.spark.range(10, 30))
+
+    plan = bk.archive_to_delta(str(path), [first, second], dry_run=True)
+    report = bk.archive_to_delta(str(path), [first, second])
+    again = bk.archive_to_delta(str(path), [first, second])
+
+    assert statuses(plan) == ["archived", "planned"]
+    assert statuses(report) == statuses(again) == ["archived"] * 2
+    assert sorted(rows_of(path)["id"].to_pylist()) == list(range(30))
+    assert DeltaTable(str(path)).version() == 1  # two commits in all
+
+
+def test_two_who_archive_at_once_add_each_row_once(bk: sbk.BookKeeper, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    ledgers = [ledger_of(bk, bk.spark.range(n * 10, n * 10 + 10)) for n in range(4)]
+    reports: list[Report] = []
+
+    def archive(order: list[int]) -> None:
+        reports.append(bk.archive_to_delta(path, order))
+
+    threads = [
+        threading.Thread(target=archive, args=(order,)) for order in (ledgers, ledgers[::-1])
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    final = bk.archive_to_delta(
+        path, ledgers
+    )  # whoever met a conflict says so, and nothing is lost
+
+    assert len(reports) == 2
+    assert statuses(final) == ["archived"] * 4
+    assert sorted(rows_of(Path(path))["id"].to_pylist()) == list(range(40))
+
+
+def test_a_kill_after_the_commit_and_before_the_report_changes_nothing(
+    bk: sbk.BookKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "table")
+    ledger_id = ledger_of(bk, bk.spark.range(100))
+    bk.archive_to_delta(path, [ledger_id])
+
+    # The next run does not see that the ledger is there, as if it had looked just before.
+    monkeypatch.setattr(Archive, "_known", lambda self: {})
+    report = bk.archive_to_delta(path, [ledger_id])
+
+    assert statuses(report) == ["archived"]
+    assert sorted(rows_of(Path(path))["id"].to_pylist()) == list(range(100))
+
+
+def test_a_table_that_lost_rows_is_told_from_one_that_has_them(
+    bk: sbk.BookKeeper, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "table")
+    ledger_id = ledger_of(bk, bk.spark.range(100))
+    bk.archive_to_delta(path, [ledger_id])
+    bk.spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 7")
+    bk.spark.sql(f"UPDATE delta.`{path}` SET id = 8 WHERE id = 9")
+
+    (row,) = bk.archive_to_delta(path, [ledger_id]).rows
+
+    assert row.status.value == "damaged"
+    assert "99 rows of this ledger, which has 100" in str(row.reason)
+
+
+def test_maintenance_of_the_table_does_not_matter(bk: sbk.BookKeeper, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    ledgers = [ledger_of(bk, bk.spark.range(n, n + 5)) for n in range(3)]
+    for ledger_id in ledgers:
+        bk.archive_to_delta(path, [ledger_id])
+    bk.spark.sql(f"OPTIMIZE delta.`{path}`")
+    bk.spark.sql(f"VACUUM delta.`{path}`")
+
+    assert statuses(bk.archive_to_delta(path, ledgers)) == ["archived"] * 3
+    assert rows_of(Path(path)).num_rows == 15
+
+
+def test_ledgers_that_are_not_closed_empty_or_gone(bk: sbk.BookKeeper, tmp_path: Path) -> None:
+    open_one = bk.create_ledger()
+    with bk.create_ledger() as empty:
+        pass
+
+    report = bk.archive_to_delta(
+        str(tmp_path / "table"), [empty.ledger_id, open_one.ledger_id, 987_654]
+    )
+
+    assert statuses(report) == ["archived", "pending", "gone"]
+    assert not report.is_complete
+    open_one.close()
+
+
+def test_a_log_is_archived_up_to_its_open_ledger(bk: sbk.BookKeeper, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    log = bk.create_log("archived", schema=bk.spark.range(1).schema)
+    writer = log.become_writer()
+    for n in range(3):
+        writer.append(bk.spark.range(n * 10, n * 10 + 10))
+        writer.roll()
+    writer.append(bk.spark.range(30, 40))
+
+    first = bk.archive_to_delta(path, log="archived")
+    writer.close()
+    second = bk.archive_to_delta(path, log="archived")
+
+    assert statuses(first) == ["archived"] * 3 + ["pending"]
+    assert second.is_complete
+    assert sorted(rows_of(Path(path))["id"].to_pylist()) == list(range(40))
+
+
+def test_columns_that_come_later_are_merged(bk: sbk.BookKeeper, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    narrow = ledger_of(bk, bk.spark.range(3))
+    wide = ledger_of(bk, bk.spark.range(3, 6).selectExpr("id", "'x' as mark"))
+
+    bk.archive_to_delta(path, [narrow, wide])
+    report = bk.archive_to_delta(path, [narrow, wide])
+
+    assert statuses(report) == ["archived"] * 2
+    assert rows_of(Path(path))["mark"].to_pylist() == [None] * 3 + ["x"] * 3
+
+
+def test_the_command_and_the_job_do_the_same(
+    bk: sbk.BookKeeper, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "table")
+    ledger_id = ledger_of(bk, bk.spark.range(7))
+    arguments = [path, str(ledger_id), "--json"]
+
+    first = run(["--metadata-uri", bk.metadata_uri, "ledger", "archive", *arguments])
+    said = json.loads(capsys.readouterr().out)
+    again = run_job("archive_to_delta", [bk.metadata_uri, *arguments])
+
+    assert (first, again) == (0, 0)
+    assert (said["job"], said["complete"], said["entries"] > 0) == ("archive_to_delta", True, True)
+    assert rows_of(Path(path))["id"].to_pylist() == list(range(7))
+
+
+def test_a_column_with_the_name_of_a_place_is_refused(bk: sbk.BookKeeper, tmp_path: Path) -> None:
+    ledger_id = ledger_of(bk, bk.spark.range(3).selectExpr("id as _row"))
+
+    (row,) = bk.archive_to_delta(str(tmp_path / "table"), [ledger_id]).rows
+
+    assert row.status.value == "left"
+    assert "'_row'" in str(row.reason)
+
+
+def test_exactly_one_of_ledgers_and_log_is_taken(bk: sbk.BookKeeper, tmp_path: Path) -> None:
+    with pytest.raises(sbk.InvalidArgumentError, match="log"):
+        bk.archive_to_delta(str(tmp_path / "table"), [1], log="both")
