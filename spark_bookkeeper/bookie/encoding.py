@@ -55,26 +55,6 @@ class LedgerEncoding:
         """How Arrow writes a batch of this ledger."""
         return pa.ipc.IpcWriteOptions(compression=self.compression)
 
-    def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The same rows under the ledger's schema, dictionaries resolved.
-
-        Raises:
-            InvalidArgumentError: names, order or types differ; both schemas are shown.
-        """
-        if batch.schema.equals(self.schema, check_metadata=False):
-            return batch
-        columns = [
-            column.cast(plain_type(column.type)) if _has_dictionary(column.type) else column
-            for column in batch.columns
-        ]
-        names = batch.schema.names
-        if names != self.schema.names or [c.type for c in columns] != self.schema.types:
-            raise InvalidArgumentError(
-                "the rows do not have the ledger's schema; nothing was written\n"
-                f"ledger:\n{_indented(self.schema)}\nrows:\n{_indented(batch.schema)}"
-            )
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """The schema without dictionary encoding: an entry must be readable on its own."""
@@ -117,8 +97,3 @@ def _has_dictionary(kind: Any) -> bool:
     if pa.types.is_nested(kind):
         return any(_has_dictionary(kind.field(i).type) for i in range(kind.num_fields))
     return False
-
-
-def _indented(schema: pa.Schema) -> str:
-    text = schema.to_string(show_field_metadata=False, show_schema_metadata=False)
-    return "\n".join(f"  {line}" for line in text.splitlines())

@@ -90,8 +90,7 @@ def encode_columns(
     """Encode entries that are given as columns.
 
     Raises:
-        InvalidArgumentError: bytes given to a ledger with a schema of its own, or rows that do
-            not have the ledger's schema.
+        InvalidArgumentError: bytes given to a ledger with a schema of its own.
     """
     rows = [payload for payload in payloads if type(payload) is bytes]
     batches: list[pa.Buffer] = []
@@ -99,8 +98,7 @@ def encode_columns(
         in_order = sorted(range(len(payloads)), key=lambda n: type(payloads[n]) is not bytes)
         ids = ids[in_order]
         lengths_after = [lengths_after[n] for n in in_order]
-        rest = [encoding.conform(payloads[n]) for n in in_order[len(rows) :]]
-        batches = encode_batches(encoding, rest)
+        batches = encode_batches(encoding, [payloads[n] for n in in_order[len(rows) :]])
     sizes = int64s(chain(map(len, rows), (message.size for message in batches)))
     shared = [_payload_message(encoding, rows, sizes[: len(rows)])] if rows else []
     digester = encoding.digester()
@@ -140,7 +138,13 @@ def _payload_message(
 
 
 def encode_batches(encoding: LedgerEncoding, batches: Sequence[pa.RecordBatch]) -> list[pa.Buffer]:
-    """The encapsulated message of each batch, compressed as the ledger says."""
+    """The encapsulated message of each batch, compressed as the ledger says.
+
+    Rows are made to fit the ledger's schema where they are taken from users, and only there.
+    """
+    for batch in batches:
+        fits = batch.schema.equals(encoding.schema, check_metadata=False)
+        assert fits, f"rows have the ledger's schema\n{batch.schema}\n{encoding.schema}"
     if encoding.compression is None:
         return [batch.serialize() for batch in batches]
     sink = pa.BufferOutputStream()

@@ -69,12 +69,8 @@ class PartEncoder:
         self._emit(framing.MAGIC + self._schema_message)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Append one entry.
-
-        Raises:
-            InvalidArgumentError: the batch does not have the ledger's schema.
-        """
-        (message,) = encode_batches(self._encoding, [self._encoding.conform(batch)])
+        """Append one entry, whose rows have the ledger's schema."""
+        (message,) = encode_batches(self._encoding, [batch])
         self._blocks.append((self.size_bytes, framing.metadata_length(message), message.size))
         self._digests.append(self._digester.digest(message))
         self._emit(message)

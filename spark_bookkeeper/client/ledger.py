@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -66,20 +67,18 @@ class Ledger:
         """
         custom = metadata.custom_metadata
         try:
-            form = json.loads(custom[ENCODING])
+            encoding, entry_target_bytes = _form(
+                custom[SCHEMA],
+                custom[ENCODING],
+                metadata.digest_type or DigestType.CRC32C,
+                metadata.password or b"",
+            )
             return cls(
                 key=LedgerKey(ledger_id, _nonce(custom[NONCE])),
-                encoding=LedgerEncoding(
-                    schema=_schema(custom[SCHEMA]),
-                    digest_type=metadata.digest_type or DigestType.CRC32C,
-                    password=metadata.password or b"",
-                    compression=form["compression"],
-                ),
+                encoding=encoding,
                 metadata=metadata,
                 incarnations=_incarnations(custom[INCARNATIONS]),
-                entry_target_bytes=whole_number(
-                    "entry_target_bytes", form["entry_target_bytes"], 1
-                ),
+                entry_target_bytes=entry_target_bytes,
             )
         except Exception as error:
             raise _unusable(str(ledger_id), error) from error
@@ -172,6 +171,16 @@ def incarnations_of(metadata: LedgerMetadata) -> dict[BookieId, str]:
         return _incarnations(metadata.custom_metadata[INCARNATIONS])
     except Exception as error:
         raise _unusable(INCARNATIONS, error) from error
+
+
+@lru_cache(maxsize=256)
+def _form(
+    schema: bytes, form: bytes, digest_type: DigestType, password: bytes
+) -> tuple[LedgerEncoding, int]:
+    """Once for the same bytes: a ledger is looked at often, and many ledgers are of one form."""
+    found = json.loads(form)
+    encoding = LedgerEncoding(_schema(schema), digest_type, password, found["compression"])
+    return encoding, whole_number("entry_target_bytes", found["entry_target_bytes"], 1)
 
 
 def _nonce(data: bytes) -> str:

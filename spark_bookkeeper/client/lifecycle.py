@@ -141,7 +141,7 @@ def open_ledger(
     ledger.check_password(password)
     if not found.value.is_closed:
         found = recover_ledger(context, ledger.ledger_id, known=found)
-    return LedgerReader(context, Ledger.of(ledger.ledger_id, found.value), frames)
+    return LedgerReader(context, ledger.with_metadata(found.value), frames)
 
 
 def open_ledger_no_recovery(

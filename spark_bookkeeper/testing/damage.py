@@ -133,7 +133,9 @@ class Specimen:
                 values = pa.array([b"row", b"of %d" % entry_id, None], pa.binary())
                 given[entry_id] = pa.record_batch([values], schema=log.encoding.schema)
             else:
-                given[entry_id] = log.encoding.conform(typed_rows(2 * entry_id, entry_id % 3 + 1))
+                given[entry_id] = typed_rows(2 * entry_id, entry_id % 3 + 1).cast(
+                    log.encoding.schema
+                )
 
         def add(slot: int, entries: Sequence[int], parts: Sequence[PlacedPart] = ()) -> None:
             new = [NewEntry(e, 1000 * (e + 1), given[e]) for e in entries]

@@ -186,11 +186,6 @@ def test_dictionary_encoding_is_resolved_at_any_depth() -> None:
         pa.map_(pa.string(), pa.string()),
     ]
     assert plain_schema(encoding.schema) == encoding.schema
-    flat = LedgerEncoding(pa.schema([("a", words)]))
-    batch = pa.record_batch(
-        [pa.array(["x", "y", "x"]).dictionary_encode().cast(words)], names=["a"]
-    )
-    assert flat.conform(batch).column(0).to_pylist() == ["x", "y", "x"]
 
 
 def test_bytes_are_refused_by_a_ledger_with_a_schema() -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.bookie import reading
+from spark_bookkeeper.bookie.bookie import EntryRange, RefusalKind, Verification, value_of
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry
 from spark_bookkeeper.bookie.log import LedgerLog
@@ -19,6 +22,7 @@ from spark_bookkeeper.testing.slotlog import Bookie, every_place
 
 COUNT = 200
 ALL = list(range(COUNT))
+SCHEMA = pa.schema([("n", pa.int64())])
 MAC = LedgerEncoding(digest_type=DigestType.MAC, password=b"secret")
 
 
@@ -131,3 +135,66 @@ def test_where_one_file_is_damaged_another_of_the_same_bookie_serves(
     assert way(bookie.log(reads)) == {e: payload(e) for e in ALL if e >= 50}
 
     assert reads.count <= 10
+
+
+@pytest.mark.parametrize("digest_type", [DigestType.CRC32, DigestType.CRC32C, DigestType.MAC])
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_rows_are_verified_without_decoding_them(
+    digest_type: DigestType, compression: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoding = LedgerEncoding(SCHEMA, digest_type, b"secret", compression)
+    bookie = formatted(encoding)
+    batches = [pa.record_batch([range(n, n + 10)], schema=SCHEMA) for n in range(3)]
+    entries = [NewEntry(n, 0, batch) for n, batch in enumerate(batches)]
+    bookie.writer().add(0, encode_add(bookie.key, encoding, "w1", 0, -1, entries))
+    decoded: list[object] = []
+    monkeypatch.setattr(reading, "read_batch", lambda *_: decoded.append(_))
+
+    verdict = bookie.face().verify([Verification(bookie.ref, [0, 1, 2])])
+
+    assert value_of(verdict[0]).good.keys() == {0, 1, 2}
+    assert decoded == []
+
+
+def test_small_entries_are_verified_by_the_checksum_that_they_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bookie = formatted()
+    slot(bookie, 0, ALL)
+    decoded: list[object] = []
+    monkeypatch.setattr(reading, "read_batch", lambda *_: decoded.append(_))
+
+    assert verified(bookie.log()).keys() == set(ALL)
+    assert decoded == []
+
+
+def test_without_digests_decoding_is_the_only_check() -> None:
+    encoding = LedgerEncoding(SCHEMA, DigestType.DUMMY)
+    bookie = formatted(encoding)
+    batch = pa.record_batch([range(10)], schema=SCHEMA)
+    data = encode_add(bookie.key, encoding, "w1", 0, -1, [NewEntry(0, 0, batch)])
+    bookie.writer().add(0, data)
+    (place,) = bookie.log().locate(0).places(0)
+    bookie.disk.corrupt(
+        bookie.slot_path(0),
+        lambda content: content[: place.offset + 16] + bytes(64) + content[place.offset + 80 :],
+    )
+
+    (verdict,) = bookie.face().verify([Verification(bookie.ref, [0])])
+
+    assert value_of(verdict).refused[0].kind is RefusalKind.DAMAGED
+
+
+def test_what_is_known_to_be_nothing_is_not_looked_for_again() -> None:
+    bookie = formatted()
+    slot(bookie, 0, ALL)
+    reads = Reads()
+    face = bookie.face(reads)
+    (nothing,) = face.holdings([EntryRange(bookie.ref, COUNT, COUNT + 9)])
+    assert len(value_of(nothing)) == 0
+    reads.count = 0
+
+    (verdict,) = face.verify([Verification(bookie.ref, [COUNT, COUNT + 1], value_of(nothing))])
+
+    assert value_of(verdict).refused.keys() == {COUNT, COUNT + 1}
+    assert reads.count == 0

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client import ledger, lifecycle
 from spark_bookkeeper.errors import (
     InvalidArgumentError,
     LedgerExistsError,
@@ -65,6 +65,28 @@ def test_a_creator_knows_what_others_read(ground: Ground, compression: str | Non
     )
 
     assert writer._adds.ledger == ground.client().ledger(writer.ledger_id)[0]
+
+
+def test_the_form_of_a_ledger_is_decoded_once_however_often_it_is_opened(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = pa.schema([("decoded_once", pa.int64())])
+    writer = lifecycle.create_ledger(ground.context, USUAL, schema=schema)
+    writer.append(pa.table({"decoded_once": [1]}))
+    writer.abandon()
+    decoded: list[bytes] = []
+    real = ledger._schema
+
+    def decode(data: bytes) -> pa.Schema:
+        decoded.append(data)
+        return real(data)
+
+    monkeypatch.setattr(ledger, "_schema", decode)
+
+    lifecycle.open_ledger(ground.client(), writer.ledger_id).read_arrow()
+    lifecycle.open_ledger(ground.client(), writer.ledger_id).read_arrow()
+
+    assert len(decoded) == 1
 
 
 def test_labels_are_kept_and_our_own_keys_are_reserved(ground: Ground) -> None:

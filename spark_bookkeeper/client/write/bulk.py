@@ -133,8 +133,9 @@ def write_task(
 ) -> TaskResult:
     """Write a task's rows to part files, one for each stripe class, on each bookie of it.
 
-    Every entry is encoded once; each bookie has a thread of its own. A bookie that fails or hangs
-    is left out and reported; the task goes on while every part is stored somewhere.
+    The rows have the ledger's schema. Every entry is encoded once; each bookie has a thread of its
+    own. A bookie that fails or hangs is left out and reported; the task goes on while every part is
+    stored somewhere.
 
     Raises:
         BookieUnavailableError: some part is stored nowhere. Nothing was listed, so nothing of
@@ -159,7 +160,6 @@ def _entries(plan: BulkPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
     full = plan.entry_target_bytes * multiple
     gathered: list[pa.RecordBatch] = []
     size = 0
-    schema = plan.encoding.schema
     for batch in batches:
         for piece in _cut(batch, full):
             if piece.num_rows == 0:
@@ -167,7 +167,7 @@ def _entries(plan: BulkPlan, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.R
             if size and size + piece.nbytes > full * 5 // 4:
                 yield from rows.split_evenly(pa.Table.from_batches(gathered), multiple)
                 gathered, size = [], 0
-            gathered.append(_conform(piece, schema))
+            gathered.append(piece)
             size += piece.nbytes
             if size >= full:
                 yield from rows.split_evenly(pa.Table.from_batches(gathered), multiple)
@@ -181,10 +181,6 @@ def _cut(batch: pa.RecordBatch, target_bytes: int) -> Iterator[pa.RecordBatch]:
     rows_each = -(-batch.num_rows // count) or 1
     for start in range(0, max(batch.num_rows, 1), rows_each):
         yield batch.slice(start, rows_each)
-
-
-def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    return batch if batch.schema.equals(schema) else batch.cast(schema)
 
 
 class FanOut:
