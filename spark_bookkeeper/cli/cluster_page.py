@@ -14,7 +14,7 @@ from html import escape
 from importlib.resources import files
 from typing import Any, Final
 
-from spark_bookkeeper.cli.doctor import Finding, cluster_findings
+from spark_bookkeeper.cli.doctor import Diagnosis, cluster_diagnoses
 from spark_bookkeeper.cli.shell.writers import age
 from spark_bookkeeper.client.presence import ledgers_with_writers
 from spark_bookkeeper.errors import MetadataFormatError
@@ -35,7 +35,7 @@ class Facts:
 
     metadata_uri: str
     at_ms: int
-    findings: Sequence[Finding]
+    diagnoses: Sequence[Diagnosis]
     bookies: Sequence[Mapping[str, Any]]
     """Rows of ``bk.bookies()``."""
 
@@ -50,14 +50,14 @@ def look(bk: BookKeeper) -> Facts:
     writers: dict[LedgerId, str] = {}
     for ledger_id, found, state in ledgers_with_writers(bk.context):
         if isinstance(found, MetadataFormatError):
-            continue  # the findings name it
+            continue  # the diagnoses name it
         ledgers[ledger_id] = found
         if state is not None:
             writers[ledger_id] = state
     return Facts(
         bk.metadata_uri,
         bk.context.runtime.wall_ms(),
-        list(cluster_findings(bk)),
+        list(cluster_diagnoses(bk)),
         bk.bookies_arrow().to_pylist(),
         ledgers,
         writers,
@@ -84,7 +84,7 @@ def render(facts: Facts, refresh_seconds: int | None = None) -> str:
             f'<time datetime="{moment.isoformat()}">{moment:%Y-%m-%d %H:%M:%S} UTC</time></p>',
             "</header>",
             "<main>",
-            *_care(facts.findings),
+            *_care(facts.diagnoses),
             *_numbers(facts),
             *_bookies(facts.bookies),
             *_ledgers(facts),
@@ -99,18 +99,20 @@ def render(facts: Facts, refresh_seconds: int | None = None) -> str:
     )
 
 
-def _care(findings: Sequence[Finding]) -> Iterator[str]:
+def _care(diagnoses: Sequence[Diagnosis]) -> Iterator[str]:
     yield '<section aria-labelledby="care"><h2 id="care">What needs care</h2>'
-    found = sorted((f for f in findings if f.verdict != "ok"), key=lambda f: f.verdict != "problem")
+    found = sorted(
+        (f for f in diagnoses if f.verdict != "ok"), key=lambda f: f.verdict != "problem"
+    )
     if not found:
         yield '<p class="well">Everything is well.</p></section>'
         return
     yield '<ul class="care">'
-    for finding in found:
-        remedy = f"<br>{escape(finding.remedy)}" if finding.remedy else ""
+    for diagnosis in found:
+        remedy = f"<br>{escape(diagnosis.remedy)}" if diagnosis.remedy else ""
         yield (
-            f'<li class="{finding.verdict}"><b>{escape(finding.verdict)}: '
-            f"{escape(finding.check)}</b> {escape(finding.detail)}{remedy}</li>"
+            f'<li class="{diagnosis.verdict}"><b>{escape(diagnosis.verdict)}: '
+            f"{escape(diagnosis.check)}</b> {escape(diagnosis.detail)}{remedy}</li>"
         )
     yield "</ul></section>"
 

@@ -31,7 +31,7 @@ def test_the_doctor_names_who_hangs_and_finds_the_others_well(
     bk = SimpleNamespace(context=context, metadata_uri="memory")
 
     found = {
-        f.check: f for f in doctor.cluster_findings(cast(Any, bk)) if f.check.startswith("bookie ")
+        f.check: f for f in doctor.cluster_diagnoses(cast(Any, bk)) if f.check.startswith("bookie ")
     }
     hang.release()
 

@@ -89,7 +89,7 @@ class Delete:
 Operation = Create | Delete
 
 
-class Connection:
+class Nodes:
     """One session with ZooKeeper. All methods may be called from any thread.
 
     Every method raises ``MetadataUnavailableError`` when no answer came in time, and

@@ -40,7 +40,7 @@ from spark_bookkeeper.metadata.zookeeper.link import (
     OccupiedError,
     PresentError,
 )
-from spark_bookkeeper.metadata.zookeeper.nodes import Connection, Create, Delete, Node, Operation
+from spark_bookkeeper.metadata.zookeeper.nodes import Create, Delete, Node, Nodes, Operation
 from spark_bookkeeper.metadata.zookeeper.presence import Presences
 from spark_bookkeeper.metadata.zookeeper.register_nodes import ZooKeeperRegisters
 from spark_bookkeeper.metadata.zookeeper.registrations import Registrations
@@ -89,7 +89,7 @@ class ZooKeeperStore:
         self._root = self.uri.root
         self._token = token
         self._has_cluster = False
-        self._zk = Connection(
+        self._zk = Nodes(
             self.uri.hosts,
             session_timeout_ms=session_timeout_ms,
             patience_ms=patience_ms,
