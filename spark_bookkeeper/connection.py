@@ -103,8 +103,8 @@ def _received(version: str, values: bytes) -> Connection:
             f"the driver has spark_bookkeeper {version}, and this process on "
             f"{socket.gethostname()} has {here}: an executor must have the driver's version, for "
             "they hand each other its values. Nothing was done. Run `pip install "
-            f"spark-bookkeeper=={version}` for the executors' Python ({sys.executable}), or send it "
-            "along with spark.archives"
+            f"spark-bookkeeper=={version}` for the executors' Python ({sys.executable}), or send "
+            "it along with spark.archives"
         )
     return Connection(*pickle.loads(values))
 
