@@ -38,6 +38,11 @@ class Metrics:
             "Requests to ZooKeeper that were repeated because an answer was lost",
             registry=registry,
         )
+        self.zookeeper_connections_lost = Counter(
+            "zookeeper_client_connections_lost",
+            "Times that a connection to ZooKeeper broke; the session may go on with another",
+            registry=registry,
+        )
         self.zookeeper_sessions_lost = Counter(
             "zookeeper_client_sessions_lost",
             "Sessions with ZooKeeper that ended without being closed",

@@ -172,6 +172,16 @@ def test_help_is_there_without_importing_any_noun_or_spark() -> None:
     assert done.stdout.strip().endswith("0 []")
 
 
+def test_a_session_is_imported_without_spark() -> None:
+    script = (
+        "import spark_bookkeeper.opening, spark_bookkeeper.spark.frames, sys;"
+        "print([m for m in ('pyspark', 'py4j', 'pandas', 'delta') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+    assert done.stdout.strip() == "[]"
+
+
 def test_the_package_runs_as_the_command_line() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "spark_bookkeeper", "no-such-noun"], capture_output=True, text=True

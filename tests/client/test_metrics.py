@@ -9,10 +9,15 @@ import pytest
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recover.recovery import recover_ledger
+from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import LedgerFencedError, RecoveryUndecidedError
 from spark_bookkeeper.metrics import BookieMetrics, ClientMetrics
+from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
+from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.hanging import Hang
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 
 USUAL = Quorum(3, 3, 2)
@@ -120,6 +125,46 @@ def test_a_recovery_that_fails_is_counted_as_such(ground: Ground) -> None:
 
     assert counted(other, 'bookkeeper_client_LEDGER_RECOVER_count{success="false"}') == 1
     assert counted(other, 'bookkeeper_client_LEDGER_RECOVER_count{success="true"}') == 0
+
+
+def test_a_silent_bookie_is_shown_while_it_is_one_and_a_second_question_is_counted(
+    tmp_path: Path,
+) -> None:
+    config = ClientConfig(bookie_timeout_ms=600_000, read_hedge_ms=20)
+    ground = Ground(tmp_path, bookies=3, config=config)
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
+        writer.append(b"a")
+        wait_for_every_copy(writer)
+    hang = Hang(ground.runtime)
+    silent = writer.metadata.last_fragment.ensemble[0]
+    client = ground.client(
+        None, lambda place, operation, path: hang.meet(operation, path) if place == silent else None
+    )
+    reader = lifecycle.open_ledger(client, writer.ledger_id)
+    assert counted(client, "bookkeeper_client_silent_bookies") == 0
+
+    while not hang.stuck:  # each read begins with another bookie
+        assert [entry.payload for entry in reader.entries()] == [b"a"]
+
+    assert counted(client, "bookkeeper_client_SPECULATIVE_READ_COUNT_total") >= 1
+    assert counted(client, "bookkeeper_client_silent_bookies") == 1
+    hang.release()
+    ground.until(lambda: counted(client, "bookkeeper_client_silent_bookies") == 0)
+
+
+def test_copies_are_counted_with_their_bytes(ground: Ground) -> None:
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
+        writer.append(b"abc")
+        wait_for_every_copy(writer)
+    lost = writer.metadata.last_fragment.ensemble[0]
+    ground.stop(lost, destroy=True)
+    client = ground.client()
+
+    wish = BookieRecovery((BookieId(lost),))
+    assert recover_bookie(client, LocalRunner(client), wish).is_complete
+
+    assert counted(client, "replication_worker_copies_total") == 1
+    assert counted(client, "replication_worker_NUM_BYTES_WRITTEN_total") == 3
 
 
 def test_values_are_named_as_prometheus_reads_them_and_have_no_buckets() -> None:

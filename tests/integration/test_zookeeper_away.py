@@ -78,6 +78,9 @@ def test_a_bookie_lost_while_zookeeper_is_away_waits_for_it(own: LocalCluster) -
         assert [future.result(60) for future in futures] == list(range(1, 50))
         until(lambda: lost not in writer.metadata.last_fragment.ensemble, "replaced")
         started.join()
+        counted = bk.metrics()
+        assert counted["zookeeper_client_connections_lost_total"] == 1
+        assert counted["bookkeeper_client_NUM_ENSEMBLE_CHANGE_total"] == 1
         writer.close()
 
         assert check_numbered_ledger(bk, writer.ledger_id, 49, 50, copies=1) == 50

@@ -1079,3 +1079,20 @@ def test_a_node_that_was_to_go_when_the_connection_broke_goes_on_the_next_one(
     eventually(lambda: not other.has_writer(LedgerId(7), "ab12"))
     eventually(lambda: not store._presences._leaving)
     assert other.has_writer(LedgerId(8), "cd34")
+
+
+def test_what_is_lost_on_the_way_is_counted(zookeeper: ZooKeeperStores) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    metrics = store._zk._link._metrics
+    assert set(metrics.as_dict().values()) == {0}
+
+    with zookeeper.answer_lost(store):
+        store.create_ledger(LedgerId(7), open_ledger())
+
+    counted = metrics.as_dict()
+    assert counted["zookeeper_client_retries_total"] >= 1
+    assert counted["zookeeper_client_connections_lost_total"] >= 1
+    assert counted["zookeeper_client_sessions_lost_total"] == 0
+    zookeeper.expire(store)
+    eventually(lambda: metrics.as_dict()["zookeeper_client_sessions_lost_total"] == 1)

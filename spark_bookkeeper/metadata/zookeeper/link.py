@@ -247,6 +247,8 @@ class Link:
             return
         if state == KazooState.LOST:
             self._metrics.zookeeper_sessions_lost.inc()
+        elif state == KazooState.SUSPENDED:
+            self._metrics.zookeeper_connections_lost.inc()
         hear = {KazooState.LOST: self._lost, KazooState.CONNECTED: self._connected}
         for told in list(hear.get(state, ())):
             self.client.handler.spawn(told)
