@@ -183,7 +183,7 @@ class Archive:
             .option("mergeSchema", "true")
             .option(
                 "txnAppId",
-                f"spark-bookkeeper/{self._cluster}/{ledger.ledger_id}-{ledger.metadata.nonce}",
+                f"spark-bookkeeper/{self._cluster}/{ledger.key}",
             )
             .option("txnVersion", "1")
             .option("userMetadata", json.dumps({"spark_bookkeeper": about}))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from spark_bookkeeper.errors import MetadataError
 from spark_bookkeeper.metadata.election import in_order, vote_prefix
 from spark_bookkeeper.metadata.zookeeper.link import AbsentError
-from spark_bookkeeper.metadata.zookeeper.nodes import Connection
+from spark_bookkeeper.metadata.zookeeper.nodes import Nodes
 
 _log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ class ZooKeeperBallots:
         node: the node whose children the votes of an election are, by the election's path.
     """
 
-    def __init__(self, zk: Connection, node: Callable[[str], str]) -> None:
+    def __init__(self, zk: Nodes, node: Callable[[str], str]) -> None:
         self._zk = zk
         self._node = node
         self._lock = threading.Lock()
