@@ -38,6 +38,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata import refusals
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
 from spark_bookkeeper.metadata.cookies import decode_cookie, encode_cookie
+from spark_bookkeeper.metadata.memory_underreplication import MemoryTasks, MemoryUnderreplication
 from spark_bookkeeper.metadata.service_info import decode_registration, encode_registration
 from spark_bookkeeper.metadata.store import Cookie, Registration, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
@@ -70,6 +71,7 @@ class MemoryCluster:
         self.deletion_watchers: dict[tuple[LedgerId, int], Callable[[], None]] = {}
         """Who is to be told of a deletion, by ledger and session."""
         self.registers: dict[str, Versioned[bytes]] = {}
+        self.tasks = MemoryTasks()
         self.instance_id: str | None = None
         self.pending: list[Callable[[], None]] = []
         """Requests that were postponed; call one to let it take effect."""
@@ -138,6 +140,9 @@ class MemoryStore:
         self._stops: list[Callable[[], None]] = []
         self._is_closed = False
         self.registers = MemoryRegisters(self)
+        self.underreplication = MemoryUnderreplication(
+            cluster.tasks, self._call, lambda: self._session, cluster.number
+        )
 
     def __repr__(self) -> str:
         return f"MemoryStore(session={self._session})"
@@ -442,6 +447,9 @@ class MemoryStore:
             for bookie_id in held:
                 del self.cluster.registrations[bookie_id]
             self.cluster.writers -= self._written
+            told = self.cluster.tasks.end_session(self._session)
+        for changed in told:
+            changed()
         if held:
             self.cluster.notify()
 

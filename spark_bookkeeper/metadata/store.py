@@ -19,6 +19,7 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
 if TYPE_CHECKING:
     from spark_bookkeeper.metadata.registers import Registers
+    from spark_bookkeeper.metadata.underreplication import Underreplication
 
 T = TypeVar("T")
 
@@ -238,6 +239,10 @@ class MetadataStore(LedgerStore, BookieRegistry, Protocol):
     @property
     def registers(self) -> Registers:
         """Values of ours under compare-and-swap, see ``registers.py``."""
+
+    @property
+    def underreplication(self) -> Underreplication:
+        """Ledgers that lack replicas, see ``underreplication.py``."""
 
     def on_session_lost(self, lost: Callable[[], None]) -> None:
         """Call ``lost`` when a session ended: its ephemeral nodes are gone."""

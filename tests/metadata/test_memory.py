@@ -17,6 +17,7 @@ from spark_bookkeeper.testing.conformance.metadata import (
     Stores,
     open_ledger,
 )
+from spark_bookkeeper.testing.conformance.underreplication import UnderreplicationConformance
 
 _CHANGES = {
     "create_ledger",
@@ -27,6 +28,7 @@ _CHANGES = {
     "initialize_cluster",
     "create_register",
     "write_register",
+    "mark",
 }
 
 
@@ -80,6 +82,10 @@ def stores() -> Stores:
 
 
 class TestMemoryStore(MetadataStoreConformance):
+    """All promises."""
+
+
+class TestMemoryUnderreplication(UnderreplicationConformance):
     """All promises."""
 
 

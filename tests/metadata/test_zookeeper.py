@@ -49,6 +49,7 @@ from spark_bookkeeper.testing.conformance.metadata import (
     open_ledger,
     registration,
 )
+from spark_bookkeeper.testing.conformance.underreplication import UnderreplicationConformance
 
 pytestmark = pytest.mark.integration
 
@@ -234,6 +235,10 @@ def raw(server: EmbeddedZooKeeper) -> Iterator[KazooClient]:
 
 
 class TestZooKeeperStore(MetadataStoreConformance):
+    """All promises."""
+
+
+class TestZooKeeperUnderreplication(UnderreplicationConformance):
     """All promises."""
 
 

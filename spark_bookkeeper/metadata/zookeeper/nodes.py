@@ -29,12 +29,15 @@ from spark_bookkeeper.metadata.zookeeper.link import (
     UNCERTAIN,
     AbsentError,
     ChangedError,
-    Changes,
     Link,
     PresentError,
 )
 
 T = TypeVar("T")
+
+Watch = Callable[[object], None]
+"""Called once after what was read has changed, and after a loss of the connection, by the thread
+that reads the answers: it must not wait. ``Changes`` is one."""
 
 NODE_BYTES_MAX: Final = 1_000_000
 """ZooKeeper drops the connection at requests above 1 MiB, so they are refused before."""
@@ -138,8 +141,8 @@ class Connection:
 
     # Reading
 
-    def get(self, path: str, changes: Changes | None = None) -> Node:
-        """Read a node; ``changes`` counts what becomes of it. Raises ``AbsentError``."""
+    def get(self, path: str, changes: Watch | None = None) -> Node:
+        """Read a node; ``changes`` is told what becomes of it. Raises ``AbsentError``."""
         return self._try(
             f"read {path}", lambda: self._wait(self._client.get_async(path, changes), _node)
         )
@@ -148,15 +151,17 @@ class Connection:
         """Read a node as it is after everything that any server had confirmed; or ``None``."""
         return self._try(f"read {path}", lambda: self._settled(path))
 
-    def exists(self, path: str) -> bool:
-        """Whether there is such a node."""
+    def exists(self, path: str, changes: Watch | None = None) -> bool:
+        """Whether there is such a node; ``changes`` is told when it comes, changes or goes."""
         return self._try(
             f"read {path}",
-            lambda: self._wait(self._client.exists_async(path), lambda stat: stat is not None),
+            lambda: self._wait(
+                self._client.exists_async(path, changes), lambda stat: stat is not None
+            ),
         )
 
-    def children(self, path: str, changes: Changes | None = None) -> list[str]:
-        """The names of a node's children, in no order; ``changes`` counts when some come or go.
+    def children(self, path: str, changes: Watch | None = None) -> list[str]:
+        """The names of a node's children, in no order; ``changes`` hears when some come or go.
 
         Raises ``AbsentError``.
         """
@@ -166,7 +171,7 @@ class Connection:
         )
 
     def get_many(
-        self, paths: Iterable[str], changes: Changes | None = None
+        self, paths: Iterable[str], changes: Watch | None = None
     ) -> Iterator[tuple[str, Node | None]]:
         """``get`` for many nodes, in order; ``None`` for one that is not there."""
         return self._pipelined(
@@ -177,7 +182,7 @@ class Connection:
         )
 
     def children_of_many(
-        self, paths: Iterable[str], changes: Changes | None = None
+        self, paths: Iterable[str], changes: Watch | None = None
     ) -> Iterator[tuple[str, list[str] | None]]:
         """``children`` of many nodes, in order; ``None`` for a node that is not there."""
         return self._pipelined(
@@ -240,14 +245,14 @@ class Connection:
 
         self._try(f"create {path}", attempt, may_have_changed=lambda: uncertain)
 
-    def create_sequential(self, parent: str, prefix: str) -> str:
+    def create_sequential(self, parent: str, prefix: str, data: bytes = b"") -> str:
         """Create an ephemeral node with a counter at the end of its name, and return the name.
 
         After a lost answer another one is made; the first goes with the session.
         """
 
         def add(writes: Any) -> None:
-            writes.create(f"{parent}/{prefix}", b"", ephemeral=True, sequence=True)
+            writes.create(f"{parent}/{prefix}", data, ephemeral=True, sequence=True)
 
         path = self._try(
             f"create a node in {parent}", lambda: self._wait(self._writes.ask(add), str)
