@@ -113,7 +113,60 @@ class BookieConfig:
             )
 
 
-Config = TypeVar("Config", ClientConfig, BookieConfig)
+@dataclass(frozen=True)
+class AutorecoveryConfig:
+    """When an auditor looks at what, and how patient a replication worker is.
+
+    What concerns the whole cluster (the switch, the delay of a lost bookie, the limit on copying)
+    is kept in the cluster, and set with ``spark-bookkeeper autorecovery``.
+
+    Raises:
+        InvalidArgumentError: a value is not a whole number or out of its range.
+    """
+
+    bookie_check_interval_s: int = 86_400
+    """Between two looks whether every bookie that ledgers name is there, besides the one at the
+    start and after every loss. 0: only those."""
+
+    ledger_check_interval_s: int = 604_800
+    """Between two checks of all ledgers, the first and last entry of every replica. 0: never."""
+
+    ledger_check_percentage: int = 0
+    """Of the other entries, how many are read and verified; 100 verifies every digest."""
+
+    placement_check_interval_s: int = 0
+    """Between two looks whether copies are on as many racks as they could be. 0: never."""
+
+    replicas_check_interval_s: int = 0
+    """Between two counts of the replicas of every entry. 0: never."""
+
+    check_bytes_per_second: int = 50 * MIB
+    """Limit on what a check reads. 0: none."""
+
+    open_ledger_grace_ms: int = 30_000
+    """A writer has so long to replace a lost bookie itself before its ledger is fenced."""
+
+    retry_first_ms: int = 10_000
+    """After a ledger could not be repaired, it is left alone for so long; then twice as long."""
+
+    retry_most_ms: int = 300_000
+    """And never longer than this. A bookie that comes ends the wait."""
+
+    ledgers_at_once: int = 8
+    """Ledgers that one worker without Spark repairs side by side."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, 0)
+        for name in ("retry_first_ms", "retry_most_ms", "ledgers_at_once"):
+            if getattr(self, name) < 1:
+                raise InvalidArgumentError(f"{name}={getattr(self, name)} is below 1")
+        if self.ledger_check_percentage > 100:
+            raise InvalidArgumentError(
+                f"ledger_check_percentage={self.ledger_check_percentage} is above 100"
+            )
+
+
+Config = TypeVar("Config", ClientConfig, BookieConfig, AutorecoveryConfig)
 
 
 def load_client_config(path: str | Path) -> ClientConfig:
@@ -129,6 +182,11 @@ def load_client_config(path: str | Path) -> ClientConfig:
 def load_bookie_config(path: str | Path) -> BookieConfig:
     """Read a ``BookieConfig`` from a TOML file, as ``load_client_config`` does."""
     return config_from(BookieConfig, _read_toml(path), str(path))
+
+
+def load_autorecovery_config(path: str | Path) -> AutorecoveryConfig:
+    """Read an ``AutorecoveryConfig`` from a TOML file, as ``load_client_config`` does."""
+    return config_from(AutorecoveryConfig, _read_toml(path), str(path))
 
 
 def config_from(cls: type[Config], values: Mapping[str, Any], source: str) -> Config:
@@ -159,7 +217,7 @@ def _read_toml(path: str | Path) -> dict[str, Any]:
     return values
 
 
-def _at_least(config: ClientConfig | BookieConfig, least: int) -> None:
+def _at_least(config: ClientConfig | BookieConfig | AutorecoveryConfig, least: int) -> None:
     for field in fields(config):
         value = getattr(config, field.name)
         if isinstance(value, bool) or not isinstance(value, int):

@@ -36,6 +36,7 @@ from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata, Le
 from spark_bookkeeper.replication.report import CheckReport, Row
 from spark_bookkeeper.replication.runner import Progress, Runner, no_progress, reason_of
 from spark_bookkeeper.replication.shares import share_bytes, share_of
+from spark_bookkeeper.runtime.throttle import Throttle
 
 LARGE_BYTES: Final = 256 << 20
 """A ledger of which so much is to be read, of all replicas together, is several pieces of work."""
@@ -54,6 +55,8 @@ class CheckWork:
     """To be read, about, where it is known; so work can be shared out."""
     nonce: bytes | None = None
     """Of the ledger it was planned for; ``None`` takes the one that is there."""
+    bytes_per_second: int | None = None
+    """Limit on reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +155,7 @@ def findings(context: ClientContext, work: CheckWork) -> Sequence[Finding]:
         return [Finding(Row(work.ledger_id, "check", "gone", error.message))]
     except BookKeeperError as error:
         return [Finding(Row(work.ledger_id, "check", "left", error.message))]
+    throttle = Throttle(context.runtime, work.bytes_per_second)
     all_found: list[Finding] = []
     for fragment in found.value.fragment_ranges():
         first, last = fragment.first_entry_id, fragment.last_entry_id
@@ -167,10 +171,10 @@ def findings(context: ClientContext, work: CheckWork) -> Sequence[Finding]:
         except BookKeeperError as error:
             all_found.append(Finding(Row(work.ledger_id, "check", "left", error.message, first)))
             continue
-        all_found += [
-            _check_share(context, ledger, work, fragment, position, bookie, end)
-            for position, bookie in wanted
-        ]
+        for position, bookie in wanted:
+            finding = _check_share(context, ledger, work, fragment, position, bookie, end)
+            all_found.append(finding)
+            throttle(finding.row.bytes)
     if not all_found and work.share is not None:
         first, bookie = work.share
         reason = f"{bookie} has no share of it any more: check again"

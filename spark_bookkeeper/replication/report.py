@@ -10,7 +10,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-DONE: Final = frozenset({"replicated", "closed", "gone", "no longer needed", "healthy"})
+DONE: Final = frozenset(
+    {"replicated", "closed", "gone", "no longer needed", "healthy", "published"}
+)
 """Ends after which nothing is left to do. ``unrecoverable``, ``left`` and the findings of a
 check are not among them."""
 
