@@ -1,16 +1,17 @@
 """Settings as frozen values: numbers and strings, checked when they are made, never components.
 
-They can be printed, compared and sent to a Spark executor. ``load_client_config`` and
-``load_bookie_config`` read them from TOML; the files in ``conf/`` show every key with its unit
-and default. Clients, stores and clocks are built from them elsewhere (``connection.py``).
+They can be printed, compared and sent to a Spark executor. ``load_client_config``,
+``load_bookie_config`` and ``load_conf`` read them from TOML; the files in ``conf/`` show every key
+with its unit and default. One file may hold the keys of both kinds, and tables of options. Clients,
+stores and clocks are built from them elsewhere (``connection.py``).
 """
 
 from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -20,6 +21,9 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+_TABLES: Final = ("zk", "storage")
+"""Tables of options that a file may hold besides the keys of the configs."""
 
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
@@ -169,24 +173,59 @@ class AutorecoveryConfig:
 Config = TypeVar("Config", ClientConfig, BookieConfig, AutorecoveryConfig)
 
 
-def load_client_config(path: str | Path) -> ClientConfig:
-    """Read a ``ClientConfig`` from a TOML file; keys that are left out have their defaults.
+@dataclass(frozen=True)
+class Conf:
+    """What one TOML file says; what it leaves out has its default."""
+
+    client: ClientConfig = field(default_factory=ClientConfig)
+    bookie: BookieConfig = field(default_factory=BookieConfig)
+    autorecovery: AutorecoveryConfig = field(default_factory=AutorecoveryConfig)
+    zk_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Its table ``[zk]``: how to reach and prove oneself to ZooKeeper."""
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Its table ``[storage]``: for the bookies' file systems. Both may hold secrets."""
+
+
+def load_conf(path: str | Path) -> Conf:
+    """Read everything that a TOML file may hold.
 
     Raises:
         InvalidArgumentError: no such file, no TOML, an unknown key (the nearest known one is
-            named), or a value that breaks a rule.
+            named), or a value that breaks a rule. No option's value is shown.
     """
-    return config_from(ClientConfig, _read_toml(path), str(path))
+    values, source = _read_toml(path), str(path)
+    options = {name: values.pop(name, {}) for name in _TABLES}
+    for name, table in options.items():
+        if not isinstance(table, dict):
+            raise InvalidArgumentError(f"{name} in {source} is no table; write [{name}] above it")
+    bookie = {key: values.pop(key) for key in list(values) if key in _keys(BookieConfig)}
+    autorecovery = {
+        key: values.pop(key) for key in list(values) if key in _keys(AutorecoveryConfig)
+    }
+    known = (*_keys(ClientConfig), *_keys(BookieConfig), *_keys(AutorecoveryConfig), *_TABLES)
+    _check_keys(values, known, source)
+    return Conf(
+        config_from(ClientConfig, values, source),
+        config_from(BookieConfig, bookie, source),
+        config_from(AutorecoveryConfig, autorecovery, source),
+        {key: _as_text(key, value, source) for key, value in options["zk"].items()},
+        options["storage"],
+    )
+
+
+def load_client_config(path: str | Path) -> ClientConfig:
+    """The ``ClientConfig`` of a TOML file; see ``load_conf``."""
+    return load_conf(path).client
 
 
 def load_bookie_config(path: str | Path) -> BookieConfig:
-    """Read a ``BookieConfig`` from a TOML file, as ``load_client_config`` does."""
-    return config_from(BookieConfig, _read_toml(path), str(path))
+    """The ``BookieConfig`` of a TOML file; see ``load_conf``."""
+    return load_conf(path).bookie
 
 
 def load_autorecovery_config(path: str | Path) -> AutorecoveryConfig:
-    """Read an ``AutorecoveryConfig`` from a TOML file, as ``load_client_config`` does."""
-    return config_from(AutorecoveryConfig, _read_toml(path), str(path))
+    """The ``AutorecoveryConfig`` of a TOML file; see ``load_conf``."""
+    return load_conf(path).autorecovery
 
 
 def config_from(cls: type[Config], values: Mapping[str, Any], source: str) -> Config:
@@ -195,16 +234,31 @@ def config_from(cls: type[Config], values: Mapping[str, Any], source: str) -> Co
     Raises:
         InvalidArgumentError: an unknown key, or a value that breaks a rule.
     """
-    known = [field.name for field in fields(cls)]
+    _check_keys(values, _keys(cls), source)
+    try:
+        return cls(**values)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{source}: {error.message}") from error
+
+
+def _keys(cls: type[ClientConfig | BookieConfig | AutorecoveryConfig]) -> list[str]:
+    return [known.name for known in fields(cls)]
+
+
+def _check_keys(values: Mapping[str, Any], known: Sequence[str], source: str) -> None:
     for key in values:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
             hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
             raise InvalidArgumentError(f"unknown key {key!r} in {source}: {hint}")
-    try:
-        return cls(**values)
-    except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"{source}: {error.message}") from error
+
+
+def _as_text(key: str, value: object, source: str) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return value
+    raise InvalidArgumentError(f"zk.{key} in {source} is neither a text nor true or false")
 
 
 def _read_toml(path: str | Path) -> dict[str, Any]:
@@ -218,9 +272,9 @@ def _read_toml(path: str | Path) -> dict[str, Any]:
 
 
 def _at_least(config: ClientConfig | BookieConfig | AutorecoveryConfig, least: int) -> None:
-    for field in fields(config):
-        value = getattr(config, field.name)
+    for name in _keys(type(config)):
+        value = getattr(config, name)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidArgumentError(f"{field.name}={value!r} is not a whole number")
+            raise InvalidArgumentError(f"{name}={value!r} is not a whole number")
         if value < least:
-            raise InvalidArgumentError(f"{field.name}={value} is below {least}")
+            raise InvalidArgumentError(f"{name}={value} is below {least}")

@@ -1,6 +1,8 @@
 """How a cluster is reached: the only place that picks back ends.
 
 ``Connection`` is what travels: a frozen value from which every process builds its own context.
+Library, agents and command line open their metadata stores and storages here, so that each obeys
+the same options.
 """
 
 from __future__ import annotations
@@ -11,6 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from spark_bookkeeper.bookie.storage.roots import open_storage
+from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.client.bookies.asking import Patience
+from spark_bookkeeper.client.bookies.bounded_storage import bounded
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.writer_info import WriterInfo
@@ -19,7 +24,7 @@ from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.arguments import check_text
-from spark_bookkeeper.runtime.runtime import Condition, ThreadRuntime
+from spark_bookkeeper.runtime.runtime import Condition, Runtime, ThreadRuntime
 
 METADATA_URI_VARIABLE: Final = "SPARK_BOOKKEEPER_METADATA_URI"
 
@@ -40,7 +45,7 @@ class Connection:
     def open(self) -> ClientContext:
         """Connect. Raises ``MetadataUnavailableError``, ``InvalidArgumentError``."""
         runtime = ThreadRuntime()
-        return self._context(runtime, self._open_store(runtime))
+        return self._context(runtime, self.open_store(runtime))
 
     def open_lazily(self) -> ClientContext:
         """The same, but the session with ZooKeeper begins when metadata is asked for first.
@@ -48,14 +53,27 @@ class Connection:
         For tasks that are told where the bookies are, and need no metadata while all goes well.
         """
         runtime = ThreadRuntime()
-        lazy = _LazyStore(lambda: self._open_store(runtime), runtime.condition())
+        lazy = _LazyStore(lambda: self.open_store(runtime), runtime.condition())
         return self._context(runtime, cast(MetadataStore, lazy))
 
-    def _open_store(self, runtime: ThreadRuntime) -> ZooKeeperStore:
+    def open_store(
+        self, runtime: Runtime, *, session_timeout_ms: int | None = None
+    ) -> MetadataStore:
+        """A session with the metadata store.
+
+        Args:
+            runtime: gives its tokens.
+            session_timeout_ms: a session that is silent for so long has ended; ``None`` is
+                ``metadata_timeout_ms`` of the config.
+
+        Raises:
+            MetadataUnavailableError: it gives no answer. Nothing was changed.
+            InvalidArgumentError: the URI or an option is wrong.
+        """
         return ZooKeeperStore(
             self.metadata_uri,
             token=runtime.token,
-            session_timeout_ms=self.config.metadata_timeout_ms,
+            session_timeout_ms=session_timeout_ms or self.config.metadata_timeout_ms,
             patience_ms=self.config.metadata_timeout_ms,
             options=self.zk_options,
         )
@@ -71,6 +89,23 @@ class Connection:
             self.metadata_uri,
             writer=WriterInfo.of_this_process(self.application),
         )
+
+
+def open_root(
+    uri: str,
+    runtime: Runtime,
+    config: ClientConfig | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Storage:
+    """The storage at a root, for whoever formats it, looks after it or examines it.
+
+    No call of it waits for ever: after ``bookie_timeout_ms`` of silence it raises
+    ``BookieUnavailableError``.
+
+    Raises:
+        InvalidArgumentError, MissingRequirementError: as ``open_storage``.
+    """
+    return bounded(open_storage(uri, options), runtime, Patience.of(config or ClientConfig()))
 
 
 class _LazyStore:

@@ -7,10 +7,14 @@ from typing import Any
 
 import click
 
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.cluster_options import (
+    Access,
+    access_options,
+    connected,
+    opened_store,
+)
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
-from spark_bookkeeper.errors import MetadataFormatError, MetadataUnavailableError
-from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
 
@@ -30,16 +34,8 @@ def cluster() -> None:
 def init(settings: Settings, access: Access) -> int:
     """Make the metadata of a new, empty cluster. Refused where there is one already."""
     uri = settings.require_metadata_uri()
-    try:
-        store = ZooKeeperStore(uri, token=ThreadRuntime().token, options=access.zk_options)
-    except MetadataUnavailableError as error:
-        raise MetadataUnavailableError(
-            f"{error.message}. Nothing was changed", nothing_changed=True
-        ) from error
-    try:
+    with opened_store(settings, access, ThreadRuntime()) as store:
         instance_id = store.initialize_cluster()
-    finally:
-        store.close()
     settings.output.result(
         {"metadata_uri": uri, "instance_id": instance_id},
         lambda: settings.output.say(

@@ -26,6 +26,7 @@ from spark_bookkeeper.cli.shell.writers import age
 from spark_bookkeeper.client.presence import GONE, WriterState, ledgers_with_writers, writer_of
 from spark_bookkeeper.client.read.newest import newest_entry
 from spark_bookkeeper.cluster.java import java_home
+from spark_bookkeeper.cluster.sharing import Place, place_of, shared
 from spark_bookkeeper.config import GIB
 from spark_bookkeeper.errors import (
     BookKeeperError,
@@ -194,6 +195,7 @@ def _cluster(bk: BookKeeper) -> Iterator[Finding]:
     look = _Look(bk, instance_id, alive, cookies, named)
     known = sorted(alive.keys() | cookies.keys() | named)
     yield from bk.context.runtime.map(look.at, known)
+    yield from _shared(bk, {**{b: c.root_uri for b, c in cookies.items()}, **_roots(alive)})
     for error in unreadable[:MOST_NAMED]:
         yield Finding(
             "ledger metadata",
@@ -204,6 +206,33 @@ def _cluster(bk: BookKeeper) -> Iterator[Finding]:
         )
     yield _writers(bk, ledgers, states)
     yield from _ledgers(ledgers, set(known) - alive.keys())
+
+
+def _roots(alive: Mapping[BookieId, Registration]) -> dict[BookieId, str]:
+    return {bookie: live.root_uri for bookie, live in alive.items() if live.incarnation}
+
+
+def _shared(bk: BookKeeper, roots: Mapping[BookieId, str]) -> Iterator[Finding]:
+    """What would be lost together."""
+
+    def look(bookie: BookieId) -> tuple[BookieId, Place]:
+        try:
+            return bookie, place_of(bk.context.bookies.storage(bookie), bookie)
+        except BookKeeperError:  # said of the bookie itself
+            return bookie, Place(roots[bookie])
+
+    for found in shared(dict(bk.context.runtime.map(look, sorted(roots)))):
+        check = f"bookies on one {found.what}"
+        if found.is_for_trying:
+            yield Finding(check, "ok", f"{found}: good for trying things out, not for keeping them")
+        else:
+            yield Finding(
+                check,
+                "warning",
+                f"{found}: what loses one loses the others, and perhaps every copy of an entry",
+                f"give each of them its own {found.what}: format a new bookie there, and then "
+                f"spark-bookkeeper bookie recover {found.bookies[-1]} --even-if-alive",
+            )
 
 
 def _writers(

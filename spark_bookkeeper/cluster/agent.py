@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
 from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.cluster.cookies import has_cookie
 from spark_bookkeeper.cluster.health import (
     Observation,
     Published,
@@ -25,7 +26,7 @@ from spark_bookkeeper.cluster.health import (
     decide,
     observe,
 )
-from spark_bookkeeper.cluster.ownership import check_claim, claim_partition, has_cookie
+from spark_bookkeeper.cluster.ownership import OpenRoot, check_claim, claim_partition
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
@@ -68,7 +69,7 @@ class BookieAgent:
         runtime: clock and threads.
         config: how often to look, and when space is short.
         rack: where it stands, for placement.
-        is_move_accepted: see ``claim_partition``.
+        moved_from: see ``claim_partition``.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class BookieAgent:
         config: BookieConfig | None = None,
         *,
         rack: str = "/default-rack",
-        is_move_accepted: bool = False,
+        moved_from: OpenRoot | None = None,
     ) -> None:
         self.bookie_id = bookie_id
         self._store = store
@@ -88,7 +89,7 @@ class BookieAgent:
         self._runtime = runtime
         self._config = config or BookieConfig()
         self._rack = rack
-        self._is_move_accepted = is_move_accepted
+        self._moved_from = moved_from
         self._marker: Marker | None = None
         self._published: Published | None = None
         self._is_unsure = False
@@ -144,7 +145,7 @@ class BookieAgent:
             self._storage,
             self.bookie_id,
             token=self._runtime.token,
-            is_move_accepted=self._is_move_accepted,
+            moved_from=self._moved_from,
         )
         self._lacks_cookie = False
         if not self._is_listening:

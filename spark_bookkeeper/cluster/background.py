@@ -28,12 +28,12 @@ from spark_bookkeeper.cluster.java import java_home
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.cluster.local_state import make_directory, write_json
 from spark_bookkeeper.cluster.processes import birth_of
+from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import (
     BookKeeperError,
     MetadataUnavailableError,
 )
 from spark_bookkeeper.metadata.store import Registration
-from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
@@ -154,7 +154,7 @@ def status(directory: str | os.PathLike[str]) -> LocalStatus:
     registrations: tuple[Registration, ...] = ()
     problem = None
     try:
-        store = ZooKeeperStore(uri, token=ThreadRuntime().token)
+        store = Connection(uri).open_store(ThreadRuntime())
         try:
             registrations = tuple(store.registrations())
         finally:

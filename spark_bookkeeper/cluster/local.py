@@ -21,11 +21,13 @@ import threading
 import weakref
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from spark_bookkeeper.bookie.partition import wipe_partition
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.cluster.agent import BookieAgent
+from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.cluster.java import java_home
 from spark_bookkeeper.cluster.leftovers import mark, temporary_directory
 from spark_bookkeeper.cluster.local_state import (
@@ -37,9 +39,9 @@ from spark_bookkeeper.cluster.local_state import (
     read_state,
     write_state,
 )
-from spark_bookkeeper.cluster.ownership import format_bookie
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.config import MIB, BookieConfig
+from spark_bookkeeper.connection import Connection, open_root
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     BookKeeperError,
@@ -48,7 +50,6 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.metadata.uri import MetadataUri
-from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import Runtime, Task, ThreadRuntime
@@ -267,8 +268,8 @@ class _Running:
         self.zookeeper.start()
         self._save(replace(self.state, zookeeper_port=self.zookeeper.port))
         mark(self.directory, is_temporary=self._is_temporary)
-        self._store = ZooKeeperStore(
-            self.metadata_uri, token=self._runtime.token, session_timeout_ms=_SESSION_TIMEOUT_MS
+        self._store = Connection(self.metadata_uri).open_store(
+            self._runtime, session_timeout_ms=_SESSION_TIMEOUT_MS
         )
         try:
             self._store.instance_id()
@@ -384,7 +385,8 @@ class _Running:
             bookie.bookie_id,
             self._runtime,
             self._config,
-            is_move_accepted=True,  # ZooKeeper's data and the bookies' move together
+            # ZooKeeper's data and the bookies' move together.
+            moved_from=partial(open_root, runtime=self._runtime),
         )
         agent.start()
         self.agents[bookie.bookie_id] = agent

@@ -37,7 +37,8 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata import refusals
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
-from spark_bookkeeper.metadata.cookies import decode_cookie, encode_cookie
+from spark_bookkeeper.metadata.cookie_text import decode_cookie, encode_cookie
+from spark_bookkeeper.metadata.memory_registers import MemoryRegisters
 from spark_bookkeeper.metadata.memory_underreplication import MemoryTasks, MemoryUnderreplication
 from spark_bookkeeper.metadata.service_info import decode_registration, encode_registration
 from spark_bookkeeper.metadata.store import Cookie, Registration, Versioned
@@ -139,7 +140,7 @@ class MemoryStore:
         self._lost: list[Callable[[], None]] = []
         self._stops: list[Callable[[], None]] = []
         self._is_closed = False
-        self.registers = MemoryRegisters(self)
+        self.registers = MemoryRegisters(cluster.registers, self._call)
         self.underreplication = MemoryUnderreplication(
             cluster.tasks, self._call, lambda: self._session, cluster.number
         )
@@ -452,49 +453,6 @@ class MemoryStore:
             changed()
         if held:
             self.cluster.notify()
-
-
-class MemoryRegisters:
-    """The registers of one session; implements ``Registers``."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
-        self._values = store.cluster.registers
-
-    def read(self, name: str) -> Versioned[bytes] | None:
-        return self._call("read_register", name, lambda: self._values.get(name))
-
-    def create(self, name: str, data: bytes) -> Versioned[bytes]:
-        def effect() -> Versioned[bytes]:
-            there = self._values.setdefault(name, Versioned(data, 0))
-            if there.value != data:
-                raise refusals.register_conflict(name, None, there)
-            return there
-
-        return self._call("create_register", name, effect)
-
-    def write(self, name: str, data: bytes, version: int) -> Versioned[bytes]:
-        def effect() -> Versioned[bytes]:
-            there = self._values.get(name)
-            if there is None or there.version != version:
-                raise refusals.register_conflict(name, version, there)
-            self._values[name] = written = Versioned(data, version + 1)
-            return written
-
-        return self._call("write_register", name, effect)
-
-    def delete(self, name: str) -> None:
-        self._call("delete_register", name, lambda: self._values.pop(name, None))
-
-    def names(self, parent: str) -> Sequence[str]:
-        def effect() -> Sequence[str]:
-            below = (name for name in self._values if name.startswith(f"{parent}/"))
-            return sorted({name[len(parent) + 1 :].split("/")[0] for name in below})
-
-        return self._call("register_names", parent, effect)
-
-    def _call(self, operation: str, name: str, effect: Callable[[], T]) -> T:
-        return self._store._call(operation, name, effect)  # noqa: SLF001  (the same module)
 
 
 def _as_stored(metadata: LedgerMetadata) -> LedgerMetadata:

@@ -7,11 +7,11 @@ that logs are. A name is a path, ``logs/orders``; what is above it is made as it
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
-from spark_bookkeeper.errors import MetadataUnavailableError, VersionConflictError
+from spark_bookkeeper.metadata.compare_and_swap import ABSENT, change
 from spark_bookkeeper.metadata.store import Versioned
-from spark_bookkeeper.metadata.update import CONFLICTS_MAX, UNKNOWN_MAX
 
 T = TypeVar("T")
 
@@ -60,37 +60,32 @@ def change_register(
         decode: the value in its bytes; is asked with ``None`` where there is no register, and may
             give a value to begin with, or raise.
         encode: the bytes of a value.
-        step: old value to new value; ``None``, or an equal one, means that there is nothing to
-            write. It may be asked several times, each time with the value that it would
-            replace, and must know its own change when it meets it: after a lost answer the value
-            is read again and compared with what was meant (SLOT-LOG rule R14).
+        step: old value to new value, see ``compare_and_swap.change``.
 
     Raises:
         VersionConflictError: it kept changing (``CONFLICTS_MAX`` times).
         MetadataUnavailableError: the change may or may not have been made.
     """
-    conflicts = unknown = 0
-    intended: T | None = None
-    while True:
-        found = registers.read(name)
-        current = decode(found)
-        if intended is not None and current == intended:
-            return current
-        intended = step(current)
-        if intended is None or (found is not None and intended == current):
-            return current
-        try:
-            if found is None:
-                registers.create(name, encode(intended))
-            else:
-                registers.write(name, encode(intended), found.version)
-        except VersionConflictError:
-            conflicts += 1
-            if conflicts == CONFLICTS_MAX:
-                raise
-        except MetadataUnavailableError:
-            unknown += 1
-            if unknown == UNKNOWN_MAX:
-                raise
+    return change(_Register(registers, name, decode, encode), step).value
+
+
+@dataclass(frozen=True, slots=True)
+class _Register(Generic[T]):
+    """The decoded value of one register."""
+
+    registers: Registers
+    name: str
+    decode: Callable[[Versioned[bytes] | None], T]
+    encode: Callable[[T], bytes]
+
+    def read(self) -> Versioned[T]:
+        found = self.registers.read(self.name)
+        return Versioned(self.decode(found), ABSENT if found is None else found.version)
+
+    def write(self, new: T, old: Versioned[T]) -> Versioned[T]:
+        data = self.encode(new)
+        if old.version == ABSENT:
+            written = self.registers.create(self.name, data)
         else:
-            return intended
+            written = self.registers.write(self.name, data, old.version)
+        return Versioned(new, written.version)

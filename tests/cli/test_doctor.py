@@ -11,6 +11,7 @@ import pytest
 from spark_bookkeeper.cli import doctor
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE
+from spark_bookkeeper.cluster import sharing
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import MetadataUnavailableError
 from spark_bookkeeper.testing.sessions import connect_without_spark
@@ -33,6 +34,27 @@ def test_a_healthy_cluster_has_nothing_to_be_done(cluster: LocalCluster, call: C
     checks = {finding["check"] for finding in done.json["findings"]}
     assert checks >= {"python", "pyspark", "pyarrow", "java", "zookeeper"}
     assert checks >= {f"bookie {bookie}" for bookie in cluster.bookie_ids}
+
+
+def test_bookies_on_one_disk_are_told_and_are_no_fault_of_a_cluster_to_try(
+    cluster: LocalCluster, call: Call
+) -> None:
+    found = findings(call)["bookies on one disk"]
+
+    assert found["verdict"] == "ok"
+    assert all(bookie in found["detail"] for bookie in cluster.bookie_ids)
+
+
+def test_bookies_on_one_disk_are_a_warning_where_data_matters(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "_LOOPBACK", frozenset())
+    with connect_without_spark(cluster.metadata_uri) as bk:
+        roots = doctor._roots(bk.context.bookies.registrations())
+        (found,) = doctor._shared(bk, roots)
+
+    assert (found.verdict, found.check) == ("warning", "bookies on one disk")
+    assert found.remedy is not None
 
 
 def test_a_lost_bookie_is_a_problem_for_the_ledgers_on_it(

@@ -16,12 +16,11 @@ import pytest
 
 from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.bookies.answers import Answers, Late
 from spark_bookkeeper.client.bookies.asking import (
     CALLS_AT_ONCE,
     TRIALS,
-    Answers,
     Door,
-    Late,
     Patience,
     current_call,
 )

@@ -43,7 +43,7 @@ class Moving:
         root.mkdir(exist_ok=True)
         storage = LocalStorage(root)
         marker = claim_partition(
-            self.store, storage, bookie, token=self.runtime.token, is_move_accepted=True
+            self.store, storage, bookie, token=self.runtime.token, moved_from=open_storage
         )
         self.store.register(Registration(bookie, storage.uri, marker.incarnation))
 

@@ -14,7 +14,7 @@ from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
 from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.cli.shell.settings import EXIT_NOTHING_CHANGED, exit_code_of
 from spark_bookkeeper.cluster.agent import BookieAgent
-from spark_bookkeeper.cluster.ownership import restore_cookie
+from spark_bookkeeper.cluster.cookies import restore_cookie
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import (
     BookieFullError,

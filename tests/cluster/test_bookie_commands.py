@@ -17,6 +17,7 @@ from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.metadata.cookie_text import decode_cookie
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
@@ -142,6 +143,58 @@ def test_formatting_asks_and_shows_what_it_made(
     cookie = store.read_cookie(BOOKIE)
     assert cookie is not None
     assert cookie.value.incarnation == marker.incarnation
+
+
+def test_formatting_says_what_the_new_bookie_shares_with_others(
+    store: ZooKeeperStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = ["--metadata-uri", str(store.uri), "bookie", "format", "--yes"]
+    first, second = tmp_path / "1", tmp_path / "2"
+    first.mkdir()
+    second.mkdir()
+    assert run([*call, "--bookie-id", "10.0.0.1:3181", "--root", str(first)]) == 0
+    assert "share the" not in capsys.readouterr().err
+
+    assert run([*call, "--bookie-id", "10.0.0.2:3181", "--root", str(second)]) == 0
+
+    assert "10.0.0.1:3181 and 10.0.0.2:3181 share the disk" in capsys.readouterr().err
+
+
+def test_a_lost_cookie_is_made_again_from_the_partition_and_shown_before_it_is_written(
+    store: ZooKeeperStore, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cookie = ["--metadata-uri", str(store.uri), "--json", "bookie", "cookie"]
+    bookie = ["--bookie-id", BOOKIE, "--root", str(root)]
+    assert run([*call_of(store, "format"), "--root", str(root), "--yes"]) == 0
+    before = store.read_cookie(BOOKIE)
+    assert before is not None
+    store.delete_cookie(BOOKIE, before.version)
+    file = tmp_path / "cookie.txt"
+    capsys.readouterr()
+
+    assert run([*cookie, "generate", *bookie, "--output", str(file)]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert store.read_cookie(BOOKIE) is None
+    assert run([*cookie, "generate", *bookie, "--output", str(file)]) == 2  # it is there
+    assert run([*cookie, "create", *bookie, "--yes"]) == 0
+    capsys.readouterr()
+    assert run([*cookie, "generate", *bookie]) == 0
+
+    assert (made["incarnation"], made["is_stored"]) == (before.value.incarnation, False)
+    assert json.loads(capsys.readouterr().out) == {**made, "is_stored": True}
+    assert decode_cookie(file.read_bytes(), "file") == before.value
+    after = store.read_cookie(BOOKIE)
+    assert after is not None
+    assert after.value == before.value
+
+
+def test_a_cookie_is_generated_only_from_the_storage_that_the_ledgers_mean(
+    store: ZooKeeperStore, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = ["--metadata-uri", str(store.uri), "bookie", "cookie", "generate"]
+
+    assert run([*call, "--bookie-id", BOOKIE, "--root", str(root)]) == 2
+    assert "holds no BOOKIE marker" in capsys.readouterr().err
 
 
 def test_formatting_the_last_good_copy_is_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,19 +13,16 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.bookie.marker import Marker, read_marker
+from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.bookie.storage.local import LocalStorage
+from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.client.ledger import custom_metadata
-from spark_bookkeeper.cluster.ownership import (
-    Claims,
-    Verdict,
-    check_claim,
-    claim_partition,
-    forget_bookie,
-    format_bookie,
-    has_cookie,
-    judge,
-    restore_cookie,
-)
+from spark_bookkeeper.cluster.claims import Claims, Verdict, judge
+from spark_bookkeeper.cluster.cookies import forget_bookie, has_cookie, restore_cookie
+from spark_bookkeeper.cluster.formatting import format_bookie
+from spark_bookkeeper.cluster.ownership import check_claim, claim_partition
+from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.connection import open_root
 from spark_bookkeeper.errors import (
     BookKeeperError,
     CookieMismatchError,
@@ -36,6 +34,7 @@ from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
 BOOKIE = BookieId("10.0.0.3:3181")
 ROOT = "file:///srv/bookie"
@@ -200,7 +199,7 @@ def test_a_moved_partition_needs_to_be_called_moved(
 
     with pytest.raises(CookieMismatchError, match="--moved"):
         claim_partition(store, moved, BOOKIE, token=token)
-    after = claim_partition(store, moved, BOOKIE, token=token, is_move_accepted=True)
+    after = claim_partition(store, moved, BOOKIE, token=token, moved_from=open_storage)
 
     assert after == before
     cookie = store.read_cookie(BOOKIE)
@@ -216,7 +215,7 @@ def test_what_is_left_at_the_old_root_of_a_moved_partition_answers_nothing_any_m
     shutil.copytree(tmp_path / "b", tmp_path / "c")
 
     after = claim_partition(
-        store, make_storage(tmp_path / "c"), BOOKIE, token=token, is_move_accepted=True
+        store, make_storage(tmp_path / "c"), BOOKIE, token=token, moved_from=open_storage
     )
 
     assert after == before
@@ -231,9 +230,31 @@ def test_a_partition_under_a_second_name_keeps_its_marker(
     before = claim_partition(store, make_storage(tmp_path / "b"), BOOKIE, token=token)
     (tmp_path / "c").symlink_to(tmp_path / "b")
 
-    claim_partition(store, make_storage(tmp_path / "c"), BOOKIE, token=token, is_move_accepted=True)
+    same = make_storage(tmp_path / "c")
+    claim_partition(store, same, BOOKIE, token=token, moved_from=open_storage)
 
-    assert read_marker(make_storage(tmp_path / "c")) == before
+    assert read_marker(same) == before
+
+
+def test_a_partition_moved_from_a_root_that_hangs_is_served_all_the_same(
+    metadata: MemoryCluster, tmp_path: Path, token: Callable[[], str]
+) -> None:
+    store = metadata.session()
+    before = claim_partition(store, make_storage(tmp_path / "b"), BOOKIE, token=token)
+    shutil.copytree(tmp_path / "b", tmp_path / "c")
+    (tmp_path / "b" / MARKER_PATH).unlink()
+    os.mkfifo(tmp_path / "b" / MARKER_PATH)  # nobody ever writes to it
+    impatient = ClientConfig(bookie_timeout_ms=300)
+
+    after = claim_partition(
+        store,
+        make_storage(tmp_path / "c"),
+        BOOKIE,
+        token=token,
+        moved_from=lambda uri: open_root(uri, ThreadRuntime(), impatient),
+    )
+
+    assert after == before
 
 
 def test_a_claim_ends_when_the_cookie_is_deleted(

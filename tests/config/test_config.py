@@ -14,6 +14,7 @@ from spark_bookkeeper.config import (
     config_from,
     load_bookie_config,
     load_client_config,
+    load_conf,
 )
 from spark_bookkeeper.errors import InvalidArgumentError
 
@@ -84,3 +85,37 @@ def test_a_config_travels_and_does_not_change() -> None:
     assert pickle.loads(pickle.dumps(config)) == config
     with pytest.raises(FrozenInstanceError):
         config.read_threads = 4  # type: ignore[misc]  # refusing this is what is tested
+
+
+def test_one_file_may_hold_the_keys_of_clients_and_bookies_and_options_of_both(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "all.toml"
+    path.write_text(
+        "add_timeout_ms = 5_000\nprobe_interval_ms = 700\n"
+        "[zk]\nuse_ssl = true\nauth_data = 'digest:ann:secret'\n"
+        "[storage]\nendpoint_url = 'http://127.0.0.1:9000'\n",
+        encoding="utf-8",
+    )
+
+    found = load_conf(path)
+
+    assert found.client == load_client_config(path) == ClientConfig(add_timeout_ms=5_000)
+    assert found.bookie == load_bookie_config(path) == BookieConfig(probe_interval_ms=700)
+    assert found.zk_options == {"use_ssl": "true", "auth_data": "digest:ann:secret"}
+    assert found.storage_options == {"endpoint_url": "http://127.0.0.1:9000"}
+    assert "secret" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    "text", ["zk = 'auth_data=digest:ann:secret'", "[zk]\nauth_data = ['secret']", "[zoo]\na = 1"]
+)
+def test_options_of_another_form_are_refused_and_not_shown(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "conf.toml"
+    path.write_text(text, encoding="utf-8")
+
+    with pytest.raises(InvalidArgumentError) as caught:
+        load_conf(path)
+
+    assert str(path) in caught.value.message
+    assert "secret" not in caught.value.message

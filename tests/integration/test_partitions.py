@@ -15,8 +15,8 @@ import pytest
 
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.cluster.agent import BookieAgent
+from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.cluster.local import LocalCluster
-from spark_bookkeeper.cluster.ownership import format_bookie
 from spark_bookkeeper.config import BookieConfig, ClientConfig
 from spark_bookkeeper.errors import (
     AppendFailedError,

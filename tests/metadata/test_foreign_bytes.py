@@ -22,7 +22,7 @@ from spark_bookkeeper.client.read.newest import Newest
 from spark_bookkeeper.client.views import LEDGERS, _ledger_row, moment
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
-from spark_bookkeeper.metadata.cookies import decode_cookie, encode_cookie
+from spark_bookkeeper.metadata.cookie_text import decode_cookie, encode_cookie
 from spark_bookkeeper.metadata.service_info import decode_registration, encode_registration
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
-from spark_bookkeeper.metadata.cookies import decode_cookie, format_cookie, parse_cookie
+from spark_bookkeeper.metadata.cookie_text import decode_cookie, format_cookie, parse_cookie
 from spark_bookkeeper.metadata.service_info import (
     decode_registration,
     format_service_info,

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from spark_bookkeeper.cluster.ownership import forget_bookie
+from spark_bookkeeper.cluster.cookies import forget_bookie
 from spark_bookkeeper.errors import MetadataError, MetadataFormatError, VersionConflictError
 from spark_bookkeeper.metadata import update
 from spark_bookkeeper.metadata.store import Cookie, Registration

@@ -1,4 +1,4 @@
-"""The update loop: what happens when others are faster, and when answers get lost."""
+"""Changes of ledgers: what happens when others are faster, and when answers get lost."""
 
 from __future__ import annotations
 
@@ -12,13 +12,9 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
     VersionConflictError,
 )
+from spark_bookkeeper.metadata.compare_and_swap import CONFLICTS_MAX, UNKNOWN_MAX
 from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
-from spark_bookkeeper.metadata.update import (
-    CONFLICTS_MAX,
-    UNKNOWN_MAX,
-    delete_ledger,
-    update_ledger,
-)
+from spark_bookkeeper.metadata.update import delete_ledger, update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.testing.conformance.metadata import A, B, C, open_ledger

@@ -17,7 +17,7 @@ import pytest
 
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import LedgerExistsError
-from spark_bookkeeper.metadata.cookies import decode_cookie
+from spark_bookkeeper.metadata.cookie_text import decode_cookie
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore

@@ -13,11 +13,8 @@ from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, c
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import no_spark, open_table, report_table, show_report
-from spark_bookkeeper.cluster.ownership import (
-    check_forgettable,
-    forget_bookie,
-    ledgers_that_name,
-)
+from spark_bookkeeper.cluster.cookies import check_forgettable, forget_bookie
+from spark_bookkeeper.cluster.dependents import ledgers_that_name
 from spark_bookkeeper.errors import BookieError, InvalidArgumentError, MetadataError
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 from spark_bookkeeper.replication.report import PLANNED, RecoveryReport

@@ -1,4 +1,4 @@
-"""``spark-bookkeeper bookie cookie get | create | delete``: what the cluster knows a bookie by.
+"""``spark-bookkeeper bookie cookie get | generate | create | delete``: who the cluster knows.
 
 The cookie names a bookie's partition, where it is, and which formatting of it is meant. It is
 written when a partition is formatted; these verbs are for the day on which it was lost.
@@ -7,7 +7,7 @@ written when a partition is formatted; these verbs are for the day on which it w
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,15 +17,19 @@ from spark_bookkeeper.cli.bookie.partition import (
     marker_of,
     open_partition,
     root_option,
-    storage_options,
 )
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.cluster_options import (
+    Access,
+    access_options,
+    connected,
+    opened_store,
+)
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
-from spark_bookkeeper.cluster.ownership import forget_bookie, restore_cookie
+from spark_bookkeeper.cluster.cookies import forget_bookie, generate_cookie, restore_cookie
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.metadata.cookie_text import encode_cookie
 from spark_bookkeeper.metadata.store import Cookie
-from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
@@ -59,27 +63,74 @@ def get(settings: Settings, access: Access, bookie_id: str) -> int:
 
 
 @cookie.command(
+    epilog="Example: spark-bookkeeper bookie cookie generate --bookie-id 10.0.0.3:3181 "
+    "--root /srv/bookie --output cookie.txt"
+)
+@id_option
+@root_option
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Also write it to this new file, as Apache BookKeeper's cookie_create reads it.",
+)
+@access_options
+@click.pass_obj
+def generate(
+    settings: Settings, access: Access, bookie_id: str, root: str, output: Path | None
+) -> int:
+    """Make a lost cookie again from the bookie's storage, and show it; `create` writes it.
+
+    Nothing is changed in the cluster. Refused where `create` would be.
+    """
+    name = parse_bookie_id(bookie_id)
+    storage = open_partition(root, access)
+    try:
+        with opened_store(settings, access, ThreadRuntime()) as store:
+            made, is_there = generate_cookie(store, storage, name)
+    finally:
+        storage.close()
+    if output is not None:
+        try:
+            with output.open("xb") as file:
+                file.write(encode_cookie(made))
+        except OSError as error:
+            raise InvalidArgumentError(
+                f"--output {output} cannot be written: {error.strerror}; name a file that is not "
+                "there, in a directory that is. Nothing was changed"
+            ) from error
+
+    def show() -> None:
+        settings.output.table(["what", "value"], [[k, str(v)] for k, v in _facts(made).items()])
+        if is_there:
+            settings.output.say("the cluster has this cookie; nothing is to be done")
+        else:
+            settings.output.say(
+                "the cluster has no cookie of this bookie; this writes it: spark-bookkeeper "
+                f"bookie cookie create --bookie-id {name} --root {shlex.quote(root)}"
+            )
+
+    settings.output.result({**_facts(made), "is_stored": is_there}, show)
+    return EXIT_DONE
+
+
+@cookie.command(
     epilog="Example: spark-bookkeeper bookie cookie create --bookie-id 10.0.0.3:3181 "
     "--root /srv/bookie"
 )
 @id_option
 @root_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@storage_options
+@access_options
 @click.pass_obj
-def create(
-    settings: Settings, bookie_id: str, root: str, yes: bool, storage_options: Sequence[str]
-) -> int:
+def create(settings: Settings, access: Access, bookie_id: str, root: str, yes: bool) -> int:
     """Write a lost cookie again, from what the bookie's storage says that it is.
 
     Refused unless the storage is the one that the ledgers mean, or none counts on the bookie.
     """
     name = parse_bookie_id(bookie_id)
-    storage = open_partition(root, storage_options)
-    runtime = ThreadRuntime()
+    storage = open_partition(root, access)
     try:
-        store = ZooKeeperStore(settings.require_metadata_uri(), token=runtime.token)
-        try:
+        with opened_store(settings, access, ThreadRuntime()) as store:
             marker = marker_of(storage)
             if marker is not None and store.read_cookie(name) is None and not yes:
                 settings.output.note(
@@ -89,8 +140,6 @@ def create(
                 )
                 confirm(f"Is this the storage that bookie {name} used last?")
             written = restore_cookie(store, storage, name)
-        finally:
-            store.close()
     finally:
         storage.close()
     settings.output.result(

@@ -6,8 +6,7 @@ import logging
 import shlex
 import signal
 import threading
-from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 from types import FrameType
 
 import click
@@ -21,15 +20,16 @@ from spark_bookkeeper.cli.bookie.partition import (
     marker_of,
     open_partition,
     root_option,
-    storage_options,
 )
 from spark_bookkeeper.cli.shell.asking import confirm
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, opened_store
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cluster.agent import BookieAgent
-from spark_bookkeeper.cluster.ownership import format_bookie, ledgers_that_name
-from spark_bookkeeper.config import BookieConfig, load_bookie_config
-from spark_bookkeeper.errors import UnsuitableStorageError
-from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from spark_bookkeeper.cluster.dependents import ledgers_that_name
+from spark_bookkeeper.cluster.formatting import format_bookie
+from spark_bookkeeper.cluster.sharing import Place, place_of, shared_with
+from spark_bookkeeper.errors import BookKeeperError, UnsuitableStorageError
+from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
@@ -55,23 +55,20 @@ bookie.add_command(cookie)
 @id_option
 @root_option
 @click.option("--rack", default="/default-rack", show_default=True, help="For placement.")
-@click.option("--conf", type=click.Path(path_type=Path), help="A TOML file like conf/bookie.toml.")
 @click.option("--moved", is_flag=True, help="Its storage was moved here (not copied).")
-@storage_options
+@access_options
 @click.pass_obj
 def start(
     settings: Settings,
+    access: Access,
     bookie_id: str,
     root: str,
     rack: str,
-    conf: Path | None,
     moved: bool,
-    storage_options: Sequence[str],
 ) -> int:
     """Run the agent of one bookie until Ctrl-C or SIGTERM; a new partition is formatted."""
     name = parse_bookie_id(bookie_id)
-    config = load_bookie_config(conf) if conf else BookieConfig()
-    storage = open_partition(root, storage_options)
+    storage = open_partition(root, access)
     runtime = ThreadRuntime()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     logging.getLogger("kazoo").setLevel(logging.ERROR)
@@ -81,20 +78,29 @@ def start(
         stopping.set()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    store = ZooKeeperStore(settings.require_metadata_uri(), token=runtime.token)
-    agent = BookieAgent(store, storage, name, runtime, config, rack=rack, is_move_accepted=moved)
     try:
-        agent.start()
-        status = agent.status
-        settings.output.note(
-            f"bookie {name} serves {status.root_uri} (incarnation {status.incarnation}); "
-            "Ctrl-C stops it"
-        )
-        while not stopping.wait(1.0):
-            pass  # a signal just before an endless wait would be heard only at its end
+        with opened_store(settings, access, runtime) as store:
+            agent = BookieAgent(
+                store,
+                storage,
+                name,
+                runtime,
+                access.conf.bookie,
+                rack=rack,
+                moved_from=partial(access.open_root, runtime=runtime) if moved else None,
+            )
+            try:
+                agent.start()
+                status = agent.status
+                settings.output.note(
+                    f"bookie {name} serves {status.root_uri} (incarnation {status.incarnation}); "
+                    "Ctrl-C stops it"
+                )
+                while not stopping.wait(1.0):
+                    pass  # a signal just before an endless wait would be heard only at its end
+            finally:
+                agent.stop()
     finally:
-        agent.stop()
-        store.close()
         storage.close()
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -110,32 +116,30 @@ def start(
 @id_option
 @root_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@storage_options
+@access_options
 @click.pass_obj
-def format_(
-    settings: Settings, bookie_id: str, root: str, yes: bool, storage_options: Sequence[str]
-) -> int:
+def format_(settings: Settings, access: Access, bookie_id: str, root: str, yes: bool) -> int:
     """Make a partition into a new, empty bookie; EVERYTHING in it is removed.
 
     Refused while the bookie may hold the last good copy of anything.
     """
     name = parse_bookie_id(bookie_id)
-    storage = open_partition(root, storage_options)
+    storage = open_partition(root, access)
     runtime = ThreadRuntime()
-    store = ZooKeeperStore(settings.require_metadata_uri(), token=runtime.token)
     try:
-        _show_what_goes(settings, store, storage, name)
-        if not yes:
-            confirm(f"Remove all of it and format bookie {name}?")
-        marker = format_bookie(
-            store,
-            storage,
-            name,
-            token=runtime.token,
-            on_check=lambda check: settings.output.note(f"holds: {check}"),
-        )
+        with opened_store(settings, access, runtime) as store:
+            _show_what_goes(settings, store, storage, name)
+            _show_what_is_shared(settings, access, store, storage, name)
+            if not yes:
+                confirm(f"Remove all of it and format bookie {name}?")
+            marker = format_bookie(
+                store,
+                storage,
+                name,
+                token=runtime.token,
+                on_check=lambda check: settings.output.note(f"holds: {check}"),
+            )
     finally:
-        store.close()
         storage.close()
     settings.output.result(
         {
@@ -153,7 +157,7 @@ def format_(
 
 
 def _show_what_goes(
-    settings: Settings, store: ZooKeeperStore, storage: Storage, name: BookieId
+    settings: Settings, store: MetadataStore, storage: Storage, name: BookieId
 ) -> None:
     found = marker_of(storage)
     directories = len(ledger_directories(storage))
@@ -165,16 +169,42 @@ def _show_what_goes(
     )
 
 
+def _show_what_is_shared(
+    settings: Settings, access: Access, store: MetadataStore, storage: Storage, name: BookieId
+) -> None:
+    runtime = ThreadRuntime()
+    roots = {known.value.bookie_id: known.value.root_uri for known in store.cookies()}
+    roots |= {live.bookie_id: live.root_uri for live in store.registrations()}
+    roots.pop(name, None)
+    others = dict(runtime.map(lambda item: (item[0], _place(access, *item)), list(roots.items())))
+    for found in shared_with(name, {**others, name: place_of(storage, name, is_new=True)}):
+        settings.output.note(
+            f"{found}: what loses one loses the others, and perhaps every copy of an entry. For "
+            f"data that matters, give each bookie its own {found.what}"
+        )
+
+
+def _place(access: Access, bookie_id: BookieId, root_uri: str) -> Place:
+    try:
+        storage = access.open_root(root_uri, ThreadRuntime())
+    except BookKeeperError:
+        return Place(root_uri)
+    try:
+        return place_of(storage, bookie_id)
+    finally:
+        storage.close()
+
+
 @bookie.command(epilog="Example: spark-bookkeeper bookie verify s3://bucket/bookies/3")
 @click.argument("root")
-@storage_options
+@access_options
 @click.pass_obj
-def verify(settings: Settings, root: str, storage_options: Sequence[str]) -> int:
+def verify(settings: Settings, access: Access, root: str) -> int:
     """Check that a file system can be a bookie: conditional create, sync, read back, listing.
 
     Fencing rests on it. Nothing is left behind; a partition in use is not disturbed.
     """
-    storage = open_partition(root, storage_options)
+    storage = open_partition(root, access)
     reason: str | None = None
     held: list[str] = []
 

@@ -4,38 +4,16 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import click
 
 from spark_bookkeeper.bookie.marker import Marker, read_marker
-from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.bookie.storage.storage import Storage
-from spark_bookkeeper.client.bookies.asking import Patience
-from spark_bookkeeper.client.bookies.bounded_storage import bounded
-from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.cli.shell.cluster_options import Access
 from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-
-PATIENCE: Final = Patience.of(ClientConfig())
-"""How long a partition may be silent before a command says so."""
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def storage_options(command: Command) -> Command:
-    """``--storage-option KEY=VALUE``, repeatable."""
-    return click.option(
-        "--storage-option",
-        "storage_options",
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Passed to the file system, for example endpoint_url=http://...; repeatable.",
-    )(command)
-
 
 id_option = click.option(
     "--bookie-id", required=True, metavar="HOST:PORT", help="Its name in the cluster."
@@ -64,24 +42,15 @@ def marker_of(storage: Storage) -> Marker | None:
         ) from error
 
 
-def open_partition(root: str, options: Sequence[str]) -> Storage:
+def open_partition(root: str, access: Access) -> Storage:
     """The storage at a root that was typed; the path of a directory becomes a whole one.
 
     Raises:
-        InvalidArgumentError: it is no directory, or an option is not one. Nothing was changed.
+        InvalidArgumentError: it is no directory. Nothing was changed.
     """
-    values: dict[str, Any] = {}
-    for option in options:
-        key, separator, value = option.partition("=")
-        if not separator or not key:
-            raise InvalidArgumentError(
-                f"--storage-option {option!r} is not of the form KEY=VALUE, for example "
-                "endpoint_url=http://127.0.0.1:9000"
-            )
-        values[key] = value
     if "://" not in root:
         root = os.path.abspath(os.path.expanduser(root))
-    storage = bounded(open_storage(root, values), ThreadRuntime(), PATIENCE)
+    storage = access.open_root(root, ThreadRuntime())
     place = urlsplit(storage.uri)
     if place.scheme == "file":
         storage.list("")  # a mount that hangs is found out here

@@ -3,44 +3,65 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
 import pyarrow as pa
 
+from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cli.shell.settings import Settings
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.write.bulk import BulkPlan, EntryRange, TaskResult
-from spark_bookkeeper.config import ClientConfig, load_client_config
-from spark_bookkeeper.connection import Connection
+from spark_bookkeeper.config import Conf, load_conf
+from spark_bookkeeper.connection import Connection, open_root
 from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MetadataUnavailableError,
     MissingRequirementError,
 )
+from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.replication.runner import LocalRunner, Runner
+from spark_bookkeeper.runtime.runtime import Runtime
 from spark_bookkeeper.session import BookKeeper
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+CONF_VARIABLE: Final = "SPARK_BOOKKEEPER_CONF"
 
 
 @dataclass(frozen=True)
 class Access:
     """What a command was told about reaching the cluster, besides its metadata URI."""
 
-    config: ClientConfig = field(default_factory=ClientConfig)
-    storage_options: Mapping[str, str] = field(default_factory=dict)
-    zk_options: Mapping[str, str] = field(default_factory=dict)
+    conf: Conf = field(default_factory=Conf)
+    """The file given, with the options of the command line in it."""
+
+    def connection(self, settings: Settings) -> Connection:
+        """How the cluster is reached. Raises ``InvalidArgumentError`` when none was named."""
+        conf = self.conf
+        uri = settings.require_metadata_uri()
+        return Connection(uri, conf.client, conf.storage_options, conf.zk_options)
+
+    def open_root(self, uri: str, runtime: Runtime) -> Storage:
+        """The storage at a root, see ``connection.open_root``."""
+        return open_root(uri, runtime, self.conf.client, self.conf.storage_options)
 
 
 def access_options(command: Command) -> Command:
     """Give a command the options of ``Access``; it gets them as ``access``."""
 
-    @click.option("--conf", type=click.Path(path_type=Path), help="A TOML file: conf/client.toml.")
+    @click.option(
+        "--conf",
+        type=click.Path(path_type=Path),
+        envvar=CONF_VARIABLE,
+        show_envvar=True,
+        help="A TOML file, with keys as in conf/*.toml and tables [zk] and [storage] of options.",
+    )
     @click.option(
         "--storage-option",
         "storage_options",
@@ -63,11 +84,10 @@ def access_options(command: Command) -> Command:
         zk_options: Sequence[str],
         **named: Any,
     ) -> Any:
-        access = Access(
-            load_client_config(conf) if conf else ClientConfig(),
-            pairs("--storage-option", storage_options),
-            pairs("--zk-option", zk_options),
-        )
+        found = load_conf(conf) if conf else Conf()
+        zk = {**found.zk_options, **pairs("--zk-option", zk_options)}
+        storage = {**found.storage_options, **pairs("--storage-option", storage_options)}
+        access = Access(replace(found, zk_options=zk, storage_options=storage))
         return command(*arguments, access=access, **named)
 
     return with_access  # type: ignore[return-value]  # click sees only that it is callable
@@ -103,19 +123,32 @@ def connected(
         InvalidArgumentError: no cluster was named, or an option is wrong.
         MetadataUnavailableError, NoClusterError: it cannot be reached. Nothing was changed.
     """
-    access = access or Access()
-    uri = settings.require_metadata_uri()
-    connection = Connection(uri, access.config, access.storage_options, access.zk_options)
-    try:
+    connection = (access or Access()).connection(settings)
+    with _nothing_changed():
         bk = _with_spark(connection, settings) if with_spark else _in_this_process(connection)
-    except MetadataUnavailableError as error:
-        raise MetadataUnavailableError(
-            error.message,
-            nothing_changed=True,
-        ) from error
     with bk:
         bk.context.store.require_cluster()  # no cluster there: say so before anything else
         yield bk
+
+
+@contextmanager
+def opened_store(settings: Settings, access: Access, runtime: Runtime) -> Iterator[MetadataStore]:
+    """Only the metadata store, for who has no business with bookies. Raises as ``connected``."""
+    with _nothing_changed():
+        store = access.connection(settings).open_store(runtime)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@contextmanager
+def _nothing_changed() -> Iterator[None]:
+    """What cannot be reached in the first place was not changed."""
+    try:
+        yield
+    except MetadataUnavailableError as error:
+        raise MetadataUnavailableError(error.message, nothing_changed=True) from error
 
 
 def _with_spark(connection: Connection, settings: Settings) -> BookKeeper:

@@ -14,7 +14,7 @@ from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.reading import ScannedRows
-from spark_bookkeeper.client.bookies.asking import Answers, Late
+from spark_bookkeeper.client.bookies.answers import Answers, Late
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read.holdings import crosswise, locate, read_verified, scan_verified

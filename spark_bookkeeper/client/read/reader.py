@@ -13,7 +13,7 @@ from typing_extensions import Self
 
 from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.index import Tail
-from spark_bookkeeper.client.bookies.asking import Answers, Late
+from spark_bookkeeper.client.bookies.answers import Answers, Late
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import Ledger

@@ -18,7 +18,7 @@ from typing import Final
 
 from spark_bookkeeper.bookie.index import Tail
 from spark_bookkeeper.bookie.log import LedgerLog
-from spark_bookkeeper.client.bookies.asking import Answers, Late
+from spark_bookkeeper.client.bookies.answers import Answers, Late
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
 from spark_bookkeeper.client.read.fetch import Fetcher

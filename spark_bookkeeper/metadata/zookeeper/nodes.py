@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from kazoo.exceptions import NodeExistsError, NoNodeError, RuntimeInconsistency
-from kazoo.protocol.states import EventType
 
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
 from spark_bookkeeper.metadata.zookeeper.grouping import GroupedWrites
@@ -32,6 +31,7 @@ from spark_bookkeeper.metadata.zookeeper.link import (
     Link,
     PresentError,
 )
+from spark_bookkeeper.metadata.zookeeper.watches import Watches
 
 T = TypeVar("T")
 
@@ -116,9 +116,7 @@ class Connection:
         )
         self._client = self._link.client
         self._writes = GroupedWrites(self._client)
-        self._watches: set[Callable[[], None]] = set()
-        """What looks at nodes that are watched; again after each loss of the connection."""
-        self._link.on_connected(self._look_again)
+        self.watches = Watches(self._link)
         self._try = self._link.insist
         self._wait = self._link.wait
 
@@ -439,81 +437,6 @@ class Connection:
                 raise (refused or errors)[0]
 
         self._try("create a cluster", attempt, may_have_changed=lambda: uncertain)
-
-    # Waiting for changes
-
-    def wait_gone(self, path: str, timeout_ms: int) -> bool:
-        """Whether a node is gone, now or within some time."""
-        event = self._client.handler.event_object()
-
-        def is_there() -> bool:
-            request = self._client.exists_async(path, watch=lambda _: event.set())
-            return self._wait(request, lambda stat: stat is not None)
-
-        if not self._try(f"watch {path}", is_there):
-            return True
-        event.wait(timeout_ms / 1000)
-        return not self._try(f"watch {path}", is_there)
-
-    def watch_gone(self, path: str, gone: Callable[[], None]) -> Callable[[], None]:
-        """Call ``gone`` once, from any thread, when there is no such node; returns how to stop.
-
-        A request is sent now, and one after each change of the node and each loss of the
-        connection; nobody waits for their answers.
-        """
-        is_stopped = False
-
-        def stop() -> None:
-            nonlocal is_stopped
-            is_stopped = True
-            self._watches.discard(look)
-
-        def look() -> None:
-            if not is_stopped:
-                self._client.exists_async(path, changed).rawlink(answered)
-
-        def changed(event: Any) -> None:
-            if event.type == EventType.DELETED:  # also when there is another under its name by now
-                tell()
-            elif event.type == EventType.CHANGED:
-                look()  # after a loss of the connection ``look`` is called anyway
-
-        def answered(request: Any) -> None:
-            if request.successful() and request.get_nowait() is None:
-                tell()
-
-        def tell() -> None:
-            if not is_stopped:
-                stop()
-                gone()
-
-        self._watches.add(look)
-        look()
-        return stop
-
-    def _look_again(self) -> None:
-        for look in list(self._watches):
-            look()
-
-    def watch_children(self, path: str, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call ``changed`` after children come or go; returns how to stop. Any thread calls."""
-        seen: list[set[str]] = []
-        stopped = False
-
-        def look(names: list[str]) -> bool:
-            if not stopped and (not seen or seen[-1] != set(names)):
-                is_first = not seen
-                seen[:] = [set(names)]
-                if not is_first:
-                    changed()
-            return not stopped
-
-        def stop() -> None:
-            nonlocal stopped
-            stopped = True
-
-        self._try(f"watch {path}", lambda: self._client.ChildrenWatch(path, look))
-        return stop
 
     # Inside
 

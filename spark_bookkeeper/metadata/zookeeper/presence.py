@@ -85,7 +85,9 @@ class Presences:
         with self._lock:
             held = next(iter(self._held.get(ledger_id, {}).values()), None)
         if held is not None:
-            held.stop_watching = self._zk.watch_gone(paths.ledger(self._root, ledger_id), deleted)
+            held.stop_watching = self._zk.watches.watch_gone(
+                paths.ledger(self._root, ledger_id), deleted
+            )
 
     def leave(self, ledger_id: LedgerId, token: str | None = None, *, at_once: bool) -> None:
         """Remove the node if this session holds it; waits for nothing and raises nothing.

@@ -123,7 +123,7 @@ class Registrations:
                 bookie_id,
                 patience_ms / 1000,
             )
-            if not self._zk.wait_gone(path, patience_ms):
+            if not self._zk.watches.wait_gone(path, patience_ms):
                 raise refusals.held_elsewhere(bookie_id)
         raise MetadataUnavailableError(
             f"{path} keeps changing, so bookie {bookie_id} is not registered. Check that no "

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from spark_bookkeeper.errors import MetadataFormatError, MetadataUnavailableError
+from spark_bookkeeper.metadata.compare_and_swap import CONFLICTS_MAX
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.underreplication import (
     LAYOUT,
@@ -28,7 +29,6 @@ from spark_bookkeeper.metadata.underreplication import (
     encode_vote,
     merged,
 )
-from spark_bookkeeper.metadata.update import CONFLICTS_MAX
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.link import (
     AbsentError,

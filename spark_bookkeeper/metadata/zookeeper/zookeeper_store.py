@@ -1,6 +1,6 @@
 """The metadata store in ZooKeeper, in Apache BookKeeper's own tree.
 
-What a node is called is in ``paths.py``, what it holds in ``codec.py``, ``cookies.py`` and
+What a node is called is in ``paths.py``, what it holds in ``codec.py``, ``cookie_text.py`` and
 ``service_info.py``, and how a lost answer is resolved in ``connection.py``. Here and in
 ``ledger_ids.py`` and ``registrations.py`` is which nodes an operation touches, in which order.
 
@@ -28,7 +28,7 @@ from typing import Final
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.metadata import refusals
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
-from spark_bookkeeper.metadata.cookies import decode_cookie, encode_cookie, unreadable_cookie
+from spark_bookkeeper.metadata.cookie_text import decode_cookie, encode_cookie, unreadable_cookie
 from spark_bookkeeper.metadata.store import Cookie, Registration, Versioned
 from spark_bookkeeper.metadata.uri import MetadataUri, parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import paths
@@ -385,7 +385,7 @@ class ZooKeeperStore:
     def watch_registrations(self, changed: Callable[[], None]) -> Callable[[], None]:
         self._require_cluster()
         stops = [
-            self._zk.watch_children(parent, changed)
+            self._zk.watches.watch_children(parent, changed)
             for parent in (paths.available(self._root), paths.available_readonly(self._root))
         ]
 

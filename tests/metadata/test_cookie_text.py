@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
-from spark_bookkeeper.metadata.cookies import decode_cookie, encode_cookie, parse_cookie
+from spark_bookkeeper.metadata.cookie_text import decode_cookie, encode_cookie, parse_cookie
 from spark_bookkeeper.metadata.store import Cookie
 from spark_bookkeeper.protocol.ids import BookieId
 

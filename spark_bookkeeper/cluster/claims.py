@@ -1,0 +1,182 @@
+"""What is said about a storage partition, and whether it may be served.
+
+Three say who a partition is: the *cookie* in the metadata store, the ``BOOKIE`` *marker* on the
+storage, and the cluster itself by its INSTANCEID. A bookie is served only when all three agree,
+and a partition is formatted only when none of them knows anything. Everything else is refused:
+a disk that is not mounted, a wiped one, an old copy, a partition of another cluster. Serving
+one of those would answer "no such entry" for entries that were acknowledged (SLOT-LOG rule R5).
+
+Source: BookKeeper ``bookie/LegacyCookieValidation`` (which combinations are served), with the
+incarnation as one more thing that must agree (SLOT-LOG rule R11).
+"""
+
+from __future__ import annotations
+
+import enum
+import shlex
+from dataclasses import dataclass
+
+from spark_bookkeeper.bookie.marker import Marker, read_marker
+from spark_bookkeeper.bookie.partition import holds_anything
+from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.errors import CookieMismatchError
+from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
+from spark_bookkeeper.protocol.ids import BookieId
+
+
+class Verdict(enum.Enum):
+    """What to do with a partition that may be served."""
+
+    ACCEPT = "all agree"
+    FORMAT = "nobody knows anything: a new bookie"
+    WRITE_COOKIE = "a formatting was interrupted before its last step"
+    MOVE = "the same incarnation under another root"
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What is said about one partition, and by whom."""
+
+    bookie_id: BookieId
+    """Who it is expected to be."""
+    root_uri: str
+    """Where it is."""
+    instance_id: str
+    """The cluster that it is expected to belong to."""
+    cookie: Cookie | None
+    """What the metadata store knows."""
+    marker: Marker | None
+    """What the storage says of itself."""
+    has_content: bool
+    """Whether there is anything in the partition beside the marker."""
+
+
+def judge(claims: Claims) -> Verdict:
+    """Decide whether a partition may be served.
+
+    Raises:
+        CookieMismatchError: it may not; nothing was changed. The text shows what is stored,
+            expected and found, what that means, and the safe next command.
+    """
+    cookie, marker, bookie_id = claims.cookie, claims.marker, claims.bookie_id
+    root = shlex.quote(claims.root_uri)
+    start = f"spark-bookkeeper bookie start --bookie-id {bookie_id} --root {root}"
+    if marker is not None and marker.instance_id != claims.instance_id:
+        raise mismatch(
+            claims,
+            "the storage belongs to another cluster",
+            "use an empty directory or prefix as the root, or connect to the cluster it belongs "
+            "to. Do not remove BOOKIE by hand: that cluster may hold its last good copies here",
+        )
+    if marker is not None and marker.bookie_id != bookie_id:
+        raise mismatch(
+            claims,
+            f"the storage is that of bookie {marker.bookie_id}",
+            f"start it under its own id: `spark-bookkeeper bookie start --bookie-id "
+            f"{marker.bookie_id} --root {root}`",
+        )
+    new = f"spark-bookkeeper bookie format --bookie-id {bookie_id} --root {root}"
+    if cookie is None:
+        if marker is not None and not claims.has_content:
+            return Verdict.WRITE_COOKIE
+        if marker is None and not claims.has_content:
+            return Verdict.FORMAT
+        if marker is None:
+            raise mismatch(
+                claims,
+                "the cluster knows no such bookie (any more), and the storage holds data of which "
+                "nothing says whose it is",
+                "use an empty directory or prefix as the root. What is here stays as it is; if no "
+                f"ledger needs it, `{new}` makes a new bookie of it",
+            )
+        raise mismatch(
+            claims,
+            "the cluster has no cookie of this bookie (any more), but the storage holds its data",
+            "if the cookie was lost, or the bookie is to come back: `spark-bookkeeper bookie "
+            f"cookie create --bookie-id {bookie_id} --root {root}` writes it again, and `{start}` "
+            "serves what is here. Never do so with an older copy of the storage. If no ledger "
+            f"needs what is here: `{new}` makes a new, empty bookie of it",
+        )
+    if marker is None:
+        raise mismatch(
+            claims,
+            "the bookie is known, and its data is not here: the storage is not mounted, or it "
+            "was wiped",
+            f"bring back the storage and repeat `{start}`. If it is lost for good: "
+            f"`spark-bookkeeper bookie recover {bookie_id}` first, which copies what it held, "
+            f"then `{new}`",
+        )
+    if cookie.instance_id not in (None, claims.instance_id):
+        raise mismatch(
+            claims,
+            "the cookie is from before this cluster was formatted",
+            f"format the bookie as well if nothing of the old cluster is needed: `{new}`",
+        )
+    if cookie.incarnation != marker.incarnation:
+        raise mismatch(
+            claims,
+            "the storage was formatted at another time than the one the cluster knows: an old "
+            "copy, or a partition that was wiped and formatted by hand",
+            f"bring back the right storage and repeat `{start}`. If it is lost for good: "
+            f"`spark-bookkeeper bookie recover {bookie_id}` first, which copies what it held, "
+            f"then `{new}`",
+        )
+    if cookie.root_uri.rstrip("/") != claims.root_uri.rstrip("/"):
+        return Verdict.MOVE
+    return Verdict.ACCEPT
+
+
+def claims_of(
+    store: MetadataStore,
+    storage: Storage,
+    bookie_id: BookieId,
+    known: Versioned[Cookie] | None,
+) -> Claims:
+    """Ask all three. Raises ``BookieUnavailableError``, ``MetadataUnavailableError``."""
+    return Claims(
+        bookie_id=bookie_id,
+        root_uri=storage.uri,
+        instance_id=store.instance_id(),
+        cookie=known.value if known else None,
+        marker=read_marker(storage),
+        has_content=holds_anything(storage),
+    )
+
+
+def moved(claims: Claims) -> CookieMismatchError:
+    """What is said of a partition that the cluster knows under another root."""
+    return mismatch(
+        claims,
+        "the bookie is known under another root: it was moved, or this is a copy",
+        "if it was moved and nothing is left at the old root: `spark-bookkeeper bookie start "
+        f"--bookie-id {claims.bookie_id} --root {shlex.quote(claims.root_uri)} --moved`. Never do "
+        "so for a copy: it lacks what was acknowledged since",
+    )
+
+
+def mismatch(claims: Claims, meaning: str, remedy: str) -> CookieMismatchError:
+    """A refusal that shows what is stored, expected and found, what it means and what to do."""
+
+    def said(by: Cookie | Marker | None) -> str:
+        if by is None:
+            return "nothing"
+        root = f" at {by.root_uri}" if isinstance(by, Cookie) else ""
+        return (
+            f"{by.bookie_id}{root}, incarnation {by.incarnation or '?'}, "
+            f"cluster {by.instance_id or '?'}"
+        )
+
+    return CookieMismatchError(
+        f"bookie {claims.bookie_id} is not served from {claims.root_uri}: {meaning}. "
+        "Nothing was changed.\n"
+        f"  stored in the metadata: {said(claims.cookie)}\n"
+        f"  expected:               {claims.bookie_id} at {claims.root_uri}, "
+        f"cluster {claims.instance_id}\n"
+        f"  found on the storage:   {said(claims.marker)}"
+        f"{' (and data)' if claims.has_content else ''}\n"
+        f"What to do: {remedy}.",
+        bookie_id=claims.bookie_id,
+        stored=claims.cookie,
+        found=claims.marker,
+        nothing_changed=True,
+    )

@@ -1,0 +1,220 @@
+"""Cookies: what the cluster knows a bookie by, also while it is down.
+
+A cookie names a bookie's partition, where it is, and which formatting of it is meant. Here is
+what is done on the day on which one was lost, or a bookie is to be forgotten.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+
+from spark_bookkeeper.bookie.marker import Marker
+from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.cluster.claims import (
+    Claims,
+    Verdict,
+    claims_of,
+    judge,
+    mismatch,
+    moved,
+)
+from spark_bookkeeper.cluster.dependents import ledgers_that_name, shown
+from spark_bookkeeper.errors import (
+    CookieMismatchError,
+    InvalidArgumentError,
+    MetadataFormatError,
+)
+from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+
+
+def restore_cookie(store: MetadataStore, storage: Storage, bookie_id: BookieId) -> Cookie:
+    """Write the cookie of a partition that is whole, and whose cookie is gone.
+
+    Returns:
+        the cookie, which may have been there already.
+
+    Raises:
+        CookieMismatchError: see ``generate_cookie``.
+        VersionConflictError: somebody else wrote the cookie meanwhile.
+    """
+    cookie, is_there = generate_cookie(store, storage, bookie_id)
+    if not is_there:
+        store.write_cookie(cookie, None)
+    return cookie
+
+
+def generate_cookie(
+    store: MetadataStore, storage: Storage, bookie_id: BookieId
+) -> tuple[Cookie, bool]:
+    """The cookie of a partition that is whole, made again from it. Changes nothing.
+
+    To write it is safe for the very partition that the ledgers mean, or when none means any of
+    that id:
+
+    * Metadata name the incarnation of every bookie in their ensembles, so a partition of another
+      incarnation would never be asked for their entries (SLOT-LOG rule R11). It is refused here
+      all the same: the right one may turn up.
+    * Whoever was given up (``bookie recover --delete-cookie``) is in no ensemble any more, and
+      what it holds is asked for by nobody. It comes back as one does that was down while its
+      shares were made again elsewhere: what it stored of a ledger is what that ledger's writer
+      sent it, still true, and it may be chosen for copies like any other.
+    * What cannot be told from the marker is an older copy of the partition. The caller asks.
+
+    Returns:
+        the cookie, and whether the cluster has it: then it is as it stands there.
+
+    Raises:
+        CookieMismatchError: it is not that partition, or holds nothing while ledgers count on
+            it; the text names the way out.
+    """
+    known = store.read_cookie(bookie_id)
+    claims = claims_of(store, storage, bookie_id, known)
+    if claims.marker is None and known is None:
+        start = f"--bookie-id {bookie_id} --root {shlex.quote(claims.root_uri)}"
+        raise mismatch(
+            claims,
+            "the storage holds no BOOKIE marker, so nothing says that it is this bookie's",
+            "bring back the right storage, and repeat. If it is lost for good: `spark-bookkeeper "
+            f"bookie recover {bookie_id}` where ledgers count on it, then `spark-bookkeeper bookie "
+            f"format {start}` makes a new bookie here",
+        )
+    is_there = known is not None
+    verdict = judge(claims if is_there else replace(claims, has_content=False))
+    if verdict is Verdict.MOVE:
+        raise moved(claims)
+    if known is not None:
+        return known.value, True
+    assert claims.marker is not None
+    for registration in store.registrations():
+        if registration.bookie_id == bookie_id and (
+            registration.incarnation != claims.marker.incarnation
+            or registration.root_uri.rstrip("/") != claims.root_uri.rstrip("/")
+        ):
+            raise mismatch(
+                claims,
+                f"an agent serves the bookie from {registration.root_uri}, incarnation "
+                f"{registration.incarnation or '?'}",
+                "if that is the right storage, name it as the root; if this is, stop that agent, "
+                "and repeat",
+            )
+    check_whole(store, claims)
+    return cookie_of(claims.marker, storage), False
+
+
+def forget_bookie(store: MetadataStore, bookie_id: BookieId) -> None:
+    """Delete the cookie of a bookie that is down and that no ledger counts on, whatever it says.
+
+    Raises:
+        InvalidArgumentError: it is alive, has no cookie, or a ledger counts on it; nothing was
+            changed, and the text names the way.
+        VersionConflictError: its cookie was written again meanwhile, and stays.
+    """
+    version = store.cookie_version(bookie_id)
+    if version is None:
+        raise InvalidArgumentError(
+            f"bookie {bookie_id} has no cookie; nothing was changed. `spark-bookkeeper bookie "
+            "list` shows the bookies"
+        )
+    check_forgettable(store, [bookie_id])
+    needed = ledgers_that_name(store, bookie_id)
+    if needed:
+        raise InvalidArgumentError(
+            f"{'ledger' if len(needed) == 1 else 'ledgers'} {shown(needed)} still "
+            f"{'counts' if len(needed) == 1 else 'count'} on bookie {bookie_id}; its cookie stays. "
+            f"Run `spark-bookkeeper bookie recover {bookie_id}` first, which copies what it held",
+            ledger_ids=tuple(needed),
+        )
+    store.delete_cookie(bookie_id, version)
+
+
+def check_forgettable(store: MetadataStore, bookie_ids: Sequence[BookieId]) -> None:
+    """Refuse to delete the cookie of a bookie that is alive.
+
+    It would go on, and once stopped it could not be started. (An agent that starts at this very
+    moment finds its cookie gone, and takes no new data: ``has_cookie``.)
+
+    Raises:
+        InvalidArgumentError: one is registered; nothing was changed.
+    """
+    alive = {registration.bookie_id for registration in store.registrations()}
+    for bookie_id in bookie_ids:
+        if bookie_id in alive:
+            raise InvalidArgumentError(
+                f"bookie {bookie_id} is alive (registered), and its cookie is deleted only when it "
+                "is down; nothing was changed. Stop its agent, and repeat. To copy its data "
+                f"elsewhere before: `spark-bookkeeper bookie recover {bookie_id} --even-if-alive`"
+            )
+
+
+def has_cookie(store: MetadataStore, marker: Marker) -> bool:
+    """Whether the cookie of a partition that is being served is still there. One read.
+
+    Raises:
+        CookieMismatchError: it is that of another partition; nothing was changed.
+        MetadataUnavailableError: no answer.
+    """
+    bookie_id = BookieId(marker.bookie_id)
+    known = store.read_cookie(bookie_id)
+    if known is None:
+        return False
+    if known.value.incarnation != marker.incarnation:
+        raise CookieMismatchError(
+            f"bookie {bookie_id} was formatted by somebody else while its agent ran: its cookie "
+            f"says incarnation {known.value.incarnation or '?'}, and the storage here is "
+            f"{marker.incarnation}. Stop this agent; start it again to have the bookie checked "
+            "from the beginning",
+            bookie_id=bookie_id,
+        )
+    return True
+
+
+def check_whole(store: MetadataStore, claims: Claims) -> None:
+    """Refuse a partition without a cookie that is not the one the ledgers mean, or is empty.
+
+    Reads all ledgers' metadata, which is for a day on which a cookie was lost. One that cannot be
+    decoded is passed over: what it means is checked again by whoever reads it (R11).
+    """
+    assert claims.marker is not None
+    wrong: list[LedgerId] = []
+    needed: list[LedgerId] = []
+    for ledger_id, found in store.read_ledgers(store.ledger_ids()):
+        if not isinstance(found, Versioned) or claims.bookie_id not in found.value.bookies():
+            continue
+        try:
+            ledger = Ledger.of(ledger_id, found.value)
+        except MetadataFormatError:
+            continue  # another client's, which has no data on partitions like this one
+        meant = ledger.incarnations.get(claims.bookie_id)
+        (needed if meant == claims.marker.incarnation else wrong).append(ledger_id)
+    root = shlex.quote(claims.root_uri)
+    anew = (
+        f"If it is lost for good: `spark-bookkeeper bookie recover {claims.bookie_id}` first, "
+        "which makes its copies again from others, then `spark-bookkeeper bookie format "
+        f"--bookie-id {claims.bookie_id} --root {root}`"
+    )
+    if wrong:
+        raise mismatch(
+            claims,
+            f"ledger {shown(wrong)} counts on another formatting of this bookie's storage",
+            f"bring back the storage that it means. {anew}",
+        )
+    if needed and not claims.has_content:
+        raise mismatch(
+            claims,
+            f"ledger {shown(needed)} counts on what this very storage held, and it is empty",
+            f"bring back what it held. {anew}",
+        )
+
+
+def cookie_of(marker: Marker, storage: Storage) -> Cookie:
+    """The cookie of a partition that says who it is by its marker."""
+    return Cookie(
+        bookie_id=BookieId(marker.bookie_id),
+        root_uri=storage.uri,
+        incarnation=marker.incarnation,
+        instance_id=marker.instance_id,
+    )

@@ -1,0 +1,93 @@
+"""Making a partition that may have been a bookie before into a new, empty one."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+from spark_bookkeeper.bookie.marker import Marker
+from spark_bookkeeper.bookie.partition import (
+    AGENT_PROBE_PREFIX,
+    PROBE_DIRECTORY,
+    OnCheck,
+    format_partition,
+    tell_nobody,
+    wipe_partition,
+)
+from spark_bookkeeper.bookie.schema import MARKER_PATH
+from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.cluster.claims import claims_of
+from spark_bookkeeper.cluster.cookies import cookie_of
+from spark_bookkeeper.cluster.dependents import ledgers_that_name, shown
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.metadata.store import MetadataStore
+from spark_bookkeeper.protocol.ids import BookieId
+
+_OWN_NAMES = frozenset({MARKER_PATH, PROBE_DIRECTORY, "ledgers", "retired", "lost+found"})
+"""What may be in a partition, and goes when it is formatted again."""
+
+
+def format_bookie(
+    store: MetadataStore,
+    storage: Storage,
+    bookie_id: BookieId,
+    *,
+    token: Callable[[], str],
+    on_check: OnCheck = tell_nobody,
+) -> Marker:
+    """Make a partition that may have been a bookie before into a new, empty one.
+
+    Everything in it is removed. It is refused while that could remove the last good copy of
+    anything. ``on_check`` is told what the probe of the file system finds to hold.
+
+    Raises:
+        InvalidArgumentError: the bookie is alive, a ledger still names it, or the storage
+            belongs to somebody else; nothing was changed.
+        UnsuitableStorageError: the file system cannot fence.
+    """
+    known = store.read_cookie(bookie_id)
+    claims = claims_of(store, storage, bookie_id, known)
+    found = claims.marker
+    if found is not None and (found.instance_id, found.bookie_id) != (
+        claims.instance_id,
+        bookie_id,
+    ):
+        raise InvalidArgumentError(
+            f"the storage at {storage.uri} belongs to bookie {found.bookie_id} of cluster "
+            f"{found.instance_id}, not to {bookie_id} of {claims.instance_id}; it may hold the "
+            "last good copy of something. Nothing was changed; use an empty root"
+        )
+    if any(r.bookie_id == bookie_id for r in store.registrations()):
+        raise InvalidArgumentError(
+            f"bookie {bookie_id} is alive; stop its agent first. Nothing was changed"
+        )
+    needed = ledgers_that_name(store, bookie_id, for_certain=True)
+    if needed:
+        way = ""
+        if known is None and found is not None:  # its own copies can be reached only with a cookie
+            way = (
+                f"`spark-bookkeeper bookie cookie create --bookie-id {bookie_id} --root "
+                f"{shlex.quote(storage.uri)}`, then "
+            )
+        raise InvalidArgumentError(
+            f"bookie {bookie_id} may hold the last good copy of entries of ledger "
+            f"{shown(needed)}. Run {way}`spark-bookkeeper bookie recover {bookie_id}` first; it "
+            "copies what the bookie held to others. Nothing was changed",
+            ledger_ids=tuple(needed),
+        )
+    foreign = [
+        name
+        for name in storage.list("")
+        if name not in _OWN_NAMES and not name.startswith(AGENT_PROBE_PREFIX)
+    ]
+    if foreign:
+        raise InvalidArgumentError(
+            f"{storage.uri} holds what is not a bookie's ({', '.join(foreign[:3])}); move it "
+            "elsewhere, or use an empty root. Nothing was changed"
+        )
+    wipe_partition(storage)
+    marker = format_partition(
+        storage, bookie_id, claims.instance_id, token=token, on_check=on_check
+    )
+    store.write_cookie(cookie_of(marker, storage), known.version if known else None)
+    return marker
