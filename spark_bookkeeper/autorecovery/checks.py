@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import Final
 
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import (
@@ -27,14 +27,18 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.task_notes import TaskNote
 from spark_bookkeeper.protocol.underreplication import racks_of_write_sets
-from spark_bookkeeper.replication.check_ledgers import check_one, check_works
-from spark_bookkeeper.replication.report import Row
-from spark_bookkeeper.replication.runner import Progress, Runner, limited, no_progress
+from spark_bookkeeper.replication.check_ledgers import check_step, check_works
+from spark_bookkeeper.replication.job import Job
+from spark_bookkeeper.replication.report import Outcome, Row
+from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
 from spark_bookkeeper.replication.shares import share_of
 
-CERTAIN: Final = frozenset({"missing", "damaged"})
+CERTAIN: Final = frozenset({Outcome.MISSING, Outcome.DAMAGED})
 """Findings that are published. ``unreadable``, ``unavailable`` and ``pending`` are not: what
 could not be read in time may be there, and who is gone is found by the check of bookies."""
+
+
+_NOTHING: Final = frozenset({Outcome.HEALTHY, Outcome.GONE, Outcome.PENDING})
 
 
 def check_all_ledgers(
@@ -52,14 +56,14 @@ def check_all_ledgers(
     """
 
     def check(chunk: list[LedgerId], tell: Progress) -> Iterator[Row]:
-        works = limited(check_works(context, chunk, percentage), bytes_per_second, runner)
+        job = Job("check_all_ledgers", context, runner, tell, bytes_per_second)
         missing: dict[LedgerId, set[str]] = {}
-        for row in runner.run("checking ledgers", works, check_one, tell):
-            if row.status in CERTAIN and row.source is not None:
-                missing.setdefault(LedgerId(row.ledger_id), set()).add(row.source)
-                yield replace(row, status="published")
-            elif row.status not in ("healthy", "gone", "pending"):
-                yield row
+        for finding in job.run(check_step(), check_works(context, chunk, percentage)):
+            if finding.status in CERTAIN and finding.source is not None:
+                missing.setdefault(finding.ledger_id, set()).add(finding.source)
+                yield replace(finding.row(), status=Outcome.PUBLISHED)
+            elif finding.status not in _NOTHING:
+                yield finding.row()
         for ledger_id, bookies in missing.items():
             _publish(context, ledger_id, sorted(bookies), percentage)
 
@@ -99,7 +103,7 @@ def check_placement(context: ClientContext, *, progress: Progress = no_progress)
                 if count < wanted:
                     first, last = fragment.first_entry_id, fragment.last_entry_id
                     reason = f"copies on {count} racks, and {wanted} could be used"
-                    yield Row(ledger_id, "placement", "misplaced", reason, first, last)
+                    yield Row(ledger_id, "placement", Outcome.MISPLACED, reason, first, last)
 
     return _checked(context, "check_placement", check, progress)
 
@@ -108,8 +112,8 @@ def check_placement(context: ClientContext, *, progress: Progress = no_progress)
 class CountWork:
     """Count the replicas of every entry of one closed ledger. Picklable."""
 
-    action: ClassVar[str] = "count"
     ledger_id: LedgerId
+    size_bytes: int = 0
 
 
 def check_replicas(
@@ -127,16 +131,20 @@ def check_replicas(
     def check(chunk: list[LedgerId], tell: Progress) -> Iterator[Row]:
         tasks = dict(context.store.underreplication.read_many(chunk))
         works = [CountWork(ledger_id) for ledger_id in chunk if tasks.get(ledger_id) is None]
-        rows = runner.run("counting replicas", works, count_replicas, tell)
-        yield from (row for row in rows if row.status != "healthy")
+        rows = runner.run(Step("counting replicas", count_replicas, _not_counted), works, tell)
+        yield from (row for row in rows if row.status is not Outcome.HEALTHY)
 
     return _checked(context, "check_replicas", check, progress)
+
+
+def _not_counted(work: CountWork, failure: Failure) -> Row:
+    return Row(work.ledger_id, "count", Outcome.LEFT, failure.reason)
 
 
 def count_replicas(context: ClientContext, work: CountWork) -> Sequence[Row]:
     """One row for each fragment of a closed ledger: ``healthy``, or the fewest replicas there.
 
-    A bookie that cannot be asked is ``unknown``, and nothing is said of what it holds.
+    A bookie that cannot be asked is ``unavailable``, and nothing is said of what it holds.
     """
     try:
         ledger, found = context.ledger(work.ledger_id)
@@ -159,7 +167,7 @@ def count_replicas(context: ClientContext, work: CountWork) -> Sequence[Row]:
                 missing = list(entries)
             for entry in missing:
                 lacking[entry] = lacking.get(entry, 0) + 1
-        row = Row(work.ledger_id, "count", "healthy", None, first, last)
+        row = Row(work.ledger_id, "count", Outcome.HEALTHY, None, first, last)
         if lacking:
             quorum = found.value.quorum
             copies = quorum.write_quorum_size - max(lacking.values())
@@ -171,7 +179,7 @@ def count_replicas(context: ClientContext, work: CountWork) -> Sequence[Row]:
                 else f"{copies} replicas, fewer than Qw"
             )
             not_asked = f"; {', '.join(silent)} could not be asked" if silent else ""
-            status = "unknown" if silent else "missing"
+            status = Outcome.UNAVAILABLE if silent else Outcome.MISSING
             reason = f"{len(lacking)} entries have {how} at the least{not_asked}"
             row = replace(row, status=status, reason=reason)
         rows.append(row)

@@ -19,7 +19,7 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import absent_members, live_bookies
-from spark_bookkeeper.replication.report import Report, Row
+from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.runner import Progress, no_progress
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ def audit_bookies(
         marks: list[_Mark] = []
         for ledger_id, found in context.store.read_ledgers(chunk):
             if isinstance(found, MetadataFormatError):
-                rows.append(Row(ledger_id, "mark", "left", found.message))
+                rows.append(Row(ledger_id, "mark", Outcome.LEFT, found.message))
             elif found is not None:
                 missing = absent_members(found.value, live_now(found, registered))
                 wanted = tuple(b for b in missing if lost is None or b in lost)
@@ -93,7 +93,7 @@ def publish(context: ClientContext, marks: Sequence[_Mark]) -> Iterator[Row]:
     context.runtime.map(mark, list(marks), MARKS_AT_ONCE)
     for each in marks:
         for bookie in each.missing:
-            yield Row(each.ledger_id, "mark", "published", "not there", source=bookie)
+            yield Row(each.ledger_id, "mark", Outcome.PUBLISHED, None, source=bookie)
 
 
 def live_now(

@@ -10,8 +10,7 @@ Source: Bookie Ledger Recovery, "ReplicationWorker" and "The Rereplication proce
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.client.context import ClientContext
@@ -27,9 +26,9 @@ from spark_bookkeeper.protocol.underreplication import absent_members, live_book
 from spark_bookkeeper.replication.check_ledgers import CheckWork
 from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_one
 from spark_bookkeeper.replication.repair_ledgers import RepairWork, repair_one
-from spark_bookkeeper.replication.report import DONE, Row
+from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
-from spark_bookkeeper.replication.runner import reason_of
+from spark_bookkeeper.replication.runner import Failure, Step, reason_of
 from spark_bookkeeper.replication.shares import share_bytes
 
 
@@ -37,7 +36,6 @@ from spark_bookkeeper.replication.shares import share_bytes
 class TaskWork:
     """Do one task; whoever asks for it holds its lock. Picklable."""
 
-    action: ClassVar[str] = "copy"
     ledger_id: LedgerId
     local: BookieId | None
     """Copy only to this bookie; ``None`` spreads targets."""
@@ -45,24 +43,39 @@ class TaskWork:
     bytes_per_second: int | None = None
     may_wait: bool = True
     """Whether a writer gets the grace period; otherwise its ledger is fenced at once."""
+    size_bytes: int = 0
+    """Not known before its metadata is read."""
 
 
 def replicate_task(context: ClientContext, work: TaskWork) -> Sequence[Row]:
     """One row for each share that was looked at; the last says how the task itself ended."""
     tree = context.store.underreplication
     if not tree.is_enabled():
-        return [Row(work.ledger_id, "task", "left", "autorecovery is disabled")]
+        return [Row(work.ledger_id, "task", Outcome.LEFT, "autorecovery is disabled")]
     task = tree.read(work.ledger_id)
     if task is None:
-        return [Row(work.ledger_id, "task", "no longer needed", "somebody else has done it")]
+        return [Row(work.ledger_id, "task", Outcome.NO_LONGER_NEEDED, "somebody else has done it")]
     replication = _Replication(context, work, task)
     try:
         replication.run()
     except NoSuchLedgerError as error:
-        replication.finish("gone", error.message)
+        replication.finish(Outcome.GONE, error.message)
     except Exception as error:  # noqa: BLE001  (the note says what stopped it)
         replication.defer(reason_of(error, f"the task of ledger {work.ledger_id}"), None, ())
     return replication.rows
+
+
+def task_step() -> Step[TaskWork, Row]:
+    """The doing of many tasks, with a limit on what is copied."""
+    return Step("replicating", replicate_task, _failed, _limited)
+
+
+def _failed(work: TaskWork, failure: Failure) -> Row:
+    return Row(work.ledger_id, "task", Outcome.LEFT, failure.reason)
+
+
+def _limited(work: TaskWork, bytes_per_second: int) -> TaskWork:
+    return replace(work, bytes_per_second=bytes_per_second)
 
 
 class _Replication:
@@ -85,7 +98,8 @@ class _Replication:
                 return
             # Not before the grace period, and never without: fence, recover, close; then copy.
             known = self._context.ledger(self._work.ledger_id, found.value.nonce)[1]
-            self.rows += recover_one(self._context, RecoverWork(self._work.ledger_id, known))
+            recover = RecoverWork(self._work.ledger_id, known)
+            self.rows += (each.row() for each in recover_one(self._context, recover))
             ledger, _ = self._context.ledger(self._work.ledger_id, found.value.nonce)
             self._rereplicate(ledger, self._absent(ledger))
         self._repair_in_place(ledger, note)
@@ -103,21 +117,19 @@ class _Replication:
             first = fragment.first_entry_id
             if local is not None and local in fragment.ensemble:
                 reason = f"{local} is a member already; this is for another bookie's worker"
-                self._say("copy", "left", reason, first, fragment.last_entry_id, lost[0])
+                self._say("copy", Outcome.LEFT, reason, first, fragment.last_entry_id, lost[0])
                 continue
-            self.rows += rereplicate_fragment(
-                self._context,
-                FragmentWork(
-                    self._work.ledger_id,
-                    first,
-                    tuple(absent),
-                    local,
-                    even_if_alive=False,
-                    bytes_per_second=self._work.bytes_per_second,
-                    size_bytes=share_bytes(metadata, fragment),
-                    nonce=metadata.nonce,
-                ),
+            work = FragmentWork(
+                self._work.ledger_id,
+                first,
+                tuple(absent),
+                local,
+                even_if_alive=False,
+                bytes_per_second=self._work.bytes_per_second,
+                size_bytes=share_bytes(metadata, fragment),
+                nonce=metadata.nonce,
             )
+            self.rows += (each.row() for each in rereplicate_fragment(self._context, work))
 
     def _waits_for_writer(
         self, fragment: EntryId, note: TaskNote, absent: Sequence[BookieId]
@@ -130,7 +142,7 @@ class _Replication:
         away = self._away(absent)
         after = note.with_grace(fragment, now_ms, grace_ms, away, self._writable())
         self._notes.change(self._work.ledger_id, lambda _: after)
-        self._say("task", "left", after.last_error, fragment)
+        self._say("task", Outcome.LEFT, after.last_error, fragment)
         return True
 
     def _repair_in_place(self, ledger: Ledger, note: TaskNote) -> None:
@@ -147,19 +159,19 @@ class _Replication:
                     nonce=ledger.metadata.nonce,
                 )
                 repair = RepairWork(check, False, self._work.bytes_per_second)
-                self.rows += repair_one(self._context, repair)
+                self.rows += (each.row() for each in repair_one(self._context, repair))
 
     def _settle(self, nonce: bytes | None) -> None:
         """Take the task away when nothing is left, and say why not otherwise."""
         ledger, _ = self._context.ledger(self._work.ledger_id, nonce)
         self._alive = self._context.bookies.registrations()
         absent = self._absent(ledger)
-        unfinished = [row for row in self.rows if row.status not in DONE]
+        unfinished = [row for row in self.rows if not row.status.is_done]
         if not absent and not unfinished:
-            self.finish("replicated", None)
+            self.finish(Outcome.REPLICATED, None)
         elif self._is_for_others(ledger, absent):
             self._say(
-                "task", "left", f"what is left is for other workers than {self._work.local}'s"
+                "task", Outcome.LEFT, f"what is left is for other workers than {self._work.local}'s"
             )
         else:
             reason = f"{', '.join(absent)} went meanwhile"
@@ -175,14 +187,14 @@ class _Replication:
 
     # How it ends
 
-    def finish(self, status: str, reason: str | None) -> None:
+    def finish(self, status: Outcome, reason: str | None) -> None:
         """The task goes, unless somebody has marked the ledger again since it was read."""
         ledger_id = self._work.ledger_id
         if not self._context.store.underreplication.remove(self._task):
-            self._say("task", "left", "it was marked again meanwhile, and stays")
+            self._say("task", Outcome.LEFT, "it was marked again meanwhile, and stays")
             return
         self._notes.forget(ledger_id)
-        if status == "replicated":
+        if status is Outcome.REPLICATED:
             at_ms = self._task.value.marked_at_ms
             age = None if at_ms is None else self._context.runtime.wall_ms() - at_ms
             took = "" if age is None else f", {age / 1000:.1f} s after it was published"
@@ -202,12 +214,12 @@ class _Replication:
             most_ms=config.retry_most_ms,
         )
         self._notes.change(self._work.ledger_id, lambda _: after)
-        self._say("task", "left", reason)
+        self._say("task", Outcome.LEFT, reason)
 
     def _blocker(
         self, ledger: Ledger, absent: Sequence[BookieId], unfinished: Sequence[Row]
     ) -> str | None:
-        if any(row.status == "unrecoverable" for row in unfinished):
+        if any(row.status is Outcome.UNRECOVERABLE for row in unfinished):
             return f"{', '.join(absent) or 'nobody'}: no other bookie has good copies"
         blocker = blocked_by(ledger.metadata, absent, self._alive)
         if blocker is not None:
@@ -218,7 +230,7 @@ class _Replication:
     def _say(
         self,
         action: str,
-        status: str,
+        status: Outcome,
         reason: str | None,
         first: EntryId | None = None,
         last: EntryId | None = None,

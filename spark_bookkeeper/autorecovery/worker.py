@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from spark_bookkeeper.autorecovery.publishing import check_enabled, chunks
-from spark_bookkeeper.autorecovery.replication import TaskWork, replicate_task
+from spark_bookkeeper.autorecovery.replication import TaskWork, task_step
 from spark_bookkeeper.autorecovery.tasks import Tasks
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.metadata.registers import Registers, change_register
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import RecoveryReport, Row
-from spark_bookkeeper.replication.runner import Progress, Runner, limited, no_progress
+from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
 
 _log = logging.getLogger(__name__)
 
@@ -109,8 +110,8 @@ class ReplicationWorker:
                 for ledger_id in held
             ]
             limit = read_limit(self._context.store.registers)
-            work = limited(items, limit, self._runner)
-            rows = list(self._runner.run("replicating", work, replicate_task, progress))
+            job = Job("rereplicate", self._context, self._runner, progress, limit)
+            rows = list(job.run(task_step(), items))
         finally:
             for ledger_id in held:
                 self._tasks.forget_note(ledger_id)

@@ -161,6 +161,11 @@ class LedgerMetadata:
                 return fragment
         raise InvalidArgumentError(f"entry id {entry_id} is below 0")
 
+    def fragment_range(self, first_entry_id: EntryId | None) -> FragmentRange | None:
+        """The fragment that begins with an entry, with both its ends, if there is one."""
+        ranges = self.fragment_ranges()
+        return next((f for f in ranges if f.first_entry_id == first_entry_id), None)
+
     def fragment_ranges(self) -> Iterator[FragmentRange]:
         """Every fragment with both its ends, in order."""
         for index, fragment in enumerate(self.fragments):

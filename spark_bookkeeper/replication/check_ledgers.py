@@ -12,10 +12,10 @@ it, whatever is looked at is read and its digest verified.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Final
+from typing import Final
 
 from spark_bookkeeper.bookie.entry import Location
 from spark_bookkeeper.bookie.index import EntryIndex
@@ -33,8 +33,16 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata, LedgerState
-from spark_bookkeeper.replication.report import CheckReport, Row
-from spark_bookkeeper.replication.runner import Progress, Runner, no_progress, reason_of
+from spark_bookkeeper.replication.job import Job
+from spark_bookkeeper.replication.report import CheckReport, Outcome, Row
+from spark_bookkeeper.replication.runner import (
+    Failure,
+    Progress,
+    Runner,
+    Step,
+    no_progress,
+    reason_of,
+)
 from spark_bookkeeper.replication.shares import share_bytes, share_of
 from spark_bookkeeper.runtime.throttle import Throttle
 
@@ -46,7 +54,6 @@ LARGE_BYTES: Final = 256 << 20
 class CheckWork:
     """Check one ledger, or one share in it. Picklable."""
 
-    action: ClassVar[str] = "check"
     ledger_id: LedgerId
     percentage: int
     share: tuple[EntryId, BookieId] | None = None
@@ -61,11 +68,38 @@ class CheckWork:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found of one share."""
+    """What was found of one share, or of a ledger of which no share could be looked at."""
 
-    row: Row
+    ledger_id: LedgerId
+    status: Outcome
+    reason: str | None = None
+    first_entry_id: EntryId | None = None
+    """Of the fragment."""
+    last_entry_id: EntryId | None = None
+    """Up to which it was looked at."""
+    source: BookieId | None = None
+    """The bookie whose share it is."""
+    entries: int = 0
+    """That were looked at."""
+    bytes: int = 0
+    """That were verified."""
     refused: Sequence[EntryId] = ()
     """Entries that were looked at and not found there as they should be; ascending."""
+
+    def row(self) -> Row:
+        """As reports show it."""
+        return Row(
+            self.ledger_id,
+            "check",
+            self.status,
+            self.reason,
+            self.first_entry_id,
+            self.last_entry_id,
+            self.source,
+            None,
+            self.entries,
+            self.bytes,
+        )
 
 
 def check_ledgers(
@@ -96,22 +130,25 @@ def check_ledgers(
       bookie that could know its LAC answers.
     * ``gone``: it was deleted.
     """
-    started = context.runtime.now()
-    wanted = list(context.store.ledger_ids()) if ledger_ids is None else list(ledger_ids)
-    work = check_works(context, wanted, percentage)
-    rows = list(runner.run("checking ledgers", work, check_one, progress))
-    duration_ms = round((context.runtime.now() - started) * 1000)
-    rows.sort(key=lambda row: (row.ledger_id, row.first_entry_id or 0, row.source or ""))
-    return CheckReport("check_ledgers", tuple(rows), duration_ms=duration_ms)
+    job = Job("check_ledgers", context, runner, progress)
+    wanted = list(context.store.ledger_ids()) if ledger_ids is None else ledger_ids
+    works = check_works(context, wanted, percentage)
+    return job.report(CheckReport, job.run(check_step(), works, len(wanted)))
+
+
+def check_step() -> Step[CheckWork, Finding]:
+    """The checking of many ledgers, with a limit on what is read."""
+    return Step("checking ledgers", check_one, _failed, _limited)
 
 
 def check_works(
     context: ClientContext, ledger_ids: Sequence[LedgerId], percentage: int
-) -> list[CheckWork]:
+) -> Iterator[CheckWork]:
     """The work of checking ledgers; of a ledger with much to read, a piece for each share."""
     if not percentage:
-        return [CheckWork(ledger_id, percentage) for ledger_id in ledger_ids]
-    works: list[CheckWork] = []
+        for ledger_id in ledger_ids:
+            yield CheckWork(ledger_id, percentage)
+        return
     for ledger_id, found in context.store.read_ledgers(ledger_ids):
         shares: list[CheckWork] = []
         nonce = found.value.nonce if isinstance(found, Versioned) else None
@@ -122,10 +159,18 @@ def check_works(
                 reason_of(error, f"cutting the check of ledger {ledger_id}")  # it is not cut
         size = sum(share.size_bytes for share in shares)
         if size >= LARGE_BYTES:
-            works += shares
+            yield from shares
         else:
-            works.append(CheckWork(ledger_id, percentage, size_bytes=size, nonce=nonce))
-    return works
+            yield CheckWork(ledger_id, percentage, size_bytes=size, nonce=nonce)
+
+
+def _limited(work: CheckWork, bytes_per_second: int) -> CheckWork:
+    return replace(work, bytes_per_second=bytes_per_second)
+
+
+def _failed(work: CheckWork, failure: Failure) -> Finding:
+    status = Outcome.UNREADABLE if failure.is_foreign else Outcome.LEFT
+    return Finding(work.ledger_id, status, failure.reason)
 
 
 def _shares(ledger_id: LedgerId, metadata: LedgerMetadata, percentage: int) -> list[CheckWork]:
@@ -142,19 +187,14 @@ def _shares(ledger_id: LedgerId, metadata: LedgerMetadata, percentage: int) -> l
     ]
 
 
-def check_one(context: ClientContext, work: CheckWork) -> Sequence[Row]:
+def check_one(context: ClientContext, work: CheckWork) -> Sequence[Finding]:
     """Check one ledger up to its last entry, or up to the LAC while it is open."""
-    return [finding.row for finding in findings(context, work)]
-
-
-def findings(context: ClientContext, work: CheckWork) -> Sequence[Finding]:
-    """The same as ``check_one``, with the entries that are not as they should be."""
     try:
         ledger, found = context.ledger(work.ledger_id, work.nonce)
     except NoSuchLedgerError as error:
-        return [Finding(Row(work.ledger_id, "check", "gone", error.message))]
+        return [Finding(work.ledger_id, Outcome.GONE, error.message)]
     except BookKeeperError as error:
-        return [Finding(Row(work.ledger_id, "check", "left", error.message))]
+        return [Finding(work.ledger_id, Outcome.LEFT, error.message)]
     throttle = Throttle(context.runtime, work.bytes_per_second)
     all_found: list[Finding] = []
     for fragment in found.value.fragment_ranges():
@@ -169,16 +209,16 @@ def findings(context: ClientContext, work: CheckWork) -> Sequence[Finding]:
         try:
             end = read_last_add_confirmed(context, ledger) if last is None else last
         except BookKeeperError as error:
-            all_found.append(Finding(Row(work.ledger_id, "check", "left", error.message, first)))
+            all_found.append(Finding(work.ledger_id, Outcome.LEFT, error.message, first))
             continue
         for position, bookie in wanted:
             finding = _check_share(context, ledger, work, fragment, position, bookie, end)
             all_found.append(finding)
-            throttle(finding.row.bytes)
+            throttle(finding.bytes)
     if not all_found and work.share is not None:
         first, bookie = work.share
         reason = f"{bookie} has no share of it any more: check again"
-        all_found.append(Finding(Row(work.ledger_id, "check", "left", reason, first, None, bookie)))
+        all_found.append(Finding(work.ledger_id, Outcome.LEFT, reason, first, source=bookie))
     return all_found
 
 
@@ -200,14 +240,12 @@ def _check_share(
             log, f"checking ledger {ledger.ledger_id}", look
         )
     except BookieError as error:
-        status, reason, size, refused = "unavailable", error.message, 0, ()
+        status, reason, size, refused = Outcome.UNAVAILABLE, error.message, 0, ()
     if reason is not None:
         is_open = fragment.last_entry_id is None
         reason = f"{reason}. {_advice(status, bookie, work.ledger_id, is_open)}"
-    row = Row(
-        work.ledger_id, "check", status, reason, first, last, bookie, None, len(entries), size
-    )
-    return Finding(row, refused)
+    count = len(entries)
+    return Finding(work.ledger_id, status, reason, first, last, bookie, count, size, refused)
 
 
 def _look(
@@ -217,7 +255,7 @@ def _look(
     first: EntryId,
     *,
     with_files: bool,
-) -> tuple[str, str | None, int, Sequence[EntryId]]:
+) -> tuple[Outcome, str | None, int, Sequence[EntryId]]:
     """Status, reason, bytes, and the entries that were refused.
 
     Args:
@@ -238,12 +276,12 @@ def _look(
             found, refused = verify(log, left, index)
             good |= found
         if not refused and not spoilt:
-            return "healthy", None, _bytes(good), ()
+            return Outcome.HEALTHY, None, _bytes(good), ()
         left = sorted(refused | spoilt)
         # It may have gone away meanwhile, and that says nothing of its entries.
         later = log.locate(left[0])
     except BookieError as error:
-        return "unavailable", error.message, _bytes(good), ()
+        return Outcome.UNAVAILABLE, error.message, _bytes(good), ()
     lacking = [e for e in sorted(refused) if e not in index and not _is_doubtful(index, e)]
     bad = sorted(refused.keys() - set(lacking) | spoilt.keys())
     lacks = (
@@ -255,10 +293,12 @@ def _look(
         how = "are damaged" if is_damaged else "could not be read"
         reason = f"{len(bad)} of {len(entries)} entries {how}: {shown}"
         reason = f"{reason}. It lacks {lacks}" if lacking else reason
-        return "damaged" if is_damaged else "unreadable", reason, _bytes(good), left
+        status = Outcome.DAMAGED if is_damaged else Outcome.UNREADABLE
+        return status, reason, _bytes(good), left
     if _may_be_on_its_way(ledger, BookieId(log.bookie_id), lacking[0], later):
-        return "pending", f"lacks {lacks}: they may still be on their way", _bytes(good), left
-    return "missing", f"lacks {lacks}", _bytes(good), left
+        reason = f"lacks {lacks}: they may still be on their way"
+        return Outcome.PENDING, reason, _bytes(good), left
+    return Outcome.MISSING, f"lacks {lacks}", _bytes(good), left
 
 
 def _bytes(good: Mapping[EntryId, Location]) -> int:
@@ -297,17 +337,17 @@ def _may_be_on_its_way(
     return len(later) == 0 or lacking in later
 
 
-def _advice(status: str, bookie: BookieId, ledger_id: LedgerId, is_open: bool) -> str:
+def _advice(status: Outcome, bookie: BookieId, ledger_id: LedgerId, is_open: bool) -> str:
     """What to do about a finding; reads take the other replicas meanwhile."""
-    if status == "unavailable":
+    if status is Outcome.UNAVAILABLE:
         lost = f"`spark-bookkeeper bookie recover {bookie}`"
         return f"Bring the bookie back with its storage; if that is lost, {lost}"
     repair = f"`spark-bookkeeper ledger repair {ledger_id}` makes the copies again from good ones"
-    if status == "pending":
+    if status is Outcome.PENDING:
         recover = f"`spark-bookkeeper ledger recover {ledger_id}` closes the ledger"
         return f"Check again; if its writer is gone, {recover}, and then {repair}"
     repair = f"{repair}, when it is closed" if is_open else repair
-    return f"Check again; if it stays so, {repair}" if status == "unreadable" else repair
+    return f"Check again; if it stays so, {repair}" if status is Outcome.UNREADABLE else repair
 
 
 def _sample(entries: Sequence[EntryId], percentage: int) -> Sequence[EntryId]:

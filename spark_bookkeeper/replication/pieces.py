@@ -11,9 +11,9 @@ Source: Bookie Ledger Recovery, "The Rereplication process"; SLOT-LOG "Re-replic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final
+from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
@@ -28,7 +28,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
-from spark_bookkeeper.replication.report import Row
+from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.rereplicate import CopiedAhead, FragmentWork
 from spark_bookkeeper.replication.shares import copy_share, share_of, sources_of
 from spark_bookkeeper.replication.targets import Targets
@@ -42,7 +42,6 @@ PIECE_BYTES: Final = 256 << 20
 class PieceWork:
     """Copy a range of a share to its new bookie, and leave the metadata as it is. Picklable."""
 
-    action: ClassVar[str] = "copy"
     ledger_id: LedgerId
     first_entry_id: EntryId
     """Of the fragment."""
@@ -59,6 +58,45 @@ class PieceWork:
     """Of the ledger it was planned for; ``None`` takes the one that is there."""
 
 
+@dataclass(frozen=True, slots=True)
+class PieceCopied:
+    """What became of a piece. No report shows it: it is for the fragment's own work."""
+
+    work: PieceWork
+    status: Outcome
+    reason: str | None = None
+    entries: int = 0
+    bytes: int = 0
+
+
+class CutFragment:
+    """A fragment that is copied in pieces, and what has become of them so far.
+
+    Args:
+        work: the fragment's own, as it would be without pieces.
+        pieces: all of them.
+    """
+
+    def __init__(self, work: FragmentWork, pieces: Sequence[PieceWork]) -> None:
+        self._work = work
+        self._bytes = {(piece.source, piece.target): 0 for piece in pieces}
+        self._left = len(pieces)
+
+    def take(self, copied: PieceCopied) -> None:
+        """Note the result of one of the pieces."""
+        self._bytes[copied.work.source, copied.work.target] += copied.bytes
+        if copied.status is Outcome.REPLICATED:
+            self._left -= 1
+
+    def finish(self) -> FragmentWork:
+        """The fragment's own work, which is told what its pieces came to."""
+        ahead = [
+            CopiedAhead(source, target, size, not self._left)
+            for (source, target), size in self._bytes.items()
+        ]
+        return replace(self._work, ahead=tuple(ahead), size_bytes=0)
+
+
 def pieces_of(
     work: FragmentWork,
     metadata: LedgerMetadata,
@@ -70,7 +108,9 @@ def pieces_of(
     Targets are those that the fragment's own work will choose.
     """
     first = work.first_entry_id
-    fragment = next(f for f in metadata.fragment_ranges() if f.first_entry_id == first)
+    fragment = metadata.fragment_range(first)
+    if fragment is None:
+        return  # the fragment's own work says so
     entries = 0 if fragment.last_entry_id is None else fragment.last_entry_id - first + 1
     count = min(work.size_bytes // piece_bytes, entries)
     if count < 2:
@@ -103,41 +143,32 @@ def pieces_of(
             )
 
 
-def copy_piece(context: ClientContext, work: PieceWork) -> Sequence[Row]:
-    """Copy one piece and read it back. Its row is for the fragment's own work (``told``)."""
-    row = Row(
-        work.ledger_id,
-        work.action,
-        "replicated",
-        first_entry_id=work.first_entry_id,
-        source=work.source,
-        target=work.target,
-    )
+def copy_piece(context: ClientContext, work: PieceWork) -> Sequence[PieceCopied]:
+    """Copy one piece and read it back."""
     try:
         ledger, found = context.ledger(work.ledger_id, work.nonce)
     except NoSuchLedgerError as error:
-        return [replace(row, status="gone", reason=error.message)]
-    fragments = found.value.fragment_ranges()
-    fragment = next((f for f in fragments if f.first_entry_id == work.first_entry_id), None)
+        return [PieceCopied(work, Outcome.GONE, error.message)]
+    fragment = found.value.fragment_range(work.first_entry_id)
     last = fragment.last_entry_id if fragment else None
     if fragment is None or last is None or work.source not in fragment.ensemble:
-        return [replace(row, status="left", reason="the fragment was changed meanwhile")]
+        return [PieceCopied(work, Outcome.LEFT, "the fragment was changed meanwhile")]
     registration = context.bookies.last_registrations().get(work.target)
     if registration is None:
-        return [replace(row, status="left", reason=f"{work.target} is gone meanwhile")]
+        return [PieceCopied(work, Outcome.LEFT, f"{work.target} is gone meanwhile")]
     entries = _owned(context, ledger, fragment, last, work)
     if not entries:
-        return [row]
+        return [PieceCopied(work, Outcome.REPLICATED)]
     try:
         target = context.bookies.log(work.target, ledger, registration.incarnation)
         target.check()
         throttle = Throttle(context.runtime, work.bytes_per_second)
         size = copy_share(context, ledger, fragment, entries, target, work.lost, throttle)
     except EntryUnreadableError as error:
-        return [replace(row, status="left", reason=error.message)]
+        return [PieceCopied(work, Outcome.LEFT, error.message)]
     except TargetError as error:
-        return [replace(row, status="left", reason=error.cause.message)]
-    return [replace(row, entries=len(entries), bytes=size)]
+        return [PieceCopied(work, Outcome.LEFT, error.cause.message)]
+    return [PieceCopied(work, Outcome.REPLICATED, None, len(entries), size)]
 
 
 def _owned(
@@ -165,26 +196,3 @@ def _owned(
             elif inside and inside[0] <= work.end:
                 entries.update(inside)
     return sorted(entries)
-
-
-def told(
-    pieces: Mapping[FragmentWork, Sequence[PieceWork]], rows: Iterable[Row]
-) -> Sequence[FragmentWork]:
-    """The own work of the fragments that were cut, told what their pieces came to."""
-    of_fragment: dict[tuple[int, int | None], list[Row]] = {}
-    for row in rows:
-        of_fragment.setdefault((row.ledger_id, row.first_entry_id), []).append(row)
-    found: list[FragmentWork] = []
-    for work, cut in pieces.items():
-        if not cut:
-            continue
-        told = of_fragment[work.ledger_id, work.first_entry_id]
-        is_whole = all(row.status == "replicated" for row in told)
-        ahead = [
-            CopiedAhead(
-                source, target, sum(row.bytes for row in told if row.source == source), is_whole
-            )
-            for source, target in dict.fromkeys((piece.source, piece.target) for piece in cut)
-        ]
-        found.append(replace(work, ahead=tuple(ahead), size_bytes=0))
-    return found

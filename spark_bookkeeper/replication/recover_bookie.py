@@ -10,35 +10,43 @@ Source: Bookie Ledger Recovery, "The Manual Bookie Recovery process"; BookKeeper
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError, NotEnoughBookiesError
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Registration, Versioned
-from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
-from spark_bookkeeper.protocol.underreplication import (
-    entries_at,
-    live_bookies,
-    live_copies,
-    missing_replicas,
-)
+from spark_bookkeeper.protocol.underreplication import live_copies, missing_replicas
+from spark_bookkeeper.replication.job import Job, Reported
 from spark_bookkeeper.replication.pieces import (
     PIECE_BYTES,
+    CutFragment,
+    PieceCopied,
     PieceWork,
     copy_piece,
     pieces_of,
-    told,
 )
-from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_one
-from spark_bookkeeper.replication.report import PLANNED, RecoveryReport, Row
-from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
+from spark_bookkeeper.replication.recover_ledgers import Recovered, RecoverWork, recovering
+from spark_bookkeeper.replication.recovery_plan import (
+    PlannedShare,
+    PlanRow,
+    live_at,
+    planned_shares,
+)
+from spark_bookkeeper.replication.report import Outcome, RecoveryReport
+from spark_bookkeeper.replication.rereplicate import (
+    FragmentWork,
+    ShareCopied,
+    rereplicate_fragment,
+)
 from spark_bookkeeper.replication.runner import (
+    Failure,
     Progress,
     Runner,
-    limited,
+    Step,
     no_progress,
     reason_of,
 )
@@ -46,6 +54,8 @@ from spark_bookkeeper.replication.shares import share_bytes
 from spark_bookkeeper.replication.targets import Targets
 
 _Copying = FragmentWork | PieceWork
+_Copied = ShareCopied | PieceCopied
+_Planned = Recovered | PlannedShare | ShareCopied
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,118 +94,171 @@ def recover_bookie(
     Raises:
         InvalidArgumentError: a bookie is alive, unknown, or no fit target. Nothing was changed.
     """
-    started = context.runtime.now()
+    job = Job("recover_bookie", context, runner, progress, wish.bytes_per_second)
     registrations = context.bookies.registrations()
-    affected, rows = _affected(context, wish, progress)
-    _check(context, wish, registrations, affected)
+    survey = _Survey(wish)
+    affected = survey.read(context, progress)
     if dry_run:
         targets = Targets(context.bookies, registrations, wish.bookies, wish.target)
-        rows += [
-            row
-            for i, m in affected.items()
-            for row in _plan(i, m.value, wish, targets, registrations)
+        planned = [
+            each
+            for ledger_id, found in affected
+            for each in _plan(ledger_id, found.value, wish, targets, registrations)
         ]
-    else:
-        opened = [i for i, m in affected.items() if _needs_recovery(m.value, wish)]
-        skipped: set[LedgerId] = set()
-        if wish.skip_open_ledgers:
-            skipped = {i for i in opened if affected[i].value.state is LedgerState.OPEN}
-            opened = [i for i in opened if i not in skipped]
-        recoveries = [RecoverWork(i, affected[i]) for i in opened]
-        if recoveries:
-            rows += runner.run("recovering open ledgers", recoveries, recover_one, progress)
-        for ledger_id, now in context.store.read_ledgers(opened):
-            # What became of one that is gone, or whose id is another's now, its row says.
-            before = affected.pop(ledger_id)
-            if isinstance(now, Versioned) and now.value.nonce == before.value.nonce:
-                affected[ledger_id] = now
-        rows += _copy(context, runner, wish, affected, progress)
-        rows += [
-            _open_share(i, affected[i].value, wish, "skipped: its last fragment is still open")
-            for i in skipped
-        ]
-    duration_ms = round((context.runtime.now() - started) * 1000)
-    rows.sort(key=lambda row: (row.ledger_id, row.first_entry_id or 0, row.source or ""))
-    return RecoveryReport("recover_bookie", tuple(rows), dry_run, duration_ms)
+        _check(context, wish, registrations, survey)
+        results: Sequence[Reported] = [*survey.unreadable, *planned]
+        return job.report(RecoveryReport, results, dry_run=True, columns=PlanRow)
+    todo: list[_Todo] = []
+    opened: dict[LedgerId, Versioned[LedgerMetadata]] = {}
+    left: list[ShareCopied] = []
+    for ledger_id, found in affected:
+        is_open = _needs_recovery(found.value, wish)
+        if is_open and not _is_skipped(found.value, wish):
+            opened[ledger_id] = found
+            continue
+        if is_open:
+            left.append(_skipped(ledger_id, found.value, wish))
+        todo += _work(ledger_id, found.value, wish, registrations, left)
+    _check(context, wish, registrations, survey)
+    done: list[Reported] = [*survey.unreadable]
+    recoveries = [RecoverWork(ledger_id, found) for ledger_id, found in opened.items()]
+    done += job.run(recovering("open ledgers"), recoveries)
+    alive = context.bookies.last_registrations()
+    for ledger_id, now in context.store.read_ledgers(list(opened)):
+        # What became of one that is gone, or whose id is another's now, its row says.
+        if isinstance(now, Versioned) and now.value.nonce == opened[ledger_id].value.nonce:
+            todo += _work(ledger_id, now.value, wish, alive, left)
+    done += _copy(job, context, wish, todo)
+    return job.report(RecoveryReport, [*done, *left])
+
+
+@dataclass(frozen=True, slots=True)
+class _Todo:
+    """A fragment to be re-replicated."""
+
+    live_copies: int
+    """Of any of its entries, at the least: the fewer, the more urgent."""
+    work: FragmentWork
+    large: LedgerMetadata | None
+    """Of a fragment that may be cut into pieces."""
 
 
 def _copy(
-    context: ClientContext,
-    runner: Runner,
-    wish: BookieRecovery,
-    affected: Mapping[LedgerId, Versioned[LedgerMetadata]],
-    progress: Progress,
-) -> Iterable[Row]:
+    job: Job, context: ClientContext, wish: BookieRecovery, todo: Sequence[_Todo]
+) -> Iterator[ShareCopied]:
     """The Rereplication process for every affected fragment, those in most danger first."""
     alive = context.bookies.last_registrations()
-    fragments, unplanned = _work(affected, wish, alive)
-    if not fragments:
-        return unplanned
     targets = Targets(context.bookies, alive, wish.bookies, wish.target)
-    items: list[_Copying] = []
-    pieces: dict[FragmentWork, Sequence[PieceWork]] = {}
-    for work in fragments:
-        metadata = affected[work.ledger_id].value
-        try:
-            pieces[work] = list(pieces_of(work, metadata, targets, wish.piece_bytes))
-        except Exception as error:  # noqa: BLE001  (one ledger of many; its own work says so)
-            reason_of(error, f"cutting ledger {work.ledger_id} into pieces")
-            pieces[work] = ()
-        items += pieces[work] or [work]
-    # The width may be known only when Spark has started, and that takes its time.
-    progress("copying fragments", 0, len(items), 0)
-    copies = limited(items, wish.bytes_per_second, runner)
-    rows = [*unplanned, *runner.run("copying fragments", copies, _copy_one, progress)]
-    large = told(pieces, rows)
-    if not large:
-        return rows
-    cut = {(work.ledger_id, work.first_entry_id) for work in large}
-    finish = limited(large, wish.bytes_per_second, runner)
-    return [
-        *(row for row in rows if (row.ledger_id, row.first_entry_id) not in cut),
-        *runner.run("replacing bookies", finish, _copy_one, progress),
-    ]
+    cut: dict[tuple[LedgerId, EntryId], CutFragment] = {}
+
+    def plan() -> Iterator[_Copying]:
+        for each in sorted(todo, key=lambda each: each.live_copies):
+            pieces = _pieces(each, targets, wish.piece_bytes)
+            if pieces:
+                key = each.work.ledger_id, each.work.first_entry_id
+                cut[key] = CutFragment(each.work, pieces)
+                yield from pieces
+            else:
+                yield each.work
+
+    copying: Step[_Copying, _Copied] = Step("copying fragments", _copy_one, _failed, _limited)
+    for copied in job.run(copying, plan(), len(todo)):
+        if isinstance(copied, PieceCopied):
+            cut[copied.work.ledger_id, copied.work.first_entry_id].take(copied)
+        else:
+            yield copied
+    replacing = Step("replacing bookies", _replace_one, _fragment_failed, _fragment_limited)
+    yield from job.run(replacing, [fragment.finish() for fragment in cut.values()])
 
 
-def _copy_one(context: ClientContext, work: _Copying) -> Sequence[Row]:
+def _pieces(each: _Todo, targets: Targets, piece_bytes: int) -> Sequence[PieceWork]:
+    if each.large is None:
+        return ()
+    try:
+        return list(pieces_of(each.work, each.large, targets, piece_bytes))
+    except Exception as error:  # noqa: BLE001  (one ledger of many; its own work says so)
+        reason_of(error, f"cutting ledger {each.work.ledger_id} into pieces")
+        return ()
+
+
+def _copy_one(context: ClientContext, work: _Copying) -> Sequence[_Copied]:
     if isinstance(work, PieceWork):
         return copy_piece(context, work)
     return rereplicate_fragment(context, work)
 
 
-def _affected(
-    context: ClientContext, wish: BookieRecovery, progress: Progress
-) -> tuple[dict[LedgerId, Versioned[LedgerMetadata]], list[Row]]:
-    """Steps 1 and 2: the ledgers with a fragment that names a lost bookie.
+def _replace_one(context: ClientContext, work: FragmentWork) -> Sequence[ShareCopied]:
+    return rereplicate_fragment(context, work)
 
-    And a row for each ledger of which that cannot be told.
-    """
-    affected: dict[LedgerId, Versioned[LedgerMetadata]] = {}
-    rows: list[Row] = []
-    wanted = list(context.store.ledger_ids()) if wish.ledger_ids is None else wish.ledger_ids
-    for done, (ledger_id, found) in enumerate(context.store.read_ledgers(wanted), 1):
-        if found is None and wish.ledger_ids is not None:
-            raise InvalidArgumentError(
-                f"ledger {ledger_id} does not exist; nothing was changed. `spark-bookkeeper ledger "
-                "list` shows those there are"
-            )
-        if isinstance(found, Versioned):
-            if found.value.bookies() & set(wish.bookies):
-                affected[ledger_id] = found
-        elif found is not None:
-            rows.append(Row(ledger_id, "copy", "left", found.message))
-        progress("reading ledger metadata", done, len(wanted), 0)
-    return affected, rows
+
+def _failed(work: _Copying, failure: Failure) -> _Copied:
+    if isinstance(work, PieceWork):
+        return PieceCopied(work, Outcome.LEFT, failure.reason)
+    return _fragment_failed(work, failure)
+
+
+def _fragment_failed(work: FragmentWork, failure: Failure) -> ShareCopied:
+    return ShareCopied(work.ledger_id, Outcome.LEFT, failure.reason, work.first_entry_id)
+
+
+def _limited(work: _Copying, bytes_per_second: int) -> _Copying:
+    return replace(work, bytes_per_second=bytes_per_second)
+
+
+def _fragment_limited(work: FragmentWork, bytes_per_second: int) -> FragmentWork:
+    return replace(work, bytes_per_second=bytes_per_second)
+
+
+@dataclass
+class _Survey:
+    """Steps 1 and 2: which ledgers have a fragment that names a lost bookie."""
+
+    wish: BookieRecovery
+    unreadable: list[ShareCopied] = field(default_factory=list)
+    """Ledgers of which that cannot be told."""
+    named: set[BookieId] = field(default_factory=set)
+    """All bookies of the affected ledgers."""
+    with_target: list[str] = field(default_factory=list)
+    """Affected fragments that have a copy on the wanted target already."""
+
+    def read(
+        self, context: ClientContext, progress: Progress
+    ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata]]]:
+        """The affected ledgers, one after the other."""
+        only = self.wish.ledger_ids
+        wanted = list(context.store.ledger_ids()) if only is None else only
+        for done, (ledger_id, found) in enumerate(context.store.read_ledgers(wanted), 1):
+            if found is None and only is not None:
+                raise InvalidArgumentError(
+                    f"ledger {ledger_id} does not exist; nothing was changed. `spark-bookkeeper "
+                    "ledger list` shows those there are"
+                )
+            if isinstance(found, MetadataFormatError):
+                self.unreadable.append(ShareCopied(ledger_id, Outcome.LEFT, found.message))
+            elif found is not None and found.value.bookies() & set(self.wish.bookies):
+                self._note(ledger_id, found.value)
+                yield ledger_id, found
+            progress("reading ledger metadata", done, len(wanted), 0)
+
+    def _note(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
+        self.named |= metadata.bookies()
+        self.with_target += [
+            f"ledger {ledger_id} fragment {fragment.first_entry_id}"
+            for fragment in metadata.fragments
+            if self.wish.target in fragment.ensemble
+            and set(fragment.ensemble) & set(self.wish.bookies)
+        ]
 
 
 def _check(
     context: ClientContext,
     wish: BookieRecovery,
     registrations: Mapping[BookieId, Registration],
-    affected: Mapping[LedgerId, Versioned[LedgerMetadata]],
+    survey: _Survey,
 ) -> None:
+    """Raises ``InvalidArgumentError`` when a bookie or the target does not fit."""
     known = {cookie.value.bookie_id for cookie in context.store.cookies()} | registrations.keys()
-    known |= {b for found in affected.values() for b in found.value.bookies()}
+    known |= survey.named
     for bookie in wish.bookies:
         if bookie in registrations and not wish.even_if_alive:
             raise InvalidArgumentError(
@@ -225,12 +288,7 @@ def _check(
             f"target {wish.target} is read-only and takes no copies; nothing was changed. Choose "
             "another target, or none"
         )
-    inside = [
-        f"ledger {i} fragment {f.first_entry_id}"
-        for i, found in affected.items()
-        for f in found.value.fragments
-        if wish.target in f.ensemble and set(f.ensemble) & set(wish.bookies)
-    ]
+    inside = survey.with_target
     if inside:
         shown = ", ".join(inside[:5]) + (f" and {len(inside) - 5} more" if len(inside) > 5 else "")
         raise InvalidArgumentError(
@@ -244,54 +302,59 @@ def _needs_recovery(metadata: LedgerMetadata, wish: BookieRecovery) -> bool:
     return not metadata.is_closed and bool(set(metadata.last_fragment.ensemble) & set(wish.bookies))
 
 
+def _is_skipped(metadata: LedgerMetadata, wish: BookieRecovery) -> bool:
+    return wish.skip_open_ledgers and metadata.state is LedgerState.OPEN
+
+
+def _skipped(ledger_id: LedgerId, metadata: LedgerMetadata, wish: BookieRecovery) -> ShareCopied:
+    lost = next(b for b in metadata.last_fragment.ensemble if b in wish.bookies)
+    first = metadata.last_fragment.first_entry_id
+    reason = "skipped: its last fragment is still open"
+    return ShareCopied(ledger_id, Outcome.LEFT, reason, first, source=lost)
+
+
 def _work(
-    affected: Mapping[LedgerId, Versioned[LedgerMetadata]],
-    wish: BookieRecovery,
-    alive: Mapping[BookieId, Registration],
-) -> tuple[Sequence[FragmentWork], list[Row]]:
-    """One piece for each affected fragment, those with the fewest live copies first.
-
-    And a row for each ledger that cannot be planned.
-    """
-    pieces: list[tuple[int, FragmentWork]] = []
-    rows: list[Row] = []
-    for ledger_id, found in affected.items():
-        try:
-            pieces += _work_on(ledger_id, found.value, wish, alive)
-        except Exception as error:  # noqa: BLE001  (one ledger of many becomes its row)
-            reason = reason_of(error, f"planning the recovery of ledger {ledger_id}")
-            rows.append(Row(ledger_id, "copy", "left", reason))
-    pieces.sort(key=lambda pair: pair[0])
-    return [piece for _, piece in pieces], rows
-
-
-def _work_on(
     ledger_id: LedgerId,
     metadata: LedgerMetadata,
     wish: BookieRecovery,
     alive: Mapping[BookieId, Registration],
-) -> Sequence[tuple[int, FragmentWork]]:
-    """The pieces of one ledger, each with how many live copies there are at the least."""
-    live = _live(ledger_id, metadata, wish, alive)
+    left: list[ShareCopied],
+) -> Sequence[_Todo]:
+    """The affected fragments of one ledger; when they cannot be planned, ``left`` is told."""
+    try:
+        return _todo(ledger_id, metadata, wish, alive)
+    except Exception as error:  # noqa: BLE001  (one ledger of many becomes its row)
+        reason = reason_of(error, f"planning the recovery of ledger {ledger_id}")
+        left.append(ShareCopied(ledger_id, Outcome.LEFT, reason))
+        return ()
+
+
+def _todo(
+    ledger_id: LedgerId,
+    metadata: LedgerMetadata,
+    wish: BookieRecovery,
+    alive: Mapping[BookieId, Registration],
+) -> Sequence[_Todo]:
+    live = live_at(ledger_id, metadata, wish.bookies, alive)
     fragments = {m.fragment.index: m.fragment for m in missing_replicas(metadata, wish.bookies)}
-    return [
-        (
-            live_copies(metadata.quorum, fragment, live),
-            FragmentWork(
-                ledger_id,
-                fragment.first_entry_id,
-                wish.bookies,
-                wish.target,
-                wish.even_if_alive,
-                wish.bytes_per_second,
-                share_bytes(metadata, fragment),
-                nonce=metadata.nonce,
-            ),
+    found: list[_Todo] = []
+    for fragment in fragments.values():
+        if fragment.last_entry_id is None:
+            continue  # its ledger could not be recovered, or was skipped: said elsewhere
+        size = share_bytes(metadata, fragment)
+        work = FragmentWork(
+            ledger_id,
+            fragment.first_entry_id,
+            wish.bookies,
+            wish.target,
+            wish.even_if_alive,
+            wish.bytes_per_second,
+            size,
+            nonce=metadata.nonce,
         )
-        for fragment in fragments.values()
-        # Without an end its ledger could not be recovered, or was skipped: said elsewhere.
-        if fragment.last_entry_id is not None
-    ]
+        large = metadata if size >= 2 * wish.piece_bytes else None
+        found.append(_Todo(live_copies(metadata.quorum, fragment, live), work, large))
+    return found
 
 
 def _plan(
@@ -300,27 +363,12 @@ def _plan(
     wish: BookieRecovery,
     targets: Targets,
     alive: Mapping[BookieId, Registration],
-) -> Sequence[Row]:
+) -> Sequence[_Planned]:
     try:
         return list(_planned(ledger_id, metadata, wish, targets, alive))
     except Exception as error:  # noqa: BLE001  (one ledger of many becomes its row)
         reason = reason_of(error, f"planning the recovery of ledger {ledger_id}")
-        return [Row(ledger_id, "copy", "left", reason)]
-
-
-def _live(
-    ledger_id: LedgerId,
-    metadata: LedgerMetadata,
-    wish: BookieRecovery,
-    alive: Mapping[BookieId, Registration],
-) -> frozenset[BookieId]:
-    """Where a ledger has live copies now: not on a lost bookie, nor on any other that is down."""
-    try:
-        meant = Ledger.of(ledger_id, metadata).incarnations
-    except MetadataFormatError:
-        meant = {}  # its work says that it cannot be read
-    registered = {bookie: found.incarnation for bookie, found in alive.items()}
-    return live_bookies(registered, meant, wish.bookies)
+        return [ShareCopied(ledger_id, Outcome.LEFT, reason)]
 
 
 def _planned(
@@ -329,63 +377,17 @@ def _planned(
     wish: BookieRecovery,
     targets: Targets,
     alive: Mapping[BookieId, Registration],
-) -> Iterable[Row]:
-    """What a run would do, and what it would have to leave, as far as that is known now."""
+) -> Iterator[_Planned]:
     try:
         ledger = Ledger.of(ledger_id, metadata)
     except MetadataFormatError as error:
-        yield Row(ledger_id, "copy", "left", error.message)
+        yield ShareCopied(ledger_id, Outcome.LEFT, error.message)
         return
-    is_skipped = False
+    is_skipped = _is_skipped(metadata, wish)
     if _needs_recovery(metadata, wish):
-        is_skipped = wish.skip_open_ledgers and metadata.state is LedgerState.OPEN
         if is_skipped:
-            yield _open_share(ledger_id, metadata, wish, "skipped: its last fragment is still open")
+            yield _skipped(ledger_id, metadata, wish)
         else:
-            yield Row(ledger_id, "recover", PLANNED, "fence, recover and close it first")
-    size = metadata.length_bytes or 0
-    total = (metadata.last_entry_id or 0) + 1
-    live = _live(ledger_id, metadata, wish, alive)
-    taken: dict[int, list[BookieId]] = {}
-    for missing in missing_replicas(metadata, wish.bookies):
-        fragment = missing.fragment
-        first, last = fragment.first_entry_id, fragment.last_entry_id
-        if last is None and is_skipped:
-            continue
-        chosen = taken.setdefault(fragment.index, [])
-        try:
-            target = targets.choose(ledger, fragment, missing.position, chosen)
-        except NotEnoughBookiesError as error:
-            yield Row(ledger_id, "copy", "left", error.message, first, last, missing.bookie)
-            continue
-        chosen.append(target)
-        copies = _copies_text(live_copies(metadata.quorum, fragment, live))
-        if last is None:
-            reason = f"{copies}; how much there is to copy is known when it is closed"
-            yield Row(ledger_id, "copy", PLANNED, reason, first, None, missing.bookie, target)
-            continue
-        count = sum(map(len, entries_at(metadata.quorum, missing.position, first, last)))
-        yield Row(
-            ledger_id,
-            "copy" if count else "metadata",
-            PLANNED,
-            copies,
-            first,
-            last,
-            missing.bookie,
-            target,
-            count,
-            size * count // total if total else 0,
-        )
-
-
-def _copies_text(count: int) -> str:
-    return f"{count} live {'copy' if count == 1 else 'copies'} at the least"
-
-
-def _open_share(
-    ledger_id: LedgerId, metadata: LedgerMetadata, wish: BookieRecovery, reason: str
-) -> Row:
-    lost = next(b for b in metadata.last_fragment.ensemble if b in wish.bookies)
-    first = metadata.last_fragment.first_entry_id
-    return Row(ledger_id, "copy", "left", reason, first, None, lost)
+            first = "fence, recover and close it first"
+            yield Recovered(ledger_id, Outcome.PLANNED, first)
+    yield from planned_shares(ledger, wish.bookies, targets, alive, with_open_end=not is_skipped)

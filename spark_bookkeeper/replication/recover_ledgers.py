@@ -2,28 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import Versioned
-from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
-from spark_bookkeeper.replication.report import RecoveryReport, Row
-from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
+from spark_bookkeeper.replication.job import Job, Known, nothing_done
+from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
+from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
+
+FIRST: Final = EntryId(0)
 
 
 @dataclass(frozen=True, slots=True)
 class RecoverWork:
     """Recover one ledger. Picklable."""
 
-    action: ClassVar[str] = "recover"
     ledger_id: LedgerId
     known: Versioned[LedgerMetadata]
     """As it was when the work was planned; the compare-and-swap notices what changed since."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What its last entries come to is known when it is fenced."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """How the recovery of one ledger ended."""
+
+    ledger_id: LedgerId
+    status: Outcome
+    reason: str | None = None
+    first_entry_id: EntryId | None = None
+    """0, unless its metadata could not be read."""
+    last_entry_id: EntryId | None = None
+    """Of a ledger that is closed; ``None``: not known."""
+    bytes: int = 0
+    """Of all of its entries, once it is closed."""
+
+    def row(self) -> Row:
+        """As reports show it."""
+        last = self.last_entry_id if self.status is Outcome.CLOSED else None
+        return Row(
+            self.ledger_id,
+            "recover",
+            self.status,
+            self.reason,
+            self.first_entry_id,
+            self.last_entry_id,
+            entries=0 if last is None else last + 1,
+            bytes=self.bytes,
+        )
 
 
 def recover_ledgers(
@@ -37,56 +73,59 @@ def recover_ledgers(
     """Recover the given ledgers, or every ledger that is not closed; one row for each.
 
     A ledger that must wait is ``left``, and its reason names the entry, what each bookie
-    answered and the bookie that would unblock it. The others are not held up by it.
+    answered and the bookie that would unblock it. The others are not held up by it. A ledger
+    that was closed without waiting for a silent bookie says in its reason which.
     """
-    started = context.runtime.now()
-    wanted = list(context.store.ledger_ids()) if ledger_ids is None else list(ledger_ids)
-    todo: list[RecoverWork] = []
-    rows: list[Row] = []
+    job = Job("recover_ledgers", context, runner, progress)
+    plan = _plan(context, ledger_ids, progress)
+    results = nothing_done(plan, _planned) if dry_run else job.run(recovering("ledgers"), plan)
+    return job.report(RecoveryReport, results, dry_run=dry_run)
+
+
+def recovering(what: str) -> Step[RecoverWork, Recovered]:
+    """The step that recovers ledgers; ``what`` they are, for progress."""
+    return Step(f"recovering {what}", recover_one, _failed)
+
+
+def _plan(
+    context: ClientContext, ledger_ids: Sequence[LedgerId] | None, progress: Progress
+) -> Iterator[RecoverWork | Known[Recovered]]:
+    wanted = list(context.store.ledger_ids()) if ledger_ids is None else ledger_ids
     for done, (ledger_id, found) in enumerate(context.store.read_ledgers(wanted), 1):
         if found is None:
-            rows.append(Row(ledger_id, "recover", "gone", "the ledger does not exist"))
+            yield Known(Recovered(ledger_id, Outcome.GONE, "the ledger does not exist"))
         elif isinstance(found, MetadataFormatError):
-            rows.append(Row(ledger_id, "recover", "left", found.message))
+            yield Known(Recovered(ledger_id, Outcome.LEFT, found.message))
         elif not found.value.is_closed:
-            todo.append(RecoverWork(ledger_id, found))
+            yield RecoverWork(ledger_id, found)
         elif ledger_ids is not None:
             last = found.value.last_entry_id
-            row = Row(ledger_id, "recover", "no longer needed", "closed already", 0, last)
-            rows.append(row)
+            yield Known(
+                Recovered(ledger_id, Outcome.NO_LONGER_NEEDED, "closed already", FIRST, last)
+            )
         progress("reading ledger metadata", done, len(wanted), 0)
-    if dry_run:
-        rows += [Row(work.ledger_id, "recover", "planned", first_entry_id=0) for work in todo]
-    else:
-        rows += runner.run("recovering ledgers", todo, recover_one, progress)
-    duration_ms = round((context.runtime.now() - started) * 1000)
-    rows.sort(key=lambda row: row.ledger_id)
-    return RecoveryReport("recover_ledgers", tuple(rows), dry_run, duration_ms)
 
 
-def recover_one(context: ClientContext, work: RecoverWork) -> Sequence[Row]:
+def recover_one(context: ClientContext, work: RecoverWork) -> Sequence[Recovered]:
     """Recover one ledger and say how it ended."""
     ledger_id = work.ledger_id
+    unwaited: dict[BookieId, str] = {}
     try:
-        metadata = recover_ledger(context, ledger_id, work.known).value
+        metadata = recover_ledger(
+            context, ledger_id, work.known, on_unwaited=unwaited.__setitem__
+        ).value
     except NoSuchLedgerError as error:
-        return [Row(ledger_id, "recover", "gone", error.message)]
+        return [Recovered(ledger_id, Outcome.GONE, error.message)]
     except BookKeeperError as error:
-        return [Row(ledger_id, "recover", "left", error.message, 0)]
-    assert metadata.last_entry_id is not None
-    entries = metadata.last_entry_id + 1
+        return [Recovered(ledger_id, Outcome.LEFT, error.message, FIRST)]
+    reason = "; ".join(f"bookie {bookie}: {said}" for bookie, said in unwaited.items()) or None
     size = metadata.length_bytes or 0
-    return [
-        Row(
-            ledger_id,
-            "recover",
-            "closed",
-            None,
-            0,
-            metadata.last_entry_id,
-            None,
-            None,
-            entries,
-            size,
-        )
-    ]
+    return [Recovered(ledger_id, Outcome.CLOSED, reason, FIRST, metadata.last_entry_id, size)]
+
+
+def _planned(work: RecoverWork) -> Recovered:
+    return Recovered(work.ledger_id, Outcome.PLANNED, None, FIRST)
+
+
+def _failed(work: RecoverWork, failure: Failure) -> Recovered:
+    return Recovered(work.ledger_id, Outcome.LEFT, failure.reason)

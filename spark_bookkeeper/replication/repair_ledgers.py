@@ -13,25 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recover.copying import TargetError
 from spark_bookkeeper.errors import EntryUnreadableError, NoSuchLedgerError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
-from spark_bookkeeper.replication.check_ledgers import CheckWork, Finding, check_works, findings
-from spark_bookkeeper.replication.report import RecoveryReport, Row
+from spark_bookkeeper.replication.check_ledgers import CheckWork, Finding, check_one, check_works
+from spark_bookkeeper.replication.job import Job
+from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
 from spark_bookkeeper.replication.runner import (
+    Failure,
     Progress,
     Runner,
-    limited,
+    Step,
     no_progress,
     reason_of,
 )
 from spark_bookkeeper.replication.shares import copy_share
 from spark_bookkeeper.runtime.throttle import Throttle
 
-FOUND_WRONG = frozenset({"missing", "damaged", "unreadable"})
+FOUND_WRONG: Final = frozenset({Outcome.MISSING, Outcome.DAMAGED, Outcome.UNREADABLE})
 """Findings of a check that can be put right in place: a copy more does no harm."""
 
 
@@ -39,20 +41,43 @@ FOUND_WRONG = frozenset({"missing", "damaged", "unreadable"})
 class RepairWork:
     """Check every entry and put right what can be. Picklable."""
 
-    action: ClassVar[str] = "copy"
     check: CheckWork
     dry_run: bool
     bytes_per_second: int | None = None
 
     @property
-    def ledger_id(self) -> LedgerId:
-        """For the account of work that failed, as ``size_bytes`` is for sharing it out."""
-        return self.check.ledger_id
-
-    @property
     def size_bytes(self) -> int:
         """To be read, about."""
         return self.check.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What became of a share that was not as it should be."""
+
+    finding: Finding
+    status: Outcome
+    reason: str | None = None
+    target: BookieId | None = None
+    """Where copies were to be made: its own bookie, or none."""
+    entries: int = 0
+    """That were copied; of a plan, that would be."""
+    bytes: int = 0
+
+    def row(self) -> Row:
+        """As reports show it."""
+        return Row(
+            self.finding.ledger_id,
+            "copy",
+            self.status,
+            self.reason,
+            self.finding.first_entry_id,
+            self.finding.last_entry_id,
+            self.finding.source,
+            self.target,
+            self.entries,
+            self.bytes,
+        )
 
 
 def repair_ledgers(
@@ -69,53 +94,60 @@ def repair_ledgers(
     Only shares with something wrong have a row. Ledgers that are not closed are repaired up to
     their last fragment, which belongs to their writer or their recovery.
     """
-    started = context.runtime.now()
-    wanted = list(context.store.ledger_ids()) if ledger_ids is None else list(ledger_ids)
-    work = [RepairWork(check, dry_run) for check in check_works(context, wanted, 100)]
-    work = limited(work, bytes_per_second, runner)
-    rows = list(runner.run("repairing ledgers", work, repair_one, progress))
-    duration_ms = round((context.runtime.now() - started) * 1000)
-    rows.sort(key=lambda row: (row.ledger_id, row.first_entry_id or 0, row.source or ""))
-    return RecoveryReport("repair_ledgers", tuple(rows), dry_run, duration_ms)
+    job = Job("repair_ledgers", context, runner, progress, bytes_per_second)
+    wanted = list(context.store.ledger_ids()) if ledger_ids is None else ledger_ids
+    step = Step("repairing ledgers", repair_one, _failed, _limited)
+    plan = (RepairWork(check, dry_run) for check in check_works(context, wanted, 100))
+    return job.report(RecoveryReport, job.run(step, plan, len(wanted)), dry_run=dry_run)
 
 
-def repair_one(context: ClientContext, work: RepairWork) -> Sequence[Row]:
-    """Repair one ledger; a row for each share that was not as it should be."""
-    found = findings(context, work.check)
-    return [_repair(context, work, f) for f in found if f.row.status != "healthy"]
+def repair_one(context: ClientContext, work: RepairWork) -> Sequence[Repaired]:
+    """Repair one ledger; a result for each share that was not as it should be."""
+    found = check_one(context, work.check)
+    return [_repair(context, work, f) for f in found if f.status is not Outcome.HEALTHY]
 
 
-def _repair(context: ClientContext, work: RepairWork, finding: Finding) -> Row:
-    row = replace(finding.row, action="copy", entries=0, bytes=0)  # so far nothing is copied
-    if row.status not in FOUND_WRONG:
-        return replace(row, status="gone" if row.status == "gone" else "left")
-    row = replace(row, target=row.source)
+def _limited(work: RepairWork, bytes_per_second: int) -> RepairWork:
+    return replace(work, bytes_per_second=bytes_per_second)
+
+
+def _failed(work: RepairWork, failure: Failure) -> Repaired:
+    finding = Finding(work.check.ledger_id, Outcome.UNREADABLE, failure.reason)
+    return Repaired(finding, Outcome.LEFT, failure.reason)
+
+
+def _repair(context: ClientContext, work: RepairWork, finding: Finding) -> Repaired:
+    bookie = finding.source
+    if finding.status not in FOUND_WRONG or bookie is None:
+        status = Outcome.GONE if finding.status is Outcome.GONE else Outcome.LEFT
+        return Repaired(finding, status, finding.reason)
+
+    def ended(status: Outcome, reason: str | None, entries: int = 0, copied: int = 0) -> Repaired:
+        return Repaired(finding, status, reason, bookie, entries, copied)
+
     count = len(finding.refused)
     try:
-        ledger, found = context.ledger(work.ledger_id, work.check.nonce)
-        fragment = next(
-            (f for f in found.value.fragment_ranges() if f.first_entry_id == row.first_entry_id),
-            None,
-        )
-        if fragment is None or row.source not in fragment.ensemble:
-            return replace(row, status="no longer needed", reason="another bookie has its place")
+        ledger, found = context.ledger(finding.ledger_id, work.check.nonce)
+        fragment = found.value.fragment_range(finding.first_entry_id)
+        if fragment is None or bookie not in fragment.ensemble:
+            return ended(Outcome.NO_LONGER_NEEDED, "another bookie has its place")
         if fragment.last_entry_id is None:
-            return replace(row, status="left", reason="the ledger is not closed: recover it first")
+            return ended(Outcome.LEFT, "the ledger is not closed: recover it first")
         if work.dry_run:
-            return replace(row, status="planned", entries=count)
-        target = context.bookies.log(BookieId(row.source), ledger)
+            return ended(Outcome.PLANNED, finding.reason, count)
+        target = context.bookies.log(bookie, ledger)
         target.check()
         throttle = Throttle(context.runtime, work.bytes_per_second)
         copied = copy_share(
             context, ledger, fragment, finding.refused, target, (), throttle, held=()
         )
     except NoSuchLedgerError as error:
-        return replace(row, status="gone", reason=error.message)
+        return ended(Outcome.GONE, error.message)
     except EntryUnreadableError as error:
-        return replace(row, status="unrecoverable", reason=error.message)
+        return ended(Outcome.UNRECOVERABLE, error.message)
     except TargetError as error:
-        return replace(row, status="left", reason=error.cause.message)
+        return ended(Outcome.LEFT, error.cause.message)
     except Exception as error:  # noqa: BLE001  (one share of many becomes its row)
-        what = f"repairing ledger {work.ledger_id} on {row.source}"
-        return replace(row, status="left", reason=reason_of(error, what))
-    return replace(row, status="replicated", reason=None, entries=count, bytes=copied)
+        what = f"repairing ledger {finding.ledger_id} on {bookie}"
+        return ended(Outcome.LEFT, reason_of(error, what))
+    return ended(Outcome.REPLICATED, None, count, copied)

@@ -4,20 +4,65 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from enum import Enum
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-DONE: Final = frozenset(
-    {"replicated", "closed", "gone", "no longer needed", "healthy", "published"}
-)
-"""Ends after which nothing is left to do. ``unrecoverable``, ``left`` and the findings of a
-check are not among them."""
 
-PLANNED: Final = "planned"
-"""What a dry run says of work that a run would do."""
+class Outcome(str, Enum):
+    """How a piece of work ended. The values are what reports show."""
+
+    REPLICATED = "replicated"
+    CLOSED = "closed"
+    """The ledger was recovered."""
+    HEALTHY = "healthy"
+    GONE = "gone"
+    """The ledger was deleted."""
+    NO_LONGER_NEEDED = "no longer needed"
+    PUBLISHED = "published"
+    """What is missing is known to the replication workers."""
+    PLANNED = "planned"
+    """What a dry run says of work that a run would do."""
+    PENDING = "pending"
+    """Copies may still be on their way."""
+    MISSING = "missing"
+    DAMAGED = "damaged"
+    UNREADABLE = "unreadable"
+    """It could not be read; whether it is damaged is not known."""
+    UNAVAILABLE = "unavailable"
+    """The bookie cannot be asked."""
+    UNRECOVERABLE = "unrecoverable"
+    """No bookie that answers has an entry as it was written."""
+    MISPLACED = "misplaced"
+    """Its copies are on fewer racks than they could be."""
+    LEFT = "left"
+    """Something is in the way; the reason says what."""
+
+    def __str__(self) -> str:
+        return self.value
+
+    def __format__(self, format_spec: str) -> str:
+        return format(self.value, format_spec)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do. It is not for a plan, nor for what a check found wrong."""
+        return self in _DONE
+
+
+_DONE: Final = frozenset(
+    {
+        Outcome.REPLICATED,
+        Outcome.CLOSED,
+        Outcome.HEALTHY,
+        Outcome.GONE,
+        Outcome.NO_LONGER_NEEDED,
+        Outcome.PUBLISHED,
+    }
+)
 
 ROW_SCHEMA: Final = pa.schema(
     [
@@ -37,14 +82,19 @@ ROW_SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One ledger, or one bookie's share of one fragment, and how it ended."""
+    """One ledger, or one bookie's share of one fragment, and how it ended.
 
+    A job that has more to say has rows of a class of its own: its further columns stand behind
+    these in its ``SCHEMA``, with a default each.
+    """
+
+    SCHEMA: ClassVar[pa.Schema] = ROW_SCHEMA
     ledger_id: int
     action: str
     """``recover``, ``copy``, ``metadata`` (nothing was stored there) or ``check``."""
-    status: str
+    status: Outcome
     reason: str | None = None
-    """Why it is not done; ``None`` when it is."""
+    """Why it is not done; of what is done and planned, what else is worth knowing, if anything."""
     first_entry_id: int | None = None
     last_entry_id: int | None = None
     source: str | None = None
@@ -56,6 +106,10 @@ class Row:
     a check, those that were looked at."""
     bytes: int = 0
     """Bytes that were copied, or are closed in; of a check, those that were verified."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """By column; the outcome as text."""
+        return {**asdict(self), "status": self.status.value}
 
 
 @dataclass(frozen=True)
@@ -69,6 +123,8 @@ class Report:
     duration_ms: int = 0
     frame: Callable[[pa.Table], Any] | None = field(default=None, repr=False, compare=False)
     """Turns a table into a DataFrame; given by the session."""
+    columns: type[Row] = Row
+    """The class of the rows, also when there are none."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the session, which does not travel; the rows do."""
@@ -77,21 +133,23 @@ class Report:
     @property
     def is_complete(self) -> bool:
         """Whether nothing is left to do. A plan with work in it is not complete: it is not done."""
-        return all(row.status in DONE for row in self.rows)
+        return all(row.status.is_done for row in self.rows)
 
     @property
     def unfinished(self) -> Sequence[Row]:
         """The rows that are left, each with its reason; of a plan, what a run would leave too."""
-        return [row for row in self.rows if row.status not in DONE and row.status != PLANNED]
+        return [
+            row for row in self.rows if not row.status.is_done and row.status is not Outcome.PLANNED
+        ]
 
     @property
     def counts(self) -> dict[str, int]:
         """Rows by status."""
-        return dict(sorted(Counter(row.status for row in self.rows).items()))
+        return dict(sorted(Counter(row.status.value for row in self.rows).items()))
 
     def to_arrow(self) -> pa.Table:
-        """The rows as an Arrow table (``ROW_SCHEMA``)."""
-        return pa.Table.from_pylist([asdict(row) for row in self.rows], schema=ROW_SCHEMA)
+        """The rows as an Arrow table (``ROW_SCHEMA``, and what the job has behind it)."""
+        return pa.Table.from_pylist(self._dicts(), schema=self.columns.SCHEMA)
 
     def to_df(self) -> Any:
         """The rows as a Spark DataFrame."""
@@ -109,12 +167,20 @@ class Report:
             "bytes": sum(row.bytes for row in self.rows),
             "duration_ms": self.duration_ms,
             "complete": self.is_complete,
-            "rows": [asdict(row) for row in self.rows],
+            "rows": self._dicts(),
         }
 
+    def _dicts(self, most: int | None = None) -> list[dict[str, Any]]:
+        """The rows by column, in the order of the columns."""
+        empty = dict.fromkeys(self.columns.SCHEMA.names)
+        return [empty | row.to_dict() for row in self.rows[:most]]
+
     def _repr_html_(self) -> str:
-        heads = "".join(f"<th>{name}</th>" for name in ROW_SCHEMA.names)
-        body = "".join(f"<tr>{''.join(_cells(row))}</tr>" for row in self.rows[:50])
+        heads = "".join(f"<th>{name}</th>" for name in self.columns.SCHEMA.names)
+        body = "".join(
+            f"<tr>{''.join(f'<td>{html.escape(shown(cell))}</td>' for cell in row.values())}</tr>"
+            for row in self._dicts(50)
+        )
         more = f"<p>… {len(self.rows) - 50} more</p>" if len(self.rows) > 50 else ""
         counts = ", ".join(f"{status} {n}" for status, n in self.counts.items())
         title = html.escape(f"{self.job}: {counts or 'nothing to do'}")
@@ -129,8 +195,8 @@ class CheckReport(Report):
     """Of ``check_ledgers``: the shares of fragments that are not as they should be."""
 
 
-def _cells(row: Row) -> Iterator[str]:
-    values = asdict(row)
-    for name in ROW_SCHEMA.names:
-        value = values[name]
-        yield f"<td>{'' if value is None else html.escape(str(value))}</td>"
+def shown(value: object) -> str:
+    """A value of a row for people."""
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)

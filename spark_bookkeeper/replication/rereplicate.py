@@ -6,8 +6,7 @@ Source: Bookie Ledger Recovery, "The Rereplication process"; SLOT-LOG "Re-replic
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.client.context import ClientContext
@@ -26,7 +25,7 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
-from spark_bookkeeper.replication.report import Row
+from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.shares import copy_share, share_of
 from spark_bookkeeper.replication.targets import Targets
 from spark_bookkeeper.runtime.throttle import Throttle
@@ -48,7 +47,6 @@ class CopiedAhead:
 class FragmentWork:
     """Make the shares of lost bookies in one fragment again. Picklable."""
 
-    action: ClassVar[str] = "copy"
     ledger_id: LedgerId
     first_entry_id: EntryId
     lost: tuple[BookieId, ...]
@@ -64,27 +62,60 @@ class FragmentWork:
     """Of the ledger it was planned for; ``None`` takes the one that is there."""
 
 
-def rereplicate_fragment(context: ClientContext, work: FragmentWork) -> Sequence[Row]:
+@dataclass(frozen=True, slots=True)
+class ShareCopied:
+    """What became of a lost bookie's share of a fragment; or of all of them, or of a ledger."""
+
+    ledger_id: LedgerId
+    status: Outcome
+    reason: str | None = None
+    first_entry_id: EntryId | None = None
+    """Of the fragment."""
+    last_entry_id: EntryId | None = None
+    source: BookieId | None = None
+    """The lost bookie."""
+    target: BookieId | None = None
+    """The bookie that has the copies."""
+    entries: int = 0
+    bytes: int = 0
+
+    def row(self) -> Row:
+        """As reports show it."""
+        is_empty = self.status is Outcome.REPLICATED and not self.entries
+        return Row(
+            self.ledger_id,
+            "metadata" if is_empty else "copy",
+            self.status,
+            self.reason,
+            self.first_entry_id,
+            self.last_entry_id,
+            self.source,
+            self.target,
+            self.entries,
+            self.bytes,
+        )
+
+
+def rereplicate_fragment(context: ClientContext, work: FragmentWork) -> Sequence[ShareCopied]:
     """One fragment: every lost share is copied and read back, then one CAS names the new bookies.
 
     Killed at any moment it loses nothing: copies are named by their content, and the metadata
     changes last. Whatever the plan said is looked at again here.
     """
+    one = ShareCopied(work.ledger_id, Outcome.LEFT, None, work.first_entry_id)
     try:
         ledger, found = context.ledger(work.ledger_id, work.nonce)
     except NoSuchLedgerError as error:
-        return [_done(work, None, "gone", error.message)]
+        return [replace(one, status=Outcome.GONE, reason=error.message)]
     except MetadataFormatError as error:
-        return [_left(work, None, error.message)]
-    fragment = next(
-        (f for f in found.value.fragment_ranges() if f.first_entry_id == work.first_entry_id), None
-    )
+        return [replace(one, reason=error.message)]
+    fragment = found.value.fragment_range(work.first_entry_id)
     if fragment is None:
-        return [_done(work, None, "no longer needed", "the fragment was replaced")]
+        reason = "the fragment was replaced"
+        return [replace(one, status=Outcome.NO_LONGER_NEEDED, reason=reason)]
     if fragment.last_entry_id is None:
-        return [
-            _left(work, fragment, "the ledger is not closed and its writer may be writing here")
-        ]
+        reason = "the ledger is not closed and its writer may be writing here"
+        return [replace(one, reason=reason)]
     return _FragmentCopy(context, work, ledger, fragment, found).run()
 
 
@@ -107,41 +138,61 @@ class _FragmentCopy:
         # The answer to the read of the metadata, just now, came with every change before it.
         self._alive = context.bookies.last_registrations()
         self._targets = Targets(context.bookies, self._alive, work.lost, work.target)
-        self._replaced_by_others: set[str] = set()
         self._throttle = Throttle(context.runtime, work.bytes_per_second)
 
-    def run(self) -> Sequence[Row]:
-        rows: list[Row] = []
-        chosen: dict[int, tuple[BookieId, str]] = {}
+    def run(self) -> Sequence[ShareCopied]:
+        shares: list[ShareCopied] = []
+        chosen: dict[int, _Successor] = {}
         for position, bookie in enumerate(self._fragment.ensemble):
             if bookie not in self._work.lost:
                 continue
             if self._is_back(bookie):
-                rows.append(
-                    _done(self._work, self._fragment, "no longer needed", "it is back", bookie)
-                )
+                shares.append(self._share(Outcome.NO_LONGER_NEEDED, "it is back", bookie))
                 continue
-            row, target = self._copy(position, bookie, [t for t, _ in chosen.values()])
-            rows.append(row)
-            if target is not None:
-                chosen[position] = target
-        if not rows:
-            return [_done(self._work, self._fragment, "no longer needed", "names no lost bookie")]
+            share, successor = self._copy(position, bookie, [s.bookie for s in chosen.values()])
+            shares.append(share)
+            if successor is not None:
+                chosen[position] = successor
+        if not shares:
+            return [self._share(Outcome.NO_LONGER_NEEDED, "names no lost bookie")]
+        if not chosen:
+            return shares
         try:
-            refused = self._publish(chosen) if chosen else None
+            now = self._publish(chosen)
         except NoSuchLedgerError as error:  # nothing names these copies, and nothing needs them
             gone = f"meanwhile {error.message}"
-            return [_done(self._work, self._fragment, "gone", gone, row.source) for row in rows]
-        if refused is None:
-            return [self._after_publishing(row) for row in rows]
-        return [r if r.target is None else _left(self._work, self._fragment, refused) for r in rows]
+            return [self._share(Outcome.GONE, gone, share.source) for share in shares]
+        except _RefusedError as error:
+            return [
+                share
+                if share.target is None
+                else self._share(Outcome.LEFT, str(error), share.source)
+                for share in shares
+            ]
+        return [self._after_publishing(share, now) for share in shares]
 
-    def _after_publishing(self, row: Row) -> Row:
+    def _after_publishing(self, share: ShareCopied, now: LedgerMetadata) -> ShareCopied:
         """A share that somebody else gave to another bookie meanwhile is not ours to claim."""
-        if row.source not in self._replaced_by_others:
-            return row
+        if share.target is None or share.source is None:
+            return share
+        fragment = now.fragment_range(self._fragment.first_entry_id)
+        position = self._fragment.ensemble.index(share.source)
+        if fragment is not None and fragment.ensemble[position] == share.target:
+            return share
         reason = "another client replaced the bookie meanwhile"
-        return _done(self._work, self._fragment, "no longer needed", reason, row.source)
+        return self._share(Outcome.NO_LONGER_NEEDED, reason, share.source)
+
+    def _share(
+        self, status: Outcome, reason: str | None, source: BookieId | None = None
+    ) -> ShareCopied:
+        return ShareCopied(
+            self._work.ledger_id,
+            status,
+            reason,
+            self._fragment.first_entry_id,
+            self._last,
+            source,
+        )
 
     def _is_back(self, bookie: BookieId) -> bool:
         registration = self._alive.get(bookie)
@@ -153,7 +204,7 @@ class _FragmentCopy:
 
     def _copy(
         self, position: int, lost: BookieId, taken: Sequence[BookieId]
-    ) -> tuple[Row, tuple[BookieId, str] | None]:
+    ) -> tuple[ShareCopied, _Successor | None]:
         first = self._fragment.first_entry_id
         entries = share_of(self._ledger, position, first, self._last)
         ahead = next((a for a in self._work.ahead if a.source == lost), None)
@@ -164,7 +215,7 @@ class _FragmentCopy:
                     self._ledger, self._fragment, position, taken, failures
                 )
             except NotEnoughBookiesError as error:
-                return _left(self._work, self._fragment, error.message, lost), None
+                return self._share(Outcome.LEFT, error.message, lost), None
             incarnation = self._alive[target].incarnation
             try:
                 copied = ahead.size_bytes if ahead else 0
@@ -182,28 +233,16 @@ class _FragmentCopy:
                         held=self._held(log, entries, ahead),
                     )
             except EntryUnreadableError as error:
-                reason = error.message
-                return _done(self._work, self._fragment, "unrecoverable", reason, lost), None
+                return self._share(Outcome.UNRECOVERABLE, error.message, lost), None
             except TargetError as error:
                 failures[target] = error.cause.message
                 continue
             except BookieError as error:
                 failures[target] = error.message
                 continue
-            action = "copy" if entries else "metadata"
-            row = Row(
-                self._work.ledger_id,
-                action,
-                "replicated",
-                None,
-                first,
-                self._last,
-                lost,
-                target,
-                len(entries),
-                copied,
-            )
-            return row, (target, incarnation)
+            done = self._share(Outcome.REPLICATED, None, lost)
+            done = replace(done, target=target, entries=len(entries), bytes=copied)
+            return done, _Successor(target, incarnation)
 
     def _held(
         self, target: LedgerLog, entries: Sequence[EntryId], ahead: CopiedAhead | None
@@ -213,54 +252,59 @@ class _FragmentCopy:
             return None
         return set(entries).difference(map(EntryId, locate(target, entries).lacking(entries)))
 
-    def _publish(self, chosen: Mapping[int, tuple[BookieId, str]]) -> str | None:
-        """The one CAS of this fragment; returns why it was refused, or ``None``."""
-        before = self._fragment.ensemble
-        first = self._fragment.first_entry_id
-        refusal: list[str] = []
+    def _publish(self, chosen: Mapping[int, _Successor]) -> LedgerMetadata:
+        """The one CAS of this fragment; returns what is stored afterwards.
 
-        def replaced(old: LedgerMetadata) -> LedgerMetadata | None:
-            refusal.clear()
-            self._replaced_by_others.clear()
-            fragment = next((f for f in old.fragment_ranges() if f.first_entry_id == first), None)
-            if fragment is None or fragment.last_entry_id != self._last:
-                refusal.append("the fragment was changed by another client meanwhile")
-                return None
-            new = old
-            added = {}
-            for position, (target, incarnation) in chosen.items():
-                if fragment.ensemble[position] != before[position]:
-                    if fragment.ensemble[position] != target:
-                        self._replaced_by_others.add(before[position])
-                    continue  # somebody else replaced this bookie: nothing is left to do here
-                if target in fragment.ensemble:
-                    refusal.append(f"{target} joined the ensemble meanwhile")
-                    return None
-                new = new.with_replaced_bookie(first, position, target)
-                added[target] = incarnation
-            try:
-                return with_incarnations(new, added) if added else None
-            except CookieMismatchError as error:
-                refusal.append(error.message)
-                return None
-
-        store = self._context.store
-        update_ledger(store, self._work.ledger_id, replaced, known=self._known)
-        return refusal[0] if refusal else None
+        Raises:
+            _RefusedError: the ledger was changed so that these bookies do not fit any more.
+        """
+        return update_ledger(
+            self._context.store,
+            self._work.ledger_id,
+            lambda old: _with_successors(old, self._fragment, chosen),
+            known=self._known,
+        ).value
 
 
-def _left(
-    work: FragmentWork, fragment: FragmentRange | None, reason: str, bookie: str | None = None
-) -> Row:
-    return _done(work, fragment, "left", reason, bookie)
+@dataclass(frozen=True, slots=True)
+class _Successor:
+    """Who takes the place of a lost bookie."""
+
+    bookie: BookieId
+    incarnation: str
+    """That took the copies."""
 
 
-def _done(
-    work: FragmentWork,
-    fragment: FragmentRange | None,
-    status: str,
-    reason: str | None,
-    bookie: str | None = None,
-) -> Row:
-    last = fragment.last_entry_id if fragment else None
-    return Row(work.ledger_id, "copy", status, reason, work.first_entry_id, last, bookie)
+class _RefusedError(Exception):
+    """The ensemble cannot be changed as it was meant to be; the message says why."""
+
+
+def _with_successors(
+    old: LedgerMetadata, copied: FragmentRange, chosen: Mapping[int, _Successor]
+) -> LedgerMetadata | None:
+    """The step of the CAS: pure, for it may be asked several times.
+
+    Args:
+        copied: the fragment as it was when its shares were copied.
+        chosen: by position in its ensemble.
+
+    Raises:
+        _RefusedError: the fragment is another one, or has the successor at another place.
+    """
+    first = copied.first_entry_id
+    fragment = old.fragment_range(first)
+    if fragment is None or fragment.last_entry_id != copied.last_entry_id:
+        raise _RefusedError("the fragment was changed by another client meanwhile")
+    new = old
+    added: dict[BookieId, str] = {}
+    for position, successor in chosen.items():
+        if fragment.ensemble[position] != copied.ensemble[position]:
+            continue  # somebody else replaced this bookie: nothing is left to do here
+        if successor.bookie in fragment.ensemble:
+            raise _RefusedError(f"{successor.bookie} joined the ensemble meanwhile")
+        new = new.with_replaced_bookie(first, position, successor.bookie)
+        added[successor.bookie] = successor.incarnation
+    try:
+        return with_incarnations(new, added) if added else None
+    except CookieMismatchError as error:
+        raise _RefusedError(error.message) from error

@@ -1,48 +1,83 @@
-"""Who carries out pieces of work: this process, or the tasks of a Spark job.
+"""Who carries out a step of a job: this process, or the tasks of a Spark job.
 
-A piece of work is a picklable value with a pure description of what to do; the function that
-does it is a module-level one that takes the context of the process it finds itself in.
+An item is a picklable value that says what to do; the function of the step that does it is a
+module-level one that takes the context of the process it finds itself in.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, Final, Protocol, TypeVar, cast
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar
 
+from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import BookKeeperError
-from spark_bookkeeper.replication.report import Row
 from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.runtime.runtime import Runtime
 
 _log = logging.getLogger(__name__)
 
 TELL_SECONDS: Final = 2.0
 """Between two looks for bookies that are waited for."""
 
-Item = TypeVar("Item")
-Work = Callable[[ClientContext, Item], Sequence[Row]]
+
+class Item(Protocol):
+    """One piece of work: a frozen value that can be pickled."""
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much is to be read or copied, so that work can be shared out; 0: not known."""
+
+
+class Result(Protocol):
+    """What a piece of work came to: a frozen value that can be pickled."""
+
+    @property
+    def bytes(self) -> int:
+        """That were read, copied or closed in, for progress."""
+
+
+ItemT = TypeVar("ItemT", bound=Item)
+ResultT = TypeVar("ResultT", bound=Result)
+ResultT_co = TypeVar("ResultT_co", bound=Result, covariant=True)
+
 Progress = Callable[[str, int, int, int], None]
 """Called with phase, items done, items in all, bytes so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """That a piece of work ended with an error that it did not expect."""
+
+    reason: str
+    is_foreign: bool = False
+    """Whether the error is none of this library's, so that it says nothing of the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[ItemT, ResultT_co]):
+    """One kind of work. Picklable when its functions are."""
+
+    phase: str
+    """What progress calls it: ``copying fragments``."""
+    do: Callable[[ClientContext, ItemT], Sequence[ResultT_co]]
+    """Does one item, in whatever process; repeating it changes nothing. An item may be done twice,
+    and in any order with others."""
+    failed: Callable[[ItemT, Failure], ResultT_co]
+    """The result of an item whose work ended with an error."""
+    limited: Callable[[ItemT, int], ItemT] | None = None
+    """The item with its share of a limit, in bytes per second; ``None``: it heeds no limit."""
 
 
 def no_progress(phase: str, done: int, total: int, size_bytes: int) -> None:
     """Says nothing."""
 
 
-def left(item: object, reason: str) -> Row:
-    """The row of an item whose work ended with an error that it did not expect.
-
-    Items are ledger ids, or values with ``ledger_id``, ``action`` and perhaps ``first_entry_id``.
-    """
-    ledger_id = item if isinstance(item, int) else getattr(item, "ledger_id", -1)
-    action = getattr(item, "action", "recover")
-    return Row(ledger_id, action, "left", reason, getattr(item, "first_entry_id", None))
-
-
 def reason_of(error: Exception, what: str) -> str:
-    """Why something is not done, for a row; of an error that is not ours the log has it all.
+    """Why something is not done, for a report; of an error that is not ours the log has it all.
 
     Args:
         what: that was being done, for the log.
@@ -53,41 +88,34 @@ def reason_of(error: Exception, what: str) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def carry_out(work: Work[Item], context: ClientContext, item: Item) -> Sequence[Row]:
-    """Do one piece of work; an error becomes a row that says what is left, and why.
+def carry_out(step: Step[ItemT, ResultT], context: ClientContext, item: ItemT) -> Sequence[ResultT]:
+    """Do one piece of work; an error becomes a result that says what is left, and why.
 
     One piece that fails must not take the others with it, nor the account of what was done. So
     this holds for errors that are not ours too; only what ends a process ends a job.
     """
     try:
-        return work(context, item)
-    except Exception as error:  # noqa: BLE001  (a fault of ours becomes a row that names it)
-        row = left(item, reason_of(error, f"{getattr(work, '__name__', 'work')} on {item!r}"))
-        is_unknown = row.action == "check" and not isinstance(error, BookKeeperError)
-        return [replace(row, status="unreadable") if is_unknown else row]
-
-
-def limited(items: Sequence[Item], bytes_per_second: int | None, runner: Runner) -> list[Item]:
-    """The items with a limit for all of them shared out: no more than the runner's ``width`` of
-    them are under way at once. They are dataclasses with a field ``bytes_per_second``.
-    """
-    if bytes_per_second is None or not items:
-        return list(items)
-    share = max(1, bytes_per_second // min(runner.width, len(items)))
-    return [replace(cast(Any, item), bytes_per_second=share) for item in items]
+        return step.do(context, item)
+    except Exception as error:  # noqa: BLE001  (a fault of ours becomes a result that names it)
+        reason = reason_of(error, f"{step.phase}: {item!r}")
+        return [step.failed(item, Failure(reason, not isinstance(error, BookKeeperError)))]
 
 
 class Runner(Protocol):
-    """Runs ``work`` over items, each at least once, in any order."""
+    """Carries out items, each at least once, in any order."""
 
     @property
     def width(self) -> int:
         """How many items are under way at once, at the most; limits are shared out by it."""
 
     def run(
-        self, phase: str, items: Sequence[Item], work: Work[Item], progress: Progress
-    ) -> Iterator[Row]:
-        """The rows of all items. An item whose process died is run again elsewhere."""
+        self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
+    ) -> Iterator[ResultT]:
+        """The results of all items. An item whose process died is done again elsewhere.
+
+        Args:
+            items: so few that they fit in memory (``job.GROUP_ITEMS``).
+        """
 
 
 class LocalRunner:
@@ -102,40 +130,57 @@ class LocalRunner:
         return self._width
 
     def run(
-        self, phase: str, items: Sequence[Item], work: Work[Item], progress: Progress
-    ) -> Iterator[Row]:
+        self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
+    ) -> Iterator[ResultT]:
         done = size = 0
         counting = self._context.runtime.condition()
-        progress(phase, 0, len(items), 0)  # the first items may take long, and the total is known
+        progress(step.phase, 0, len(items), 0)  # the first items may take long
 
-        def carry_out_one(item: Item) -> Sequence[Row]:
+        def tell() -> None:
+            if progress is no_progress:
+                return
+            waits = waiting(self._context.bookies) if done < len(items) else ""
+            progress(f"{step.phase}{waits}", done, len(items), size)
+
+        def tell_again() -> None:
+            with counting:
+                tell()
+
+        def carry_out_one(item: ItemT) -> Sequence[ResultT]:
             nonlocal done, size
-            rows = carry_out(work, self._context, item)
+            results = carry_out(step, self._context, item)
             with counting:
                 done += 1
-                size += sum(row.bytes for row in rows)
-                progress(phase, done, len(items), size)
-            return rows
+                size += sum(result.bytes for result in results)
+                tell()
+            return results
 
-        def tell(waiting: str) -> None:
-            with counting:
-                progress(f"{phase}, {waiting}", done, len(items), size)
-
-        ended = Bell(self._context.runtime)
-        if progress is not no_progress:
-            self._context.runtime.spawn("waiting", lambda: self._tell(tell, ended))
-        try:
+        with now_and_then(self._context.runtime, tell_again, progress):
             for start in range(0, len(items), self._width):
                 batch = list(items[start : start + self._width])
-                for rows in self._context.runtime.map(carry_out_one, batch, self._width):
-                    yield from rows
-        finally:
-            ended.ring()
+                for results in self._context.runtime.map(carry_out_one, batch, self._width):
+                    yield from results
 
-    def _tell(self, tell: Callable[[str], None], ended: Bell) -> None:
-        """Name who is waited for, now and then."""
+
+@contextmanager
+def now_and_then(runtime: Runtime, tell: Callable[[], None], progress: Progress) -> Iterator[None]:
+    """Call ``tell`` every ``TELL_SECONDS`` meanwhile, if anybody listens to ``progress``."""
+    ended = Bell(runtime)
+
+    def tell_again() -> None:
         while not ended.wait(TELL_SECONDS):
-            silent = sorted(self._context.bookies.silent())
-            if silent:
-                waiting = " and ".join(f"{bookie} for {s:.0f} s" for bookie, _, s in silent)
-                tell(f"waiting for {waiting}")
+            tell()
+
+    if progress is not no_progress:
+        runtime.spawn("waiting", tell_again)
+    try:
+        yield
+    finally:
+        ended.ring()
+
+
+def waiting(bookies: Bookies) -> str:
+    """Who is waited for, to be said behind the name of a phase; empty: nobody."""
+    silent = sorted(bookies.silent())
+    named = " and ".join(f"{bookie} for {seconds:.0f} s" for bookie, _, seconds in silent)
+    return f", waiting for {named}" if named else ""

@@ -33,7 +33,8 @@ class ReportTable:
     """A Delta table of reports: one row for each row of a report.
 
     Columns: ``job string, reported_at timestamp, dry_run boolean, duration_ms long``, then those
-    of a report.
+    of a report. A plan has more columns than a run: they are added to the table when the first
+    such row is, and the rows of others have none of them.
 
     Args:
         path: where the table is, or is to be made.
@@ -75,7 +76,7 @@ class ReportTable:
                 functions.lit(report.dry_run).alias("dry_run"),
                 functions.lit(report.duration_ms).cast("long").alias("duration_ms"),
                 *table.schema.names,
-            ).write.format("delta").mode("append").save(self._path)
+            ).write.format("delta").mode("append").option("mergeSchema", True).save(self._path)
         except spark_errors() as error:
             raise BookKeeperError(
                 f"the job is finished, but its report could not be appended to {self._path}: "

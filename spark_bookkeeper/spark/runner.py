@@ -1,4 +1,4 @@
-"""Replication work as Spark jobs: items go out, rows come back.
+"""Replication work as Spark jobs: items go out, results come back.
 
 Items are pickled values, and what to do with them is a function of this package. Work waits for
 syncs and for ZooKeeper far more than it computes, so every task does several items side by side.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
@@ -20,8 +21,20 @@ from typing_extensions import override
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.connection import Connection
-from spark_bookkeeper.replication.report import Row
-from spark_bookkeeper.replication.runner import Item, Progress, Runner, Work, carry_out, left
+from spark_bookkeeper.errors import MetadataError
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.replication.runner import (
+    Failure,
+    Item,
+    ItemT,
+    Progress,
+    ResultT,
+    Runner,
+    Step,
+    carry_out,
+    now_and_then,
+    waiting,
+)
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.spark.job import collect, first_line, parallelism, spark_errors
 from spark_bookkeeper.spark.workers import task_context
@@ -33,20 +46,20 @@ ITEMS_AT_ONCE: Final = 16
 """Within one task. With so many, what an item could do side by side it does in turn: more threads
 would only wait for each other."""
 
-ITEMS_PER_JOB: Final = 4096
-"""The items of a job travel in its closure, which must stay small."""
-
 ITEMS_PER_TASK: Final = 256
 """With more items there are more tasks than cores, so that progress can be seen."""
+
+LOOKS_AT_ONCE: Final = 32
+"""Bookies that the driver asks for a sign of life every few seconds, in turn."""
 
 BYTES_PER_TASK: Final = 256 << 20
 """The same for items that say how large they are (``size_bytes``)."""
 
-RESULT_SCHEMA: Final = "item int, rows binary"
+RESULT_SCHEMA: Final = "item int, results binary"
 
 
 class SparkRunner(Runner):
-    """Runs work over items in the tasks of Spark jobs.
+    """Carries out items in the tasks of Spark jobs.
 
     An item whose task died is run again by Spark, as every piece of work allows. When a job
     fails in the end, its items are ``left`` with the reason: what they did is done, and running
@@ -55,14 +68,21 @@ class SparkRunner(Runner):
     Args:
         session: gives the Spark session, when there is something to run and not before; a wrong
             call is refused in less time than Spark needs to start.
+        connection: how tasks reach the cluster.
+        context: of the driver, which looks after the bookies meanwhile.
         job: named in Spark's pages together with the phase, ``recover_bookie: copying fragments``.
     """
 
     def __init__(
-        self, session: Callable[[], SparkSession], connection: Connection, job: str
+        self,
+        session: Callable[[], SparkSession],
+        connection: Connection,
+        context: ClientContext,
+        job: str,
     ) -> None:
         self._session = session
         self._connection = connection
+        self._context = context
         self._job = job
 
     @cached_property
@@ -77,61 +97,87 @@ class SparkRunner(Runner):
 
     @override
     def run(
-        self, phase: str, items: Sequence[Item], work: Work[Item], progress: Progress
-    ) -> Iterator[Row]:
-        """The rows of all items.
+        self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
+    ) -> Iterator[ResultT]:
+        """The results of all items.
 
-        ``progress`` is called while a job runs, every few seconds, perhaps from another thread.
+        ``progress`` is called while the job runs, every few seconds, perhaps from another thread.
+
+        Args:
+            items: they travel in the closure of one job, which must stay small.
         """
+        progress(step.phase, 0, len(items), 0)
+        if not items:
+            return
+        of_items = _size_bytes(items)
+        telling = self._context.runtime.condition()
         done = size = 0
-        progress(phase, 0, len(items), 0)
-        for start in range(0, len(items), ITEMS_PER_JOB):
-            some = items[start : start + ITEMS_PER_JOB]
-            before = done, size, _size_bytes(some)
+        look = self._look()
 
-            def on_tasks(
-                tasks: int, of: int, before: tuple[int, int, int] = before, count: int = len(some)
-            ) -> None:
-                share = tasks / of if of else 0
-                progress(
-                    phase,
-                    before[0] + int(count * share),
-                    len(items),
-                    before[1] + int(before[2] * share),  # about, until the rows are there
-                )
+        def tell() -> None:
+            with telling:
+                waits = waiting(self._context.bookies) if done < len(items) else ""
+                progress(f"{step.phase}{waits}", done, len(items), size)
 
-            found = self._run_job(phase, some, work, on_tasks)
-            done += len(some)
-            size += sum(row.bytes for row in found)
-            progress(phase, done, len(items), size)
-            yield from found
+        def on_tasks(tasks: int, of: int) -> None:
+            nonlocal done, size
+            share = tasks / of if of else 0
+            with telling:  # about, until the results are there
+                done, size = int(len(items) * share), int(of_items * share)
+            tell()
+
+        def look_and_tell() -> None:
+            next(look)
+            tell()
+
+        with now_and_then(self._context.runtime, look_and_tell, progress):
+            found = self._run_job(step, items, on_tasks)
+        with telling:
+            done, size = len(items), sum(result.bytes for result in found)
+        tell()
+        yield from found
+
+    def _look(self) -> Iterator[None]:
+        """Look whether the bookies answer, a few of them at each turn.
+
+        Tasks wait for a bookie that hangs, and cannot tell before they end. It hangs for everybody,
+        so the driver asks for itself.
+        """
+        bookies = self._context.bookies
+        names: Sequence[BookieId] = ()
+        while True:
+            if not names:
+                with suppress(MetadataError):
+                    names = bookies.known()
+            bookies.look(names[:LOOKS_AT_ONCE])
+            names = names[LOOKS_AT_ONCE:]
+            yield
 
     def _run_job(
         self,
-        phase: str,
-        items: Sequence[Item],
-        work: Work[Item],
+        step: Step[ItemT, ResultT],
+        items: Sequence[ItemT],
         on_tasks: Callable[[int, int], None],
-    ) -> list[Row]:
+    ) -> list[ResultT]:
         tasks = task_count(items, parallelism(self._spark))
         packs = [
             [(i, pickle.dumps(items[i])) for i in numbers] for numbers in dealt(len(items), tasks)
         ]
         frame = self._spark.range(0, tasks, 1, tasks).mapInArrow(
-            _task(self._connection, packs, work), RESULT_SCHEMA
+            _task(self._connection, packs, step), RESULT_SCHEMA
         )
         try:
-            collected = collect(frame, f"{self._job}: {phase}", on_tasks)
+            collected = collect(frame, f"{self._job}: {step.phase}", on_tasks)
         except spark_errors() as error:
             reason = f"the Spark job failed: {first_line(error)}; run it again to do the rest"
-            return [left(item, reason) for item in items]
-        found: list[Row] = []
+            return [step.failed(item, Failure(reason)) for item in items]
+        found: list[ResultT] = []
         for answer in sorted(collected, key=lambda answer: answer.item):
-            found += pickle.loads(bytes(answer.rows))
+            found += pickle.loads(bytes(answer.results))
         return found
 
 
-def task_count(items: Sequence[Any], cores: int) -> int:
+def task_count(items: Sequence[Item], cores: int) -> int:
     """How many tasks share these items: one for each core, and more only where it pays."""
     by_size = _size_bytes(items) // BYTES_PER_TASK
     return min(len(items), max(cores, len(items) // ITEMS_PER_TASK, by_size))
@@ -144,13 +190,13 @@ def dealt(items: int, tasks: int) -> list[range]:
     return [range(first, items, tasks) for first in range(tasks)]
 
 
-def _size_bytes(items: Sequence[Any]) -> int:
+def _size_bytes(items: Sequence[Item]) -> int:
     """About, of those that say it."""
-    return sum(getattr(item, "size_bytes", 0) for item in items)
+    return sum(item.size_bytes for item in items)
 
 
 def _task(
-    connection: Connection, packs: Sequence[Sequence[tuple[int, bytes]]], work: Work[Any]
+    connection: Connection, packs: Sequence[Sequence[tuple[int, bytes]]], step: Step[Any, Any]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What a task does: its rows are the numbers of the packs to work on."""
 
@@ -162,21 +208,21 @@ def _task(
                 inside = context
                 if len(pack) >= ITEMS_AT_ONCE:
                     inside = replace(context, runtime=ThreadRuntime(map_width=1))
-                rows = context.runtime.map(
-                    partial(_pickled, work, inside),
+                results = context.runtime.map(
+                    partial(_pickled, step, inside),
                     pack,
                     ITEMS_AT_ONCE,
                 )
                 yield pa.RecordBatch.from_arrays(
                     [
                         pa.array([index for index, _ in pack], pa.int32()),
-                        pa.array(rows, pa.binary()),
+                        pa.array(results, pa.binary()),
                     ],
-                    names=["item", "rows"],
+                    names=["item", "results"],
                 )
 
     return run
 
 
-def _pickled(work: Work[Any], context: ClientContext, pair: tuple[int, bytes]) -> bytes:
-    return pickle.dumps(carry_out(work, context, pickle.loads(pair[1])))
+def _pickled(step: Step[Any, Any], context: ClientContext, pair: tuple[int, bytes]) -> bytes:
+    return pickle.dumps(carry_out(step, context, pickle.loads(pair[1])))

@@ -24,18 +24,14 @@ PATIENT: Final = ClientConfig(metadata_timeout_ms=60_000)
 class ArrowDoor(SparkDoor):
     """Stands where Spark would: Arrow tables are its frames, and this process runs its jobs."""
 
-    def __init__(self) -> None:
-        self.bk: BookKeeper | None = None
-
     @property
     @override
     def session(self) -> Any:
         raise MissingRequirementError("this session was made without Spark; use connect()")
 
     @override
-    def runner(self, job: str) -> Runner:
-        assert self.bk is not None
-        return LocalRunner(self.bk.context)
+    def runner(self, context: ClientContext, job: str) -> Runner:
+        return LocalRunner(context)
 
     @override
     def is_frame(self, data: Any) -> bool:
@@ -72,15 +68,14 @@ def connect_without_spark(
 
     Raises what ``spark_bookkeeper.connect`` raises.
     """
-    door = ArrowDoor()
     connection = Connection(metadata_uri, config or PATIENT, dict(storage_options or {}))
-    door.bk = BookKeeper(connection, door)
+    bk = BookKeeper(connection, ArrowDoor())
     try:
-        door.bk.context.store.require_cluster()
+        bk.context.store.require_cluster()
     except BaseException:
-        door.bk.close()
+        bk.close()
         raise
-    return door.bk
+    return bk
 
 
 def give_up_after(bk: BookKeeper, seconds: float) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -37,7 +38,7 @@ from spark_bookkeeper.replication.pieces import copy_piece, pieces_of
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_one
 from spark_bookkeeper.replication.repair_ledgers import RepairWork, repair_one
-from spark_bookkeeper.replication.report import Row
+from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.replication.targets import Targets
@@ -315,40 +316,50 @@ def test_what_was_listed_before_does_not_show_the_new_ledger(lives: Lives) -> No
 # Replication
 
 
+class Ended(Protocol):
+    """The result of any piece of work."""
+
+    @property
+    def status(self) -> Outcome: ...
+
+    @property
+    def reason(self) -> str | None: ...
+
+
 def _fragment_work(lives: Lives, known: Versioned[LedgerMetadata]) -> FragmentWork:
     lost = known.value.last_fragment.ensemble[0]
     lives.world.stop(lost)
     return FragmentWork(ID, EntryId(0), (lost,), None, False, None, nonce=known.value.nonce)
 
 
-def _copied(lives: Lives, known: Versioned[LedgerMetadata]) -> Callable[[], list[Row]]:
+def _copied(lives: Lives, known: Versioned[LedgerMetadata]) -> Callable[[], Sequence[Ended]]:
     work = _fragment_work(lives, known)
-    return lambda: list(rereplicate_fragment(lives.world.client(), work))
+    return lambda: rereplicate_fragment(lives.world.client(), work)
 
 
-def _copied_piece(lives: Lives, known: Versioned[LedgerMetadata]) -> Callable[[], list[Row]]:
+def _copied_piece(lives: Lives, known: Versioned[LedgerMetadata]) -> Callable[[], Sequence[Ended]]:
     context = lives.world.client()
     work = replace(_fragment_work(lives, known), size_bytes=2)
     alive = context.bookies.registrations()
     targets = Targets(context.bookies, alive, work.lost, None)
     piece = next(iter(pieces_of(work, known.value, targets, 1)))
-    return lambda: list(copy_piece(context, piece))
+    return lambda: copy_piece(context, piece)
 
 
-def _repaired(lives: Lives, known: Versioned[LedgerMetadata]) -> Callable[[], list[Row]]:
+def _repaired(lives: Lives, known: Versioned[LedgerMetadata]) -> Callable[[], Sequence[Ended]]:
     (check,) = check_works(lives.world.client(), [ID], 100)
-    return lambda: list(repair_one(lives.world.client(), RepairWork(check, dry_run=False)))
+    return lambda: repair_one(lives.world.client(), RepairWork(check, dry_run=False))
 
 
-def _checked(lives: Lives, known: Versioned[LedgerMetadata]) -> Callable[[], list[Row]]:
+def _checked(lives: Lives, known: Versioned[LedgerMetadata]) -> Callable[[], Sequence[Ended]]:
     (check,) = check_works(lives.world.client(), [ID], 100)
-    return lambda: list(check_one(lives.world.client(), check))
+    return lambda: check_one(lives.world.client(), check)
 
 
 @pytest.mark.parametrize("plan", [_copied, _copied_piece, _repaired, _checked])
 def test_work_that_was_planned_before_ends_as_gone(
     lives: Lives,
-    plan: Callable[[Lives, Versioned[LedgerMetadata]], Callable[[], list[Row]]],
+    plan: Callable[[Lives, Versioned[LedgerMetadata]], Callable[[], Sequence[Ended]]],
 ) -> None:
     lives.old.append(b"old 1")
     carry_out = plan(lives, lives.close_old())

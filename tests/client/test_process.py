@@ -18,7 +18,7 @@ from spark_bookkeeper.client.read.reader import Entry
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.replication.report import RecoveryReport, Row
+from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
 from spark_bookkeeper.testing.ground import Ground
 
 Q322 = Quorum(3, 2, 2)
@@ -178,7 +178,7 @@ def test_values_travel(ground: Ground) -> None:
 
 
 def test_a_report_travels_without_its_session() -> None:
-    row = Row(7, "copy", "replicated")
+    row = Row(7, "copy", Outcome.REPLICATED)
     report = RecoveryReport("recover_bookie", (row,), frame=lambda table: table)
     again = pickle.loads(pickle.dumps(report))
     assert again == report

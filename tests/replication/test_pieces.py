@@ -19,9 +19,9 @@ from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication import recover_bookie as recovering
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
-from spark_bookkeeper.replication.pieces import PieceWork, copy_piece
+from spark_bookkeeper.replication.pieces import PieceCopied, PieceWork, copy_piece
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
-from spark_bookkeeper.replication.report import RecoveryReport, Row
+from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner, Progress, no_progress
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 
@@ -104,7 +104,7 @@ def test_a_part_is_copied_once_by_the_piece_in_which_it_begins(
     writer = in_parts(ground, quorum)
     owned: list[int] = []
 
-    def piece(context: ClientContext, work: PieceWork) -> Sequence[Row]:
+    def piece(context: ClientContext, work: PieceWork) -> Sequence[PieceCopied]:
         (row,) = copy_piece(context, work)
         owned.append(row.entries)
         return [row]
@@ -150,7 +150,7 @@ def test_what_a_piece_did_not_do_is_done_by_the_fragments_own_work(
     lost = lose(ground, writer)
     met: list[PieceWork] = []
 
-    def piece(context: ClientContext, work: PieceWork) -> Sequence[Row]:
+    def piece(context: ClientContext, work: PieceWork) -> Sequence[PieceCopied]:
         met.append(work)
         if len(met) != 2:
             return copy_piece(context, work)

@@ -13,8 +13,8 @@ from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
-from spark_bookkeeper.replication.repair_ledgers import RepairWork, repair_ledgers
-from spark_bookkeeper.replication.report import RecoveryReport, Row
+from spark_bookkeeper.replication.repair_ledgers import Repaired, RepairWork, repair_ledgers
+from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.rows import wait_for_every_copy
@@ -78,7 +78,7 @@ def test_a_limit_on_bytes_is_one_for_all_that_is_repaired_at_once(
     runner = LocalRunner(client, width=2)
     seen: list[RepairWork] = []
 
-    def run(phase: str, items: Sequence[RepairWork], *_: object) -> Sequence[Row]:
+    def run(step: object, items: Sequence[RepairWork], *_: object) -> Sequence[Repaired]:
         seen.extend(items)
         return ()
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from spark_bookkeeper.replication.report import ROW_SCHEMA, RecoveryReport, Row
+from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, RecoveryReport, Row
 from spark_bookkeeper.runtime.throttle import Throttle
 from spark_bookkeeper.testing.ground import InlineRuntime
 
 ROWS = (
-    Row(1, "copy", "replicated", None, 0, 9, "a:1", "b:1", 10, 100),
-    Row(1, "copy", "left", "no <bookie> is free", 10, 19, "a:1"),
-    Row(2, "recover", "closed", None, 0, 3, None, None, 4, 40),
+    Row(1, "copy", Outcome.REPLICATED, None, 0, 9, "a:1", "b:1", 10, 100),
+    Row(1, "copy", Outcome.LEFT, "no <bookie> is free", 10, 19, "a:1"),
+    Row(2, "recover", Outcome.CLOSED, None, 0, 3, None, None, 4, 40),
 )
 
 
@@ -25,7 +25,7 @@ def test_what_is_left_makes_a_report_incomplete() -> None:
 
 
 def test_a_plan_is_not_complete_and_nothing_of_it_is_left_but_what_a_run_would_leave() -> None:
-    planned = Row(2, "copy", "planned", "2 live copies", 0, 3, "a:1")
+    planned = Row(2, "copy", Outcome.PLANNED, "2 live copies", 0, 3, "a:1")
 
     plan = RecoveryReport("recover_bookie", (planned, ROWS[1]), dry_run=True)
 

@@ -24,9 +24,10 @@ from spark_bookkeeper.replication import (
     shares,
 )
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery
-from spark_bookkeeper.replication.report import Report, Row
-from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.replication.report import Report
+from spark_bookkeeper.replication.runner import LocalRunner, no_progress
 from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.pieces import Done, Piece, step
 
 ERRORS = [
     TypeError("'float' object is not subscriptable"),
@@ -116,7 +117,7 @@ def check(world: World, report: Report, error: BaseException, log: str, status: 
         (check_ledgers, "_check_share", "check"),
         (check_ledgers, "share_of", "check"),
         (recover_ledgers, "recover_ledger", "recover"),
-        (repair_ledgers, "findings", "repair"),
+        (repair_ledgers, "check_one", "repair"),
         (repair_ledgers, "copy_share", "repair"),
         (rereplicate, "copy_share", "recover bookie"),
         (rereplicate, "update_ledger", "recover bookie"),
@@ -199,10 +200,10 @@ def test_a_check_that_cannot_be_cut_is_done_in_one_piece(
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
 def test_what_ends_a_process_ends_a_job(world: World, error: BaseException) -> None:
-    def work(_: ClientContext, item: int) -> list[Row]:
-        if item == 2:
+    def work(_: ClientContext, item: Piece) -> list[Done]:
+        if item.number == 2:
             raise error
-        return [Row(item, "check", "healthy")]
+        return [Done(item.number)]
 
     with pytest.raises(type(error)):
-        list(world.runner.run("checking", [1, 2, 3], work, lambda *_: None))
+        list(world.runner.run(step(work), [*map(Piece, (1, 2, 3))], no_progress))

@@ -43,8 +43,13 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.recovery import Decision, Recovery
 from spark_bookkeeper.protocol.writer import Acknowledge, Command, Send, Writer
 from spark_bookkeeper.replication import recover_bookie, recover_ledgers, rereplicate
-from spark_bookkeeper.replication.report import Row
-from spark_bookkeeper.replication.rereplicate import FragmentWork, _FragmentCopy
+from spark_bookkeeper.replication.recover_bookie import BookieRecovery, _Todo
+from spark_bookkeeper.replication.rereplicate import (
+    FragmentWork,
+    ShareCopied,
+    _FragmentCopy,
+    _Successor,
+)
 from spark_bookkeeper.testing.simulation import lifetime
 
 Patch = pytest.MonkeyPatch
@@ -483,8 +488,13 @@ def _closed(old: LedgerMetadata, last: EntryId, length: int) -> LedgerMetadata:
 
 
 def _recover_by(patch: Patch, recover: Callable[..., Versioned[LedgerMetadata]]) -> None:
+    def told(
+        context: ClientContext, ledger_id: LedgerId, known: object = None, **_: object
+    ) -> Versioned[LedgerMetadata]:
+        return recover(context, ledger_id, known)
+
     for module in (recovery, lifecycle, recover_ledgers, lifetime):
-        patch.setattr(module, "recover_ledger", recover)
+        patch.setattr(module, "recover_ledger", told)
 
 
 def _close_what_is_there(patch: Patch) -> None:
@@ -518,17 +528,20 @@ def _close_what_is_there(patch: Patch) -> None:
 def rw_closed_only(patch: Patch) -> None:
     """A fragment is re-replicated up to the LAC while its writer writes."""
 
-    def work(
-        affected: Mapping[LedgerId, Versioned[LedgerMetadata]], wish: Any, alive: object
-    ) -> tuple[list[FragmentWork], list[Row]]:
+    def todo(
+        ledger_id: LedgerId, metadata: LedgerMetadata, wish: BookieRecovery, alive: object
+    ) -> list[_Todo]:
         return [
-            FragmentWork(i, f.first_entry_id, wish.bookies, None, True, None)
-            for i, found in affected.items()
-            for f in found.value.fragments
+            _Todo(
+                0,
+                FragmentWork(ledger_id, f.first_entry_id, wish.bookies, None, True, None),
+                large=None,
+            )
+            for f in metadata.fragments
             if set(f.ensemble) & set(wish.bookies)
-        ], []
+        ]
 
-    def rereplicate_fragment(context: ClientContext, work: FragmentWork) -> Sequence[Row]:
+    def rereplicate_fragment(context: ClientContext, work: FragmentWork) -> Sequence[ShareCopied]:
         try:
             ledger, found = context.ledger(work.ledger_id)
         except NoSuchLedgerError:
@@ -541,17 +554,17 @@ def rw_closed_only(patch: Patch) -> None:
             fragment = replace(fragment, last_entry_id=confirmed)
         return _FragmentCopy(context, work, ledger, fragment).run()
 
-    def publish(self: _FragmentCopy, chosen: Mapping[int, tuple[BookieId, str]]) -> str | None:
+    def publish(self: _FragmentCopy, chosen: Mapping[int, _Successor]) -> LedgerMetadata:
         def replaced(old: LedgerMetadata) -> LedgerMetadata:
-            for position, (target, _) in chosen.items():
-                old = old.with_replaced_bookie(self._fragment.first_entry_id, position, target)
-            return with_incarnations(old, dict(chosen.values()))
+            for position, successor in chosen.items():
+                first = self._fragment.first_entry_id
+                old = old.with_replaced_bookie(first, position, successor.bookie)
+            return with_incarnations(old, {s.bookie: s.incarnation for s in chosen.values()})
 
-        update_ledger(self._context.store, self._work.ledger_id, replaced)
-        return None
+        return update_ledger(self._context.store, self._work.ledger_id, replaced).value
 
     patch.setattr(recover_bookie, "_needs_recovery", lambda *_: False)
-    patch.setattr(recover_bookie, "_work", work)
+    patch.setattr(recover_bookie, "_todo", todo)
     patch.setattr(recover_bookie, "rereplicate_fragment", rereplicate_fragment)
     patch.setattr(rereplicate, "rereplicate_fragment", rereplicate_fragment)
     patch.setattr(_FragmentCopy, "_publish", publish)

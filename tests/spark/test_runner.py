@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,24 +13,13 @@ import pytest
 import spark_bookkeeper as sbk
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.connection import Connection
-from spark_bookkeeper.replication.report import Row
+from spark_bookkeeper.replication.runner import no_progress
 from spark_bookkeeper.spark.job import collect, first_line
 from spark_bookkeeper.spark.runner import SparkRunner, dealt, task_count
 from spark_bookkeeper.spark.workers import task_context
+from spark_bookkeeper.testing.pieces import Done, Piece, step
 
 pytestmark = pytest.mark.spark
-
-
-@dataclass(frozen=True)
-class Piece:
-    action: ClassVar[str] = "copy"
-    ledger_id: int
-    folder: str = ""
-
-
-@dataclass(frozen=True)
-class Look(Piece):
-    action: ClassVar[str] = "check"
 
 
 class BadToPickle(Exception):
@@ -39,21 +27,21 @@ class BadToPickle(Exception):
 
 
 def runner(bk: sbk.BookKeeper) -> SparkRunner:
-    return SparkRunner(lambda: bk.spark, bk.connection, "a_job")
+    return SparkRunner(lambda: bk.spark, bk.connection, bk.context, "a_job")
 
 
 def test_every_item_is_done_and_the_rows_come_back_in_the_order_of_the_items(
     bk: sbk.BookKeeper,
 ) -> None:
-    def work(context: ClientContext, item: Piece) -> Sequence[Row]:
-        return [Row(item.ledger_id, "copy", "replicated", context.store.instance_id(), bytes=2)]
+    def work(context: ClientContext, item: Piece) -> Sequence[Done]:
+        return [Done(item.number, reason=context.store.instance_id(), bytes=2)]
 
     heard: list[tuple[str, int, int, int]] = []
     items = [Piece(n) for n in range(300)]
 
-    rows = list(runner(bk).run("copying", items, work, lambda *said: heard.append(said)))
+    rows = list(runner(bk).run(step(work, "copying"), items, lambda *said: heard.append(said)))
 
-    assert [row.ledger_id for row in rows] == [*range(300)]
+    assert [row.number for row in rows] == [*range(300)]
     assert {row.reason for row in rows} == {bk.context.store.instance_id()}
     assert heard[0] == ("copying", 0, 300, 0)
     assert heard[-1] == ("copying", 300, 300, 600)
@@ -70,54 +58,49 @@ def test_every_task_begins_with_the_most_urgent_items() -> None:
 
 
 def test_nothing_to_do_starts_no_job_and_no_spark(bk: sbk.BookKeeper) -> None:
-    def work(context: ClientContext, item: Piece) -> Sequence[Row]:
+    def work(context: ClientContext, item: Piece) -> Sequence[Done]:
         raise AssertionError
 
     def no_session() -> Any:
         raise AssertionError
 
-    idle = SparkRunner(no_session, bk.connection, "a_job")
-    assert list(idle.run("copying", [], work, lambda *_: None)) == []
+    idle = SparkRunner(no_session, bk.connection, bk.context, "a_job")
+    assert list(idle.run(step(work), [], no_progress)) == []
 
 
 def test_errors_of_single_items_are_rows_and_the_others_go_on(bk: sbk.BookKeeper) -> None:
-    def work(context: ClientContext, item: Piece) -> Sequence[Row]:
-        if item.ledger_id == 1:
+    def work(context: ClientContext, item: Piece) -> Sequence[Done]:
+        if item.number == 1:
             raise sbk.NoSuchLedgerError("it went away", ledger_id=1)
-        if item.ledger_id == 2:
+        if item.number == 2:
             raise RuntimeError("a fault of ours")
-        return [Row(item.ledger_id, "copy", "replicated")]
+        return [Done(item.number)]
 
-    rows = list(runner(bk).run("copying", [Piece(n) for n in range(4)], work, lambda *_: None))
+    rows = list(runner(bk).run(step(work), [Piece(n) for n in range(4)], no_progress))
 
-    assert [row.status for row in rows] == ["replicated", "left", "left", "replicated"]
+    assert [row.status for row in rows] == ["replicated", "left", "damaged", "replicated"]
     assert rows[1].reason == "it went away"
     assert rows[2].reason == "RuntimeError: a fault of ours"
-    assert rows[2].action == "copy"
 
 
-@pytest.mark.parametrize(("action", "status"), [("copy", "left"), ("check", "unreadable")])
-def test_an_error_that_is_not_ours_is_the_row_of_its_item(
-    bk: sbk.BookKeeper, action: str, status: str
-) -> None:
-    def work(context: ClientContext, item: Piece) -> Sequence[Row]:
-        if item.ledger_id == 1:
+def test_an_error_that_is_not_ours_is_the_result_of_its_item(bk: sbk.BookKeeper) -> None:
+    def work(context: ClientContext, item: Piece) -> Sequence[Done]:
+        if item.number == 1:
             raise TypeError("not this type")
-        if item.ledger_id == 2:
+        if item.number == 2:
             raise MemoryError
-        if item.ledger_id == 3:
+        if item.number == 3:
             raise pa.ArrowNotImplementedError("no kernel")
-        if item.ledger_id == 4:
+        if item.number == 4:
             return work(context, item)  # for ever
-        if item.ledger_id == 5:
+        if item.number == 5:
             raise BadToPickle(lambda: None)
-        return [Row(item.ledger_id, action, "replicated")]
+        return [Done(item.number)]
 
-    items = [Piece(n) if action == "copy" else Look(n) for n in range(7)]
-    rows = list(runner(bk).run("working", items, work, lambda *_: None))
+    rows = list(runner(bk).run(step(work), [Piece(n) for n in range(7)], no_progress))
 
-    assert [row.status for row in rows] == ["replicated", *[status] * 5, "replicated"]
-    assert [row.ledger_id for row in rows] == [*range(7)]
+    assert [row.status for row in rows] == ["replicated", *["damaged"] * 5, "replicated"]
+    assert [row.number for row in rows] == [*range(7)]
     reasons = [str(row.reason).partition(":")[0] for row in rows[1:6]]
     assert reasons == [
         *("TypeError", "MemoryError", "ArrowNotImplementedError", "RecursionError", "BadToPickle"),
@@ -127,28 +110,28 @@ def test_an_error_that_is_not_ours_is_the_row_of_its_item(
 def test_a_worker_process_that_is_killed_is_replaced_and_its_items_are_done_again(
     bk: sbk.BookKeeper, tmp_path: Path
 ) -> None:
-    def work(context: ClientContext, item: Piece) -> Sequence[Row]:
+    def work(context: ClientContext, item: Piece) -> Sequence[Done]:
         seen = Path(item.folder) / "killed"
-        if item.ledger_id == 3 and not seen.exists():
+        if item.number == 3 and not seen.exists():
             seen.touch()
             os.kill(os.getpid(), 9)
-        return [Row(item.ledger_id, "copy", "replicated")]
+        return [Done(item.number)]
 
     items = [Piece(n, str(tmp_path)) for n in range(8)]
-    rows = list(runner(bk).run("copying", items, work, lambda *_: None))
+    rows = list(runner(bk).run(step(work), items, no_progress))
 
     assert (tmp_path / "killed").exists()
     assert [row.status for row in rows] == ["replicated"] * 8
 
 
 def test_a_job_that_fails_for_good_leaves_its_items_with_the_reason(bk: sbk.BookKeeper) -> None:
-    def work(context: ClientContext, item: Piece) -> Sequence[Row]:
+    def work(context: ClientContext, item: Piece) -> Sequence[Done]:
         os.kill(os.getpid(), 9)
         raise AssertionError
 
-    rows = list(runner(bk).run("copying", [Piece(7)], work, lambda *_: None))
+    rows = list(runner(bk).run(step(work), [Piece(7)], no_progress))
 
-    assert [(row.ledger_id, row.status) for row in rows] == [(7, "left")]
+    assert [(row.number, row.status) for row in rows] == [(7, "left")]
     assert "the Spark job failed" in str(rows[0].reason)
     assert "\n" not in str(rows[0].reason)
 
@@ -183,13 +166,10 @@ def test_an_error_of_spark_is_told_in_one_line() -> None:
 
 
 def test_there_are_few_tasks_unless_there_is_much_to_do() -> None:
-    @dataclass(frozen=True)
-    class Large:
-        size_bytes: int
-
-    small = list(range(100))
+    small = [Piece(n) for n in range(100)]
     assert task_count(small[:1], cores=4) == 1
     assert task_count(small, cores=4) == 4
     assert task_count(small * 41, cores=4) == 4100 // 256, "many items: progress can be seen"
-    assert task_count([Large(1 << 30)] * 3, cores=2) == 3, "large ones: each its own"
-    assert task_count([Large(1 << 20)] * 100, cores=2) == 2
+    large = Piece(0, size_bytes=1 << 30)
+    assert task_count([large] * 3, cores=2) == 3, "large ones: each its own"
+    assert task_count([Piece(0, size_bytes=1 << 20)] * 100, cores=2) == 2

@@ -17,7 +17,7 @@ from spark_bookkeeper.cluster.cookies import check_forgettable, forget_bookie
 from spark_bookkeeper.cluster.dependents import ledgers_that_name
 from spark_bookkeeper.errors import BookieError, InvalidArgumentError, MetadataError
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
-from spark_bookkeeper.replication.report import PLANNED, RecoveryReport
+from spark_bookkeeper.replication.report import Outcome, RecoveryReport
 from spark_bookkeeper.session import BookKeeper
 
 GIB = 1 << 30
@@ -160,7 +160,7 @@ def recover(
 def _ask(settings: Settings, plan: RecoveryReport, forgotten: Sequence[str]) -> None:
     """Copying adds and takes nothing away; closing ledgers and forgetting bookies is asked for."""
     opened = sorted({row.ledger_id for row in plan.rows if row.action == "recover"})
-    copies = [row for row in plan.rows if row.action == "copy" and row.status == PLANNED]
+    copies = [row for row in plan.rows if row.action == "copy" and row.status is Outcome.PLANNED]
     if not opened and not forgotten:
         return
     settings.output.note(

@@ -158,16 +158,11 @@ def _with_spark(connection: Connection, settings: Settings) -> BookKeeper:
 
 
 def _in_this_process(connection: Connection) -> BookKeeper:
-    door = _NoSpark()
-    bk = BookKeeper(connection, door)
-    door.context = bk.context
-    return bk
+    return BookKeeper(connection, _NoSpark())
 
 
 class _NoSpark:
     """Stands where Spark would: jobs run in this process, and there are no DataFrames."""
-
-    context: ClientContext
 
     def is_frame(self, data: Any) -> bool:
         return False
@@ -193,8 +188,8 @@ class _NoSpark:
     def session(self) -> Any:
         self._refuse()
 
-    def runner(self, job: str) -> Runner:
-        return LocalRunner(self.context)
+    def runner(self, context: ClientContext, job: str) -> Runner:
+        return LocalRunner(context)
 
     def _refuse(self) -> NoReturn:
         raise MissingRequirementError("this command was started without Spark")

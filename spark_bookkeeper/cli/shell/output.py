@@ -129,10 +129,13 @@ class Progress:
     def phase(self, what: str, done: float, total: float, size_bytes: int = 0) -> None:
         """How far one phase of a job has come; a phase of another name begins anew.
 
+        What is behind the first comma of ``what`` is no part of the name: who is waited for.
+
         A ``replication.runner.Progress``: give it to a job as it is.
         """
-        if what != self.what:
+        if what.partition(",")[0] != self.what.partition(",")[0]:
             self.begin(what)
+        self.what = what
         self.size_bytes = size_bytes
         self.set(done, total)
 
@@ -170,7 +173,9 @@ class _Bar(Progress):
 
     def set(self, done: float, total: float | None = None) -> None:
         super().set(done, total)
-        self._bar.update(self._task, completed=self.done, total=self.total)
+        self._bar.update(
+            self._task, description=escape(self.what), completed=self.done, total=self.total
+        )
 
 
 class _Lines(Progress):

@@ -9,7 +9,7 @@ import click
 
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.errors import BookKeeperError
-from spark_bookkeeper.replication.report import Report
+from spark_bookkeeper.replication.report import ROW_SCHEMA, Report, shown
 
 if TYPE_CHECKING:
     from spark_bookkeeper.spark.report_table import ReportTable
@@ -63,6 +63,7 @@ def _show_rows(settings: Settings, report: Report) -> None:
     rows = sorted(report.rows, key=lambda row: row in report.unfinished, reverse=True)
     if not rows:
         return
+    more = [name for name in report.columns.SCHEMA.names if name not in ROW_SCHEMA.names]
     settings.output.table(
         [
             "ledger",
@@ -74,6 +75,7 @@ def _show_rows(settings: Settings, report: Report) -> None:
             "bytes",
             "status",
             "reason",
+            *(name.replace("_", " ") for name in more),
         ],
         [
             [
@@ -86,6 +88,7 @@ def _show_rows(settings: Settings, report: Report) -> None:
                 f"{row.bytes:,}",
                 row.status,
                 row.reason,
+                *(shown(row.to_dict().get(name)) for name in more),
             ]
             for row in rows[:MOST_ROWS]
         ],

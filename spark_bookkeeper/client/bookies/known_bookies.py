@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
 from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.marker import Marker, read_marker
 from spark_bookkeeper.bookie.storage.storage import Storage
-from spark_bookkeeper.client.bookies.asking import Door, Patience
+from spark_bookkeeper.client.bookies.asking import Call, Door, Patience
 from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.config import ClientConfig
@@ -55,6 +57,7 @@ class Bookies:
         self._patience = Patience.of(config or ClientConfig())
         self._roots: dict[BookieId, str] = dict(roots or {})
         self._storages: dict[str, BoundedStorage] = {}
+        self._looks: dict[BookieId, Call[Marker | None]] = {}
 
     def registrations(self) -> Mapping[BookieId, Registration]:
         """Bookies that are alive now."""
@@ -68,6 +71,11 @@ class Bookies:
         alive = {r.bookie_id: r for r in registrations}
         self._roots.update({bookie: r.root_uri for bookie, r in alive.items() if r.root_uri})
         return alive
+
+    def known(self) -> Sequence[BookieId]:
+        """The bookies that are registered or have a cookie, in order."""
+        cookies = {cookie.value.bookie_id for cookie in self._registry.cookies()}
+        return sorted(cookies | self.registrations().keys())
 
     def candidates(self, registrations: Mapping[BookieId, Registration]) -> list[Candidate]:
         """The live bookies in random order, those that are silent last, as placement wants them."""
@@ -88,6 +96,24 @@ class Bookies:
         for storage in tuple(self._storages.values()):
             if storage.door.is_silent and (silence := storage.door.silence()) is not None:
                 yield BookieId(storage.door.bookie_id), *silence
+
+    def look(self, bookie_ids: Iterable[BookieId]) -> None:
+        """Ask each of these bookies for its marker, and wait for none; ``silent`` knows the rest.
+
+        A bookie that has not answered the last look is asked again only as one that hangs is.
+        """
+        for bookie in bookie_ids:
+            last = self._looks.get(bookie)
+            if last is not None and not last.is_over and last.left_to_answer() > 0:
+                continue
+            with suppress(BookieUnavailableError):
+                storage = self._bounded(bookie)
+                self._looks[bookie] = storage.door.begin(
+                    "looking whether it answers",
+                    partial(read_marker, storage),
+                    self._runtime.condition(),
+                    may_wait=False,
+                )
 
     def ineligible(
         self,

@@ -12,7 +12,7 @@ land later, which harms nobody.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -54,12 +54,23 @@ FENCE_GRACE_SECONDS: Final = 2.0
 merely a little slower stays in the ensemble."""
 
 
+def _tell_nobody(bookie: BookieId, said: str) -> None:
+    """The log has it."""
+
+
 def recover_ledger(
     context: ClientContext,
     ledger_id: LedgerId,
     known: Versioned[LedgerMetadata] | None = None,
+    *,
+    on_unwaited: Callable[[BookieId, str], object] = _tell_nobody,
 ) -> Versioned[LedgerMetadata]:
     """Close a ledger that nobody closed; returns its metadata, CLOSED.
+
+    Args:
+        known: its metadata as it was read before.
+        on_unwaited: called with each silent bookie that was not waited for, and with what it was
+            asked and for how long.
 
     Raises:
         NoSuchLedgerError: it was deleted, also when its id is another ledger's by now.
@@ -76,13 +87,14 @@ def recover_ledger(
     if found.value.is_closed:
         return found
     try:
-        return _LedgerRecovery(context, ledger.with_metadata(found.value), found).run()
+        return _LedgerRecovery(context, ledger.with_metadata(found.value), found, on_unwaited).run()
     except (RecoveryUndecidedError, NotEnoughBookiesError, EntryUnreadableError):
         now = read_again(context.store, ledger_id, found.value.nonce)
         if now.value.is_closed:  # by somebody who met less trouble: all-closes-agree
             return now
         if context.bookies.have_moved():
-            return _LedgerRecovery(context, Ledger.of(ledger_id, now.value), now).run()
+            moved = Ledger.of(ledger_id, now.value)
+            return _LedgerRecovery(context, moved, now, on_unwaited).run()
         raise
 
 
@@ -93,9 +105,14 @@ def _flag(old: LedgerMetadata) -> LedgerMetadata | None:
 
 class _LedgerRecovery:
     def __init__(
-        self, context: ClientContext, ledger: Ledger, found: Versioned[LedgerMetadata]
+        self,
+        context: ClientContext,
+        ledger: Ledger,
+        found: Versioned[LedgerMetadata],
+        on_unwaited: Callable[[BookieId, str], object] = _tell_nobody,
     ) -> None:
         self._context = context
+        self._on_unwaited = on_unwaited
         self._ledger = ledger
         self._found = found
         self._machine = Recovery(found.value)
@@ -140,6 +157,7 @@ class _LedgerRecovery:
                 self._ensemble[position],
                 said,
             )
+            self._on_unwaited(self._ensemble[position], said)
             self._machine.answered(position, UnknownAnswer(said))
 
     def _take_fence(self, late_since: float | None = None) -> bool:

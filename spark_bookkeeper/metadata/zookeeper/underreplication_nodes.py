@@ -277,7 +277,7 @@ class ZooKeeperUnderreplication:
         if self._stop_watching is not None:
             self._stop_watching()
         # The auditor watches its own vote, and everybody else the one before.
-        self._stop_watching = self._zk.watch_gone(votes[max(0, place - 1)].path, changed)
+        self._stop_watching = self._zk.watches.watch_gone(votes[max(0, place - 1)].path, changed)
         if place:
             return False
         with suppress(AbsentError, ChangedError):  # it is there for people who look

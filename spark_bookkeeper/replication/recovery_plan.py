@@ -1,0 +1,192 @@
+"""What a dry run of ``recover_bookie`` shows: every share that a run would copy, from where, to
+where, and how many copies there are then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final
+
+import pyarrow as pa
+
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.errors import MetadataFormatError, NotEnoughBookiesError
+from spark_bookkeeper.metadata.store import Registration
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
+from spark_bookkeeper.protocol.underreplication import (
+    MissingReplica,
+    entries_at,
+    live_bookies,
+    live_copies,
+    missing_replicas,
+)
+from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, Row
+from spark_bookkeeper.replication.targets import Targets
+
+PLAN_SCHEMA: Final = pa.schema(
+    [
+        *ROW_SCHEMA,
+        pa.field("sources", pa.list_(pa.string())),
+        pa.field("live_copies", pa.int64()),
+        pa.field("live_copies_after", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow(Row):
+    """A row of a plan."""
+
+    SCHEMA: ClassVar[pa.Schema] = PLAN_SCHEMA
+    sources: tuple[str, ...] | None = None
+    """Live bookies that have entries of the share, and are copied from."""
+    live_copies: int | None = None
+    """The fewest that any entry of the fragment has now, on bookies that are up and not lost."""
+    live_copies_after: int | None = None
+    """The same when all that is planned for the fragment is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedShare:
+    """What a run would do about one lost bookie's share of a fragment."""
+
+    ledger_id: LedgerId
+    status: Outcome
+    """Planned, or left: a run would leave it too."""
+    reason: str | None = None
+    first_entry_id: EntryId | None = None
+    """Of the fragment."""
+    last_entry_id: EntryId | None = None
+    """``None``: not known before its ledger is closed."""
+    source: BookieId | None = None
+    """The lost bookie."""
+    target: BookieId | None = None
+    entries: int = 0
+    bytes: int = 0
+    sources: tuple[BookieId, ...] | None = None
+    live_copies: int | None = None
+    live_copies_after: int | None = None
+
+    def row(self) -> PlanRow:
+        """As reports show it."""
+        # A share without entries is a change of metadata; of one that is open that is not known.
+        is_empty = self.target is not None and self.last_entry_id is not None and not self.entries
+        return PlanRow(
+            self.ledger_id,
+            "metadata" if is_empty else "copy",
+            self.status,
+            self.reason,
+            self.first_entry_id,
+            self.last_entry_id,
+            self.source,
+            self.target,
+            self.entries,
+            self.bytes,
+            self.sources,
+            self.live_copies,
+            self.live_copies_after,
+        )
+
+
+def live_at(
+    ledger_id: LedgerId,
+    metadata: LedgerMetadata,
+    lost: Sequence[BookieId],
+    alive: Mapping[BookieId, Registration],
+) -> frozenset[BookieId]:
+    """Where a ledger has live copies now: not on a lost bookie, nor on any other that is down."""
+    try:
+        meant = Ledger.of(ledger_id, metadata).incarnations
+    except MetadataFormatError:
+        meant = {}  # its work says that it cannot be read
+    registered = {bookie: found.incarnation for bookie, found in alive.items()}
+    return live_bookies(registered, meant, lost)
+
+
+def planned_shares(
+    ledger: Ledger,
+    lost: Sequence[BookieId],
+    targets: Targets,
+    alive: Mapping[BookieId, Registration],
+    *,
+    with_open_end: bool,
+) -> Iterator[PlannedShare]:
+    """What a run would do for one ledger, and what it would have to leave, as far as that is known.
+
+    Args:
+        with_open_end: also for its last fragment when that is not closed yet.
+    """
+    metadata = ledger.metadata
+    live = live_at(ledger.ledger_id, metadata, lost, alive)
+    by_fragment: dict[int, list[MissingReplica]] = {}
+    for missing in missing_replicas(metadata, lost):
+        if with_open_end or missing.fragment.last_entry_id is not None:
+            by_fragment.setdefault(missing.fragment.index, []).append(missing)
+    for replicas in by_fragment.values():
+        yield from _planned_fragment(ledger, replicas, targets, live)
+
+
+def _planned_fragment(
+    ledger: Ledger,
+    replicas: Sequence[MissingReplica],
+    targets: Targets,
+    live: frozenset[BookieId],
+) -> Iterator[PlannedShare]:
+    fragment = replicas[0].fragment
+    quorum = ledger.metadata.quorum
+    chosen: dict[int, BookieId] = {}
+    refused: dict[int, str] = {}
+    for replica in replicas:
+        try:
+            target = targets.choose(ledger, fragment, replica.position, [*chosen.values()])
+        except NotEnoughBookiesError as error:
+            refused[replica.position] = error.message
+        else:
+            chosen[replica.position] = target
+    ensemble = tuple(chosen.get(p, bookie) for p, bookie in enumerate(fragment.ensemble))
+    now = live_copies(quorum, fragment, live)
+    after = live_copies(quorum, replace(fragment, ensemble=ensemble), live.union(chosen.values()))
+    for replica in replicas:
+        share = PlannedShare(
+            ledger.ledger_id,
+            Outcome.PLANNED,
+            f"{now} live {'copy' if now == 1 else 'copies'} at the least",
+            fragment.first_entry_id,
+            fragment.last_entry_id,
+            replica.bookie,
+            chosen.get(replica.position),
+            sources=_sources(ledger.metadata, fragment, replica.position, live),
+            live_copies=now,
+            live_copies_after=after,
+        )
+        if replica.position in refused:
+            yield replace(share, status=Outcome.LEFT, reason=refused[replica.position])
+        elif fragment.last_entry_id is None:
+            later = f"{share.reason}; how much there is to copy is known when it is closed"
+            yield replace(share, reason=later)
+        else:
+            yield _measured(share, ledger.metadata, fragment, replica.position)
+
+
+def _measured(
+    share: PlannedShare, metadata: LedgerMetadata, fragment: FragmentRange, position: int
+) -> PlannedShare:
+    """With how much there is to copy."""
+    first, last = fragment.first_entry_id, fragment.last_entry_id
+    assert last is not None
+    count = sum(map(len, entries_at(metadata.quorum, position, first, last)))
+    total = (metadata.last_entry_id or 0) + 1
+    size = (metadata.length_bytes or 0) * count // total if total else 0
+    return replace(share, entries=count, bytes=size)
+
+
+def _sources(
+    metadata: LedgerMetadata, fragment: FragmentRange, position: int, live: frozenset[BookieId]
+) -> tuple[BookieId, ...]:
+    """The live bookies that share a write set with a position, by their own positions."""
+    shared = {
+        p for write_set in metadata.quorum.write_sets() if position in write_set for p in write_set
+    }
+    return tuple(fragment.ensemble[p] for p in sorted(shared) if fragment.ensemble[p] in live)
