@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from spark_bookkeeper.autorecovery.names import FOREIGN, is_ours
+from spark_bookkeeper.autorecovery.daemon import Autorecovery
+from spark_bookkeeper.autorecovery.names import FOREIGN, is_ours, process_name
 from spark_bookkeeper.autorecovery.publishing import check_enabled
 from spark_bookkeeper.autorecovery.worker import read_limit, write_limit
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
+from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.underreplication import Underreplication
 from spark_bookkeeper.protocol.arguments import whole_number
+from spark_bookkeeper.protocol.ids import parse_bookie_id
+from spark_bookkeeper.replication.runner import Runner
 
 
 @dataclass(frozen=True)
@@ -42,10 +47,15 @@ class AutorecoveryStatus:
 
 
 class AutorecoveryControl:
-    """Everything here asks the cluster, each time. Nothing is kept."""
+    """Everything here asks the cluster, each time. Nothing is kept.
 
-    def __init__(self, context: ClientContext) -> None:
+    Args:
+        runner: makes what carries out the work, by the name of a job.
+    """
+
+    def __init__(self, context: ClientContext, runner: Callable[[str], Runner]) -> None:
         self._context = context
+        self._runner = runner
 
     def __repr__(self) -> str:
         return "AutorecoveryControl()"
@@ -131,6 +141,28 @@ class AutorecoveryControl:
                 "start` runs one, and bk.audit() does one audit by itself"
             )
         self._tree.set_delay_seconds(self.lost_bookie_recovery_delay)
+
+    def start(
+        self, *, bookie_id: str | None = None, config: AutorecoveryConfig | None = None
+    ) -> Autorecovery:
+        """Run auditor and replication worker beside the caller, until ``stop`` of what is returned.
+
+        Args:
+            bookie_id: run beside this bookie, and copy to no other.
+
+        Raises:
+            NoClusterError, MetadataUnavailableError.
+        """
+        local = None if bookie_id is None else parse_bookie_id(bookie_id)
+        started = Autorecovery(
+            self._context,
+            self._runner("autorecovery"),
+            config or AutorecoveryConfig(),
+            process_name(local),
+            local,
+        )
+        started.start()
+        return started
 
     @property
     def _tree(self) -> Underreplication:

@@ -6,6 +6,8 @@ import logging
 import shlex
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import FrameType
 
@@ -15,6 +17,7 @@ from spark_bookkeeper.bookie.partition import ledger_directories, probe
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cli.bookie.cluster_view import list_, recover, show
 from spark_bookkeeper.cli.bookie.cookies import cookie
+from spark_bookkeeper.cli.bookie.decommission import decommission
 from spark_bookkeeper.cli.bookie.partition import (
     id_option,
     marker_of,
@@ -22,7 +25,12 @@ from spark_bookkeeper.cli.bookie.partition import (
     root_option,
 )
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, opened_store
+from spark_bookkeeper.cli.shell.cluster_options import (
+    Access,
+    access_options,
+    connected,
+    opened_store,
+)
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.dependents import ledgers_that_name
@@ -45,6 +53,7 @@ def bookie() -> None:
 bookie.add_command(list_)
 bookie.add_command(show)
 bookie.add_command(recover)
+bookie.add_command(decommission)
 bookie.add_command(cookie)
 
 
@@ -56,6 +65,12 @@ bookie.add_command(cookie)
 @root_option
 @click.option("--rack", default="/default-rack", show_default=True, help="For placement.")
 @click.option("--moved", is_flag=True, help="Its storage was moved here (not copied).")
+@click.option(
+    "--autorecovery",
+    "with_autorecovery",
+    is_flag=True,
+    help="Be a candidate for auditor, and copy to this bookie what others have lost.",
+)
 @access_options
 @click.pass_obj
 def start(
@@ -65,6 +80,7 @@ def start(
     root: str,
     rack: str,
     moved: bool,
+    with_autorecovery: bool,
 ) -> int:
     """Run the agent of one bookie until Ctrl-C or SIGTERM; a new partition is formatted."""
     name = parse_bookie_id(bookie_id)
@@ -96,8 +112,10 @@ def start(
                     f"bookie {name} serves {status.root_uri} (incarnation {status.incarnation}); "
                     "Ctrl-C stops it"
                 )
-                while not stopping.wait(1.0):
-                    pass  # a signal just before an endless wait would be heard only at its end
+                # It ends first, so that it does not publish what its own bookie takes away.
+                with _autorecovery(settings, access, name) if with_autorecovery else nullcontext():
+                    while not stopping.wait(1.0):
+                        pass  # a signal just before an endless wait would be heard only at its end
             finally:
                 agent.stop()
     finally:
@@ -106,6 +124,17 @@ def start(
             signal.signal(number, handler)
     settings.output.note(f"bookie {name} is unregistered; its storage stays as it is")
     return EXIT_DONE
+
+
+@contextmanager
+def _autorecovery(settings: Settings, access: Access, name: BookieId) -> Iterator[None]:
+    """Auditor and replication worker beside a bookie, with a session of their own."""
+    with connected(settings, access) as bk:
+        running = bk.autorecovery.start(bookie_id=name, config=access.conf.autorecovery)
+        try:
+            yield
+        finally:
+            running.stop()
 
 
 @bookie.command(

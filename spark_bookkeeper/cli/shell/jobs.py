@@ -13,7 +13,10 @@ from typing import Any, Final
 
 import click
 
+from spark_bookkeeper.cli.autorecovery import group as autorecovery_group
+from spark_bookkeeper.cli.autorecovery import work as autorecovery_work
 from spark_bookkeeper.cli.bookie import cluster_view as bookies
+from spark_bookkeeper.cli.bookie.decommission import decommission
 from spark_bookkeeper.cli.ledger import work as ledger_work
 from spark_bookkeeper.cli.main import guarded
 from spark_bookkeeper.cli.shell.output import Output
@@ -24,6 +27,10 @@ JOBS: Final[dict[str, click.Command]] = {
     "recover_bookie": bookies.recover,
     "recover_ledgers": ledger_work.recover,
     "check_ledgers": ledger_work.check,
+    "audit": autorecovery_work.audit,
+    "rereplicate": autorecovery_work.rereplicate,
+    "autorecovery": autorecovery_group.start,
+    "decommission_bookie": decommission,
 }
 """What each script runs."""
 
@@ -31,6 +38,10 @@ _EXAMPLES: Final = {
     "recover_bookie": "zk1:2181,zk2:2181 192.168.1.10:3181 --dry-run",
     "recover_ledgers": "zk1:2181,zk2:2181 7 8 --json",
     "check_ledgers": "zk1:2181,zk2:2181 --percentage 100",
+    "audit": "zk1:2181,zk2:2181",
+    "rereplicate": "zk1:2181,zk2:2181 --json",
+    "autorecovery": "zk1:2181,zk2:2181 --once",
+    "decommission_bookie": "zk1:2181,zk2:2181 192.168.1.10:3181",
 }
 
 _GLOBAL: Final = ("--metadata-uri", "--json", "--verbose")
