@@ -43,6 +43,8 @@ class Auditor:
         self._bookies: LostBookies | None = None
         self._delay: Versioned[int] | None = None
         self._bookies_checked_ms: int | None = None
+        self._next_check_ms: int | None = None
+        """When the first of the checks is due."""
 
     def step(self, changed: Callable[[], None]) -> float:
         """Look, do what is due, and return after how many seconds to look again at the latest.
@@ -64,10 +66,12 @@ class Auditor:
                 self._check_others()
         except DisabledError:
             return _WAIT_MOST_SECONDS
-        due_at = self._bookies.due_at
-        if due_at is None:
-            return _WAIT_MOST_SECONDS
-        return min(_WAIT_MOST_SECONDS, max(0.0, due_at - self._context.runtime.now()))
+        runtime, waits = self._context.runtime, [_WAIT_MOST_SECONDS]
+        if self._bookies.due_at is not None:
+            waits.append(self._bookies.due_at - runtime.now())
+        if self._next_check_ms is not None:
+            waits.append((self._next_check_ms - runtime.wall_ms()) / 1000)
+        return max(0.0, min(waits))
 
     # The bookies
 
@@ -141,10 +145,15 @@ class Auditor:
             Check.REPLICAS: partial(check_replicas, self._context, self._runner),
         }
         tree = self._context.store.underreplication
+        self._next_check_ms = None
         for check, run in checks.items():
-            now_ms = self._context.runtime.wall_ms()
-            due = next_check_at(tree.checked_at_ms(check), self._interval_ms(check), now_ms)
-            if due is None or due > now_ms:
+            interval_ms, now_ms = self._interval_ms(check), self._context.runtime.wall_ms()
+            due = next_check_at(tree.checked_at_ms(check), interval_ms, now_ms)
+            if due is None:
+                continue
+            at_ms = due if due > now_ms else now_ms + interval_ms
+            self._next_check_ms = min(at_ms, self._next_check_ms or at_ms)
+            if due > now_ms:
                 continue
             report = run()
             tree.set_checked_at_ms(check, self._context.runtime.wall_ms())

@@ -21,7 +21,7 @@ CONFIG = AutorecoveryConfig(ledgers_at_once=1)
 
 
 def written(
-    ground: Ground, quorum: Quorum = USUAL, count: int = 10, *, close: bool = True
+    ground: Ground, quorum: Quorum = USUAL, count: int = 4, *, close: bool = True
 ) -> LedgerWriter:
     """A ledger with some entries, all of them on all their bookies."""
     writer = lifecycle.create_ledger(ground.context, quorum)

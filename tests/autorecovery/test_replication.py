@@ -397,4 +397,4 @@ def test_a_replica_that_is_there_and_damaged_is_made_whole_in_place(ground: Grou
     assert ("copy", "replicated", bookie) in {(r.action, r.status, r.target) for r in rows}
     assert task_ids(ground) == []
     entries = lifecycle.open_ledger(ground.context, writer.ledger_id, b"", None)  # type: ignore[arg-type]  # no frames
-    assert len(list(entries.entries())) == 10
+    assert len(list(entries.entries())) == 4
