@@ -33,6 +33,16 @@ def written(
     return writer
 
 
+def written_on(
+    ground: Ground, bookie: BookieId, ledgers: int, quorum: Quorum = USUAL, count: int = 4
+) -> list[LedgerWriter]:
+    """So many ledgers that name a bookie, and those that were made meanwhile and do not."""
+    writers: list[LedgerWriter] = []
+    while sum(bookie in writer.metadata.bookies() for writer in writers) < ledgers:
+        writers.append(written(ground, quorum, count))
+    return writers
+
+
 class Process:
     """One autorecovery process of a ``Ground``; nothing in it runs by itself."""
 

@@ -18,7 +18,7 @@ from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
-from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
+from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import Ground
 
 
@@ -282,10 +282,10 @@ def test_a_task_that_is_marked_again_meanwhile_stays(ground: Ground) -> None:
 
 
 def test_what_another_worker_has_locked_is_passed_over(ground: Ground) -> None:
-    writers = [written(ground) for _ in range(3)]
+    lost = ground.bookie_ids[0]
+    writers = written_on(ground, lost, 3)
     process, other = Process(ground), Process(ground, "two")
-    for bookie in ground.bookie_ids[:1]:
-        ground.stop(bookie, destroy=True)
+    ground.stop(lost, destroy=True)
     process.audit()
     locked, *rest = task_ids(ground)
     assert other.context.store.underreplication.lock(LedgerId(locked), "two")
@@ -302,9 +302,11 @@ def test_what_another_worker_has_locked_is_passed_over(ground: Ground) -> None:
 def test_the_most_endangered_ledger_comes_first(ground: Ground) -> None:
     ground.add_bookie()
     ground.add_bookie()
-    writers = [written(ground, Quorum(4, 4, 2)) for _ in range(8)]
-    process = Process(ground)
     lost = ground.bookie_ids[:2]
+    writers: list[LedgerWriter] = []
+    while {len(set(lost) & w.metadata.bookies()) for w in writers} < {1, 2}:
+        writers += written_on(ground, lost[0], 1, Quorum(4, 4, 2))
+    process = Process(ground)
     for bookie in lost:
         ground.stop(bookie, destroy=True)
     process.audit()
@@ -339,7 +341,7 @@ def test_disabled_nothing_is_published_and_nothing_copied(ground: Ground) -> Non
 
 
 def test_disabled_in_the_middle_what_is_left_is_left(ground: Ground) -> None:
-    writers = [written(ground, Quorum(3, 3, 2)) for _ in range(6)]
+    writers = written_on(ground, ground.bookie_ids[0], 3)
     tree = ground.context.store.underreplication
 
     def disable(place: str, operation: str, path: str) -> None:
