@@ -52,8 +52,7 @@ def test_the_limit_on_copying_is_changed_while_a_worker_works(ground: Ground) ->
     write_limit(registers, 10)
 
     list(rounds)
-    slept = process.runtime.slept
 
-    assert slept > 1
+    assert process.runtime.slept > 0
     write_limit(registers, None)
     assert list(ground.context.store.underreplication.ledger_ids()) == []
