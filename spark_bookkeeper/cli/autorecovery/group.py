@@ -17,6 +17,7 @@ from spark_bookkeeper.autorecovery.daemon import Autorecovery
 from spark_bookkeeper.cli.autorecovery.work import audit, rereplicate, run_once
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
+from spark_bookkeeper.cli.shell.work import open_table, report_table
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 
 
@@ -43,28 +44,38 @@ autorecovery.add_command(rereplicate)
     show_default=True,
     help="Do the work as Spark jobs, or in this process.",
 )
-@click.option("--bookie-id", help="Run beside this bookie: copy to it, and to no other.")
+@click.option("--beside", metavar="BOOKIE", help="Copy to this bookie, and to no other.")
 @click.option("--once", is_flag=True, help="One audit and one round of work, and end.")
+@report_table
 @access_options
 @click.pass_obj
 def start(
-    settings: Settings, access: Access, engine: str, bookie_id: str | None, once: bool
+    settings: Settings,
+    access: Access,
+    engine: str,
+    beside: str | None,
+    once: bool,
+    report_table: str | None,
 ) -> int:
     """Run auditor and replication worker until Ctrl-C or SIGTERM; any number of these may run.
 
     One of all that run is elected auditor, and another takes over when it dies.
     """
-    if bookie_id is not None:
-        parse_bookie_id(bookie_id)
+    if beside is not None:
+        parse_bookie_id(beside)
+    if report_table is not None and not once:
+        raise click.UsageError(
+            "--report-table keeps the report of --once; without it there is none"
+        )
     with connected(settings, access, with_spark=engine == "spark") as bk:
         config = access.conf.autorecovery
         if once:
-            return run_once(settings, bk, config)
+            return run_once(settings, bk, config, open_table(settings, report_table))
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
         for name in ("kazoo", "py4j"):
             logging.getLogger(name).setLevel(logging.ERROR)
         with until_signalled() as stopping:
-            running: Autorecovery = bk.autorecovery.start(bookie_id=bookie_id, config=config)
+            running: Autorecovery = bk.autorecovery.start(bookie_id=beside, config=config)
             try:
                 settings.output.note("autorecovery runs; Ctrl-C stops it")
                 while not stopping.wait(1.0):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
@@ -9,6 +11,9 @@ from spark_bookkeeper.cli.shell.settings import Settings
 from spark_bookkeeper.cli.shell.work import no_spark, open_table, report_table, show_report
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.session import BookKeeper
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.spark.report_table import ReportTable
 
 
 @click.command(epilog="Example: spark-bookkeeper autorecovery audit")
@@ -40,7 +45,9 @@ def rereplicate(
     return show_report(settings, report, table)
 
 
-def run_once(settings: Settings, bk: BookKeeper, config: AutorecoveryConfig) -> int:
+def run_once(
+    settings: Settings, bk: BookKeeper, config: AutorecoveryConfig, table: ReportTable | None
+) -> int:
     """One audit, and one round of work; the report is of the latter."""
     with settings.output.progress("reading ledger metadata") as progress:
         found = bk.audit(progress=progress.phase)
@@ -48,4 +55,4 @@ def run_once(settings: Settings, bk: BookKeeper, config: AutorecoveryConfig) -> 
             f"published: {len({row.ledger_id for row in found.rows})} ledgers lack replicas"
         )
         report = bk.rereplicate(config=config, progress=progress.phase)
-    return show_report(settings, report)
+    return show_report(settings, report, table)
