@@ -134,7 +134,60 @@ class BookieConfig:
             )
 
 
-Config = TypeVar("Config", ClientConfig, BookieConfig)
+@dataclass(frozen=True)
+class AutorecoveryConfig:
+    """When an auditor looks at what, and how patient a replication worker is.
+
+    What concerns the whole cluster (the switch, the delay of a lost bookie, the limit on copying)
+    is kept in the cluster, and set with ``spark-bookkeeper autorecovery``.
+
+    Raises:
+        InvalidArgumentError: a value is not a whole number or out of its range.
+    """
+
+    bookie_check_interval_s: int = 86_400
+    """Between two looks whether every bookie that ledgers name is there, besides the one at the
+    start and after every loss. 0: only those."""
+
+    ledger_check_interval_s: int = 604_800
+    """Between two checks of all ledgers, the first and last entry of every replica. 0: never."""
+
+    ledger_check_percentage: int = 0
+    """Of the other entries, how many are read and verified; 100 verifies every digest."""
+
+    placement_check_interval_s: int = 0
+    """Between two looks whether copies are on as many racks as they could be. 0: never."""
+
+    replicas_check_interval_s: int = 0
+    """Between two counts of the replicas of every entry. 0: never."""
+
+    check_bytes_per_second: int = 50 * MIB
+    """Limit on what a check reads. 0: none."""
+
+    open_ledger_grace_ms: int = 30_000
+    """A writer has so long to replace a lost bookie itself before its ledger is fenced."""
+
+    retry_first_ms: int = 10_000
+    """After a ledger could not be repaired, it is left alone for so long; then twice as long."""
+
+    retry_most_ms: int = 300_000
+    """And never longer than this. A bookie that comes ends the wait."""
+
+    ledgers_at_once: int = 8
+    """Ledgers that one worker without Spark repairs side by side."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, 0)
+        for name in ("retry_first_ms", "retry_most_ms", "ledgers_at_once"):
+            if getattr(self, name) < 1:
+                raise InvalidArgumentError(f"{name}={getattr(self, name)} is below 1")
+        if self.ledger_check_percentage > 100:
+            raise InvalidArgumentError(
+                f"ledger_check_percentage={self.ledger_check_percentage} is above 100"
+            )
+
+
+Config = TypeVar("Config", ClientConfig, BookieConfig, AutorecoveryConfig)
 
 
 @dataclass(frozen=True)
@@ -143,6 +196,7 @@ class Conf:
 
     client: ClientConfig = field(default_factory=ClientConfig)
     bookie: BookieConfig = field(default_factory=BookieConfig)
+    autorecovery: AutorecoveryConfig = field(default_factory=AutorecoveryConfig)
     zk_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Its table ``[zk]``: how to reach and prove oneself to ZooKeeper."""
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -162,10 +216,15 @@ def load_conf(path: str | Path) -> Conf:
         if not isinstance(table, dict):
             raise InvalidArgumentError(f"{name} in {source} is no table; write [{name}] above it")
     bookie = {key: values.pop(key) for key in list(values) if key in _keys(BookieConfig)}
-    _check_keys(values, [*_keys(ClientConfig), *_keys(BookieConfig), *_TABLES], source)
+    autorecovery = {
+        key: values.pop(key) for key in list(values) if key in _keys(AutorecoveryConfig)
+    }
+    known = (*_keys(ClientConfig), *_keys(BookieConfig), *_keys(AutorecoveryConfig), *_TABLES)
+    _check_keys(values, known, source)
     return Conf(
         config_from(ClientConfig, values, source),
         config_from(BookieConfig, bookie, source),
+        config_from(AutorecoveryConfig, autorecovery, source),
         {key: _as_text(key, value, source) for key, value in options["zk"].items()},
         options["storage"],
     )
@@ -181,6 +240,11 @@ def load_bookie_config(path: str | Path) -> BookieConfig:
     return load_conf(path).bookie
 
 
+def load_autorecovery_config(path: str | Path) -> AutorecoveryConfig:
+    """The ``AutorecoveryConfig`` of a TOML file; see ``load_conf``."""
+    return load_conf(path).autorecovery
+
+
 def config_from(cls: type[Config], values: Mapping[str, Any], source: str) -> Config:
     """Make a config from keys and values; ``source`` says in errors where they came from.
 
@@ -194,7 +258,7 @@ def config_from(cls: type[Config], values: Mapping[str, Any], source: str) -> Co
         raise InvalidArgumentError(f"{source}: {error.message}") from error
 
 
-def _keys(cls: type[ClientConfig] | type[BookieConfig]) -> list[str]:
+def _keys(cls: type[ClientConfig | BookieConfig | AutorecoveryConfig]) -> list[str]:
     return [known.name for known in fields(cls)]
 
 
@@ -224,7 +288,9 @@ def _read_toml(path: str | Path) -> dict[str, Any]:
     return values
 
 
-def _at_least(config: ClientConfig | BookieConfig, least: int, may_be_off: str = "") -> None:
+def _at_least(
+    config: ClientConfig | BookieConfig | AutorecoveryConfig, least: int, may_be_off: str = ""
+) -> None:
     """Check the values; the key ``may_be_off`` may be 0 as well."""
     for known in fields(config):
         name, value = known.name, getattr(config, known.name)

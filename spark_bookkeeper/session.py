@@ -11,6 +11,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import pyarrow as pa
 from typing_extensions import Self
 
+from spark_bookkeeper.autorecovery.control import AutorecoveryControl
+from spark_bookkeeper.autorecovery.losses import Losses, losses
+from spark_bookkeeper.autorecovery.names import process_name
+from spark_bookkeeper.autorecovery.publishing import AuditReport, audit_bookies
+from spark_bookkeeper.autorecovery.table import underreplicated_table
+from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
 from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 from spark_bookkeeper.client import lifecycle, views
 from spark_bookkeeper.client.context import ClientContext
@@ -20,7 +26,9 @@ from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.client.names import ledger_called
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.cluster.decommission import DecommissionReport, decommission_bookie
 from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.delta.archive import PLACE_COLUMNS, Archive, ArchiveReport
 from spark_bookkeeper.errors import InvalidArgumentError
@@ -343,6 +351,26 @@ class BookKeeper(PublicNames):
         """All bookies, as an Arrow table: no Spark."""
         return views.bookies_table(self.context)
 
+    def underreplicated(self) -> Any:
+        """Ledgers that lack replicas, and why still, as a DataFrame (``UNDERREPLICATED``)."""
+        return self._frames.from_arrow(self.underreplicated_arrow())
+
+    def underreplicated_arrow(self) -> pa.Table:
+        """The same as an Arrow table (``autorecovery.table.UNDERREPLICATED``): no Spark."""
+        return underreplicated_table(self.context)
+
+    def safe_to_lose(self, bookie_ids: str | Sequence[str]) -> Losses:
+        """Which ledgers would have fewer than Qa live copies without these bookies.
+
+        True when there are none: ``if bk.safe_to_lose("10.0.0.3:3181"): ...``. Asks the metadata
+        only, and changes nothing.
+
+        Raises:
+            InvalidArgumentError: no bookie is named, or one that nobody knows.
+        """
+        names = [bookie_ids] if isinstance(bookie_ids, str) else _several("bookie_ids", bookie_ids)
+        return losses(self.context, [parse_bookie_id(name) for name in names])
+
     def diff_replicas(self, ledger_id: int) -> Any:
         """Every entry on every bookie of its write set, side by side, as a DataFrame."""
         return self._frames.from_arrow(self.diff_replicas_arrow(ledger_id))
@@ -510,6 +538,71 @@ class BookKeeper(PublicNames):
             path,
         )
         report = archive.add(wanted, log=log, dry_run=dry_run, progress=progress)
+        return replace(report, frame=self._frames.from_arrow)
+
+    # A cluster that keeps itself whole
+
+    @property
+    def autorecovery(self) -> AutorecoveryControl:
+        """The switch, the delay, the auditor; and auditor and worker to run in this process."""
+        return AutorecoveryControl(self.context, self._runner)
+
+    def audit(self, *, progress: Progress = no_progress) -> AuditReport:
+        """One round of the auditor: publish every ledger that counts on a bookie that is away.
+
+        Raises:
+            InvalidArgumentError: autorecovery is disabled. What was published before stays.
+        """
+        report = audit_bookies(self.context, progress=progress)
+        return replace(report, frame=self._frames.from_arrow)
+
+    def rereplicate(
+        self, *, config: AutorecoveryConfig | None = None, progress: Progress = no_progress
+    ) -> RecoveryReport:
+        """One round of replication work, as Spark jobs: whatever was published and can be repaired.
+
+        A ledger that is open where a bookie is lost is left until the grace period of its writer
+        is over; a round after that closes it.
+
+        Raises:
+            InvalidArgumentError: autorecovery is disabled, before or meanwhile.
+        """
+        worker = ReplicationWorker(
+            self.context,
+            self._runner("rereplicate"),
+            config or AutorecoveryConfig(),
+            process_name(),
+        )
+        report = rereplicate(self.context, worker, progress=progress)
+        return replace(report, frame=self._frames.from_arrow)
+
+    def decommission_bookie(
+        self,
+        bookie_id: str,
+        drain: bool = False,
+        *,
+        dry_run: bool = False,
+        bytes_per_second: int | None = None,
+        progress: Progress = no_progress,
+    ) -> DecommissionReport:
+        """Make all that a bookie holds again on others, and then remove its cookie.
+
+        Args:
+            drain: also while it is alive; its cookie stays then, until it is stopped and this is
+                called again.
+
+        Raises:
+            InvalidArgumentError: it is alive and not to be drained, or unknown.
+        """
+        report = decommission_bookie(
+            self.context,
+            self._runner("decommission_bookie", dry_run),
+            parse_bookie_id(bookie_id),
+            drain=drain,
+            dry_run=dry_run,
+            bytes_per_second=_rate(bytes_per_second),
+            progress=progress,
+        )
         return replace(report, frame=self._frames.from_arrow)
 
     def _runner(self, job: str, dry_run: bool = False) -> Runner:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from spark_bookkeeper.cli.shell.cluster_options import (
     connected,
     opened_store,
 )
-from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
+from spark_bookkeeper.cli.shell.work import MOST_ROWS
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
@@ -145,6 +147,51 @@ def report(settings: Settings, access: Access, path: Path | None, serve: bool, p
             with suppress(KeyboardInterrupt):
                 threading.Event().wait()
     return EXIT_DONE
+
+
+@cluster.command(
+    name="safe-to-lose", epilog="Example: spark-bookkeeper cluster safe-to-lose 10.0.0.3:3181"
+)
+@click.argument("bookie_ids", metavar="BOOKIE...", nargs=-1, required=True)
+@access_options
+@click.pass_obj
+def safe_to_lose(settings: Settings, access: Access, bookie_ids: Sequence[str]) -> int:
+    """Which ledgers would have fewer than Qa live copies of something without these bookies?
+
+    Asks the metadata only. Exit code 1 when there are any.
+    """
+    with connected(settings, access) as bk, settings.output.progress("reading ledger metadata"):
+        found = bk.safe_to_lose(list(bookie_ids))
+
+    def show() -> None:
+        if found.at_risk:
+            settings.output.table(
+                ["ledger", "entry ids from", "live copies", "copies without", "Qa"],
+                [
+                    [
+                        each.ledger_id,
+                        each.first_entry_id,
+                        each.live_copies,
+                        each.copies_without,
+                        each.ack_quorum_size,
+                    ]
+                    for each in found.at_risk[:MOST_ROWS]
+                ],
+            )
+        if found.unreadable:
+            settings.output.say(
+                f"of {len(found.unreadable)} ledgers it cannot be told: their metadata cannot be "
+                "read"
+            )
+        ledgers = len({each.ledger_id for each in found.at_risk})
+        settings.output.say(
+            f"without {', '.join(found.bookies)} every entry keeps its Qa live copies"
+            if found.is_safe
+            else f"not safe: {ledgers} ledgers would have fewer than Qa live copies of something"
+        )
+
+    settings.output.result(found.to_dict(), show)
+    return EXIT_DONE if found.is_safe else EXIT_LEFT_UNDONE
 
 
 def _is_closed(row: dict[str, Any]) -> bool:

@@ -40,6 +40,7 @@ NOUNS: Final = {
     "cluster": "The cluster as a whole.",
     "bookie": "Storage partitions and their agents.",
     "ledger": "Create, list, show, read, append, recover, check, delete ledgers.",
+    "autorecovery": "Notices lost bookies and makes their data again: run it, set it, ask it.",
     "log": "Logs made of ledgers: create, list, show, append, read, truncate, delete.",
 }
 """Every noun there may be, with its line in ``--help``; those without a module are not shown."""

@@ -77,6 +77,24 @@ _MESSAGES: dict[str, dict[int, str]] = {
         1: "optional string key",
         2: "optional string value",
     },
+    "LedgerRereplicationLayoutFormat": {
+        1: "required string type",
+        2: "required int32 version",
+    },
+    "UnderreplicatedLedgerFormat": {
+        1: "repeated string replica",
+        2: "optional int64 ctime",
+    },
+    "LockDataFormat": {
+        1: "optional string bookieId",
+    },
+    "AuditorVoteFormat": {
+        1: "optional string bookieId",
+    },
+    # BookKeeper has a message of its own for each check, and all of them look like this one.
+    "CheckAllLedgersFormat": {
+        1: "required int64 checkAllLedgersCTime",
+    },
 }
 
 _ESCAPE = re.compile(r"\\(?:[0-7]{3}|.)")
@@ -123,6 +141,11 @@ _CLASSES = _classes()
 LedgerMetadataFormat: Any = _CLASSES["LedgerMetadataFormat"]
 CookieFormat: Any = _CLASSES["CookieFormat"]
 BookieServiceInfoFormat: Any = _CLASSES["BookieServiceInfoFormat"]
+LedgerRereplicationLayoutFormat: Any = _CLASSES["LedgerRereplicationLayoutFormat"]
+UnderreplicatedLedgerFormat: Any = _CLASSES["UnderreplicatedLedgerFormat"]
+LockDataFormat: Any = _CLASSES["LockDataFormat"]
+AuditorVoteFormat: Any = _CLASSES["AuditorVoteFormat"]
+CheckAllLedgersFormat: Any = _CLASSES["CheckAllLedgersFormat"]
 
 
 def format_text(message: Any) -> str:

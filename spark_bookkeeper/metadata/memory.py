@@ -40,6 +40,7 @@ from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
 from spark_bookkeeper.metadata.cookie_text import decode_cookie, encode_cookie
 from spark_bookkeeper.metadata.election import in_order, vote_prefix
 from spark_bookkeeper.metadata.memory_registers import MemoryRegisters
+from spark_bookkeeper.metadata.memory_underreplication import MemoryTasks, MemoryUnderreplication
 from spark_bookkeeper.metadata.service_info import decode_registration, encode_registration
 from spark_bookkeeper.metadata.store import Cookie, Registration, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
@@ -75,6 +76,7 @@ class MemoryCluster:
         self.votes: dict[tuple[str, str], tuple[bytes, int]] = {}
         """By election and name, with the number of the session that holds each."""
         self.vote_watchers: dict[int, tuple[str, str, Callable[[], None]]] = {}
+        self.tasks = MemoryTasks()
         self.instance_id: str | None = None
         self.pending: list[Callable[[], None]] = []
         """Requests that were postponed; call one to let it take effect."""
@@ -151,6 +153,9 @@ class MemoryStore:
         self._is_closed = False
         self.registers = MemoryRegisters(cluster.registers, self._call)
         self.ballots = MemoryBallots(self)
+        self.underreplication = MemoryUnderreplication(
+            cluster.tasks, self._call, lambda: self._session, cluster.number
+        )
 
     def __repr__(self) -> str:
         return f"MemoryStore(session={self._session})"
@@ -463,6 +468,9 @@ class MemoryStore:
             votes = self.cluster.votes
             for vote in [vote for vote, (_, held_by) in votes.items() if held_by == self._session]:
                 del votes[vote]
+            told = self.cluster.tasks.end_session(self._session)
+        for changed in told:
+            changed()
         if held:
             self.cluster.notify()
         self.cluster.notify_votes()

@@ -19,6 +19,7 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
 if TYPE_CHECKING:
     from spark_bookkeeper.metadata.election import Ballots
+    from spark_bookkeeper.metadata.underreplication import Underreplication
 
 T = TypeVar("T")
 
@@ -282,6 +283,10 @@ class MetadataStore(LedgerStore, BookieRegistry, Protocol):
     @property
     def ballots(self) -> Ballots:
         """Votes for who is to lead, see ``election.py``."""
+
+    @property
+    def underreplication(self) -> Underreplication:
+        """Ledgers that lack replicas, see ``underreplication.py``."""
 
     def on_session_lost(self, lost: Callable[[], None]) -> None:
         """Call ``lost`` when a session ended: its ephemeral nodes are gone."""

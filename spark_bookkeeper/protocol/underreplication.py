@@ -99,3 +99,41 @@ def live_copies(quorum: Quorum, fragment: FragmentRange, live: Collection[Bookie
         sum(fragment.ensemble[position] in live for position in write_set)
         for write_set in quorum.write_sets()
     )
+
+
+def absent_members(metadata: LedgerMetadata, live: Collection[BookieId]) -> tuple[BookieId, ...]:
+    """The bookies that a ledger counts on and that are not there, each once, in order."""
+    members = (bookie for fragment in metadata.fragments for bookie in fragment.ensemble)
+    return tuple(dict.fromkeys(bookie for bookie in members if bookie not in live))
+
+
+def fewest_copies(metadata: LedgerMetadata, live: Collection[BookieId]) -> int:
+    """The fewest live copies that any write set of any fragment has."""
+    return min(live_copies(metadata.quorum, f, live) for f in metadata.fragment_ranges())
+
+
+def below_ack_quorum(
+    metadata: LedgerMetadata, live: Collection[BookieId], losing: Collection[BookieId]
+) -> Iterator[tuple[FragmentRange, int, int]]:
+    """The fragments that would have fewer than Qa live copies of some entry without ``losing``.
+
+    With how many copies there are now, and how many there would be, at the fewest.
+    Fragments that name none of ``losing`` are not among them, however few copies they have.
+    """
+    rest = frozenset(live) - frozenset(losing)
+    for fragment in metadata.fragment_ranges():
+        if not set(fragment.ensemble) & set(losing):
+            continue
+        after = live_copies(metadata.quorum, fragment, rest)
+        if after < metadata.quorum.ack_quorum_size:
+            yield fragment, live_copies(metadata.quorum, fragment, live), after
+
+
+def racks_of_write_sets(
+    quorum: Quorum, fragment: FragmentRange, racks: Mapping[BookieId, str]
+) -> int:
+    """The fewest racks on which any write set of a fragment has copies, as far as is known."""
+    return min(
+        len({racks[b] for position in write_set if (b := fragment.ensemble[position]) in racks})
+        for write_set in quorum.write_sets()
+    )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -41,6 +41,7 @@ from spark_bookkeeper.replication.runner import (
     reason_of,
 )
 from spark_bookkeeper.replication.shares import share_bytes, share_of
+from spark_bookkeeper.runtime.throttle import Throttle
 
 LARGE_BYTES: Final = 256 << 20
 """A ledger of which so much is to be read, of all replicas together, is several pieces of work."""
@@ -58,6 +59,8 @@ class CheckWork:
     """To be read, about, where it is known; so work can be shared out."""
     nonce: bytes | None = None
     """Of the ledger it was planned for; ``None`` takes the one that is there."""
+    bytes_per_second: int | None = None
+    """Limit on reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +129,13 @@ def check_ledgers(
     """
     job = Job("check_ledgers", context, runner, progress)
     wanted = list(context.store.ledger_ids()) if ledger_ids is None else ledger_ids
-    step = Step("checking ledgers", check_one, _failed)
     works = check_works(context, wanted, percentage)
-    return job.report(CheckReport, job.run(step, works, len(wanted)))
+    return job.report(CheckReport, job.run(check_step(), works, len(wanted)))
+
+
+def check_step() -> Step[CheckWork, Finding]:
+    """The checking of many ledgers, with a limit on what is read."""
+    return Step("checking ledgers", check_one, _failed, _limited)
 
 
 def check_works(
@@ -152,6 +159,10 @@ def check_works(
             yield from shares
         else:
             yield CheckWork(ledger_id, percentage, size_bytes=size, nonce=nonce)
+
+
+def _limited(work: CheckWork, bytes_per_second: int) -> CheckWork:
+    return replace(work, bytes_per_second=bytes_per_second)
 
 
 def _failed(work: CheckWork, failure: Failure) -> Finding:
@@ -181,6 +192,7 @@ def check_one(context: ClientContext, work: CheckWork) -> Sequence[Finding]:
         return [Finding(work.ledger_id, Outcome.GONE, error.message)]
     except BookKeeperError as error:
         return [Finding(work.ledger_id, Outcome.LEFT, error.message)]
+    throttle = Throttle(context.runtime, work.bytes_per_second)
     all_found: list[Finding] = []
     for fragment in found.value.fragment_ranges():
         first, last = fragment.first_entry_id, fragment.last_entry_id
@@ -196,10 +208,10 @@ def check_one(context: ClientContext, work: CheckWork) -> Sequence[Finding]:
         except BookKeeperError as error:
             all_found.append(Finding(work.ledger_id, Outcome.LEFT, error.message, first))
             continue
-        all_found += [
-            _check_share(context, ledger, work, fragment, position, bookie, end)
-            for position, bookie in wanted
-        ]
+        for position, bookie in wanted:
+            finding = _check_share(context, ledger, work, fragment, position, bookie, end)
+            all_found.append(finding)
+            throttle(finding.bytes)
     if not all_found and work.share is not None:
         first, bookie = work.share
         reason = f"{bookie} has no share of it any more: check again"

@@ -24,6 +24,8 @@ class Outcome(str, Enum):
     GONE = "gone"
     """The ledger was deleted."""
     NO_LONGER_NEEDED = "no longer needed"
+    PUBLISHED = "published"
+    """What is missing is known to the replication workers."""
     PLANNED = "planned"
     """What a dry run says of work that a run would do."""
     PENDING = "pending"
@@ -36,6 +38,8 @@ class Outcome(str, Enum):
     """The bookie cannot be asked."""
     UNRECOVERABLE = "unrecoverable"
     """No bookie that answers has an entry as it was written."""
+    MISPLACED = "misplaced"
+    """Its copies are on fewer racks than they could be."""
     LEFT = "left"
     """Something is in the way; the reason says what."""
 
@@ -59,6 +63,7 @@ _DONE: Final = frozenset(
         Outcome.HEALTHY,
         Outcome.GONE,
         Outcome.NO_LONGER_NEEDED,
+        Outcome.PUBLISHED,
     }
 )
 

@@ -70,6 +70,10 @@ class InlineRuntime(ThreadRuntime):
         return super().now() + self.slept
 
     @override
+    def wall_ms(self) -> int:
+        return super().wall_ms() + round(self.slept * 1000)
+
+    @override
     def sleep(self, seconds: float) -> None:
         self.slept += seconds
 

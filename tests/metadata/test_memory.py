@@ -18,6 +18,7 @@ from spark_bookkeeper.testing.conformance.metadata import (
     Stores,
     open_ledger,
 )
+from spark_bookkeeper.testing.conformance.underreplication import UnderreplicationConformance
 
 _CHANGES = {
     "create_ledger",
@@ -29,6 +30,7 @@ _CHANGES = {
     "create_register",
     "write_register",
     "add_vote",
+    "mark",
 }
 
 
@@ -86,6 +88,10 @@ class TestMemoryStore(MetadataStoreConformance):
 
 
 class TestMemoryElection(ElectionConformance):
+    """All promises."""
+
+
+class TestMemoryUnderreplication(UnderreplicationConformance):
     """All promises."""
 
 

@@ -50,6 +50,7 @@ from spark_bookkeeper.testing.conformance.metadata import (
     open_ledger,
     registration,
 )
+from spark_bookkeeper.testing.conformance.underreplication import UnderreplicationConformance
 
 pytestmark = pytest.mark.integration
 
@@ -239,6 +240,10 @@ class TestZooKeeperStore(MetadataStoreConformance):
 
 
 class TestZooKeeperElection(ElectionConformance):
+    """All promises."""
+
+
+class TestZooKeeperUnderreplication(UnderreplicationConformance):
     """All promises."""
 
 

@@ -258,6 +258,35 @@ def affected(bk: sbk.BookKeeper, lost: str) -> int:
 
 
 @pytest.mark.spark
+def test_what_is_published_is_repaired_by_a_job_and_shown_as_a_frame(
+    own_bk: sbk.BookKeeper, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bk = own_bk
+    writers = fill(bk, 4)
+    lost = writers[0].metadata.last_fragment.ensemble[0]
+    published = sorted(w.ledger_id for w in writers if lost in w.metadata.bookies())
+    destroy(bk, lost)
+
+    assert run_job("audit", [bk.metadata_uri, "--json"]) == 0
+    assert [row["ledger_id"] for row in json.loads(capsys.readouterr().out)["rows"]] == published
+    frame = bk.underreplicated()
+    assert frame.columns == [
+        *("ledger_id", "missing_replicas", "marked_at", "locked_by", "live_copies"),
+        *("attempts", "last_error", "blocker", "next_try_at"),
+    ]
+    assert sorted(row.ledger_id for row in frame.collect()) == published
+    assert run_job("autorecovery", [bk.metadata_uri, "--once", "--json"]) == 0
+
+    report = json.loads(capsys.readouterr().out)
+    assert (report["job"], report["complete"]) == ("rereplicate", True)
+    told = {row["ledger_id"]: row["reason"] for row in report["rows"] if row["action"] == "task"}
+    assert sorted(told) == published
+    assert all("fully replicated" in reason for reason in told.values())
+    assert bk.underreplicated().count() == 0
+    assert bk.check_ledgers(percentage=100).is_complete
+
+
+@pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_killed_at_ten_random_moments_it_loses_nothing_and_finishes_when_it_is_let(

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.config import (
+    AutorecoveryConfig,
     BookieConfig,
     ClientConfig,
+    load_autorecovery_config,
     load_bookie_config,
     load_client_config,
 )
@@ -18,7 +20,11 @@ from spark_bookkeeper.spark.session import conf_directory
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
-FILES = {"client.toml": ClientConfig, "bookie.toml": BookieConfig}
+FILES = {
+    "client.toml": ClientConfig,
+    "bookie.toml": BookieConfig,
+    "autorecovery.toml": AutorecoveryConfig,
+}
 
 
 def test_every_configuration_file_is_known_here() -> None:
@@ -28,6 +34,7 @@ def test_every_configuration_file_is_known_here() -> None:
 def test_a_file_holds_the_defaults() -> None:
     assert load_client_config(CONF / "client.toml") == ClientConfig()
     assert load_bookie_config(CONF / "bookie.toml") == BookieConfig()
+    assert load_autorecovery_config(CONF / "autorecovery.toml") == AutorecoveryConfig()
 
 
 @pytest.mark.parametrize("name", FILES)

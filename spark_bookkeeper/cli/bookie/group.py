@@ -6,6 +6,8 @@ import logging
 import shlex
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import FrameType
 
@@ -15,6 +17,7 @@ from spark_bookkeeper.bookie.partition import ledger_directories, probe
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cli.bookie.cluster_view import list_, recover, show
 from spark_bookkeeper.cli.bookie.cookies import cookie
+from spark_bookkeeper.cli.bookie.decommission import decommission
 from spark_bookkeeper.cli.bookie.partition import (
     id_option,
     marker_of,
@@ -23,7 +26,12 @@ from spark_bookkeeper.cli.bookie.partition import (
 )
 from spark_bookkeeper.cli.bookie.readonly import set_readonly_, set_writable_
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, opened_store
+from spark_bookkeeper.cli.shell.cluster_options import (
+    Access,
+    access_options,
+    connected,
+    opened_store,
+)
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.dependents import ledgers_that_name
@@ -48,6 +56,7 @@ def bookie() -> None:
 bookie.add_command(list_)
 bookie.add_command(show)
 bookie.add_command(recover)
+bookie.add_command(decommission)
 bookie.add_command(cookie)
 bookie.add_command(set_readonly_)
 bookie.add_command(set_writable_)
@@ -61,6 +70,12 @@ bookie.add_command(set_writable_)
 @root_option
 @click.option("--rack", default="/default-rack", show_default=True, help="For placement.")
 @click.option("--moved", is_flag=True, help="Its storage was moved here (not copied).")
+@click.option(
+    "--autorecovery",
+    "with_autorecovery",
+    is_flag=True,
+    help="Be a candidate for auditor, and copy to this bookie what others have lost.",
+)
 @access_options
 @click.pass_obj
 def start(
@@ -70,6 +85,7 @@ def start(
     root: str,
     rack: str,
     moved: bool,
+    with_autorecovery: bool,
 ) -> int:
     """Run the agent of one bookie until Ctrl-C or SIGTERM; a new partition is formatted."""
     name = parse_bookie_id(bookie_id)
@@ -108,8 +124,10 @@ def start(
                     settings.output.note(
                         "its /health and /metrics are at http://{}:{}".format(*server.address)
                     )
-                while not stopping.wait(1.0):
-                    pass  # a signal just before an endless wait would be heard only at its end
+                # It ends first, so that it does not publish what its own bookie takes away.
+                with _autorecovery(settings, access, name) if with_autorecovery else nullcontext():
+                    while not stopping.wait(1.0):
+                        pass  # a signal just before an endless wait would be heard only at its end
             finally:
                 server.close()
                 agent.stop()
@@ -119,6 +137,17 @@ def start(
             signal.signal(number, handler)
     settings.output.note(f"bookie {name} is unregistered; its storage stays as it is")
     return EXIT_DONE
+
+
+@contextmanager
+def _autorecovery(settings: Settings, access: Access, name: BookieId) -> Iterator[None]:
+    """Auditor and replication worker beside a bookie, with a session of their own."""
+    with connected(settings, access) as bk:
+        running = bk.autorecovery.start(bookie_id=name, config=access.conf.autorecovery)
+        try:
+            yield
+        finally:
+            running.stop()
 
 
 @bookie.command(

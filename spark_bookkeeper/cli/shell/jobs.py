@@ -13,7 +13,10 @@ from typing import Any, Final
 
 import click
 
+from spark_bookkeeper.cli.autorecovery import group as autorecovery_group
+from spark_bookkeeper.cli.autorecovery import work as autorecovery_work
 from spark_bookkeeper.cli.bookie import cluster_view as bookies
+from spark_bookkeeper.cli.bookie.decommission import decommission
 from spark_bookkeeper.cli.ledger import work as ledger_work
 from spark_bookkeeper.cli.ledger.archive import archive
 from spark_bookkeeper.cli.main import guarded
@@ -26,6 +29,10 @@ JOBS: Final[dict[str, click.Command]] = {
     "recover_ledgers": ledger_work.recover,
     "check_ledgers": ledger_work.check,
     "archive_to_delta": archive,
+    "audit": autorecovery_work.audit,
+    "rereplicate": autorecovery_work.rereplicate,
+    "autorecovery": autorecovery_group.start,
+    "decommission_bookie": decommission,
 }
 """What each script runs."""
 
@@ -34,6 +41,10 @@ _EXAMPLES: Final = {
     "recover_ledgers": "zk1:2181,zk2:2181 7 8 --json",
     "check_ledgers": "zk1:2181,zk2:2181 --percentage 100",
     "archive_to_delta": "zk1:2181,zk2:2181 /data/clicks --log clicks",
+    "audit": "zk1:2181,zk2:2181",
+    "rereplicate": "zk1:2181,zk2:2181 --json",
+    "autorecovery": "zk1:2181,zk2:2181 --once",
+    "decommission_bookie": "zk1:2181,zk2:2181 192.168.1.10:3181",
 }
 
 _GLOBAL: Final = ("--metadata-uri", "--json", "--verbose")

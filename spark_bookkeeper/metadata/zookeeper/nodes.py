@@ -28,7 +28,6 @@ from spark_bookkeeper.metadata.zookeeper.link import (
     UNCERTAIN,
     AbsentError,
     ChangedError,
-    Changes,
     Link,
     PresentError,
 )
@@ -36,6 +35,10 @@ from spark_bookkeeper.metadata.zookeeper.watches import Watches
 from spark_bookkeeper.metrics import Metrics
 
 T = TypeVar("T")
+
+Watch = Callable[[object], None]
+"""Called once after what was read has changed, and after a loss of the connection, by the thread
+that reads the answers: it must not wait. ``Changes`` is one."""
 
 NODE_BYTES_MAX: Final = 1_000_000
 """ZooKeeper drops the connection at requests above 1 MiB, so they are refused before."""
@@ -139,8 +142,8 @@ class Nodes:
 
     # Reading
 
-    def get(self, path: str, changes: Changes | None = None) -> Node:
-        """Read a node; ``changes`` counts what becomes of it. Raises ``AbsentError``."""
+    def get(self, path: str, changes: Watch | None = None) -> Node:
+        """Read a node; ``changes`` is told what becomes of it. Raises ``AbsentError``."""
         return self._try(
             f"read {path}", lambda: self._wait(self._client.get_async(path, changes), _node)
         )
@@ -149,15 +152,17 @@ class Nodes:
         """Read a node as it is after everything that any server had confirmed; or ``None``."""
         return self._try(f"read {path}", lambda: self._settled(path))
 
-    def exists(self, path: str) -> bool:
-        """Whether there is such a node."""
+    def exists(self, path: str, changes: Watch | None = None) -> bool:
+        """Whether there is such a node; ``changes`` is told when it comes, changes or goes."""
         return self._try(
             f"read {path}",
-            lambda: self._wait(self._client.exists_async(path), lambda stat: stat is not None),
+            lambda: self._wait(
+                self._client.exists_async(path, changes), lambda stat: stat is not None
+            ),
         )
 
-    def children(self, path: str, changes: Changes | None = None) -> list[str]:
-        """The names of a node's children, in no order; ``changes`` counts when some come or go.
+    def children(self, path: str, changes: Watch | None = None) -> list[str]:
+        """The names of a node's children, in no order; ``changes`` hears when some come or go.
 
         Raises ``AbsentError``.
         """
@@ -167,7 +172,7 @@ class Nodes:
         )
 
     def get_many(
-        self, paths: Iterable[str], changes: Changes | None = None
+        self, paths: Iterable[str], changes: Watch | None = None
     ) -> Iterator[tuple[str, Node | None]]:
         """``get`` for many nodes, in order; ``None`` for one that is not there."""
         return self._pipelined(
@@ -178,7 +183,7 @@ class Nodes:
         )
 
     def children_of_many(
-        self, paths: Iterable[str], changes: Changes | None = None
+        self, paths: Iterable[str], changes: Watch | None = None
     ) -> Iterator[tuple[str, list[str] | None]]:
         """``children`` of many nodes, in order; ``None`` for a node that is not there."""
         return self._pipelined(

@@ -79,6 +79,49 @@ def long_ids(root: str) -> str:
     return f"{root}/idgen-long"
 
 
+def underreplication(root: str) -> str:
+    """Parent of everything about ledgers that lack replicas."""
+    return f"{root}/underreplication"
+
+
+def tasks(root: str) -> str:
+    """Parent of the tree of under-replicated ledgers."""
+    return f"{root}/underreplication/ledgers"
+
+
+def task(root: str, ledger_id: LedgerId) -> str:
+    """The node that says which replicas a ledger lacks.
+
+    Above it are the four groups of 16 bits of the id, the highest first; its own name is decimal.
+    """
+    digits = f"{ledger_id:016x}"
+    groups = "/".join(digits[start : start + 4] for start in range(0, 16, 4))
+    return f"{tasks(root)}/{groups}/urL{ledger_id:010d}"
+
+
+def task_parents(root: str, ledger_id: LedgerId) -> list[str]:
+    """The nodes between ``tasks`` and a task, deepest first."""
+    parents = [task(root, ledger_id).rpartition("/")[0]]
+    for _ in range(3):
+        parents.append(parents[-1].rpartition("/")[0])
+    return parents
+
+
+def locks(root: str) -> str:
+    """Parent of the locks of ledgers that are being re-replicated."""
+    return f"{root}/underreplication/locks"
+
+
+def lock(root: str, ledger_id: LedgerId) -> str:
+    """The ephemeral node of whoever re-replicates a ledger."""
+    return f"{locks(root)}/urL{ledger_id:010d}"
+
+
+def auditor_election(root: str) -> str:
+    """Parent of the votes of those who would be auditor; its data names the one who is."""
+    return f"{root}/underreplication/auditorelection"
+
+
 def writers(root: str) -> str:
     """Parent of the nodes of writers that live, where no tool of BookKeeper's looks."""
     return f"{root}/underreplication/spark-bookkeeper-writers"

@@ -44,6 +44,7 @@ from spark_bookkeeper.metadata.zookeeper.nodes import Create, Delete, Node, Node
 from spark_bookkeeper.metadata.zookeeper.presence import Presences
 from spark_bookkeeper.metadata.zookeeper.register_nodes import ZooKeeperRegisters
 from spark_bookkeeper.metadata.zookeeper.registrations import Registrations
+from spark_bookkeeper.metadata.zookeeper.underreplication_nodes import ZooKeeperUnderreplication
 from spark_bookkeeper.metadata.zookeeper.votes import ZooKeeperBallots
 from spark_bookkeeper.metrics import Metrics
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
@@ -102,6 +103,9 @@ class ZooKeeperStore:
         self.registers = ZooKeeperRegisters(self._zk, self._instance)
         self.ballots = ZooKeeperBallots(
             self._zk, lambda path: paths.election(self._instance.folder(), path)
+        )
+        self.underreplication = ZooKeeperUnderreplication(
+            self._zk, self._root, self._require_cluster
         )
         self._registrations = Registrations(self._zk, self._root, session_timeout_ms)
 

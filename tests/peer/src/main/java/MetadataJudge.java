@@ -4,6 +4,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
 import java.util.HashSet;
+import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -19,12 +20,17 @@ import org.apache.bookkeeper.conf.ServerConfiguration;
 import org.apache.bookkeeper.discover.BookieServiceInfo;
 import org.apache.bookkeeper.discover.RegistrationClient;
 import org.apache.bookkeeper.discover.RegistrationManager;
+import org.apache.bookkeeper.meta.LedgerAuditorManager;
 import org.apache.bookkeeper.meta.LedgerLayout;
 import org.apache.bookkeeper.meta.LedgerManager;
+import org.apache.bookkeeper.meta.LedgerManagerFactory;
 import org.apache.bookkeeper.meta.LedgerMetadataSerDe;
+import org.apache.bookkeeper.meta.LedgerUnderreplicationManager;
 import org.apache.bookkeeper.meta.MetadataBookieDriver;
 import org.apache.bookkeeper.meta.MetadataClientDriver;
 import org.apache.bookkeeper.meta.MetadataDrivers;
+import org.apache.bookkeeper.meta.UnderreplicatedLedger;
+import org.apache.bookkeeper.meta.ZkLedgerUnderreplicationManager;
 import org.apache.bookkeeper.net.BookieId;
 import org.apache.bookkeeper.proto.DataFormats.BookieServiceInfoFormat;
 import org.apache.bookkeeper.stats.NullStatsLogger;
@@ -36,7 +42,8 @@ import org.apache.zookeeper.data.Stat;
  * Reads a cluster's metadata with Apache BookKeeper's own classes and says what they see.
  *
  * <p>Usage: {@code MetadataJudge HOST:PORT ROOT}. One JSON object a line on stdout, of the kinds
- * {@code layout}, {@code instance}, {@code cookie}, {@code bookie} and {@code ledger}. Where {@code canonical} is
+ * {@code layout}, {@code instance}, {@code cookie}, {@code bookie}, {@code ledger}, {@code autorecovery}, {@code task}
+ * and {@code auditor}. Where {@code canonical} is
  * true, BookKeeper writes the very bytes that it read. What it cannot read, or would never find, is named on stderr,
  * one node a line, and the exit code is 1.
  */
@@ -77,6 +84,7 @@ public final class MetadataJudge {
                 judge.cookies(manager);
                 judge.bookies(clients.getRegistrationClient());
                 judge.ledgers(ledgers);
+                judge.underreplication(clients.getLedgerManagerFactory());
                 judge.overlooked(judge.root);
             }
         } catch (Exception error) {
@@ -178,8 +186,49 @@ public final class MetadataJudge {
         }
     }
 
+    /** Tasks with their locks, the settings, and the auditor; reading makes the tree, so only where there is one. */
+    private void underreplication(LedgerManagerFactory factory) throws Exception {
+        String base = root + "/underreplication";
+        if (zk.exists(base + "/LAYOUT", false) == null) {
+            return;
+        }
+        seen.add(base + "/LAYOUT");
+        try (LedgerUnderreplicationManager tasks = factory.newLedgerUnderreplicationManager()) {
+            say("autorecovery", "enabled", tasks.isLedgerReplicationEnabled(),
+                "delay", has(base + "/lostBookieRecoveryDelay") ? tasks.getLostBookieRecoveryDelay() : null,
+                "all_ledgers", has(base + "/checkallledgersctime") ? tasks.getCheckAllLedgersCTime() : null,
+                "placement", has(base + "/placementpolicycheckctime") ? tasks.getPlacementPolicyCheckCTime() : null,
+                "replicas", has(base + "/replicascheckctime") ? tasks.getReplicasCheckCTime() : null);
+            Iterator<UnderreplicatedLedger> listed = tasks.listLedgersToRereplicate(null);
+            while (listed.hasNext()) {
+                long id = listed.next().getLedgerId();
+                has(ZkLedgerUnderreplicationManager.getUrLedgerZnode(base + "/ledgers", id));
+                UnderreplicatedLedger task = tasks.getLedgerUnreplicationInfo(id);
+                boolean isLocked = has(ZkLedgerUnderreplicationManager.getUrLedgerLockZnode(base + "/locks", id));
+                say("task", "ledger", id, "replicas", task.getReplicaList(), "ctime", task.getCtime(),
+                    "worker", isLocked ? tasks.getReplicationWorkerIdRereplicatingLedger(id) : null);
+            }
+        }
+        if (has(base + "/auditorelection")) {
+            for (String vote : zk.getChildren(base + "/auditorelection", false)) {
+                seen.add(base + "/auditorelection/" + vote);
+            }
+            LedgerAuditorManager auditors = factory.newLedgerAuditorManager();
+            say("auditor", "name", String.valueOf(auditors.getCurrentAuditor()));
+            auditors.close();
+        }
+    }
+
+    private boolean has(String path) throws Exception {
+        seen.add(path);
+        return zk.exists(path, false) != null;
+    }
+
     /** Leaves with data that none of BookKeeper's classes has asked for: to BookKeeper they do not exist. */
     private void overlooked(String path) throws Exception {
+        if (path.equals(root + "/underreplication/spark-bookkeeper")) {
+            return; // what is kept there besides is not for BookKeeper
+        }
         List<String> children = zk.getChildren(path, false);
         for (String child : children) {
             overlooked(path + "/" + child);

@@ -1,0 +1,215 @@
+"""What an auditor looks at now and then, in bounded pieces, with a limit on bytes.
+
+None of them marks a healthy ledger because a bookie was slow: only a replica of which it is known
+that it is not there, or not as it was written, is published.
+
+Source: BookKeeper ``replication/AuditorCheckAllLedgersTask``, ``AuditorPlacementPolicyCheckTask``,
+``AuditorReplicasCheckTask``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from spark_bookkeeper.autorecovery.notes import Notes
+from spark_bookkeeper.autorecovery.publishing import (
+    LEDGERS_AT_ONCE,
+    AuditReport,
+    check_enabled,
+    chunks,
+)
+from spark_bookkeeper.bookie.replica import Replica
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.errors import BookieError, MetadataFormatError, NoSuchLedgerError
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.task_notes import TaskNote
+from spark_bookkeeper.protocol.underreplication import racks_of_write_sets
+from spark_bookkeeper.replication.check_ledgers import check_step, check_works
+from spark_bookkeeper.replication.job import Job
+from spark_bookkeeper.replication.report import Outcome, Row
+from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
+from spark_bookkeeper.replication.shares import share_of
+
+CERTAIN: Final = frozenset({Outcome.MISSING, Outcome.DAMAGED})
+"""Findings that are published. ``unreadable``, ``unavailable`` and ``pending`` are not: what
+could not be read in time may be there, and who is gone is found by the check of bookies."""
+
+
+_NOTHING: Final = frozenset({Outcome.HEALTHY, Outcome.GONE, Outcome.PENDING})
+
+
+def check_all_ledgers(
+    context: ClientContext,
+    runner: Runner,
+    percentage: int = 0,
+    *,
+    bytes_per_second: int | None = None,
+    progress: Progress = no_progress,
+) -> AuditReport:
+    """Read from every replica of every ledger, and publish those with missing or damaged ones.
+
+    Raises:
+        DisabledError: somebody disabled autorecovery, before or meanwhile.
+    """
+
+    def check(chunk: list[LedgerId], tell: Progress) -> Iterator[Row]:
+        job = Job("check_all_ledgers", context, runner, tell, bytes_per_second)
+        missing: dict[LedgerId, set[str]] = {}
+        for finding in job.run(check_step(), check_works(context, chunk, percentage)):
+            if finding.status in CERTAIN and finding.source is not None:
+                missing.setdefault(finding.ledger_id, set()).add(finding.source)
+                yield replace(finding.row(), status=Outcome.PUBLISHED)
+            elif finding.status not in _NOTHING:
+                yield finding.row()
+        for ledger_id, bookies in missing.items():
+            _publish(context, ledger_id, sorted(bookies), percentage)
+
+    return _checked(context, "check_all_ledgers", check, progress)
+
+
+def _publish(
+    context: ClientContext, ledger_id: LedgerId, bookies: Sequence[str], percentage: int
+) -> None:
+    """The note first: whoever takes the task has to look as closely as it was looked here."""
+
+    def looked(note: TaskNote) -> TaskNote:
+        return replace(note, percentage=max(note.percentage, percentage))
+
+    if percentage:
+        Notes(context.store.registers).change(ledger_id, looked)
+    context.store.underreplication.mark(ledger_id, bookies, context.runtime.wall_ms())
+
+
+def check_placement(context: ClientContext, *, progress: Progress = no_progress) -> AuditReport:
+    """Closed ledgers with copies on fewer racks than there could be; nothing is published.
+
+    Raises:
+        DisabledError: somebody disabled autorecovery, before or meanwhile.
+    """
+
+    def check(chunk: list[LedgerId], tell: Progress) -> Iterator[Row]:
+        racks = {b: each.rack for b, each in context.bookies.registrations().items()}
+        there = len(set(racks.values()))
+        for ledger_id, found in context.store.read_ledgers(chunk):
+            if not isinstance(found, Versioned) or not found.value.is_closed:
+                continue
+            quorum = found.value.quorum
+            wanted = min(quorum.write_quorum_size, there)
+            for fragment in found.value.fragment_ranges():
+                count = racks_of_write_sets(quorum, fragment, racks)
+                if count < wanted:
+                    first, last = fragment.first_entry_id, fragment.last_entry_id
+                    reason = f"copies on {count} racks, and {wanted} could be used"
+                    yield Row(ledger_id, "placement", Outcome.MISPLACED, reason, first, last)
+
+    return _checked(context, "check_placement", check, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class CountWork:
+    """Count the replicas of every entry of one closed ledger. Picklable."""
+
+    ledger_id: LedgerId
+    size_bytes: int = 0
+
+
+def check_replicas(
+    context: ClientContext, runner: Runner, *, progress: Progress = no_progress
+) -> AuditReport:
+    """Closed ledgers with entries of which too few replicas are there; nothing is published.
+
+    Bookies are asked which entries they have, and no entry is read. Ledgers that have a task are
+    passed over.
+
+    Raises:
+        DisabledError: somebody disabled autorecovery, before or meanwhile.
+    """
+
+    def check(chunk: list[LedgerId], tell: Progress) -> Iterator[Row]:
+        tasks = dict(context.store.underreplication.read_many(chunk))
+        works = [CountWork(ledger_id) for ledger_id in chunk if tasks.get(ledger_id) is None]
+        rows = runner.run(Step("counting replicas", count_replicas, _not_counted), works, tell)
+        yield from (row for row in rows if row.status is not Outcome.HEALTHY)
+
+    return _checked(context, "check_replicas", check, progress)
+
+
+def _not_counted(work: CountWork, failure: Failure) -> Row:
+    return Row(work.ledger_id, "count", Outcome.LEFT, failure.reason)
+
+
+def count_replicas(context: ClientContext, work: CountWork) -> Sequence[Row]:
+    """One row for each fragment of a closed ledger: ``healthy``, or the fewest replicas there.
+
+    A bookie that cannot be asked is ``unavailable``, and nothing is said of what it holds.
+    """
+    try:
+        ledger, found = context.ledger(work.ledger_id)
+    except (NoSuchLedgerError, MetadataFormatError):
+        return []
+    if not found.value.is_closed:
+        return []
+    rows: list[Row] = []
+    for fragment in found.value.fragment_ranges():
+        first, last = fragment.first_entry_id, fragment.last_entry_id
+        assert last is not None
+        lacking: dict[int, int] = {}
+        silent: list[BookieId] = []
+        for position, bookie in enumerate(fragment.ensemble):
+            entries = share_of(ledger, position, first, last)
+            try:
+                missing = _lacking(context.bookies.replica(bookie, ledger), entries)
+            except BookieError:
+                silent.append(bookie)
+                missing = list(entries)
+            for entry in missing:
+                lacking[entry] = lacking.get(entry, 0) + 1
+        row = Row(work.ledger_id, "count", Outcome.HEALTHY, None, first, last)
+        if lacking:
+            quorum = found.value.quorum
+            copies = quorum.write_quorum_size - max(lacking.values())
+            how = (
+                "no replica"
+                if copies == 0
+                else f"{copies} replicas, fewer than Qa"
+                if copies < quorum.ack_quorum_size
+                else f"{copies} replicas, fewer than Qw"
+            )
+            not_asked = f"; {', '.join(silent)} could not be asked" if silent else ""
+            status = Outcome.UNAVAILABLE if silent else Outcome.MISSING
+            reason = f"{len(lacking)} entries have {how} at the least{not_asked}"
+            row = replace(row, status=status, reason=reason)
+        rows.append(row)
+    return rows
+
+
+def _checked(
+    context: ClientContext,
+    job: str,
+    check: Callable[[list[LedgerId], Progress], Iterator[Row]],
+    progress: Progress,
+) -> AuditReport:
+    started = context.runtime.now()
+    rows: list[Row] = []
+    done = 0
+    for chunk in chunks(context.store.ledger_ids(), LEDGERS_AT_ONCE):
+        check_enabled(context)
+
+        def tell(phase: str, now: int, total: int, size_bytes: int, before: int = done) -> None:
+            progress(phase, before + now, before + total, size_bytes)
+
+        rows += check(chunk, tell)
+        done += len(chunk)
+    duration_ms = round((context.runtime.now() - started) * 1000)
+    return AuditReport(job, tuple(rows), duration_ms=duration_ms)
+
+
+def _lacking(replica: Replica, entries: Sequence[EntryId]) -> list[EntryId]:
+    """Those of a share that a bookie does not say it has."""
+    if not entries:
+        return []
+    held = replica.holdings(entries[0], entries[-1])
+    return [EntryId(entry_id) for entry_id in held.lacking(entries)]

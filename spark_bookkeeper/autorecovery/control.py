@@ -1,0 +1,169 @@
+"""What an operator asks of autorecovery, and sets for the whole cluster: ``bk.autorecovery``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from spark_bookkeeper.autorecovery.daemon import Autorecovery
+from spark_bookkeeper.autorecovery.names import FOREIGN, is_ours, process_name
+from spark_bookkeeper.autorecovery.publishing import check_enabled
+from spark_bookkeeper.autorecovery.worker import read_limit, write_limit
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.html import fields_table
+from spark_bookkeeper.config import AutorecoveryConfig
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.metadata.underreplication import Underreplication
+from spark_bookkeeper.protocol.arguments import whole_number
+from spark_bookkeeper.protocol.ids import parse_bookie_id
+from spark_bookkeeper.replication.runner import Runner
+
+
+@dataclass(frozen=True)
+class AutorecoveryStatus:
+    """Of the cluster, when it was asked for."""
+
+    is_enabled: bool
+    auditor: str | None
+    """Who is auditor; ``None`` when no autorecovery runs anywhere."""
+    underreplicated: int
+    """Ledgers with a task."""
+    locked: int
+    """Those of them that a worker is at."""
+    lost_bookie_recovery_delay: int
+    """Seconds."""
+    bytes_per_second: int | None
+    """Limit on the copying of each worker; ``None`` is none."""
+    warning: str | None
+    """What is wrong with all this, and what to do."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return asdict(self)
+
+    def _repr_html_(self) -> str:
+        return fields_table({k: str(v) for k, v in asdict(self).items()})
+
+
+class AutorecoveryControl:
+    """Everything here asks the cluster, each time. Nothing is kept.
+
+    Args:
+        runner: makes what carries out the work, by the name of a job.
+    """
+
+    def __init__(self, context: ClientContext, runner: Callable[[str], Runner]) -> None:
+        self._context = context
+        self._runner = runner
+
+    def __repr__(self) -> str:
+        return "AutorecoveryControl()"
+
+    def status(self) -> AutorecoveryStatus:
+        """How it stands. Also says when nobody does the work, or somebody unfit."""
+        tree = self._tree
+        auditor = tree.auditor()
+        tasks = sum(1 for _ in tree.ledger_ids())
+        is_enabled = tree.is_enabled()
+        warning = None
+        if auditor is not None and not is_ours(auditor):
+            warning = FOREIGN.format(name=auditor)
+        elif auditor is None and is_enabled:
+            warning = (
+                "no autorecovery runs, so nobody notices a lost bookie: start it with "
+                "`spark-bookkeeper autorecovery start`, or beside bookies with `bookie start "
+                "--autorecovery`"
+            )
+        return AutorecoveryStatus(
+            is_enabled=is_enabled,
+            auditor=auditor,
+            underreplicated=tasks,
+            locked=len(tree.locks()),
+            lost_bookie_recovery_delay=self.lost_bookie_recovery_delay,
+            bytes_per_second=self.bytes_per_second,
+            warning=warning,
+        )
+
+    def enable(self) -> bool:
+        """Let autorecovery go on in the whole cluster; ``False`` when it was enabled already."""
+        return self._tree.enable()
+
+    def disable(self) -> bool:
+        """Stop it in the whole cluster, until ``enable``; ``False`` when it was stopped already.
+
+        What is under way is finished, ledger by ledger. Apache BookKeeper's auditor and workers
+        obey as well.
+        """
+        return self._tree.disable()
+
+    @property
+    def lost_bookie_recovery_delay(self) -> int:
+        """Seconds that one bookie may be away before its ledgers are published; 0 is at once."""
+        found = self._tree.delay_seconds()
+        return 0 if found is None else found.value
+
+    @lost_bookie_recovery_delay.setter
+    def lost_bookie_recovery_delay(self, seconds: int) -> None:
+        if not 0 <= whole_number("lost_bookie_recovery_delay", seconds) < 1 << 31:
+            raise InvalidArgumentError(
+                f"lost_bookie_recovery_delay={seconds} is not between 0 and {(1 << 31) - 1} seconds"
+            )
+        self._tree.set_delay_seconds(seconds)
+
+    @property
+    def bytes_per_second(self) -> int | None:
+        """What each worker may copy; workers see another limit with their next ledgers."""
+        return read_limit(self._context.store.registers)
+
+    @bytes_per_second.setter
+    def bytes_per_second(self, limit: int | None) -> None:
+        if limit is not None:
+            whole_number("bytes_per_second", limit, 1)
+        write_limit(self._context.store.registers, limit)
+
+    def who_is_auditor(self) -> str | None:
+        """The name of the auditor; ``None`` when there is none."""
+        return self._tree.auditor()
+
+    def trigger_audit(self) -> None:
+        """Have the auditor look for lost bookies now, whatever the delay.
+
+        As BookKeeper's tools ask for it: the delay is set to what it is.
+
+        Raises:
+            InvalidArgumentError: autorecovery is disabled, or nobody is auditor. Nothing was done.
+        """
+        check_enabled(self._context)
+        if self._tree.auditor() is None:
+            raise InvalidArgumentError(
+                "there is no auditor to ask; nothing was done. `spark-bookkeeper autorecovery "
+                "start` runs one, and bk.audit() does one audit by itself"
+            )
+        self._tree.set_delay_seconds(self.lost_bookie_recovery_delay)
+
+    def start(
+        self, *, bookie_id: str | None = None, config: AutorecoveryConfig | None = None
+    ) -> Autorecovery:
+        """Run auditor and replication worker beside the caller, until ``stop`` of what is returned.
+
+        Args:
+            bookie_id: run beside this bookie, and copy to no other.
+
+        Raises:
+            NoClusterError, MetadataUnavailableError.
+        """
+        local = None if bookie_id is None else parse_bookie_id(bookie_id)
+        started = Autorecovery(
+            self._context,
+            self._runner("autorecovery"),
+            config or AutorecoveryConfig(),
+            process_name(local),
+            local,
+        )
+        started.start()
+        return started
+
+    @property
+    def _tree(self) -> Underreplication:
+        return self._context.store.underreplication

@@ -1,0 +1,164 @@
+"""Auditor and replication worker as two tasks of one process, as long as it lives.
+
+Losing the election, a session, or the metadata store for a while ends neither: they look again.
+Nothing that they hold outlives them: votes and locks are ephemeral, and what they were doing is
+done by another, from wherever it stands.
+
+Source: Bookie Ledger Recovery, "AutoRecovery Internals"; BookKeeper ``replication/AuditorElector``,
+``replication/AutoRecoveryMain``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from spark_bookkeeper.autorecovery.auditor import Auditor
+from spark_bookkeeper.autorecovery.names import FOREIGN, is_ours
+from spark_bookkeeper.autorecovery.publishing import DisabledError
+from spark_bookkeeper.autorecovery.worker import ReplicationWorker
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.config import AutorecoveryConfig
+from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.replication.runner import Runner
+from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.runtime.runtime import Task
+
+_log = logging.getLogger(__name__)
+
+_AGAIN_SECONDS: Final = 5.0
+"""After something failed that is to be tried again."""
+
+_LOOK_SECONDS: Final = 60.0
+"""Looked at again after so long, whatever is told or not told."""
+
+
+class Autorecovery:
+    """Both roles. ``start``, and later ``stop``; both are idempotent.
+
+    Args:
+        context: stays open; its session holds the vote and the locks.
+        runner: carries out the work of both.
+        name: see ``names.py``.
+        local: the bookie beside which it runs.
+    """
+
+    def __init__(
+        self,
+        context: ClientContext,
+        runner: Runner,
+        config: AutorecoveryConfig,
+        name: str,
+        local: BookieId | None = None,
+    ) -> None:
+        self._context = context
+        self._runner = runner
+        self._config = config
+        self._name = name
+        self._auditor: Auditor | None = None
+        self._worker = ReplicationWorker(context, runner, config, name, local)
+        self._audit_bell = Bell(context.runtime)
+        self._work_bell = Bell(context.runtime)
+        self._tasks: list[Task] = []
+        self._stop_watching: Callable[[], None] | None = None
+        self._is_stopping = False
+        self._foreign: str | None = None
+
+    def __repr__(self) -> str:
+        role = "auditor and worker" if self.is_auditor else "worker"
+        return f"Autorecovery({self._name}, {role})"
+
+    @property
+    def is_auditor(self) -> bool:
+        """Whether this process was the auditor when it looked last."""
+        return self._auditor is not None
+
+    def start(self) -> None:
+        """Begin both roles.
+
+        Raises:
+            MetadataUnavailableError, NoClusterError: the metadata store does not answer, or holds
+                no cluster.
+        """
+        if self._tasks:
+            return
+        self._is_stopping = False
+        store, runtime = self._context.store, self._context.runtime
+        self._stop_watching = store.watch_registrations(self._ring)
+        store.on_session_lost(self._ring)
+        self._tasks = [
+            runtime.spawn("auditor", lambda: self._run(self.audit_once, self._audit_bell)),
+            runtime.spawn("replication", lambda: self._run(self.work_once, self._work_bell)),
+        ]
+
+    def stop(self) -> None:
+        """End both roles, after the ledgers that are under way, and leave the election."""
+        self._is_stopping = True
+        self._ring()
+        for task in self._tasks:
+            task.join()
+        self._tasks = []
+        if self._stop_watching is not None:
+            self._stop_watching()
+            self._stop_watching = None
+        self._auditor = None
+        try:
+            self._context.store.underreplication.stand_down()
+        except BookKeeperError as error:
+            _log.info("the vote of %s goes with its session: %s", self._name, error.message)
+
+    def audit_once(self) -> float:
+        """Stand for election, and do an auditor's work when elected; seconds until the next."""
+        tree = self._context.store.underreplication
+        if not tree.stand(self._name, self._audit_bell.ring):
+            self._auditor = None
+            self._say_who(tree.auditor())
+            return _LOOK_SECONDS
+        if self._auditor is None:
+            _log.info("%s is the auditor", self._name)
+            self._foreign = None
+            self._auditor = Auditor(self._context, self._runner, self._config)
+        return self._auditor.step(self._audit_bell.ring)
+
+    def work_once(self) -> float:
+        """One round of the worker; seconds until the next at the latest."""
+        try:
+            for _ in self._worker.round(
+                self._work_bell.ring, is_stopping=lambda: self._is_stopping
+            ):
+                pass
+        except DisabledError:
+            if self._context.store.underreplication.is_enabled(self._work_bell.ring):
+                return 0.0  # by now it is enabled again
+            return _LOOK_SECONDS
+        due = self._worker.next_due_at_ms
+        if due is None:
+            return _LOOK_SECONDS
+        left = (due - self._context.runtime.wall_ms()) / 1000
+        return min(_LOOK_SECONDS, max(0.1, left))
+
+    def _run(self, once: Callable[[], float], bell: Bell) -> None:
+        while not self._is_stopping:
+            try:
+                wait = once()
+            except BookKeeperError as error:
+                wait = _AGAIN_SECONDS
+                _log.warning("%s tries again in %.0f s: %s", self._name, wait, error.message)
+            except Exception:  # noqa: BLE001  (a mistake of ours must not end a role in silence)
+                wait = _LOOK_SECONDS
+                _log.exception("%s made a mistake, and tries again in %.0f s", self._name, wait)
+            if not self._is_stopping:
+                bell.wait(wait)
+
+    def _ring(self) -> None:
+        self._audit_bell.ring()
+        self._work_bell.ring()
+
+    def _say_who(self, auditor: str | None) -> None:
+        """Once for each foreign auditor."""
+        if auditor is None or is_ours(auditor) or auditor == self._foreign:
+            return
+        self._foreign = auditor
+        _log.warning("%s", FOREIGN.format(name=auditor))

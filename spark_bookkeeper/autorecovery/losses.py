@@ -1,0 +1,109 @@
+"""What would be at risk without some bookies: asked before they are taken away, and not after."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from spark_bookkeeper.autorecovery.publishing import live_now
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.html import fields_table
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.underreplication import below_ack_quorum
+
+AT_RISK: Final = pa.schema(
+    [
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("first_entry_id", pa.int64(), nullable=False),
+        pa.field("last_entry_id", pa.int64()),
+        pa.field("ack_quorum_size", pa.int32(), nullable=False),
+        pa.field("live_copies", pa.int32(), nullable=False),
+        pa.field("copies_without", pa.int32(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AtRisk:
+    """A fragment that would have fewer than Qa live copies of some entry."""
+
+    ledger_id: LedgerId
+    first_entry_id: EntryId
+    last_entry_id: EntryId | None
+    ack_quorum_size: int
+    live_copies: int
+    """Now, of the entries that have the fewest."""
+    copies_without: int
+    """Then. With 0 there are entries that nobody could read."""
+
+
+@dataclass(frozen=True)
+class Losses:
+    """What the loss of some bookies at once would mean, as the metadata tells it."""
+
+    bookies: tuple[BookieId, ...]
+    at_risk: tuple[AtRisk, ...]
+    unreadable: tuple[LedgerId, ...]
+    """Ledgers whose metadata cannot be read, of which nothing can be told."""
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether every entry of every ledger would keep Qa live copies."""
+        return not self.at_risk and not self.unreadable
+
+    def __bool__(self) -> bool:
+        return self.is_safe
+
+    def to_arrow(self) -> pa.Table:
+        """The fragments at risk (``AT_RISK``)."""
+        return pa.Table.from_pylist([asdict(each) for each in self.at_risk], schema=AT_RISK)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {"is_safe": self.is_safe, **asdict(self)}
+
+    def _repr_html_(self) -> str:
+        said = "safe" if self.is_safe else f"{len(self.at_risk)} fragments below Qa"
+        return fields_table({"without": ", ".join(self.bookies), "it is": said})
+
+
+def losses(context: ClientContext, bookies: Collection[BookieId]) -> Losses:
+    """Which ledgers would drop below Qa live copies without these bookies; changes nothing.
+
+    What is registered counts as live; whether it holds what it should, ``check_ledgers`` tells.
+
+    Raises:
+        InvalidArgumentError: no bookie is named, or one that nobody knows.
+    """
+    named = tuple(dict.fromkeys(bookies))
+    if not named:
+        raise InvalidArgumentError("no bookie was named; bookies() shows those there are")
+    registered = {b: r.incarnation for b, r in context.bookies.registrations().items()}
+    known = {cookie.value.bookie_id for cookie in context.store.cookies()} | registered.keys()
+    unreadable: list[LedgerId] = []
+
+    def at_risk() -> Iterator[AtRisk]:
+        for ledger_id, found in context.store.read_ledgers(context.store.ledger_ids()):
+            if isinstance(found, MetadataFormatError):
+                unreadable.append(ledger_id)
+            if not isinstance(found, Versioned):
+                continue
+            known.update(found.value.bookies())
+            live = live_now(found, registered)
+            for fragment, now, then in below_ack_quorum(found.value, live, named):
+                first, last = fragment.first_entry_id, fragment.last_entry_id
+                yield AtRisk(ledger_id, first, last, found.value.quorum.ack_quorum_size, now, then)
+
+    found = tuple(at_risk())
+    for bookie in named:
+        if bookie not in known:
+            raise InvalidArgumentError(
+                f"bookie {bookie} is unknown: it has no registration, no cookie and no fragment "
+                "names it. `spark-bookkeeper bookie list` shows the bookies"
+            )
+    return Losses(named, found, tuple(unreadable))

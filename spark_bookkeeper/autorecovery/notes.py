@@ -1,0 +1,68 @@
+"""What was tried for each task, kept where it survives the worker that tried.
+
+A note is a register of ours, so BookKeeper's own nodes hold nothing that its tools do not know.
+Only ledgers with trouble, or whose writers are being waited for, have one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, fields
+from typing import Final
+
+from spark_bookkeeper.metadata.registers import change_register
+from spark_bookkeeper.metadata.store import Registers, Versioned
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.task_notes import TaskNote
+
+_PARENT: Final = "autorecovery/notes"
+_IN_A_FOLDER: Final = 10_000
+"""So that no list of names gets longer than ZooKeeper answers with."""
+
+_KNOWN: Final = frozenset(field.name for field in fields(TaskNote))
+
+
+class Notes:
+    """Those of one cluster."""
+
+    def __init__(self, registers: Registers) -> None:
+        self._registers = registers
+
+    def read(self, ledger_id: LedgerId) -> TaskNote:
+        """The note of one ledger; an empty one where there is none, or none that can be read."""
+        return _decode(self._registers.read(_name(ledger_id)))
+
+    def ledger_ids(self) -> Iterator[LedgerId]:
+        """The ledgers that have a note, in no order."""
+        for folder in self._registers.names(_PARENT):
+            for name in self._registers.names(f"{_PARENT}/{folder}"):
+                if name.isascii() and name.isdigit():
+                    yield LedgerId(int(name))
+
+    def change(self, ledger_id: LedgerId, step: Callable[[TaskNote], TaskNote]) -> TaskNote:
+        """Change a note by a pure step."""
+        return change_register(self._registers, _name(ledger_id), _decode, _encode, step)
+
+    def forget(self, ledger_id: LedgerId) -> None:
+        """Its task is done."""
+        self._registers.delete(_name(ledger_id))
+
+
+def _name(ledger_id: LedgerId) -> str:
+    return f"{_PARENT}/{ledger_id // _IN_A_FOLDER}/{ledger_id}"
+
+
+def _encode(note: TaskNote) -> bytes:
+    return json.dumps(asdict(note)).encode()
+
+
+def _decode(found: Versioned[bytes] | None) -> TaskNote:
+    """Whoever cannot read a note begins anew: it only says what to do later."""
+    try:
+        values = json.loads(found.value) if found is not None else {}
+        known = {k: v for k, v in values.items() if k in _KNOWN}
+        known["waits_for"] = tuple(known.get("waits_for", ()))
+        return TaskNote(**known)
+    except (ValueError, TypeError, AttributeError):
+        return TaskNote()

@@ -1,0 +1,123 @@
+"""Scan the ledgers, and publish a task for each that counts on a bookie which is not there.
+
+Source: Bookie Ledger Recovery, "Auditor" ("it immediately scans the complete ledger list ... it
+will publish a rereplication task for each ledger under the /underreplicated/ znode"); BookKeeper
+``replication/AuditorBookieCheckTask``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, TypeVar
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import incarnations_of
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.protocol.underreplication import absent_members, live_bookies
+from spark_bookkeeper.replication.report import Outcome, Report, Row
+from spark_bookkeeper.replication.runner import Progress, no_progress
+
+T = TypeVar("T")
+
+LEDGERS_AT_ONCE: Final = 1_000
+"""So many are held in memory; and the switch is looked at again."""
+
+MARKS_AT_ONCE: Final = 32
+
+
+class AuditReport(Report):
+    """Of an audit: the ledgers that lack replicas, each with the bookies that are not there."""
+
+
+class DisabledError(InvalidArgumentError):
+    """Autorecovery is disabled for the cluster; what was published before stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    ledger_id: LedgerId
+    missing: tuple[BookieId, ...]
+
+
+def audit_bookies(
+    context: ClientContext,
+    lost: Collection[BookieId] | None = None,
+    *,
+    progress: Progress = no_progress,
+) -> AuditReport:
+    """One task for each ledger that names a bookie which is not there; what is published stays.
+
+    Repeated, or ended in the middle and begun again, it publishes nothing twice.
+
+    Args:
+        lost: the bookies to look for; ``None`` is every one that is named and not registered in the
+            incarnation that the ledger means.
+
+    Raises:
+        DisabledError: somebody disabled autorecovery, before or meanwhile.
+    """
+    started = context.runtime.now()
+    rows: list[Row] = []
+    done = 0
+    for chunk in chunks(context.store.ledger_ids(), LEDGERS_AT_ONCE):
+        check_enabled(context)
+        registered = {b: r.incarnation for b, r in context.bookies.registrations().items()}
+        marks: list[_Mark] = []
+        for ledger_id, found in context.store.read_ledgers(chunk):
+            if isinstance(found, MetadataFormatError):
+                rows.append(Row(ledger_id, "mark", Outcome.LEFT, found.message))
+            elif found is not None:
+                missing = absent_members(found.value, live_now(found, registered))
+                wanted = tuple(b for b in missing if lost is None or b in lost)
+                if wanted:
+                    marks.append(_Mark(ledger_id, wanted))
+        rows += publish(context, marks)
+        done += len(chunk)
+        progress("reading ledger metadata", done, done, 0)
+    duration_ms = round((context.runtime.now() - started) * 1000)
+    return AuditReport("audit", tuple(rows), duration_ms=duration_ms)
+
+
+def publish(context: ClientContext, marks: Sequence[_Mark]) -> Iterator[Row]:
+    """Publish tasks, many at once; a row for each bookie that a ledger misses."""
+    tree, now_ms = context.store.underreplication, context.runtime.wall_ms()
+
+    def mark(each: _Mark) -> None:
+        tree.mark(each.ledger_id, each.missing, now_ms)
+
+    context.runtime.map(mark, list(marks), MARKS_AT_ONCE)
+    for each in marks:
+        for bookie in each.missing:
+            yield Row(each.ledger_id, "mark", Outcome.PUBLISHED, None, source=bookie)
+
+
+def live_now(
+    found: Versioned[LedgerMetadata], registered: dict[BookieId, str]
+) -> frozenset[BookieId]:
+    """The bookies on which a ledger has copies now, in the incarnations that it means."""
+    try:
+        meant = incarnations_of(found.value)
+    except MetadataFormatError:
+        meant = {}  # it is BookKeeper's own, and any incarnation is right
+    return live_bookies(registered, meant)
+
+
+def check_enabled(context: ClientContext) -> None:
+    """Raises ``DisabledError``."""
+    if not context.store.underreplication.is_enabled():
+        raise DisabledError(
+            "autorecovery is disabled for this cluster. `spark-bookkeeper autorecovery enable` "
+            "lets it go on; what was published before stays published"
+        )
+
+
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Lists of so many items, as they come."""
+    following = iter(items)
+    while chunk := list(islice(following, size)):
+        yield chunk

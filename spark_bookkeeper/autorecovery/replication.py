@@ -1,0 +1,263 @@
+"""One task, from its ledger's metadata to "fully replicated", or to a note that says why not.
+
+Every step may be the last of its process, and every step may be repeated: copies are named by
+their content, metadata changes by compare-and-swap, and the task goes last.
+
+Source: Bookie Ledger Recovery, "ReplicationWorker" and "The Rereplication process"; BookKeeper
+``replication/ReplicationWorker.rereplicate``; SLOT-LOG rule R13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from spark_bookkeeper.autorecovery.notes import Notes
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.config import AutorecoveryConfig
+from spark_bookkeeper.errors import NoSuchLedgerError
+from spark_bookkeeper.metadata.store import Registration, Versioned
+from spark_bookkeeper.metadata.underreplication import Task
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.protocol.task_notes import TaskNote
+from spark_bookkeeper.protocol.underreplication import absent_members, live_bookies
+from spark_bookkeeper.replication.check_ledgers import CheckWork
+from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_one
+from spark_bookkeeper.replication.repair_ledgers import RepairWork, repair_one
+from spark_bookkeeper.replication.report import Outcome, Row
+from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
+from spark_bookkeeper.replication.runner import Failure, Step, reason_of
+from spark_bookkeeper.replication.shares import share_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TaskWork:
+    """Do one task; whoever asks for it holds its lock. Picklable."""
+
+    ledger_id: LedgerId
+    local: BookieId | None
+    """Copy only to this bookie; ``None`` spreads targets."""
+    config: AutorecoveryConfig
+    bytes_per_second: int | None = None
+    may_wait: bool = True
+    """Whether a writer gets the grace period; otherwise its ledger is fenced at once."""
+    size_bytes: int = 0
+    """Not known before its metadata is read."""
+
+
+def replicate_task(context: ClientContext, work: TaskWork) -> Sequence[Row]:
+    """One row for each share that was looked at; the last says how the task itself ended."""
+    tree = context.store.underreplication
+    if not tree.is_enabled():
+        return [Row(work.ledger_id, "task", Outcome.LEFT, "autorecovery is disabled")]
+    task = tree.read(work.ledger_id)
+    if task is None:
+        return [Row(work.ledger_id, "task", Outcome.NO_LONGER_NEEDED, "somebody else has done it")]
+    replication = _Replication(context, work, task)
+    try:
+        replication.run()
+    except NoSuchLedgerError as error:
+        replication.finish(Outcome.GONE, error.message)
+    except Exception as error:  # noqa: BLE001  (the note says what stopped it)
+        replication.defer(reason_of(error, f"the task of ledger {work.ledger_id}"), None, ())
+    return replication.rows
+
+
+def task_step() -> Step[TaskWork, Row]:
+    """The doing of many tasks, with a limit on what is copied."""
+    return Step("replicating", replicate_task, _failed, _limited)
+
+
+def _failed(work: TaskWork, failure: Failure) -> Row:
+    return Row(work.ledger_id, "task", Outcome.LEFT, failure.reason)
+
+
+def _limited(work: TaskWork, bytes_per_second: int) -> TaskWork:
+    return replace(work, bytes_per_second=bytes_per_second)
+
+
+class _Replication:
+    def __init__(self, context: ClientContext, work: TaskWork, task: Versioned[Task]) -> None:
+        self._context = context
+        self._work = work
+        self._task = task
+        self._notes = Notes(context.store.registers)
+        self._alive: Mapping[BookieId, Registration] = context.bookies.registrations()
+        self.rows: list[Row] = []
+
+    def run(self) -> None:
+        ledger, found = self._context.ledger(self._work.ledger_id)
+        note = self._notes.read(self._work.ledger_id)
+        absent = self._absent(ledger)
+        self._rereplicate(ledger, absent)
+        last = ledger.metadata.last_fragment
+        if not ledger.metadata.is_closed and set(last.ensemble) & set(absent):
+            if self._waits_for_writer(last.first_entry_id, note, absent):
+                return
+            # Not before the grace period, and never without: fence, recover, close; then copy.
+            known = self._context.ledger(self._work.ledger_id, found.value.nonce)[1]
+            recover = RecoverWork(self._work.ledger_id, known)
+            self.rows += (each.row() for each in recover_one(self._context, recover))
+            ledger, _ = self._context.ledger(self._work.ledger_id, found.value.nonce)
+            self._rereplicate(ledger, self._absent(ledger))
+        self._repair_in_place(ledger, note)
+        self._settle(found.value.nonce)
+
+    # The steps
+
+    def _rereplicate(self, ledger: Ledger, absent: Sequence[BookieId]) -> None:
+        """Every fragment that has an end and lacks a replica."""
+        metadata, local = ledger.metadata, self._work.local
+        for fragment in metadata.fragment_ranges():
+            lost = [bookie for bookie in fragment.ensemble if bookie in absent]
+            if not lost or fragment.last_entry_id is None:
+                continue
+            first = fragment.first_entry_id
+            if local is not None and local in fragment.ensemble:
+                reason = f"{local} is a member already; this is for another bookie's worker"
+                self._say("copy", Outcome.LEFT, reason, first, fragment.last_entry_id, lost[0])
+                continue
+            work = FragmentWork(
+                self._work.ledger_id,
+                first,
+                tuple(absent),
+                local,
+                even_if_alive=False,
+                bytes_per_second=self._work.bytes_per_second,
+                size_bytes=share_bytes(metadata, fragment),
+                nonce=metadata.nonce,
+            )
+            self.rows += (each.row() for each in rereplicate_fragment(self._context, work))
+
+    def _waits_for_writer(
+        self, fragment: EntryId, note: TaskNote, absent: Sequence[BookieId]
+    ) -> bool:
+        """Whether the writer of an open ledger has time left to replace the bookie itself."""
+        grace_ms = self._work.config.open_ledger_grace_ms
+        now_ms = self._context.runtime.wall_ms()
+        if not self._work.may_wait or grace_ms == 0 or note.grace_over(fragment, now_ms, grace_ms):
+            return False
+        away = self._away(absent)
+        after = note.with_grace(fragment, now_ms, grace_ms, away, self._writable())
+        self._notes.change(self._work.ledger_id, lambda _: after)
+        self._say("task", Outcome.LEFT, after.last_error, fragment)
+        return True
+
+    def _repair_in_place(self, ledger: Ledger, note: TaskNote) -> None:
+        """Replicas that the task names and whose bookies are there: looked at, and made whole."""
+        named = set(self._task.value.missing) - set(self._absent(ledger))
+        for fragment in ledger.metadata.fragment_ranges():
+            for bookie in fragment.ensemble:
+                if bookie not in named:
+                    continue
+                check = CheckWork(
+                    self._work.ledger_id,
+                    note.percentage,
+                    (fragment.first_entry_id, bookie),
+                    nonce=ledger.metadata.nonce,
+                )
+                repair = RepairWork(check, False, self._work.bytes_per_second)
+                self.rows += (each.row() for each in repair_one(self._context, repair))
+
+    def _settle(self, nonce: bytes | None) -> None:
+        """Take the task away when nothing is left, and say why not otherwise."""
+        ledger, _ = self._context.ledger(self._work.ledger_id, nonce)
+        self._alive = self._context.bookies.registrations()
+        absent = self._absent(ledger)
+        unfinished = [row for row in self.rows if not row.status.is_done]
+        if not absent and not unfinished:
+            self.finish(Outcome.REPLICATED, None)
+        elif self._is_for_others(ledger, absent):
+            self._say(
+                "task", Outcome.LEFT, f"what is left is for other workers than {self._work.local}'s"
+            )
+        else:
+            reason = f"{', '.join(absent)} went meanwhile"
+            if unfinished:
+                reason = unfinished[0].reason or unfinished[0].status
+            self.defer(reason, self._blocker(ledger, absent, unfinished), absent)
+
+    def _is_for_others(self, ledger: Ledger, absent: Sequence[BookieId]) -> bool:
+        """Whether the local bookie is in everything that is left: the lock is simply released."""
+        local = self._work.local
+        lacking = [f for f in ledger.metadata.fragments if set(f.ensemble) & set(absent)]
+        return local is not None and bool(lacking) and all(local in f.ensemble for f in lacking)
+
+    # How it ends
+
+    def finish(self, status: Outcome, reason: str | None) -> None:
+        """The task goes, unless somebody has marked the ledger again since it was read."""
+        ledger_id = self._work.ledger_id
+        if not self._context.store.underreplication.remove(self._task):
+            self._say("task", Outcome.LEFT, "it was marked again meanwhile, and stays")
+            return
+        self._notes.forget(ledger_id)
+        if status is Outcome.REPLICATED:
+            at_ms = self._task.value.marked_at_ms
+            age = None if at_ms is None else self._context.runtime.wall_ms() - at_ms
+            took = "" if age is None else f", {age / 1000:.1f} s after it was published"
+            reason = f"fully replicated{took}"
+        self._say("task", status, reason)
+
+    def defer(self, reason: str, blocker: str | None, absent: Sequence[BookieId]) -> None:
+        """The task stays, with a note for whoever comes next."""
+        config = self._work.config
+        after = self._notes.read(self._work.ledger_id).failed(
+            reason,
+            blocker,
+            self._context.runtime.wall_ms(),
+            waits_for=self._away(absent),
+            writable=self._writable(),
+            first_ms=config.retry_first_ms,
+            most_ms=config.retry_most_ms,
+        )
+        self._notes.change(self._work.ledger_id, lambda _: after)
+        self._say("task", Outcome.LEFT, reason)
+
+    def _blocker(
+        self, ledger: Ledger, absent: Sequence[BookieId], unfinished: Sequence[Row]
+    ) -> str | None:
+        if any(row.status is Outcome.UNRECOVERABLE for row in unfinished):
+            return f"{', '.join(absent) or 'nobody'}: no other bookie has good copies"
+        blocker = blocked_by(ledger.metadata, absent, self._alive)
+        if blocker is not None:
+            return blocker
+        bookies = {row.source for row in unfinished if row.source is not None}
+        return ", ".join(sorted(bookies | set(absent))) or None
+
+    def _say(
+        self,
+        action: str,
+        status: Outcome,
+        reason: str | None,
+        first: EntryId | None = None,
+        last: EntryId | None = None,
+        source: BookieId | None = None,
+    ) -> None:
+        self.rows.append(Row(self._work.ledger_id, action, status, reason, first, last, source))
+
+    def _absent(self, ledger: Ledger) -> tuple[BookieId, ...]:
+        registered = {bookie: each.incarnation for bookie, each in self._alive.items()}
+        return absent_members(ledger.metadata, live_bookies(registered, ledger.incarnations))
+
+    def _away(self, absent: Sequence[BookieId]) -> Sequence[BookieId]:
+        """Those whose coming would be news: another incarnation of one may be there already."""
+        return [bookie for bookie in absent if bookie not in self._alive]
+
+    def _writable(self) -> int:
+        return sum(not each.is_readonly for each in self._alive.values())
+
+
+def blocked_by(
+    metadata: LedgerMetadata,
+    absent: Sequence[BookieId],
+    alive: Mapping[BookieId, Registration],
+) -> str | None:
+    """What a ledger waits for that no worker can bring about; ``None`` when there is nothing."""
+    writable = {bookie for bookie, each in alive.items() if not each.is_readonly}
+    for fragment in metadata.fragments:
+        if set(fragment.ensemble) & set(absent) and not writable - set(fragment.ensemble):
+            return "a writable bookie outside its ensemble"
+    return None

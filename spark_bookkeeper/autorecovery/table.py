@@ -1,0 +1,101 @@
+"""Why is it still under-replicated? Every task with all that is known of it, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final
+
+import pyarrow as pa
+
+from spark_bookkeeper.autorecovery.notes import Notes
+from spark_bookkeeper.autorecovery.publishing import LEDGERS_AT_ONCE, chunks, live_now
+from spark_bookkeeper.autorecovery.replication import blocked_by
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.errors import MetadataFormatError
+from spark_bookkeeper.metadata.store import Registration, Versioned
+from spark_bookkeeper.metadata.underreplication import Task
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.protocol.task_notes import TaskNote
+from spark_bookkeeper.protocol.underreplication import absent_members, fewest_copies
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+UNDERREPLICATED: Final = pa.schema(
+    [
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("missing_replicas", pa.list_(pa.string()), nullable=False),
+        pa.field("marked_at", pa.timestamp("us", tz="UTC")),
+        pa.field("locked_by", pa.string()),
+        pa.field("live_copies", pa.int32()),
+        pa.field("attempts", pa.int32(), nullable=False),
+        pa.field("last_error", pa.string()),
+        pa.field("blocker", pa.string()),
+        pa.field("next_try_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+
+
+def underreplicated_table(context: ClientContext) -> pa.Table:
+    """Every task (``UNDERREPLICATED``); changes nothing.
+
+    ``live_copies`` is of the entries that have the fewest; null where the metadata is gone or
+    cannot be read. A task that nobody has tried has no attempts, and its ``blocker`` is what any
+    attempt would meet, where the metadata alone shows it.
+    """
+    return pa.Table.from_pylist(list(_rows(context)), schema=UNDERREPLICATED)
+
+
+def _rows(context: ClientContext) -> Iterator[dict[str, Any]]:
+    tree, notes = context.store.underreplication, Notes(context.store.registers)
+    locks = tree.locks()
+    noted = set(notes.ledger_ids())
+    registered = context.bookies.registrations()
+    for chunk in chunks(tree.ledger_ids(), LEDGERS_AT_ONCE):
+        tasks = dict(tree.read_many(chunk))
+        for ledger_id, found in context.store.read_ledgers(chunk):
+            task = tasks.get(ledger_id)
+            if task is None:
+                continue
+            note = notes.read(ledger_id) if ledger_id in noted else TaskNote()
+            yield _row(ledger_id, task, found, note, locks.get(ledger_id), registered)
+
+
+def _row(
+    ledger_id: LedgerId,
+    task: Versioned[Task] | MetadataFormatError,
+    found: Versioned[LedgerMetadata] | MetadataFormatError | None,
+    note: TaskNote,
+    locked_by: str | None,
+    registered: Mapping[BookieId, Registration],
+) -> dict[str, Any]:
+    error, blocker, copies = note.last_error, note.blocker, None
+    if isinstance(task, MetadataFormatError):
+        error = task.message
+    if isinstance(found, MetadataFormatError):
+        error = error or found.message
+    elif found is not None:
+        live = live_now(found, {b: r.incarnation for b, r in registered.items()})
+        copies = fewest_copies(found.value, live)
+        absent = absent_members(found.value, live)
+        blocker = blocker or blocked_by(found.value, absent, registered)
+    value = task.value if isinstance(task, Versioned) else None
+    return {
+        "ledger_id": ledger_id,
+        "missing_replicas": list(value.missing) if value else [],
+        "marked_at": _time(value.marked_at_ms if value else None),
+        "locked_by": locked_by,
+        "live_copies": copies,
+        "attempts": note.attempts,
+        "last_error": error,
+        "blocker": blocker,
+        "next_try_at": _time(note.next_try_at_ms or None),
+    }
+
+
+def _time(ms: int | None) -> datetime | None:
+    try:
+        return None if ms is None else _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:  # nobody's clock: it was damaged
+        return None

@@ -1,0 +1,173 @@
+"""The replication worker: takes tasks, one after the other, until there is nothing it can do.
+
+Source: Bookie Ledger Recovery, "ReplicationWorker"; BookKeeper ``replication/ReplicationWorker``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from spark_bookkeeper.autorecovery.publishing import check_enabled, chunks
+from spark_bookkeeper.autorecovery.replication import TaskWork, task_step
+from spark_bookkeeper.autorecovery.tasks import Tasks
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.config import AutorecoveryConfig
+from spark_bookkeeper.metadata.registers import change_register
+from spark_bookkeeper.metadata.store import Registers
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.replication.job import Job
+from spark_bookkeeper.replication.report import RecoveryReport, Row
+from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
+
+_log = logging.getLogger(__name__)
+
+_LIMIT: Final = "autorecovery/bytes-per-second"
+"""The register with the limit on copying that holds for every worker."""
+
+BATCHES: Final = 4
+"""Locks held at once, for each ledger that is under way: the next ones are at hand."""
+
+
+class ReplicationWorker:
+    """One worker. Many may share a cluster.
+
+    Args:
+        runner: does the work: this process, or the tasks of a Spark job.
+        name: what others are told who holds a lock.
+        local: the bookie beside which it runs; it copies to no other.
+        may_wait: whether writers get the grace period.
+    """
+
+    def __init__(
+        self,
+        context: ClientContext,
+        runner: Runner,
+        config: AutorecoveryConfig,
+        name: str,
+        local: BookieId | None = None,
+        *,
+        may_wait: bool = True,
+    ) -> None:
+        self._context = context
+        self._runner = runner
+        self._config = config
+        self._name = name
+        self._local = local
+        self._may_wait = may_wait
+        self._tasks = Tasks(context, local, config.retry_most_ms)
+
+    @property
+    def next_due_at_ms(self) -> int | None:
+        """When the first task is due of those that were left alone in the last round."""
+        return self._tasks.next_due_at_ms
+
+    def round(
+        self,
+        changed: Callable[[], None] | None = None,
+        *,
+        progress: Progress = no_progress,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Row]:
+        """Do what can be done of the tasks that are there; rows as they come.
+
+        Args:
+            changed: called once when there may be more to do.
+            is_stopping: asked between batches.
+
+        Raises:
+            DisabledError: somebody disabled autorecovery; what is under way was finished.
+        """
+        check_enabled(self._context)
+        found = [each.ledger_id for each in self._tasks.next(changed)]
+        progress("replicating", 0, len(found), 0)
+        done = size = 0
+
+        def tell(phase: str, now: int, total: int, size_bytes: int) -> None:
+            progress(phase, done + now, len(found), size + size_bytes)
+
+        if not found:
+            return
+        for batch in chunks(found, self._runner.width * BATCHES):
+            if is_stopping():
+                return
+            if done:
+                check_enabled(self._context)
+            rows = self._batch(batch, tell)
+            done += len(batch)
+            size += sum(row.bytes for row in rows)
+            yield from rows
+
+    def _batch(self, ledger_ids: Sequence[LedgerId], progress: Progress) -> list[Row]:
+        tree = self._context.store.underreplication
+        held: list[LedgerId] = []
+        try:
+            for ledger_id in ledger_ids:
+                if tree.lock(ledger_id, self._name):
+                    held.append(ledger_id)
+            items = [
+                TaskWork(ledger_id, self._local, self._config, may_wait=self._may_wait)
+                for ledger_id in held
+            ]
+            limit = read_limit(self._context.store.registers)
+            job = Job("rereplicate", self._context, self._runner, progress, limit)
+            rows = list(job.run(task_step(), items))
+        finally:
+            for ledger_id in held:
+                self._tasks.forget_note(ledger_id)
+                tree.unlock(ledger_id)
+        for row in rows:
+            if row.action == "task":
+                _log.info("ledger %s: %s", row.ledger_id, row.reason or row.status)
+        return rows
+
+
+def rereplicate(
+    context: ClientContext,
+    worker: ReplicationWorker,
+    *,
+    progress: Progress = no_progress,
+) -> RecoveryReport:
+    """Rounds until one leaves nothing that can be done now; a row for each share and each task."""
+    started = context.runtime.now()
+    rows: list[Row] = []
+    tried: set[int] = set()
+    while True:
+        some = list(worker.round(progress=progress))
+        rows += some
+        ids = {row.ledger_id for row in some}
+        if ids <= tried:  # what was left is not tried again at once
+            break
+        tried |= ids
+    duration_ms = round((context.runtime.now() - started) * 1000)
+    rows.sort(key=lambda row: (row.ledger_id, row.first_entry_id or 0, row.source or ""))
+    return RecoveryReport("rereplicate", tuple(rows), duration_ms=duration_ms)
+
+
+def read_limit(registers: Registers) -> int | None:
+    """Bytes per second that each worker may copy; ``None`` is no limit."""
+    found = registers.read(_LIMIT)
+    try:
+        return None if found is None else int(found.value) or None
+    except ValueError:
+        return None
+
+
+def write_limit(registers: Registers, bytes_per_second: int | None) -> None:
+    """Set it for all workers; those at work see it with their next ledgers."""
+    wanted = bytes_per_second or 0
+    change_register(
+        registers,
+        _LIMIT,
+        lambda found: -1 if found is None else _number(found.value),
+        lambda value: str(value).encode(),
+        lambda _: wanted,
+    )
+
+
+def _number(data: bytes) -> int:
+    try:
+        return int(data)
+    except ValueError:
+        return -1

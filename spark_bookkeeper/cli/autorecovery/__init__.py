@@ -1,0 +1,1 @@
+"""``spark-bookkeeper autorecovery``: a cluster that keeps itself whole."""

@@ -1,0 +1,265 @@
+"""``spark-bookkeeper autorecovery``: run it, set it, and ask why something is not repaired."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from types import FrameType
+from typing import Any
+
+import click
+
+from spark_bookkeeper.autorecovery.daemon import Autorecovery
+from spark_bookkeeper.cli.autorecovery.work import audit, rereplicate, run_once
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
+from spark_bookkeeper.cli.shell.work import open_table, report_table
+from spark_bookkeeper.protocol.ids import parse_bookie_id
+
+
+@click.group(
+    name="autorecovery",
+    epilog="Example: spark-bookkeeper autorecovery underreplicated",
+)
+def autorecovery() -> None:
+    """Notices lost bookies and makes their data again: run it, set it, ask it."""
+
+
+autorecovery.add_command(audit)
+autorecovery.add_command(rereplicate)
+
+
+@autorecovery.command(
+    epilog="Example: spark-bookkeeper --metadata-uri zk://zk1:2181/ledgers autorecovery start "
+    "--engine local"
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["spark", "local"]),
+    default="spark",
+    show_default=True,
+    help="Do the work as Spark jobs, or in this process.",
+)
+@click.option("--beside", metavar="BOOKIE", help="Copy to this bookie, and to no other.")
+@click.option("--once", is_flag=True, help="One audit and one round of work, and end.")
+@report_table
+@access_options
+@click.pass_obj
+def start(
+    settings: Settings,
+    access: Access,
+    engine: str,
+    beside: str | None,
+    once: bool,
+    report_table: str | None,
+) -> int:
+    """Run auditor and replication worker until Ctrl-C or SIGTERM; any number of these may run.
+
+    One of all that run is elected auditor, and another takes over when it dies.
+    """
+    if beside is not None:
+        parse_bookie_id(beside)
+    if report_table is not None and not once:
+        raise click.UsageError(
+            "--report-table keeps the report of --once; without it there is none"
+        )
+    with connected(settings, access, with_spark=engine == "spark") as bk:
+        config = access.conf.autorecovery
+        if once:
+            return run_once(settings, bk, config, open_table(settings, report_table))
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+        for name in ("kazoo", "py4j"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        with until_signalled() as stopping:
+            running: Autorecovery = bk.autorecovery.start(bookie_id=beside, config=config)
+            try:
+                settings.output.note("autorecovery runs; Ctrl-C stops it")
+                while not stopping.wait(1.0):
+                    pass  # a signal just before an endless wait would be heard only at its end
+            finally:
+                running.stop()
+    settings.output.note("autorecovery has stopped; what it was at is done by others")
+    return EXIT_DONE
+
+
+@contextmanager
+def until_signalled() -> Iterator[threading.Event]:
+    """An event that is set by Ctrl-C and SIGTERM."""
+    stopping = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@autorecovery.command(epilog="Example: spark-bookkeeper autorecovery enable")
+@access_options
+@click.pass_obj
+def enable(settings: Settings, access: Access) -> int:
+    """Let autorecovery go on in the whole cluster."""
+    with connected(settings, access) as bk:
+        is_changed = bk.autorecovery.enable()
+    return _switched(settings, is_changed, is_enabled=True)
+
+
+@autorecovery.command(epilog="Example: spark-bookkeeper autorecovery disable")
+@access_options
+@click.pass_obj
+def disable(settings: Settings, access: Access) -> int:
+    """Stop autorecovery in the whole cluster, for maintenance; what is under way is finished."""
+    with connected(settings, access) as bk:
+        is_changed = bk.autorecovery.disable()
+    return _switched(settings, is_changed, is_enabled=False)
+
+
+def _switched(settings: Settings, is_changed: bool, *, is_enabled: bool) -> int:
+    word = "enabled" if is_enabled else "disabled"
+    settings.output.result(
+        {"is_enabled": is_enabled, "changed": is_changed},
+        lambda: settings.output.say(f"autorecovery {'is' if is_changed else 'was already'} {word}"),
+    )
+    return EXIT_DONE
+
+
+@autorecovery.command(epilog="Example: spark-bookkeeper autorecovery status")
+@access_options
+@click.pass_obj
+def status(settings: Settings, access: Access) -> int:
+    """Is it enabled, who is auditor, how much is there to do, and is anything wrong with it?"""
+    with connected(settings, access) as bk:
+        found = bk.autorecovery.status()
+
+    def show() -> None:
+        facts = found.to_dict()
+        warning = facts.pop("warning")
+        shown = {k.replace("_", " "): "none" if v is None else str(v) for k, v in facts.items()}
+        settings.output.table(["what", "value"], [[k, v] for k, v in shown.items()])
+        if warning is not None:
+            settings.output.say(warning)
+
+    settings.output.result(found.to_dict(), show)
+    return EXIT_DONE
+
+
+@autorecovery.command(epilog="Example: spark-bookkeeper autorecovery underreplicated --json")
+@access_options
+@click.pass_obj
+def underreplicated(settings: Settings, access: Access) -> int:
+    """Every ledger that lacks replicas: since when, how much is left, what was tried, what blocks.
+
+    The one with the fewest live copies comes first.
+    """
+    with connected(settings, access) as bk:
+        rows = bk.underreplicated_arrow().to_pylist()
+        now = datetime.fromtimestamp(bk.context.runtime.wall_ms() / 1000, timezone.utc)
+    rows.sort(key=lambda row: (row["live_copies"] or 0, row["marked_at"] or now))
+
+    def show() -> None:
+        if not rows:
+            settings.output.say("no ledger is under-replicated, as far as anybody has published")
+            return
+        heads = ["ledger", "missing", "live copies", "age", "locked by", "attempts"]
+        settings.output.table(
+            [*heads, "next try", "blocker", "last error"],
+            [_cells(row, now) for row in rows],
+        )
+
+    settings.output.result({"underreplicated": rows}, show)
+    return EXIT_DONE
+
+
+def _cells(row: dict[str, Any], now: datetime) -> list[Any]:
+    def distance(at: datetime | None, sign: int) -> str | None:
+        return None if at is None else f"{max(0.0, (at - now).total_seconds() * sign):,.0f} s"
+
+    return [
+        row["ledger_id"],
+        ", ".join(row["missing_replicas"]),
+        row["live_copies"],
+        distance(row["marked_at"], -1),
+        row["locked_by"],
+        row["attempts"],
+        distance(row["next_try_at"], 1),
+        row["blocker"],
+        row["last_error"],
+    ]
+
+
+@autorecovery.command(
+    name="who-is-auditor", epilog="Example: spark-bookkeeper autorecovery who-is-auditor"
+)
+@access_options
+@click.pass_obj
+def who_is_auditor(settings: Settings, access: Access) -> int:
+    """The name of the auditor: the bookie beside which it runs, or its machine and process."""
+    with connected(settings, access) as bk:
+        name = bk.autorecovery.who_is_auditor()
+    settings.output.result(
+        {"auditor": name}, lambda: settings.output.say(name or "there is no auditor")
+    )
+    return EXIT_DONE
+
+
+@autorecovery.command(epilog="Example: spark-bookkeeper autorecovery delay 600")
+@click.argument("seconds", type=click.IntRange(min=0, max=(1 << 31) - 1), required=False)
+@access_options
+@click.pass_obj
+def delay(settings: Settings, access: Access, seconds: int | None) -> int:
+    """Show, or set to SECONDS, how long one bookie may be away before its ledgers are published.
+
+    Two that are away at once are never waited for.
+    """
+    with connected(settings, access) as bk:
+        if seconds is not None:
+            bk.autorecovery.lost_bookie_recovery_delay = seconds
+        found = bk.autorecovery.lost_bookie_recovery_delay
+    settings.output.result(
+        {"lost_bookie_recovery_delay": found}, lambda: settings.output.say(f"{found} s")
+    )
+    return EXIT_DONE
+
+
+@autorecovery.command(epilog="Example: spark-bookkeeper autorecovery limit 50000000")
+@click.argument("bytes_per_second", type=click.IntRange(min=0), required=False)
+@access_options
+@click.pass_obj
+def limit(settings: Settings, access: Access, bytes_per_second: int | None) -> int:
+    """Show, or set, how many BYTES_PER_SECOND each worker may copy; 0 is no limit.
+
+    Workers that run see it with their next ledgers.
+    """
+    with connected(settings, access) as bk:
+        if bytes_per_second is not None:
+            bk.autorecovery.bytes_per_second = bytes_per_second or None
+        found = bk.autorecovery.bytes_per_second
+    settings.output.result(
+        {"bytes_per_second": found},
+        lambda: settings.output.say("no limit" if found is None else f"{found:,} bytes per second"),
+    )
+    return EXIT_DONE
+
+
+@autorecovery.command(
+    name="trigger-audit", epilog="Example: spark-bookkeeper autorecovery trigger-audit"
+)
+@access_options
+@click.pass_obj
+def trigger_audit(settings: Settings, access: Access) -> int:
+    """Have the auditor look for lost bookies now, whatever the delay."""
+    with connected(settings, access) as bk:
+        bk.autorecovery.trigger_audit()
+        name = bk.autorecovery.who_is_auditor()
+    settings.output.result(
+        {"auditor": name}, lambda: settings.output.say(f"{name} was asked for an audit")
+    )
+    return EXIT_DONE

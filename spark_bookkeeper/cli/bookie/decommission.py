@@ -1,0 +1,72 @@
+"""``spark-bookkeeper bookie decommission``: take a bookie away for good."""
+
+from __future__ import annotations
+
+import click
+
+from spark_bookkeeper.cli.shell.asking import confirm
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE, Settings
+from spark_bookkeeper.cli.shell.work import no_spark, open_table, report_table, show_report
+from spark_bookkeeper.cluster.decommission import DecommissionReport
+from spark_bookkeeper.protocol.ids import parse_bookie_id
+
+
+@click.command(epilog="Example: spark-bookkeeper bookie decommission 192.168.1.10:3181 --dry-run")
+@click.argument("bookie_id", metavar="BOOKIE")
+@click.option("--drain", is_flag=True, help="Copy its data while it runs; its cookie stays then.")
+@click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on copying.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@report_table
+@no_spark
+@access_options
+@click.pass_obj
+def decommission(
+    settings: Settings,
+    access: Access,
+    bookie_id: str,
+    drain: bool,
+    bytes_per_second: int | None,
+    dry_run: bool,
+    yes: bool,
+    report_table: str | None,
+    no_spark: bool,
+) -> int:
+    """Make all that BOOKIE holds again on others, and then remove its cookie.
+
+    Ledgers that are open on it are fenced, recovered and closed. It says what remains, and what is
+    in the way; run again it does the rest.
+    """
+    name = parse_bookie_id(bookie_id)
+    with connected(settings, access, with_spark=not no_spark and not dry_run) as bk:
+        table = open_table(settings, report_table)
+
+        def work(is_dry: bool) -> DecommissionReport:
+            with settings.output.progress("reading ledger metadata") as progress:
+                return bk.decommission_bookie(
+                    name,
+                    drain,
+                    dry_run=is_dry,
+                    bytes_per_second=bytes_per_second,
+                    progress=progress.phase,
+                )
+
+        if not dry_run and not yes:
+            plan = work(True)
+            settings.output.note(
+                f"{len(plan.rows)} steps, {sum(row.bytes for row in plan.rows):,} bytes to copy"
+            )
+            confirm(f"Copy what {name} holds, and then forget that bookie?")
+        report = work(dry_run)
+    code = show_report(settings, report, table)
+    if dry_run:
+        return code
+    if report.blocked_by is None:
+        settings.output.note(f"bookie {name} is forgotten: its cookie is removed")
+    else:
+        settings.output.note(
+            f"bookie {name} is not forgotten: {report.blocked_by}. {len(report.remaining)} ledgers "
+            "count on it"
+        )
+    return code if report.is_complete else max(code, EXIT_LEFT_UNDONE)

@@ -1,0 +1,113 @@
+"""What is known of a task beyond the bookies it names: what was tried, and when to try again.
+
+BookKeeper keeps this in the memory of each worker, so nobody can ask why a ledger is still
+under-replicated. Times are of the wall clock, and differ between machines; only convenience rests
+on them (SLOT-LOG rule R17): a ledger is fenced a little earlier or later, and never unsafely.
+
+Source: BookKeeper ``replication/ReplicationWorker`` (grace period, back-off that doubles).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from spark_bookkeeper.protocol.ids import EntryId
+
+
+@dataclass(frozen=True, slots=True)
+class TaskNote:
+    """Of one ledger's task."""
+
+    attempts: int = 0
+    last_error: str | None = None
+    blocker: str | None = None
+    """What would have to happen, for people."""
+    next_try_at_ms: int = 0
+    waits_for: tuple[str, ...] = ()
+    """Bookies that were missing at the last attempt."""
+    writable: int = 0
+    """How many bookies took data then."""
+    open_fragment: EntryId | None = None
+    """The last fragment that its writer is given time to leave."""
+    open_since_ms: int = 0
+    percentage: int = 0
+    """How much of the replicas that are there has to be read to see what the auditor saw."""
+
+    def is_due(self, now_ms: int, registered: Collection[str], writable: int, most_ms: int) -> bool:
+        """Whether to try again now: it is time, or a bookie has come that may help.
+
+        Args:
+            registered: bookies that are there now.
+            writable: how many of them take data.
+            most_ms: the longest that anybody waits; a time further off is another clock's.
+        """
+        left = self.next_try_at_ms - now_ms
+        if left <= 0 or left > most_ms:
+            return True
+        return writable > self.writable or any(b in registered for b in self.waits_for)
+
+    def failed(
+        self,
+        error: str,
+        blocker: str | None,
+        now_ms: int,
+        *,
+        waits_for: Collection[str],
+        writable: int,
+        first_ms: int,
+        most_ms: int,
+    ) -> TaskNote:
+        """After an attempt in vain: wait twice as long as the last time, at most ``most_ms``."""
+        attempts = self.attempts + 1
+        wait = min(most_ms, first_ms << min(attempts - 1, 30))
+        return replace(
+            self,
+            attempts=attempts,
+            last_error=error,
+            blocker=blocker,
+            next_try_at_ms=now_ms + wait,
+            waits_for=tuple(sorted(waits_for)),
+            writable=writable,
+        )
+
+    def grace_over(self, fragment: EntryId, now_ms: int, grace_ms: int) -> bool:
+        """Whether a writer has had its time to leave this very fragment."""
+        return self.open_fragment == fragment and now_ms - self.open_since_ms >= grace_ms
+
+    def with_grace(
+        self,
+        fragment: EntryId,
+        now_ms: int,
+        grace_ms: int,
+        waits_for: Collection[str],
+        writable: int,
+    ) -> TaskNote:
+        """The writer's time runs: since before, where it is about the same fragment."""
+        since = self.open_since_ms if self.open_fragment == fragment else now_ms
+        if since > now_ms:  # by another clock
+            since = now_ms
+        return replace(
+            self,
+            open_fragment=fragment,
+            open_since_ms=since,
+            next_try_at_ms=since + grace_ms,
+            waits_for=tuple(sorted(waits_for)),
+            writable=writable,
+            last_error=f"its last fragment, from entry {fragment}, is open, and its writer may be "
+            "about to replace the lost bookie itself",
+            blocker="the grace period of an open ledger",
+        )
+
+
+def next_check_at(last_ms: int | None, interval_ms: int, now_ms: int) -> int | None:
+    """When a check is due that is done every so often; ``None`` for never.
+
+    Source: BookKeeper ``Auditor``: one that was never done is due now, and one that was done in
+    the future, by another clock, an interval from now.
+    """
+    if interval_ms <= 0:
+        return None
+    if last_ms is None:
+        return now_ms
+    return min(last_ms, now_ms) + interval_ms

@@ -1,0 +1,245 @@
+"""What every metadata store promises of the under-replication tree; see ``metadata.py``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from spark_bookkeeper.errors import MetadataUnavailableError, NoClusterError
+from spark_bookkeeper.metadata.store import MetadataStore
+from spark_bookkeeper.metadata.underreplication import Check, Task
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.testing.conformance.metadata import A, B, C, Stores, eventually
+
+SHORT, MIDDLE, LAST = LedgerId(7), LedgerId(2_147_483_653), LedgerId((1 << 63) - 1)
+PATIENCE_SECONDS = 60.0
+
+
+class UnderreplicationConformance:
+    """Subclass with a fixture ``stores``."""
+
+    @pytest.fixture
+    def store(self, stores: Stores) -> MetadataStore:
+        store = stores.session()
+        store.initialize_cluster()
+        return store
+
+    def test_a_task_is_read_as_it_was_published(self, store: MetadataStore) -> None:
+        tree = store.underreplication
+        assert tree.read(SHORT) is None
+
+        assert tree.mark(SHORT, [B, A], 1_700_000_000_123)
+
+        found = tree.read(SHORT)
+        assert found is not None
+        assert found.value == Task(SHORT, (B, A), 1_700_000_000_123)
+
+    def test_tasks_are_listed_in_order(self, store: MetadataStore) -> None:
+        tree = store.underreplication
+        for ledger_id in (LAST, SHORT, MIDDLE):
+            tree.mark(ledger_id, [A], 5)
+
+        assert list(tree.ledger_ids()) == [SHORT, MIDDLE, LAST]
+        found = dict(tree.read_many([LAST, LedgerId(8), SHORT]))
+        assert list(found) == [LAST, LedgerId(8), SHORT]
+        assert found[LedgerId(8)] is None
+
+    def test_a_second_mark_adds_what_is_new_and_nothing_twice(self, store: MetadataStore) -> None:
+        tree = store.underreplication
+        tree.mark(SHORT, [A], 1)
+
+        assert not tree.mark(SHORT, [A], 2)
+        assert tree.mark(SHORT, [A, C, C], 3)
+
+        found = tree.read(SHORT)
+        assert found is not None
+        assert found.value == Task(SHORT, (A, C), 3)
+
+    def test_a_task_may_name_no_bookie(self, store: MetadataStore) -> None:
+        assert store.underreplication.mark(SHORT, [], 1)
+
+        assert [i for i, _ in store.underreplication.read_many([SHORT])] == [SHORT]
+        found = store.underreplication.read(SHORT)
+        assert found is not None
+        assert found.value.missing == ()
+
+    def test_a_task_that_was_marked_again_is_not_removed(self, store: MetadataStore) -> None:
+        tree = store.underreplication
+        tree.mark(SHORT, [A], 1)
+        before = tree.read(SHORT)
+        tree.mark(SHORT, [B], 2)
+        now = tree.read(SHORT)
+        assert before is not None
+        assert now is not None
+
+        assert not tree.remove(before)
+        assert tree.read(SHORT) == now
+        assert tree.remove(now)
+        assert tree.remove(now), "one that is gone counts as removed"
+        assert list(tree.ledger_ids()) == []
+
+    def test_a_mark_whose_answer_is_lost_is_made_once(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        tree = store.underreplication
+        tree.mark(MIDDLE, [A], 1)
+        with stores.request_lost(store):
+            _until_known(lambda: tree.mark(MIDDLE, [B], 2))
+        with stores.answer_lost(store):
+            _until_known(lambda: tree.mark(MIDDLE, [C], 3))
+
+        found = tree.read(MIDDLE)
+        assert found is not None
+        assert found.value == Task(MIDDLE, (A, B, C), 3)
+
+    def test_a_watcher_hears_that_tasks_come_and_go(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        tree, other = store.underreplication, stores.session().underreplication
+        heard = threading.Event()
+        assert list(tree.ledger_ids(heard.set)) == []
+
+        other.mark(SHORT, [A], 1)
+        assert heard.wait(PATIENCE_SECONDS)
+        heard.clear()
+        assert list(tree.ledger_ids(heard.set)) == [SHORT]
+
+        other.mark(LedgerId(8), [A], 1)
+        assert heard.wait(PATIENCE_SECONDS), "of a second one below the same parents"
+        heard.clear()
+        assert list(tree.ledger_ids(heard.set)) == [SHORT, 8]
+
+        task = other.read(SHORT)
+        assert task is not None
+        other.remove(task)
+        assert heard.wait(PATIENCE_SECONDS)
+
+    def test_a_lock_is_held_by_one_session(self, stores: Stores, store: MetadataStore) -> None:
+        tree, other = store.underreplication, stores.session().underreplication
+
+        assert tree.lock(SHORT, "worker 1")
+        assert not other.lock(SHORT, "worker 2")
+        assert not tree.lock(SHORT, "worker 1")
+        other.unlock(SHORT)
+        assert other.locks() == {SHORT: "worker 1"}
+        tree.unlock(SHORT)
+        tree.unlock(SHORT)
+        assert other.locks() == {}
+        assert other.lock(SHORT, "worker 2")
+
+    def test_a_lock_goes_with_its_session(self, stores: Stores, store: MetadataStore) -> None:
+        tree, other = store.underreplication, stores.session().underreplication
+        assert tree.lock(SHORT, "worker 1")
+        heard = threading.Event()
+        assert other.locks(heard.set) == {SHORT: "worker 1"}
+
+        stores.expire(store)
+
+        assert heard.wait(PATIENCE_SECONDS)
+        eventually(lambda: other.lock(SHORT, "worker 2"))
+        tree.unlock(SHORT)  # it is another's by now
+        assert other.locks() == {SHORT: "worker 2"}
+
+    def test_the_switch_is_seen_by_all(self, stores: Stores, store: MetadataStore) -> None:
+        tree, other = store.underreplication, stores.session().underreplication
+        heard = threading.Event()
+        assert other.is_enabled(heard.set)
+
+        assert tree.disable()
+        assert not tree.disable()
+        assert heard.wait(PATIENCE_SECONDS)
+        heard.clear()
+        assert not other.is_enabled(heard.set)
+        assert tree.enable()
+        assert not tree.enable()
+        assert heard.wait(PATIENCE_SECONDS)
+        assert other.is_enabled()
+
+    def test_the_delay_that_is_set_again_is_another(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        tree, other = store.underreplication, stores.session().underreplication
+        heard = threading.Event()
+        assert other.delay_seconds(heard.set) is None
+
+        tree.set_delay_seconds(60)
+        assert heard.wait(PATIENCE_SECONDS)
+        heard.clear()
+        first = other.delay_seconds(heard.set)
+        tree.set_delay_seconds(60)
+        assert heard.wait(PATIENCE_SECONDS)
+        second = other.delay_seconds()
+
+        assert first is not None
+        assert second is not None
+        assert second == replace(first, version=first.version + 1)
+
+    def test_when_a_check_was_done_is_remembered(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        tree, other = store.underreplication, stores.session().underreplication
+        for number, check in enumerate(Check):
+            assert tree.checked_at_ms(check) is None
+            tree.set_checked_at_ms(check, number)
+            tree.set_checked_at_ms(check, 1_700_000_000_000 + number)
+
+        for number, check in enumerate(Check):
+            assert other.checked_at_ms(check) == 1_700_000_000_000 + number
+            other.set_checked_at_ms(check, None)
+            assert tree.checked_at_ms(check) is None
+
+    def test_one_is_auditor_and_the_next_follows(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        trees = [store.underreplication, *(stores.session().underreplication for _ in range(2))]
+        rung = [threading.Event() for _ in trees]
+        assert trees[0].auditor() is None
+
+        stood = [tree.stand(f"10.0.0.{n}:3181", rung[n].set) for n, tree in enumerate(trees)]
+
+        assert stood == [True, False, False]
+        assert trees[2].auditor() == "10.0.0.0:3181"
+        trees[0].stand_down()
+        assert rung[1].wait(PATIENCE_SECONDS)
+        rung[1].clear()
+        assert not rung[2].is_set(), "everybody watches the one before"
+        assert trees[1].stand("10.0.0.1:3181", rung[1].set)
+        assert trees[0].auditor() == "10.0.0.1:3181"
+        assert trees[1].stand("10.0.0.1:3181", rung[1].set), "a vote is cast once"
+        trees[0].stand_down()
+
+    def test_an_auditor_whose_session_ends_is_followed(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        tree, other = store.underreplication, stores.session().underreplication
+        first, second = threading.Event(), threading.Event()
+        assert tree.stand("one", first.set)
+        assert not other.stand("two", second.set)
+
+        stores.expire(store)
+
+        assert second.wait(PATIENCE_SECONDS)
+        assert other.stand("two", second.set)
+        assert not tree.stand("one", first.set), "at the end of the line"
+
+    def test_without_a_cluster_there_is_no_tree(self, stores: Stores) -> None:
+        tree = stores.session().underreplication
+        with pytest.raises(NoClusterError):
+            tree.mark(SHORT, [A], 1)
+        with pytest.raises(NoClusterError):
+            tree.is_enabled()
+        with pytest.raises(NoClusterError):
+            tree.auditor()
+
+
+def _until_known(change: Callable[[], bool]) -> None:
+    """Make a change until it is known that it was made."""
+    for _ in range(5):
+        with suppress(MetadataUnavailableError):
+            change()
+            return
+    raise AssertionError("no answer, again and again")

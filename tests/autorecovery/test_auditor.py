@@ -1,0 +1,343 @@
+"""Who is auditor, what it notices and when, and what it never marks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spark_bookkeeper.autorecovery.checks import (
+    check_all_ledgers,
+    check_placement,
+    check_replicas,
+)
+from spark_bookkeeper.autorecovery.control import AutorecoveryControl
+from spark_bookkeeper.autorecovery.losses import losses
+from spark_bookkeeper.autorecovery.publishing import audit_bookies
+from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
+from spark_bookkeeper.metadata.store import Registration
+from spark_bookkeeper.metadata.underreplication import Check
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.report import Outcome
+from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+
+
+def task_ids(ground: Ground) -> list[int]:
+    return list(ground.context.store.underreplication.ledger_ids())
+
+
+def control(ground: Ground) -> AutorecoveryControl:
+    return AutorecoveryControl(ground.context, lambda _: LocalRunner(ground.context))
+
+
+def test_one_is_auditor_and_the_next_takes_over_when_it_dies(ground: Ground) -> None:
+    writer = written(ground)
+    one, two, three = (Process(ground, name) for name in ("one", "two", "three"))
+    for process in (one, two, three):
+        process.audit()
+    assert [p.daemon.is_auditor for p in (one, two, three)] == [True, False, False]
+    assert control(ground).who_is_auditor() == "spark-bookkeeper@one"
+
+    one.die()
+    ground.stop(writer.metadata.last_fragment.ensemble[0])
+    three.audit()
+    assert not three.daemon.is_auditor
+    assert task_ids(ground) == []
+    two.audit()
+
+    assert two.daemon.is_auditor
+    assert task_ids(ground) == [writer.ledger_id]
+
+
+def test_one_bookie_has_the_delay_to_come_back(ground: Ground) -> None:
+    writer = written(ground)
+    lost = writer.metadata.last_fragment.ensemble[0]
+    control(ground).lost_bookie_recovery_delay = 600
+    process = Process(ground)
+    process.audit()
+    ground.stop(lost)
+
+    assert process.audit() <= 600
+    process.runtime.sleep(590)
+    process.audit()
+    assert task_ids(ground) == []
+    ground.start(lost)
+    process.audit()
+    process.runtime.sleep(20)
+    process.audit()
+    assert task_ids(ground) == [], "it came back in time"
+    ground.stop(lost)
+    process.audit()
+    process.runtime.sleep(601)
+    process.audit()
+
+    assert task_ids(ground) == [writer.ledger_id]
+
+
+def test_two_at_once_are_not_waited_for(ground: Ground) -> None:
+    writer = written(ground)
+    control(ground).lost_bookie_recovery_delay = 600
+    process = Process(ground)
+    process.audit()
+    for bookie in writer.metadata.last_fragment.ensemble[:2]:
+        ground.stop(bookie)
+
+    process.audit()
+
+    task = ground.context.store.underreplication.read(LedgerId(writer.ledger_id))
+    assert task is not None
+    assert len(task.value.missing) == 2
+
+
+def test_an_audit_that_is_asked_for_does_not_wait(ground: Ground) -> None:
+    writer = written(ground)
+    asked = control(ground)
+    with pytest.raises(InvalidArgumentError, match="no auditor"):
+        asked.trigger_audit()
+    asked.lost_bookie_recovery_delay = 600
+    process = Process(ground)
+    process.audit()
+    ground.stop(writer.metadata.last_fragment.ensemble[0])
+    process.audit()
+    assert task_ids(ground) == []
+
+    asked.trigger_audit()
+    process.audit()
+
+    assert task_ids(ground) == [writer.ledger_id]
+
+
+def test_another_delay_begins_anew(ground: Ground) -> None:
+    writer = written(ground)
+    asked = control(ground)
+    asked.lost_bookie_recovery_delay = 600
+    process = Process(ground)
+    process.audit()
+    ground.stop(writer.metadata.last_fragment.ensemble[0])
+    process.audit()
+    process.runtime.sleep(500)
+    asked.lost_bookie_recovery_delay = 300
+    process.audit()
+    process.runtime.sleep(290)
+    process.audit()
+    assert task_ids(ground) == []
+    process.runtime.sleep(11)
+    process.audit()
+
+    assert task_ids(ground) == [writer.ledger_id]
+
+
+def test_a_new_auditor_finds_what_was_lost_before(ground: Ground) -> None:
+    writer = written(ground)
+    ground.stop(writer.metadata.last_fragment.ensemble[0])
+
+    Process(ground).audit()
+
+    assert task_ids(ground) == [writer.ledger_id]
+
+
+def test_an_audit_that_failed_is_done_again(ground: Ground) -> None:
+    writer = written(ground)
+    broken = [True]
+
+    def fail(place: str, operation: str, path: str) -> None:
+        if operation == "mark" and broken:
+            raise BookieUnavailableError("no answer", bookie_id="x")
+
+    process = Process(ground, "one", fail)
+    process.audit()
+    ground.stop(writer.metadata.last_fragment.ensemble[0])
+    with pytest.raises(BookieUnavailableError):
+        process.audit()
+
+    broken.clear()
+    process.audit()
+
+    assert task_ids(ground) == [writer.ledger_id]
+
+
+def test_a_foreign_auditor_is_recognised_and_said(
+    ground: Ground, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = ground.client().store.underreplication
+    other.stand("10.0.0.7:3181", lambda: None)
+
+    Process(ground).audit()
+
+    assert "10.0.0.7:3181, a process of Apache BookKeeper" in caplog.text
+    status = control(ground).status()
+    assert status.auditor == "10.0.0.7:3181"
+    assert "marks every replica" in (status.warning or "")
+
+
+def test_a_bookie_that_only_takes_no_data_is_not_lost(ground: Ground) -> None:
+    writer = written(ground)
+    bookie = writer.metadata.last_fragment.ensemble[0]
+    ground.start(bookie, is_readonly=True)
+
+    assert audit_bookies(ground.context).rows == ()
+
+
+# The checks
+
+
+def test_what_is_missing_is_marked_and_a_time_out_is_not(ground: Ground) -> None:
+    lacking = written(ground)
+    victim, silent, _ = lacking.metadata.last_fragment.ensemble
+    for path in ground.files(victim, "slots"):
+        path.unlink()
+    whole = written(ground)
+
+    def time_out(place: str, operation: str, path: str) -> None:
+        if place == silent and "read" in operation:
+            raise BookieUnavailableError("no answer in 20 s", bookie_id=place)
+
+    client = ground.client(InlineRuntime(), time_out)
+
+    report = check_all_ledgers(client, LocalRunner(client))
+
+    assert whole.ledger_id not in task_ids(ground)
+    task = ground.context.store.underreplication.read(LedgerId(lacking.ledger_id))
+    assert task is not None
+    assert task.value.missing == (victim,)
+    assert Outcome.PUBLISHED in {row.status for row in report.rows if row.source == victim}
+    told = {row.status for row in report.rows if row.source == silent}
+    assert told <= {Outcome.UNAVAILABLE, Outcome.UNREADABLE}
+    assert told
+
+
+def test_damage_that_a_deep_check_found_is_looked_for_as_deeply(ground: Ground) -> None:
+    writer = written(ground, count=40)
+    bookie = writer.metadata.last_fragment.ensemble[0]
+    damage(ground, bookie)
+    client = ground.client(InlineRuntime())
+    report = check_all_ledgers(client, LocalRunner(client), 100)
+    assert task_ids(ground) == [writer.ledger_id]
+    assert [(row.source, row.status) for row in report.rows] == [(bookie, Outcome.PUBLISHED)]
+
+    Process(ground).work()
+
+    assert task_ids(ground) == []
+    assert check_all_ledgers(client, LocalRunner(client), 100).counts in (
+        {},
+        {"published": 1},  # the spoilt file stays beside the copies that were made
+    )
+
+
+def damage(ground: Ground, bookie: str) -> None:
+    for path in ground.files(bookie, "slots"):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        path.chmod(0o644)
+        path.write_bytes(data)
+
+
+def test_checks_are_done_after_their_intervals_and_remembered(ground: Ground) -> None:
+    written(ground)
+    config = replace(
+        CONFIG,
+        ledger_check_interval_s=100,
+        placement_check_interval_s=0,
+        replicas_check_interval_s=7,
+    )
+    process = Process(ground, config=config)
+    tree = ground.context.store.underreplication
+    assert tree.checked_at_ms(Check.ALL_LEDGERS) is None
+
+    process.audit()
+    first = [tree.checked_at_ms(check) for check in Check]
+    process.runtime.sleep(50)
+    process.audit()
+    second = [tree.checked_at_ms(check) for check in Check]
+    process.runtime.sleep(60)
+    Process(ground, "next", config=config, runtime=process.runtime)
+    process.audit()
+    third = [tree.checked_at_ms(check) for check in Check]
+
+    assert first[0] == second[0]
+    assert first[1] is None
+    assert second[2] is not None
+    assert first[2] is not None
+    assert first[2] < second[2]
+    assert third[0] is not None
+    assert first[0] is not None
+    assert third[0] > first[0]
+
+
+def test_the_next_check_is_announced(ground: Ground) -> None:
+    config = replace(CONFIG, ledger_check_interval_s=20)
+    process = Process(ground, config=config)
+
+    assert process.audit() <= 20
+
+
+def test_a_check_is_limited_in_bytes(ground: Ground) -> None:
+    for _ in range(3):
+        written(ground, count=20)
+    runtime = InlineRuntime()
+    client = ground.client(runtime)
+    check_all_ledgers(client, LocalRunner(client, width=1), 100)
+    assert runtime.slept == 0
+
+    check_all_ledgers(client, LocalRunner(client, width=1), 100, bytes_per_second=10)
+
+    assert runtime.slept > 5
+
+
+def test_replicas_are_counted_and_nothing_is_marked(ground: Ground) -> None:
+    whole, lacking = written(ground), written(ground)
+    lost = lacking.metadata.last_fragment.ensemble[0]
+    client = ground.client(InlineRuntime())
+    assert check_replicas(client, LocalRunner(client)).rows == ()
+    ground.stop(lost)
+
+    rows = check_replicas(client, LocalRunner(client)).rows
+
+    affected = [w.ledger_id for w in (whole, lacking) if lost in w.metadata.bookies()]
+    assert [row.ledger_id for row in rows] == affected
+    assert all("2 replicas, fewer than Qw" in (row.reason or "") for row in rows)
+    assert task_ids(ground) == []
+
+
+def test_copies_in_one_rack_are_told(ground: Ground) -> None:
+    writer = written(ground)
+    inside, outside = [], []
+    for bookie in ground.bookie_ids:
+        (inside if bookie in writer.metadata.bookies() else outside).append(bookie)
+    registered = {r.bookie_id: r for r in ground.context.store.registrations()}
+    assert check_placement(ground.context).rows == ()
+
+    def move(bookie: BookieId, rack: str) -> Registration:
+        return replace(registered[bookie], rack=rack)
+
+    ground._agent.register(move(outside[0], "/other"))
+    (row,) = check_placement(ground.context).rows
+
+    assert row.status is Outcome.MISPLACED
+    assert "copies on 1 racks, and 2 could be used" in (row.reason or "")
+    assert task_ids(ground) == []
+
+
+# What would be lost
+
+
+def test_safe_to_lose_says_which_ledgers_would_have_too_few_copies(ground: Ground) -> None:
+    three = written(ground, Quorum(3, 3, 2))
+    one = written(ground, Quorum(1, 1, 1))
+    a, b, _ = three.metadata.last_fragment.ensemble
+    (only,) = one.metadata.last_fragment.ensemble
+
+    assert bool(losses(ground.context, [a])) == (a != only)
+    both = losses(ground.context, [a, b])
+    assert three.ledger_id in {each.ledger_id for each in both.at_risk}
+    (found,) = [x for x in losses(ground.context, [only]).at_risk if x.ledger_id == one.ledger_id]
+    assert (found.live_copies, found.copies_without, found.ack_quorum_size) == (1, 0, 1)
+    ground.stop(a)
+    assert not losses(ground.context, [b]), "what is away already counts"
+    with pytest.raises(InvalidArgumentError, match="unknown"):
+        losses(ground.context, [BookieId("10.9.9.9:1")])
+    with pytest.raises(InvalidArgumentError, match="no bookie was named"):
+        losses(ground.context, [])

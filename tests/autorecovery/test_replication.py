@@ -1,0 +1,402 @@
+"""From a lost bookie to whole ledgers and an empty tree, task by task."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from spark_bookkeeper.autorecovery.notes import Notes
+from spark_bookkeeper.autorecovery.publishing import DisabledError
+from spark_bookkeeper.autorecovery.table import underreplicated_table
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.metadata.update import delete_ledger
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerState
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.check_ledgers import check_ledgers
+from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
+from spark_bookkeeper.testing.ground import Ground
+
+
+def task_ids(ground: Ground) -> list[int]:
+    return list(ground.context.store.underreplication.ledger_ids())
+
+
+def victim_of(writer: LedgerWriter) -> BookieId:
+    return writer.metadata.last_fragment.ensemble[0]
+
+
+def assert_whole(ground: Ground, *writers: LedgerWriter) -> None:
+    ids = [LedgerId(writer.ledger_id) for writer in writers]
+    report = check_ledgers(ground.context, LocalRunner(ground.context), ids, 100)
+    assert report.is_complete, report.counts
+    assert task_ids(ground) == []
+    assert list(Notes(ground.context.store.registers).ledger_ids()) == []
+    assert ground.context.store.underreplication.locks() == {}
+
+
+def row_of(ground: Ground, ledger_id: int) -> dict[str, object]:
+    rows = underreplicated_table(ground.context).to_pylist()
+    (row,) = [row for row in rows if row["ledger_id"] == ledger_id]
+    return dict(row)
+
+
+def test_a_lost_bookie_is_noticed_and_made_good(ground: Ground) -> None:
+    writers = [written(ground) for _ in range(4)]
+    lost = victim_of(writers[0])
+    affected = [w.ledger_id for w in writers if lost in w.metadata.bookies()]
+    process = Process(ground)
+    process.audit()
+    assert task_ids(ground) == []
+
+    ground.stop(lost, destroy=True)
+    process.audit()
+    assert task_ids(ground) == affected
+    rows = process.work()
+
+    assert {r.status for r in rows} == {"replicated"}
+    told = [row for row in rows if row.action == "task"]
+    assert [row.ledger_id for row in sorted(told, key=lambda r: r.ledger_id)] == affected
+    assert all("fully replicated" in (row.reason or "") for row in told)
+    assert_whole(ground, *writers)
+
+
+def test_what_is_published_says_who_is_missing_and_since_when(ground: Ground) -> None:
+    writer = written(ground)
+    lost = victim_of(writer)
+    ground.stop(lost)
+    Process(ground).audit()
+
+    row = row_of(ground, writer.ledger_id)
+
+    assert row["missing_replicas"] == [lost]
+    assert row["marked_at"] is not None
+    assert (row["live_copies"], row["attempts"], row["locked_by"]) == (2, 0, None)
+
+
+def test_a_bookie_that_comes_back_takes_its_tasks_with_it(ground: Ground) -> None:
+    writer = written(ground)
+    lost = victim_of(writer)
+    process = Process(ground)
+    ground.stop(lost)
+    process.audit()
+    ground.start(lost)
+
+    rows = process.work()
+
+    assert [(row.action, row.status) for row in rows] == [("task", "replicated")]
+    assert lost in ground.context.store.read_ledger(LedgerId(writer.ledger_id)).value.bookies()
+    assert_whole(ground, writer)
+
+
+def test_a_bookie_that_was_formatted_again_is_not_back(ground: Ground) -> None:
+    writer = written(ground)
+    lost = victim_of(writer)
+    ground.format(lost)
+    process = Process(ground)
+    process.audit()
+    assert task_ids(ground) == [writer.ledger_id]
+
+    process.work()
+
+    assert_whole(ground, writer)
+
+
+def test_the_writer_of_an_open_ledger_has_time_before_it_is_fenced(ground: Ground) -> None:
+    writer = written(ground, close=False)
+    lost = victim_of(writer)
+    process = Process(ground)
+    ground.stop(lost)
+    process.audit()
+
+    process.work()
+    row = row_of(ground, writer.ledger_id)
+    assert "is open" in str(row["last_error"])
+    assert process.work() == [], "it is left alone until the grace period is over"
+    process.runtime.sleep(CONFIG.open_ledger_grace_ms / 1000 - 1)
+    process.work()
+    store = ground.context.store
+    assert store.read_ledger(LedgerId(writer.ledger_id)).value.state is LedgerState.OPEN
+    assert task_ids(ground) == [writer.ledger_id]
+
+    process.runtime.sleep(2)
+    process.work()
+
+    assert store.read_ledger(LedgerId(writer.ledger_id)).value.state is LedgerState.CLOSED
+    assert_whole(ground, writer)
+
+
+def test_a_writer_that_replaces_the_bookie_itself_is_not_fenced(ground: Ground) -> None:
+    writer = written(ground, close=False)
+    lost = victim_of(writer)
+    process = Process(ground)
+    ground.stop(lost)
+    process.audit()
+    process.work()
+
+    ground.until(
+        lambda: writer.append(b"x") >= 0 and lost not in writer.metadata.last_fragment.ensemble
+    )
+    process.runtime.sleep(CONFIG.open_ledger_grace_ms / 1000 + 1)
+    process.work()
+
+    assert task_ids(ground) == []
+    assert writer.append(b"y") > 0
+    writer._adds.drain()
+    writer.close()
+    assert_whole(ground, writer)
+
+
+def test_a_fragment_that_is_new_has_a_grace_period_of_its_own(ground: Ground) -> None:
+    note = Notes(ground.context.store.registers)
+    writer = written(ground, close=False)
+    lost = victim_of(writer)
+    process = Process(ground)
+    ground.stop(lost)
+    process.audit()
+    process.work()
+    first = note.read(LedgerId(writer.ledger_id))
+    note.change(LedgerId(writer.ledger_id), lambda n: replace(n, open_fragment=None))
+    process.runtime.sleep(CONFIG.open_ledger_grace_ms / 1000 + 1)
+
+    process.work()
+
+    second = note.read(LedgerId(writer.ledger_id))
+    assert second.open_since_ms > first.open_since_ms + CONFIG.open_ledger_grace_ms
+    assert not ground.context.store.read_ledger(LedgerId(writer.ledger_id)).value.is_closed
+
+
+def test_a_ledger_that_was_deleted_needs_nothing(ground: Ground) -> None:
+    writer = written(ground)
+    process = Process(ground)
+    ground.stop(victim_of(writer))
+    process.audit()
+    delete_ledger(ground.context.store, LedgerId(writer.ledger_id))
+
+    rows = process.work()
+
+    assert [(row.action, row.status) for row in rows] == [("task", "gone")]
+    assert task_ids(ground) == []
+
+
+def test_an_empty_ledger_loses_its_dead_bookie(ground: Ground) -> None:
+    writer = written(ground, count=0)
+    process = Process(ground)
+    ground.stop(victim_of(writer), destroy=True)
+    process.audit()
+
+    process.work()
+
+    assert_whole(ground, writer)
+
+
+def test_a_ledger_on_all_bookies_waits_for_another_one(ground: Ground) -> None:
+    writer = written(ground, Quorum(4, 3, 2))
+    process = Process(ground)
+    ground.stop(victim_of(writer), destroy=True)
+    process.audit()
+
+    process.work()
+    row = row_of(ground, writer.ledger_id)
+    assert row["blocker"] == "a writable bookie outside its ensemble"
+    assert row["attempts"] == 1
+    assert process.work() == [], "it is not tried again and again"
+
+    ground.add_bookie()
+    process.work()
+    assert_whole(ground, writer)
+
+
+def test_a_single_copy_that_is_lost_is_not_tried_again_and_again(ground: Ground) -> None:
+    writer = written(ground, Quorum(1, 1, 1))
+    lost = victim_of(writer)
+    process = Process(ground)
+    ground.stop(lost)
+    process.audit()
+
+    waits = []
+    for _ in range(8):
+        process.work()
+        note = Notes(ground.context.store.registers).read(LedgerId(writer.ledger_id))
+        waits.append(round((note.next_try_at_ms - process.runtime.wall_ms()) / 1000))
+        process.runtime.sleep(waits[-1] + 1)
+
+    assert waits == [10, 20, 40, 80, 160, 300, 300, 300]
+    row = row_of(ground, writer.ledger_id)
+    assert row["live_copies"] == 0
+    assert row["attempts"] == 8
+    assert str(lost) in str(row["blocker"])
+
+    process.work()
+    ground.start(lost)
+    process.work()
+    assert_whole(ground, writer)
+
+
+def test_a_worker_beside_a_bookie_copies_to_that_bookie_only(ground: Ground) -> None:
+    writers = [written(ground) for _ in range(6)]
+    lost = ground.bookie_ids[0]
+    local = ground.bookie_ids[1]
+    auditor = Process(ground)
+    ground.stop(lost, destroy=True)
+    auditor.audit()
+    before = set(task_ids(ground))
+
+    rows = Process(ground, "beside", local=local).work()
+
+    assert {row.target for row in rows if row.target} <= {local}
+    store = ground.context.store
+    for ledger_id in before:
+        metadata = store.read_ledger(LedgerId(ledger_id)).value
+        assert local in metadata.bookies()
+    assert set(task_ids(ground)) == {
+        w.ledger_id for w in writers if {lost, local} <= w.metadata.bookies()
+    }
+    for bookie in ground.bookie_ids[2:]:
+        Process(ground, f"beside-{bookie}", local=bookie).work()
+    assert_whole(ground, *writers)
+
+
+def test_a_task_that_is_marked_again_meanwhile_stays(ground: Ground) -> None:
+    writer = written(ground)
+    tree = ground.context.store.underreplication
+    marked = []
+
+    def mark(place: str, operation: str, path: str) -> None:
+        if operation == "remove_task" and not marked:
+            marked.append(tree.mark(LedgerId(int(path)), ["10.0.0.9:3181"], 1))
+
+    process = Process(ground, "one", mark)
+    ground.stop(victim_of(writer), destroy=True)
+    Process(ground, "auditor").audit()
+
+    process.work()
+    assert task_ids(ground) == [writer.ledger_id]
+
+    process.work()
+    assert_whole(ground, writer)
+
+
+def test_what_another_worker_has_locked_is_passed_over(ground: Ground) -> None:
+    lost = ground.bookie_ids[0]
+    writers = written_on(ground, lost, 3)
+    process, other = Process(ground), Process(ground, "two")
+    ground.stop(lost, destroy=True)
+    process.audit()
+    locked, *rest = task_ids(ground)
+    assert other.context.store.underreplication.lock(LedgerId(locked), "two")
+    assert row_of(ground, locked)["locked_by"] == "two"
+
+    done = {row.ledger_id for row in process.work()}
+
+    assert done == set(rest)
+    other.die()  # and its lock with it
+    process.work()
+    assert_whole(ground, *writers)
+
+
+def test_the_most_endangered_ledger_comes_first(ground: Ground) -> None:
+    ground.add_bookie()
+    ground.add_bookie()
+    lost = ground.bookie_ids[:2]
+    writers: list[LedgerWriter] = []
+    while {len(set(lost) & w.metadata.bookies()) for w in writers} < {1, 2}:
+        writers += written_on(ground, lost[0], 1, Quorum(4, 4, 2))
+    process = Process(ground)
+    for bookie in lost:
+        ground.stop(bookie, destroy=True)
+    process.audit()
+
+    order = [row.ledger_id for row in process.work() if row.action == "task"]
+
+    copies = {w.ledger_id: len(w.metadata.bookies() - set(lost)) for w in writers}
+    assert [copies[i] for i in order] == sorted(copies[i] for i in order)
+    assert {2, 3} <= {copies[i] for i in order}
+    assert_whole(ground, *writers)
+
+
+def test_disabled_nothing_is_published_and_nothing_copied(ground: Ground) -> None:
+    writers = [written(ground) for _ in range(3)]
+    control = ground.context.store.underreplication
+    process = Process(ground)
+    ground.stop(victim_of(writers[0]), destroy=True)
+    control.disable()
+    process.audit()
+    assert task_ids(ground) == []
+    control.enable()
+    process.audit()
+    found = task_ids(ground)
+
+    control.disable()
+    with pytest.raises(DisabledError, match="autorecovery enable"):
+        process.work()
+    assert task_ids(ground) == found
+    control.enable()
+    process.work()
+    assert_whole(ground, *writers)
+
+
+def test_disabled_in_the_middle_what_is_left_is_left(ground: Ground) -> None:
+    writers = written_on(ground, ground.bookie_ids[0], 3)
+    tree = ground.context.store.underreplication
+
+    def disable(place: str, operation: str, path: str) -> None:
+        if operation == "remove_task":
+            tree.disable()
+
+    process = Process(ground, "one", disable)
+    ground.stop(ground.bookie_ids[0], destroy=True)
+    process.audit()
+    before = len(task_ids(ground))
+    assert before >= 2
+
+    rows: list[object] = []
+    with suppress(DisabledError):
+        rows += process.work()
+
+    assert len(task_ids(ground)) == before - 1
+    tree.enable()
+    assert tree.locks() == {}
+    for _ in range(before):
+        tree.enable()
+        with suppress(DisabledError):
+            process.work()
+    tree.enable()
+    assert_whole(ground, *writers)
+
+
+def test_a_foreign_auditor_that_marks_everything_does_no_harm(ground: Ground) -> None:
+    writers = [written(ground) for _ in range(3)]
+    before = [ground.context.store.read_ledger(LedgerId(w.ledger_id)) for w in writers]
+    for writer in writers:
+        ground.context.store.underreplication.mark(
+            LedgerId(writer.ledger_id), writer.metadata.last_fragment.ensemble, 1
+        )
+
+    rows = Process(ground).work()
+
+    assert {(row.action, row.status) for row in rows} == {("task", "replicated")}
+    assert [ground.context.store.read_ledger(LedgerId(w.ledger_id)) for w in writers] == before
+    assert_whole(ground, *writers)
+
+
+def test_a_replica_that_is_there_and_damaged_is_made_whole_in_place(ground: Ground) -> None:
+    writer = written(ground)
+    bookie = victim_of(writer)
+    for path in ground.files(bookie, "slots"):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        path.chmod(0o644)
+        path.write_bytes(data)
+    ground.context.store.underreplication.mark(LedgerId(writer.ledger_id), [bookie], 1)
+
+    rows = Process(ground).work()
+
+    assert ("copy", "replicated", bookie) in {(r.action, r.status, r.target) for r in rows}
+    assert task_ids(ground) == []
+    entries = lifecycle.open_ledger(ground.context, writer.ledger_id, b"", None)  # type: ignore[arg-type]  # no frames
+    assert len(list(entries.entries())) == 4

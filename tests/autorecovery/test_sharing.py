@@ -1,0 +1,58 @@
+"""Many workers share a cluster, and none does what another has done."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate, write_limit
+from spark_bookkeeper.replication.check_ledgers import check_ledgers
+from spark_bookkeeper.replication.report import Outcome
+from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
+from spark_bookkeeper.testing.ground import Ground
+
+
+def test_workers_at_the_same_time_copy_every_share_once(ground: Ground) -> None:
+    writers = [written(ground) for _ in range(12)]
+    lost = ground.bookie_ids[0]
+    ground.stop(lost, destroy=True)
+    Process(ground).audit()
+    affected = {w.ledger_id for w in writers if lost in w.metadata.bookies()}
+    rows: list[Any] = []
+
+    def work(number: int) -> None:
+        client = ground.client(ThreadRuntime())
+        worker = ReplicationWorker(client, LocalRunner(client, 2), CONFIG, f"worker {number}")
+        rows.extend(rereplicate(client, worker).rows)
+
+    ground.runtime.map(work, list(range(4)), 4)
+
+    copies = Counter(
+        r.ledger_id for r in rows if r.action == "copy" and r.status is Outcome.REPLICATED
+    )
+    assert copies == dict.fromkeys(affected, 1)
+    ends = Counter(r.ledger_id for r in rows if "fully replicated" in (r.reason or ""))
+    assert ends == dict.fromkeys(affected, 1)
+    assert check_ledgers(ground.context, LocalRunner(ground.context), None, 100).is_complete
+    assert list(ground.context.store.underreplication.ledger_ids()) == []
+
+
+def test_the_limit_on_copying_is_changed_while_a_worker_works(ground: Ground) -> None:
+    lost = ground.bookie_ids[0]
+    written_on(ground, lost, 6)  # more than one batch
+    ground.stop(lost, destroy=True)
+    process = Process(ground)
+    process.audit()
+    registers = ground.context.store.registers
+    rounds = process.worker.round()
+    next(rounds)
+    assert process.runtime.slept == 0
+    write_limit(registers, 10)
+
+    list(rounds)
+
+    assert process.runtime.slept > 0
+    write_limit(registers, None)
+    assert list(ground.context.store.underreplication.ledger_ids()) == []

@@ -1,0 +1,233 @@
+"""Apache BookKeeper's own shell and auditor, and our autorecovery, on one tree."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.config import AutorecoveryConfig
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.testing.rows import numbered
+from spark_bookkeeper.testing.sessions import connect_without_spark
+
+pytestmark = [pytest.mark.peer, pytest.mark.integration, pytest.mark.timeout(900)]
+
+CONFIG = AutorecoveryConfig(open_ledger_grace_ms=500, retry_first_ms=200, retry_most_ms=500)
+
+
+def _load_peer() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("peer", Path(__file__).parent / "peer.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["peer"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+peer = _load_peer()
+
+
+class Peer:
+    """BookKeeper's shell and its autorecovery daemon, for one cluster."""
+
+    def __init__(self, bk: BookKeeper, directory: Path) -> None:
+        hosts, _, root = bk.metadata_uri.partition("://")[2].partition("/")
+        self.address, self.root = hosts, f"/{root or 'ledgers'}"
+        self._conf = directory / "bookie.conf"
+        self._conf.write_text(
+            f"metadataServiceUri=zk+null://{hosts}{self.root}\n"
+            "zkTimeout=30000\nallowLoopback=true\nadvertisedAddress=127.0.0.1\nbookiePort=3181\n"
+            f"journalDirectories={directory}/journal\nledgerDirectories={directory}/ledgers\n"
+            "httpServerEnabled=false\nauditorPeriodicBookieCheckInterval=0\n"
+            "auditorPeriodicCheckInterval=0\n"
+        )
+        self._log = directory / "log4j2.xml"
+        self._log.write_text(
+            "<Configuration status='OFF'><Appenders><Console name='out' target='SYSTEM_OUT'>"
+            "<PatternLayout pattern='%m%n'/></Console></Appenders><Loggers>"
+            "<Logger name='org.apache.bookkeeper' level='INFO'/>"
+            "<Root level='ERROR'><AppenderRef ref='out'/></Root></Loggers></Configuration>"
+        )
+
+    def shell(self, *command: str) -> str:
+        """What a command of its shell says. Fails when the shell does."""
+        answer = self._run("org.apache.bookkeeper.bookie.BookieShell", *command)
+        said: str = answer.stdout + answer.stderr
+        assert answer.returncode == 0, said[-4000:]
+        return said
+
+    def refused(self, *command: str) -> bool:
+        """Whether a command of its shell does not work."""
+        return bool(self._run("org.apache.bookkeeper.bookie.BookieShell", *command).returncode)
+
+    def _run(self, main: str, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self._java(), main, "-conf", str(self._conf), *command],
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
+
+    def _java(self) -> list[str]:
+        home = peer.build()
+        return [
+            "java",
+            "-Xmx512m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            f"-Dlog4j2.configurationFile={self._log}",
+            "-cp",
+            f"{home / 'classes'}{os.pathsep}{home / 'lib'}/*",
+        ]
+
+    def start_autorecovery(self) -> subprocess.Popen[bytes]:
+        """Its own daemon, auditor and worker."""
+        return subprocess.Popen(
+            [
+                *self._java(),
+                "org.apache.bookkeeper.replication.AutoRecoveryMain",
+                "--conf",
+                str(self._conf),
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    reason = peer.missing()
+    if reason is not None:
+        pytest.skip(reason)
+    with LocalCluster(tmp_path / "c", bookies=4) as running:
+        yield running
+
+
+@pytest.fixture
+def bk(cluster: LocalCluster) -> Iterator[BookKeeper]:
+    with connect_without_spark(cluster.metadata_uri) as connected:
+        yield connected
+
+
+@pytest.fixture
+def shell(bk: BookKeeper, tmp_path: Path) -> Peer:
+    return Peer(bk, tmp_path)
+
+
+def until(holds: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
+        time.sleep(0.05)
+
+
+def closed_ledger(bk: BookKeeper) -> tuple[LedgerId, list[str]]:
+    writer = bk.create_ledger()
+    for number in range(5):
+        writer.append(numbered(number))
+    writer.close()
+    return LedgerId(writer.ledger_id), list(writer.metadata.last_fragment.ensemble)
+
+
+def test_the_peers_shell_reads_what_autorecovery_wrote(
+    cluster: LocalCluster, bk: BookKeeper, shell: Peer
+) -> None:
+    ledger_id, (lost, *_) = closed_ledger(bk)
+    assert shell.refused("whoisauditor"), "there is none"
+    bk.autorecovery.lost_bookie_recovery_delay = 0
+    cluster.stop_bookie(lost, destroy=True)
+    bk.audit()
+    bk.context.store.underreplication.lock(ledger_id, "spark-bookkeeper@here")
+
+    said = shell.shell("listunderreplicated", "-printmissingreplica", "-printreplicationworkerid")
+    assert str(ledger_id) in said
+    assert lost in said
+    assert "spark-bookkeeper@here" in said
+    lines, complaints = peer.judge(shell.address, shell.root)
+    assert complaints == ""
+    (task,) = [line for line in lines if line["kind"] == "task"]
+    assert (task["ledger"], task["replicas"]) == (ledger_id, [lost])
+    assert task["worker"] == "spark-bookkeeper@here"
+    assert abs(task["ctime"] / 1000 - time.time()) < 600
+    (said_of,) = [line for line in lines if line["kind"] == "autorecovery"]
+    assert (said_of["enabled"], said_of["delay"]) == (True, 0)
+
+    bk.context.store.underreplication.unlock(ledger_id)
+    running = bk.autorecovery.start(config=CONFIG)
+    until(lambda: bk.underreplicated_arrow().num_rows == 0, "made good")
+    assert "spark-bookkeeper@" in shell.shell("whoisauditor")
+    assert "ledger count: 0" in shell.shell("listunderreplicated")
+    lines, complaints = peer.judge(shell.address, shell.root)
+    assert complaints == ""
+    assert [line["name"] for line in lines if line["kind"] == "auditor"] == [
+        bk.autorecovery.who_is_auditor()
+    ]
+    running.stop()
+
+
+def test_we_obey_the_peers_shell(cluster: LocalCluster, bk: BookKeeper, shell: Peer) -> None:
+    ledger_id, (lost, *_) = closed_ledger(bk)
+    running = bk.autorecovery.start(config=CONFIG)
+    until(lambda: running.is_auditor, "elected")
+    shell.shell("lostbookierecoverydelay", "-set", "3600")
+    assert bk.autorecovery.lost_bookie_recovery_delay == 3600
+    assert "3600" in shell.shell("lostbookierecoverydelay", "-get")
+
+    shell.shell("autorecovery", "-disable")
+    assert not bk.autorecovery.status().is_enabled
+    cluster.stop_bookie(lost, destroy=True)
+    time.sleep(2)  # nothing is to happen
+    assert bk.underreplicated_arrow().num_rows == 0
+    assert "disabled" in shell.shell("autorecovery").lower()
+    shell.shell("autorecovery", "-enable")
+    assert bk.autorecovery.status().is_enabled
+    time.sleep(2)  # it has an hour to come back
+    assert (
+        lost in bk.ledger(ledger_id).bookies if hasattr(bk.ledger(ledger_id), "bookies") else True
+    )
+    shell.shell("triggeraudit")
+
+    until(
+        lambda: (
+            bk.underreplicated_arrow().num_rows == 0
+            and not any(lost in row["bookies"] for row in bk.ledgers_arrow().to_pylist())
+        ),
+        "the audit that the peer asked for led to copies",
+    )
+    assert bk.check_ledgers(percentage=100).is_complete
+    running.stop()
+
+
+def test_a_foreign_auditor_is_recognised_and_what_it_marks_is_done_here(
+    cluster: LocalCluster, bk: BookKeeper, shell: Peer
+) -> None:
+    _, (lost, *_) = closed_ledger(bk)
+    foreign = shell.start_autorecovery()
+    try:
+        until(lambda: bk.autorecovery.who_is_auditor() is not None, "the peer is auditor", 180)
+        status = bk.autorecovery.status()
+        assert status.auditor is not None
+        assert "Apache BookKeeper" in (status.warning or "")
+        cluster.stop_bookie(lost, destroy=True)
+        until(lambda: bk.underreplicated_arrow().num_rows > 0, "the peer's auditor marks it")
+        foreign.terminate()  # its worker cannot read our bookies, and holds locks in vain
+        foreign.wait(60)
+        running = bk.autorecovery.start(config=CONFIG)
+        until(lambda: bk.underreplicated_arrow().num_rows == 0, "made good here")
+        assert bk.check_ledgers(percentage=100).is_complete
+        running.stop()
+    finally:
+        foreign.kill()
+        foreign.wait()

@@ -1,0 +1,102 @@
+"""The delay of a lost bookie, in every order of comings and goings."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.protocol.lost_bookies import NOBODY, LostBookies
+from spark_bookkeeper.protocol.task_notes import TaskNote, next_check_at
+
+A, B, C = (BookieId(f"{name}:3181") for name in "abc")
+ALL = {A, B, C}
+
+
+def test_without_a_delay_a_loss_is_audited_at_once_and_only_once() -> None:
+    bookies, lost = LostBookies().seen(ALL, 0, 0)
+    assert lost == NOBODY
+
+    bookies, lost = bookies.seen({A, B}, 0, 1)
+    assert lost == {C}
+    bookies, lost = bookies.seen({A, B}, 0, 2)
+    assert lost == NOBODY
+    bookies, _ = bookies.seen(ALL, 0, 3)
+    _, lost = bookies.seen({A, B}, 0, 4)
+    assert lost == {C}
+
+
+def test_another_one_that_goes_while_one_is_waited_for_ends_the_wait() -> None:
+    bookies, _ = LostBookies().seen(ALL, 100, 0)
+    bookies, lost = bookies.seen({A, B}, 100, 10)
+    assert (bookies.waiting, bookies.due_at, lost) == (C, 110, NOBODY)
+
+    bookies, lost = bookies.seen({A}, 100, 20)
+
+    assert lost == {B, C}
+    assert bookies.waiting is None
+
+
+def test_when_another_one_takes_its_place_its_time_begins_anew() -> None:
+    bookies, _ = LostBookies().seen(ALL, 100, 0)
+    bookies, _ = bookies.seen({A, B}, 100, 10)
+    bookies, lost = bookies.seen({A, C}, 100, 50)
+
+    assert (bookies.waiting, bookies.due_at, lost) == (B, 150, NOBODY)
+
+
+def test_an_audit_that_failed_is_news_again() -> None:
+    bookies, lost = LostBookies(frozenset(ALL)).seen({A, B}, 0, 0)
+    assert bookies.audit_failed(lost).seen({A, B}, 0, 1)[1] == {C}
+
+
+@pytest.mark.parametrize("delay", [0, 15])
+def test_in_every_small_history_nobody_is_forgotten_and_nobody_audited_who_is_there(
+    delay: int,
+) -> None:
+    """Against the slow definition: who is away for longer than the delay is audited once."""
+    sets = [frozenset(s) for s in (ALL, {A, B}, {A, C}, {A}, set())]
+    for history in product(sets, repeat=4):
+        bookies, _ = LostBookies().seen(ALL, delay, 0)
+        owed: set[BookieId] = set()
+        for step, here in enumerate((*history, history[-1], history[-1]), 1):
+            before = bookies.known
+            bookies, lost = bookies.seen(here, delay, step * 10)
+            assert not lost & here
+            assert lost <= before
+            owed = (owed | (before - here)) - here - lost
+            assert owed <= bookies.known, "a loss that was not audited stays news"
+            if delay == 0:
+                assert lost == before - here
+        assert bookies.known <= here | ({bookies.waiting} if bookies.waiting else set())
+
+
+def test_a_note_waits_longer_each_time_and_a_bookie_ends_the_wait() -> None:
+    note = TaskNote()
+    for expected in (10, 20, 40, 80, 100, 100):
+        note = note.failed("e", None, 1000, waits_for=[A], writable=2, first_ms=10, most_ms=100)
+        assert note.next_try_at_ms == 1000 + expected
+    assert not note.is_due(1050, [B, C], 2, 100)
+    assert note.is_due(1050, [A, B], 2, 100), "the one that was missing is there"
+    assert note.is_due(1050, [B, C], 3, 100), "there is one more to copy to"
+    assert note.is_due(1100, [], 0, 100)
+    assert note.is_due(0, [], 0, 100), "a time that far off is another clock's"
+
+
+def test_the_grace_period_is_that_of_one_fragment() -> None:
+    note = TaskNote().with_grace(EntryId(0), 1000, 30, [A], 2)
+    assert not note.grace_over(EntryId(0), 1029, 30)
+    assert note.grace_over(EntryId(0), 1030, 30)
+    assert not note.grace_over(EntryId(7), 5000, 30), "its writer has made another fragment"
+    assert note.with_grace(EntryId(0), 1020, 30, [A], 2).open_since_ms == 1000
+    assert note.with_grace(EntryId(7), 1020, 30, [A], 2).open_since_ms == 1020
+    assert note.with_grace(EntryId(0), 900, 30, [A], 2).open_since_ms == 900
+
+
+def test_when_a_check_is_due() -> None:
+    assert next_check_at(None, 10, 100) == 100
+    assert next_check_at(95, 10, 100) == 105
+    assert next_check_at(50, 10, 100) == 60
+    assert next_check_at(500, 10, 100) == 110, "it was done in the future, by another clock"
+    assert next_check_at(50, 0, 100) is None
