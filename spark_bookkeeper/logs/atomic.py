@@ -167,6 +167,7 @@ def commit(
     if not any(result.entries for result in results):
         return _commit_nothing(context, staged, transaction)
     note = _note(staged.log, staged.nonce, transaction, staged.owner)
+    left = list[StagedWrite]()
     for _ in range(ATTEMPTS_MAX):
         try:
             written = _attempt(context, staged, results, transaction, note)
@@ -176,16 +177,17 @@ def commit(
             _discard(context, staged)
             raise
         else:
+            for each in left if written.is_new else (*left, staged):
+                _discard(context, each)
             if written.is_new:
                 _forget_leftovers(context, staged)
-            else:
-                _discard(context, staged)
             return written
         before = staged
         plan, results = staging.restage(context, staged.plan, results, note)
         staged = replace(staged, plan=plan)
         _remember(context, staged)
-        _discard(context, before)
+        if not _discard(context, before):
+            left.append(before)  # certainly not added when the list has gone past it
     _discard(context, staged)
     raise LogOwnershipLostError(
         f"others added ledgers to log {staged.log!r} more quickly than this write could follow, "

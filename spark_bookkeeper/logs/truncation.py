@@ -134,7 +134,10 @@ def finish_deletion(context: ClientContext, name: str) -> None:
     """
     registers = context.store.registers
     head = logs.find_life(registers, name)
-    if head is None or not head.is_deleted or not (head.chunks or head.recent):
+    if head is None or not head.is_deleted:
+        return
+    logs.delete_staged(registers, name)
+    if not (head.chunks or head.recent):
         return
     stays: BookKeeperError | None = None
 
@@ -156,7 +159,6 @@ def finish_deletion(context: ClientContext, name: str) -> None:
         raise stays
     for chunk in head.chunks:
         logs.delete_chunk(registers, name, chunk)
-    logs.delete_staged(registers, name)
     logs.empty_deleted(registers, name, head.nonce)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.bulk import TaskResult, write_local, write_task
 from spark_bookkeeper.errors import (
+    BookieUnavailableError,
     BookKeeperError,
     InvalidArgumentError,
     LogOwnershipLostError,
@@ -32,7 +35,7 @@ from spark_bookkeeper.protocol import transactions
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.transactions import Transaction
-from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, KillAt, Killed
+from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, Killed
 
 USUAL = LogOptions(Quorum(3, 3, 2))
 
@@ -458,28 +461,43 @@ def test_a_deleted_log_leaves_no_notes_of_what_was_staged(ground: Ground, log: L
 # A driver that is killed anywhere
 
 
-def killed_at(ground: Ground, act: Callable[[ClientContext], object], number: int) -> KillAt:
-    killer = KillAt(number)
-    victim = ground.client(InlineRuntime(), killer)
-    with suppress(Killed):
-        act(victim)
-    return killer
+class DeadAt:
+    """A hook that ends a process at its n-th operation, or its n-th on metadata.
+
+    None after it has any effect.
+
+    ``Killed`` is for the thread that commits; the others are told what ends them.
+    """
+
+    def __init__(self, number: int, *, is_metadata_only: bool = False) -> None:
+        self._left = number
+        self._is_metadata_only = is_metadata_only
+        self.is_dead = False
+
+    def __call__(self, place: str, operation: str, path: str) -> None:
+        if place == METADATA or not self._is_metadata_only:
+            self.is_dead = self.is_dead or self._left == 0
+            self._left -= 1
+        if not self.is_dead:
+            return
+        if threading.current_thread() is threading.main_thread():
+            raise Killed(f"{operation} {path} on {place}")
+        if place == METADATA:
+            raise MetadataUnavailableError("the process is dead")
+        raise BookieUnavailableError("the process is dead", bookie_id=place)
 
 
-def at_every_operation(
-    tmp_path: Path, act: Callable[[ClientContext], object]
-) -> list[tuple[Ground, KillAt]]:
+def at_every_operation(tmp_path: Path, act: Callable[[ClientContext], object]) -> Iterator[Ground]:
     """A cluster for each operation of ``act``, in which it was killed there; and one more."""
-    found = list[tuple[Ground, KillAt]]()
-    number = 0
-    while True:
+    for number in count():
         ground = Ground(tmp_path / str(number))
         create_log(ground.context, "orders", USUAL).write(table(b"first"))
-        killer = killed_at(ground, act, number)
-        found.append((ground, killer))
-        if not killer.is_dead:
-            return found
-        number += 1
+        dead = DeadAt(number, is_metadata_only=is_metadata_only)
+        with suppress(Killed, BookKeeperError):
+            act(ground.client(InlineRuntime(), dead))
+        yield ground
+        if not dead.is_dead:
+            return
 
 
 def test_a_driver_killed_at_any_operation_of_a_write_leaves_it_all_or_nothing_and_once(
@@ -490,7 +508,7 @@ def test_a_driver_killed_at_any_operation_of_a_write_leaves_it_all_or_nothing_an
         log.write(table(b"a", b"b"), txn_app_id="query", txn_version=7)
 
     outcomes = list[int]()
-    for ground, _ in at_every_operation(tmp_path, write):
+    for ground in at_every_operation(tmp_path, write):
         log = open_log(ground.client(), "orders")
         seen = rows(log)
         assert seen in ([b"first"], [b"first", b"a", b"b"]), "all or nothing"
@@ -507,7 +525,9 @@ def test_a_driver_killed_at_any_operation_of_a_write_leaves_it_all_or_nothing_an
     assert len(outcomes) > 30, "there are that many operations"
 
 
-def test_a_driver_killed_at_any_operation_of_a_write_that_was_overtaken(tmp_path: Path) -> None:
+def test_a_driver_killed_at_any_change_of_metadata_of_a_write_that_was_overtaken(
+    tmp_path: Path,
+) -> None:
     transaction = Transaction("query", 7)
 
     def write(context: ClientContext) -> None:
@@ -516,7 +536,7 @@ def test_a_driver_killed_at_any_operation_of_a_write_that_was_overtaken(tmp_path
         open_log(context, "orders").write(table(b"quick"), txn_app_id="quick", txn_version=1)
         atomic.commit(context, staged, results, transaction)
 
-    for ground, _ in at_every_operation(tmp_path, write):
+    for ground in at_every_operation(tmp_path, write, is_metadata_only=True):
         log = open_log(ground.client(), "orders")
         log.write(table(b"quick"), txn_app_id="quick", txn_version=1)
         log.write(table(b"a"), txn_app_id="query", txn_version=7)
