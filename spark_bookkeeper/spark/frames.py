@@ -15,12 +15,12 @@ from typing_extensions import override
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.client.read.splits import cut
-from spark_bookkeeper.client.write import rows
 from spark_bookkeeper.client.write.bulk import BulkPlan, EntryRange, TaskResult, write_task
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.replication.runner import Runner
 from spark_bookkeeper.session import SparkDoor
+from spark_bookkeeper.spark.batches import joined
 from spark_bookkeeper.spark.job import collect, is_stopped, parallelism, task_bar
 from spark_bookkeeper.spark.runner import SparkRunner
 from spark_bookkeeper.spark.schemas import (
@@ -37,11 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RESULT_SCHEMA: Final = "task int, result binary"
-
-_SENT_BYTES: Final = 4 << 20
-"""Small batches are joined until they have this size, or this many rows."""
-
-_SENT_ROWS: Final = 65_536
 
 Batches = Iterable[pa.RecordBatch]
 Task = Callable[[Batches], Iterator[pa.RecordBatch]]
@@ -211,20 +206,3 @@ def _read_task(
                     raise type(error)(error.for_worker(), **error.facts) from error
 
     return read
-
-
-def joined(batches: Batches, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches that are worth sending; large ones pass as they are."""
-    gathered: list[pa.RecordBatch] = []
-    count = size = 0
-    for batch in batches:
-        if batch.num_rows == 0:
-            continue
-        gathered.append(batch)
-        count += batch.num_rows
-        size += batch.nbytes
-        if size >= _SENT_BYTES or count >= _SENT_ROWS:
-            yield from rows.few_batches(pa.Table.from_batches(gathered, schema=schema))
-            gathered, count, size = [], 0, 0
-    if gathered:
-        yield from rows.few_batches(pa.Table.from_batches(gathered, schema=schema))
