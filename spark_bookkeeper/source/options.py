@@ -30,9 +30,11 @@ VIEWS: Final = (
     "underreplicated",
     "slots",
     "logs",
-    "lost",
 )
 """What ``view`` can be: metadata as rows."""
+
+OF_LEDGERS: Final = frozenset({"fragments", "entries", "slots"})
+"""Views of which ``ledger``, ``ledgers`` or ``log`` can choose a part."""
 
 OpenMode = Literal["recover", "noRecovery"]
 
@@ -233,7 +235,8 @@ class SourceOptions:
         _flag,
         READS,
         "Fail when entries that were asked for were truncated, deleted, or can be read from no "
-        "bookie; `false` goes on past them, and `view=lost` says which they are",
+        "bookie; `false` goes on past them, the log of the task says which, and "
+        "`bk.lost_entries()` tells of all",
         True,
     )
     consumer: str | None = option(
@@ -304,6 +307,7 @@ class SourceOptions:
         known = {option_name(f.name).lower(): f for f in fields(cls) if "parse" in f.metadata}
         values: dict[str, Any] = {}
         prefixed: dict[str, dict[str, str]] = {"zk": {}, "storage": {}}
+        values.update(prefixed)
         for name, text in options.items():
             prefix, dot, rest = name.partition(".")
             if dot and rest and prefix.lower() in prefixed:
@@ -324,7 +328,7 @@ class SourceOptions:
                 raise InvalidArgumentError(
                     f"option {option_name(found.name)}{shown}: {why}"
                 ) from None
-        return cls(**values, **prefixed)
+        return cls(**values)
 
     def check_use(self, use: Use) -> None:
         """Raises ``InvalidArgumentError`` for an option that means nothing there."""
@@ -404,7 +408,7 @@ def options_table() -> str:
 
 def _check_view(options: SourceOptions, chosen: list[str]) -> None:
     allowed = {"metadataUri", "view", "password", "zk.*", "storage.*", "minPartitions"}
-    if options.view in {"fragments", "entries", "slots", "lost", "ledgers"}:
+    if options.view in OF_LEDGERS:
         allowed |= {"ledger", "ledgers", "log"}
     if options.view == "logs":
         allowed |= {"log"}

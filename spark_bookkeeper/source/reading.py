@@ -19,11 +19,11 @@ from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.source.data_source import told
-from spark_bookkeeper.source.options import SourceOptions
+from spark_bookkeeper.source.options import OF_LEDGERS, SourceOptions
 from spark_bookkeeper.source.planning import plan
 from spark_bookkeeper.source.rows import delivered_rows, sent
 from spark_bookkeeper.source.selection import ledger_ids, open_selection
-from spark_bookkeeper.source.views import OF_LEDGERS, VIEW_SCHEMAS, view_table
+from spark_bookkeeper.source.views import VIEW_SCHEMAS, view_table
 from spark_bookkeeper.spark.schemas import arrow_schema, delivered, delivered_schema
 from spark_bookkeeper.spark.workers import task_context
 
@@ -80,7 +80,7 @@ class RowsReader(DataSourceReader):
             )
 
     @override
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_share(self._options, self._schema, partition)
 
 
@@ -113,7 +113,7 @@ class ViewReader(DataSourceReader):
         return ledger_ids(self._options) or None
 
     @override
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ViewShare)
         schema = delivered_schema(VIEW_SCHEMAS[self._view])
         with told():

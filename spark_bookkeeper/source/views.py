@@ -24,6 +24,7 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import entries_at
+from spark_bookkeeper.source.options import OF_LEDGERS
 
 ENTRIES: Final = pa.schema(
     [
@@ -60,9 +61,6 @@ VIEW_SCHEMAS: Final[Mapping[str, pa.Schema]] = {
     "slots": views.SLOTS,
     "logs": logs.LOGS,
 }
-
-OF_LEDGERS: Final = frozenset({"fragments", "entries", "slots"})
-"""Views of which several tasks make a part each."""
 
 
 def view_table(
