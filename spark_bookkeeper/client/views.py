@@ -77,6 +77,7 @@ BOOKIES: Final = pa.schema(
         pa.field("fragments", pa.int64(), nullable=False),
         pa.field("free_bytes", pa.int64()),
         pa.field("total_bytes", pa.int64()),
+        pa.field("readonly_reason", pa.string()),
     ]
 )
 
@@ -279,6 +280,7 @@ def bookies_table(context: ClientContext) -> pa.Table:
                 "fragments": fragments[bookie],
                 "free_bytes": live.free_bytes if live else None,
                 "total_bytes": live.total_bytes if live else None,
+                "readonly_reason": live.readonly_reason if live and live.is_readonly else None,
             }
         )
     return pa.Table.from_pylist(rows, schema=BOOKIES)
