@@ -71,13 +71,8 @@ class RowsReader(DataSourceReader):
             connection = self._options.connection()
             context = task_context(connection)
             ranges = open_selection(context, self._options).ranges()
-            return shares(
-                connection,
-                context,
-                ranges,
-                self._options.min_partitions,
-                self._options.max_entries_per_partition,
-            )
+            hints = self._options.min_partitions, self._options.max_entries_per_partition
+            return shares(connection, context, plan(context, ranges, *hints))
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -131,15 +126,11 @@ def batch_reader(options: SourceOptions, schema: StructType) -> DataSourceReader
 
 
 def shares(
-    connection: Connection,
-    context: ClientContext,
-    ranges: Iterable[EntryRange],
-    min_partitions: int | None = None,
-    max_entries: int | None = None,
+    connection: Connection, context: ClientContext, planned: Iterable[Sequence[EntryRange]]
 ) -> list[InputPartition]:
-    """Ranges shared out among tasks, each with what its bookies are."""
+    """What each task is given: its ranges, and where their bookies are."""
     made: list[InputPartition] = []
-    for number, runs in enumerate(plan(context, ranges, min_partitions, max_entries)):
+    for number, runs in enumerate(planned):
         named = {bookie for run in runs for bookie in run.ledger.metadata.bookies()}
         roots = context.bookies.known_roots(sorted(named))
         made.append(Share(connection, runs, roots, number))

@@ -14,6 +14,7 @@ from spark_bookkeeper.client.read.reader import read_last_add_confirmed
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.errors import (
+    DataLossError,
     InvalidArgumentError,
     MetadataFormatError,
     NoSuchEntryError,
@@ -47,7 +48,7 @@ class Selection:
         Ledgers that are not closed are recovered, where that was not ruled out.
 
         Raises:
-            NoSuchLedgerError, NoSuchEntryError: some of it is not there; with
+            NoSuchLedgerError, NoSuchEntryError, DataLossError: some of it is not there; with
                 ``failOnDataLoss=false`` it is passed over.
             UnauthorizedError, RecoveryUndecidedError, EntryUnreadableError.
         """
@@ -214,9 +215,9 @@ def united(schemas: Sequence[pa.Schema]) -> pa.Schema:
     return made
 
 
-def truncated(log: str, asked: LedgerId, begins_at: LedgerId) -> NoSuchEntryError:
+def truncated(log: str, asked: LedgerId, begins_at: LedgerId) -> DataLossError:
     """What was to be read of a log is no longer in it."""
-    return NoSuchEntryError(
+    return DataLossError(
         f"log {log!r} was truncated: ledger {asked}, where the read was to begin, is no longer in "
         f"it, and it begins at ledger {begins_at} now. With failOnDataLoss=false the read goes on "
         "from there",
