@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         BookKeeperError,
         CookieMismatchError,
         CorruptEntryError,
+        DataLossError,
         EntryUnreadableError,
         InvalidArgumentError,
         LedgerClosedError,
@@ -53,10 +54,10 @@ if TYPE_CHECKING:
     )
     from spark_bookkeeper.logs.log import Log
     from spark_bookkeeper.logs.writer import LogWriter
+    from spark_bookkeeper.opening import connect, local
     from spark_bookkeeper.protocol.log import Position
     from spark_bookkeeper.replication.report import CheckReport, RecoveryReport
     from spark_bookkeeper.session import BookKeeper
-    from spark_bookkeeper.spark.opening import connect, local
     from spark_bookkeeper.spark.session import spark_session
 
     __version__: str
@@ -74,6 +75,7 @@ __all__ = [
     "ClientConfig",
     "CookieMismatchError",
     "CorruptEntryError",
+    "DataLossError",
     "Entry",
     "EntryUnreadableError",
     "InvalidArgumentError",
@@ -125,8 +127,8 @@ _HOMES = {
     "LogWriter": "spark_bookkeeper.logs.writer",
     "Position": "spark_bookkeeper.protocol.log",
     "RecoveryReport": "spark_bookkeeper.replication.report",
-    "connect": "spark_bookkeeper.spark.opening",
-    "local": "spark_bookkeeper.spark.opening",
+    "connect": "spark_bookkeeper.opening",
+    "local": "spark_bookkeeper.opening",
     "spark_session": "spark_bookkeeper.spark.session",
 }
 """Where a public name lives, when it is not an error."""

@@ -99,8 +99,20 @@ class BookieConfig:
     """With this much free space it takes data again. Kept apart from the limit above, so that a
     bookie near it does not change its mind with every file."""
 
+    http_host: str = "127.0.0.1"
+    """Where ``bookie start`` serves ``/metrics`` and ``/health``: an address of this machine,
+    ``0.0.0.0`` for all of them, ``""`` for nowhere. Whoever reaches it may read, so it is the
+    loopback address unless it is told otherwise."""
+
+    http_port: int = 0
+    """The port there. 0: that of the bookie id."""
+
     def __post_init__(self) -> None:
         _at_least(self, 0)
+        if not isinstance(self.http_host, str):
+            raise InvalidArgumentError(f"http_host={self.http_host!r} is no text")
+        if self.http_port > 65_535:
+            raise InvalidArgumentError(f"http_port={self.http_port} is above 65535")
         if self.probe_interval_ms < 1:
             raise InvalidArgumentError(
                 f"probe_interval_ms={self.probe_interval_ms} is below 1; 5000 is usual"
@@ -162,6 +174,8 @@ def _read_toml(path: str | Path) -> dict[str, Any]:
 def _at_least(config: ClientConfig | BookieConfig, least: int) -> None:
     for field in fields(config):
         value = getattr(config, field.name)
+        if isinstance(field.default, str):
+            continue
         if isinstance(value, bool) or not isinstance(value, int):
             raise InvalidArgumentError(f"{field.name}={value!r} is not a whole number")
         if value < least:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 from typing_extensions import Self
@@ -17,7 +17,6 @@ from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.client.read.reader import LedgerReader
-from spark_bookkeeper.client.write.bulk import Frames
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.connection import Connection
@@ -36,17 +35,10 @@ from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.report import CheckReport, RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner, no_progress
 from spark_bookkeeper.runtime import process
+from spark_bookkeeper.spark.frames import SparkFrames
 
-
-class SparkDoor(Frames, Protocol):
-    """What the session wants of Spark; ``spark/frames.py`` has it."""
-
-    @property
-    def session(self) -> Any:
-        """The Spark session; started when there is none."""
-
-    def runner(self, job: str) -> Runner:
-        """Runs work as a Spark job; ``job`` names it in Spark's own pages."""
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 class BookKeeper:
@@ -54,18 +46,29 @@ class BookKeeper:
 
     Bytes and Arrow tables are written and read without Spark; a session is needed (and
     started, in local use) only when a DataFrame or a job is asked for.
+
+    Args:
+        connection: how the cluster is reached, here and in tasks.
+        spark: the session to use; ``None`` takes the active one, or starts one, when needed.
+        cluster: the embedded cluster, which ends with this connection.
+        spark_conf: settings of a session that has to be started.
+        runs_jobs_here: jobs run in this process instead of on Spark, for what is small.
     """
 
     def __init__(
         self,
         connection: Connection,
-        spark: SparkDoor,
+        spark: SparkSession | None = None,
         cluster: LocalCluster | None = None,
+        *,
+        spark_conf: Mapping[str, str] | None = None,
+        runs_jobs_here: bool = False,
     ) -> None:
         self.connection = connection
         self.cluster = cluster
         """The embedded cluster of ``local``; ``None`` after ``connect``."""
-        self._door = spark
+        self._frames = SparkFrames(spark, connection, spark_conf)
+        self._runs_jobs_here = runs_jobs_here
         self._process = process.here
         self._context: ClientContext | None = connection.open()
 
@@ -87,10 +90,10 @@ class BookKeeper:
         return self.connection.metadata_uri
 
     @property
-    def spark(self) -> Any:
+    def spark(self) -> SparkSession:
         """The Spark session that DataFrames and jobs use; started when there is none."""
         self._check_here()
-        return self._door.session
+        return self._frames.session
 
     def __repr__(self) -> str:
         state = "closed" if self._context is None else "connected"
@@ -172,23 +175,23 @@ class BookKeeper:
         return lifecycle.create_ledger(
             self.context,
             Quorum(ensemble_size, write_quorum_size, ack_quorum_size),
-            schema=None if schema is None else self._door.arrow_schema(schema),
+            schema=None if schema is None else self._frames.arrow_schema(schema),
             password=password,
             digest_type=_digest_type(digest_type),
             labels=labels,
             ledger_id=ledger_id,
             compression=compression,
             entry_target_bytes=entry_target_bytes,
-            frames=self._door,
+            frames=self._frames,
         )
 
     def open_ledger(self, ledger_id: int, password: bytes = b"") -> LedgerReader:
         """Open a ledger to read all of it; one that is not closed is fenced, recovered, closed."""
-        return lifecycle.open_ledger(self.context, ledger_id, password, self._door)
+        return lifecycle.open_ledger(self.context, ledger_id, password, self._frames)
 
     def open_ledger_no_recovery(self, ledger_id: int, password: bytes = b"") -> LedgerReader:
         """Open a ledger to read up to its last add confirmed; never disturbs its writer."""
-        return lifecycle.open_ledger_no_recovery(self.context, ledger_id, password, self._door)
+        return lifecycle.open_ledger_no_recovery(self.context, ledger_id, password, self._frames)
 
     def delete_ledger(self, ledger_id: int, *, even_if_alive: bool = False) -> Deletion:
         """Delete a ledger for ever; idempotent. One that is not closed is fenced before.
@@ -237,7 +240,7 @@ class BookKeeper:
         """
         options = LogOptions(
             Quorum(ensemble_size, write_quorum_size, ack_quorum_size),
-            PAYLOAD_SCHEMA if schema is None else self._door.arrow_schema(schema),
+            PAYLOAD_SCHEMA if schema is None else self._frames.arrow_schema(schema),
             password,
             _digest_type(digest_type),
             compression,
@@ -246,11 +249,11 @@ class BookKeeper:
             roll_seconds,
             retain_seconds,
         )
-        return logs.create_log(self.context, name, options, self._door)
+        return logs.create_log(self.context, name, options, self._frames)
 
     def open_log(self, name: str) -> Log:
         """A log to read, follow, truncate or write. Raises ``NoSuchLogError``."""
-        return logs.open_log(self.context, name, self._door)
+        return logs.open_log(self.context, name, self._frames)
 
     def delete_log(self, name: str) -> None:
         """Delete a log with all its ledgers, its writer fenced first; idempotent."""
@@ -260,7 +263,7 @@ class BookKeeper:
 
     def logs(self) -> Any:
         """All logs, a row for each of their ledgers, as a DataFrame (``logs.LOGS``)."""
-        return self._door.from_arrow(self.logs_arrow())
+        return self._frames.from_arrow(self.logs_arrow())
 
     def logs_arrow(self) -> pa.Table:
         """All logs, as an Arrow table: no Spark."""
@@ -270,7 +273,7 @@ class BookKeeper:
         """One ledger as its metadata tells it now. Raises ``NoSuchLedgerError``."""
         wanted = parse_ledger_id(ledger_id)
         found = self.context.store.read_ledger(wanted)
-        return views.LedgerInfo.of(wanted, found.value, self.context, self._door.from_arrow)
+        return views.LedgerInfo.of(wanted, found.value, self.context, self._frames.from_arrow)
 
     def ledgers(self, *, ask_bookies: bool = False) -> Any:
         """All ledgers, as a DataFrame (``views.LEDGERS``).
@@ -282,7 +285,7 @@ class BookKeeper:
             ask_bookies: fill ``last_add_confirmed`` and ``newest_entry_at`` also for ledgers that
                 are not closed; their bookies are asked, and nothing is fenced.
         """
-        return self._door.from_arrow(self.ledgers_arrow(ask_bookies=ask_bookies))
+        return self._frames.from_arrow(self.ledgers_arrow(ask_bookies=ask_bookies))
 
     def ledgers_arrow(self, *, ask_bookies: bool = False) -> pa.Table:
         """All ledgers, as an Arrow table: no Spark."""
@@ -290,7 +293,7 @@ class BookKeeper:
 
     def bookies(self) -> Any:
         """All bookies that are known, alive or not, as a DataFrame (``views.BOOKIES``)."""
-        return self._door.from_arrow(self.bookies_arrow())
+        return self._frames.from_arrow(self.bookies_arrow())
 
     def bookies_arrow(self) -> pa.Table:
         """All bookies, as an Arrow table: no Spark."""
@@ -298,7 +301,7 @@ class BookKeeper:
 
     def diff_replicas(self, ledger_id: int) -> Any:
         """Every entry on every bookie of its write set, side by side, as a DataFrame."""
-        return self._door.from_arrow(self.diff_replicas_arrow(ledger_id))
+        return self._frames.from_arrow(self.diff_replicas_arrow(ledger_id))
 
     def diff_replicas_arrow(self, ledger_id: int) -> pa.Table:
         """The same as an Arrow table (``views.REPLICAS``): no Spark."""
@@ -321,7 +324,7 @@ class BookKeeper:
             dry_run=dry_run,
             progress=progress,
         )
-        return replace(report, frame=self._door.from_arrow)
+        return replace(report, frame=self._frames.from_arrow)
 
     def recover_bookie(
         self,
@@ -363,7 +366,7 @@ class BookKeeper:
         )
         runner = self._runner("recover_bookie", dry_run)
         report = recover_bookie(self.context, runner, wish, dry_run=dry_run, progress=progress)
-        return replace(report, frame=self._door.from_arrow)
+        return replace(report, frame=self._frames.from_arrow)
 
     def check_ledgers(
         self,
@@ -387,7 +390,7 @@ class BookKeeper:
             percentage,
             progress=progress,
         )
-        return replace(report, frame=self._door.from_arrow)
+        return replace(report, frame=self._frames.from_arrow)
 
     def repair_ledgers(
         self,
@@ -410,11 +413,13 @@ class BookKeeper:
             bytes_per_second=_rate(bytes_per_second),
             progress=progress,
         )
-        return replace(report, frame=self._door.from_arrow)
+        return replace(report, frame=self._frames.from_arrow)
 
     def _runner(self, job: str, dry_run: bool = False) -> Runner:
-        """A Spark job, unless there is nothing to run."""
-        return LocalRunner(self.context) if dry_run else self._door.runner(job)
+        """A Spark job, unless jobs run here, or there is nothing to run."""
+        if dry_run or self._runs_jobs_here:
+            return LocalRunner(self.context)
+        return self._frames.runner(job)
 
 
 def _digest_type(name: str) -> DigestType:

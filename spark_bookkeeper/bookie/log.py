@@ -272,9 +272,11 @@ class LedgerLog:
         """Verified entries, or why not, in the order given; see ``EntryReader.read_each``."""
         return self._reader.read_each(locations)
 
-    def scan(self, locations: Iterable[Location]) -> Iterator[ScannedRows]:
+    def scan(
+        self, locations: Iterable[Location], columns: Sequence[int] | None = None
+    ) -> Iterator[ScannedRows]:
         """Verified rows, a message at a time; see ``EntryReader.scan``."""
-        return self._reader.scan(locations)
+        return self._reader.scan(locations, columns)
 
     def spoilt_files(self, index: EntryIndex) -> dict[str, str]:
         """The files of an index that are damaged outside their entries, each with the reason."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spark_bookkeeper.bookie.digest import Digester, crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
-from spark_bookkeeper.bookie.entry import NO_ROW, Location, StoredEntry, read_batch
+from spark_bookkeeper.bookie.entry import NO_ROW, Location, StoredEntry, read_batch, read_columns
 from spark_bookkeeper.bookie.framing import UNDECODABLE
 from spark_bookkeeper.bookie.messages import Int64Array
 from spark_bookkeeper.bookie.storage.storage import Storage
@@ -34,7 +34,7 @@ class ScannedRows:
     """Verified rows of one message: one batch entry, or several payload entries."""
 
     batch: pa.RecordBatch
-    """Under the ledger's schema."""
+    """Under the ledger's schema, or the columns of it that were asked for."""
 
     entry_ids: Int64Array
     """Entry id of each row."""
@@ -45,6 +45,9 @@ class ScannedRows:
     locations: tuple[Location, ...]
     """The entries, in the order of their rows; one without rows is named here alone."""
 
+    bookies: tuple[str, ...]
+    """The bookie that each of these entries was read from."""
+
 
 class EntryReader:
     """Reads entries of one ledger from one bookie."""
@@ -53,6 +56,7 @@ class EntryReader:
         self._storage = storage
         self._bookie_id = bookie_id
         self._schema = encoding.schema
+        self._is_compressed = encoding.compression is not None
         self._digester: Digester = encoding.digester()
         # The message's checksum stands in a header with a digest, so it vouches for the rows
         # in it; a keyed digest says more than a checksum, so those are checked one by one.
@@ -109,8 +113,13 @@ class EntryReader:
                     answer = error
                 yield location, answer
 
-    def scan(self, locations: Iterable[Location]) -> Iterator[ScannedRows]:
+    def scan(
+        self, locations: Iterable[Location], columns: Sequence[int] | None = None
+    ) -> Iterator[ScannedRows]:
         """Rows in the order given, a message at a time: the quick way to read a range.
+
+        Args:
+            columns: only these are decoded, by their places in the schema; ``None`` is all.
 
         Raises:
             CorruptEntryError: as ``read``.
@@ -119,17 +128,20 @@ class EntryReader:
         for group, data in self._messages(locations):
             if group[0].row == NO_ROW:
                 self._verify(group[0], data)
-                batch = self._batch(group[0], data)
+                batch = self._batch(group[0], data, columns)
                 yield ScannedRows(
                     batch,
                     np.full(batch.num_rows, group[0].entry_id, dtype=np.int64),
                     np.arange(batch.num_rows, dtype=np.int64),
                     (group[0],),
+                    (self._bookie_id,),
                 )
             else:
-                yield self._scan_payloads(group, data)
+                yield self._scan_payloads(group, data, columns)
 
-    def _scan_payloads(self, group: Sequence[Location], data: pa.Buffer) -> ScannedRows:
+    def _scan_payloads(
+        self, group: Sequence[Location], data: pa.Buffer, columns: Sequence[int] | None
+    ) -> ScannedRows:
         batch = self._payload_batch(group[0], data)
         rows = [location.row for location in group]
         if max(rows) >= batch.num_rows:
@@ -142,10 +154,11 @@ class EntryReader:
             for location, value in zip(group, batch.column(0), strict=True):
                 self._verify(location, value.as_buffer())
         return ScannedRows(
-            batch,
+            batch if columns is None else batch.select(sorted(columns)),
             np.array([location.entry_id for location in group], dtype=np.int64),
             np.zeros(len(group), dtype=np.int64),
             tuple(group),
+            (self._bookie_id,) * len(group),
         )
 
     def _payload_batch(self, location: Location, data: pa.Buffer) -> pa.RecordBatch:
@@ -160,13 +173,18 @@ class EntryReader:
             self._corrupt(location, "its record says that it is bytes, and the ledger has rows")
         return batch.column(0)
 
-    def _batch(self, location: Location, data: pa.Buffer) -> pa.RecordBatch:
+    def _batch(
+        self, location: Location, data: pa.Buffer, columns: Sequence[int] | None = None
+    ) -> pa.RecordBatch:
         """The one place that decodes rows: what Arrow does not take is damaged.
 
         Without digests only Arrow can say so, and it is asked for all it can find.
         """
         try:
-            batch = read_batch(data, self._schema)
+            if columns is None:
+                batch = read_batch(data, self._schema)
+            else:
+                batch = read_columns(data, self._schema, columns, self._is_compressed)
             if not self._has_digests:
                 batch.validate(full=True)
         except UNDECODABLE as error:

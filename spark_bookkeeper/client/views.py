@@ -77,6 +77,7 @@ BOOKIES: Final = pa.schema(
         pa.field("fragments", pa.int64(), nullable=False),
         pa.field("free_bytes", pa.int64()),
         pa.field("total_bytes", pa.int64()),
+        pa.field("readonly_reason", pa.string()),
     ]
 )
 
@@ -186,7 +187,7 @@ class LedgerInfo:
         alive = self._context.bookies.registrations().keys()
         nonce = self.custom_metadata.get(NONCE)
         found = read_again(self._context.store, LedgerId(self.ledger_id), nonce)
-        rows = list(_fragment_rows(self.ledger_id, found.value, alive))
+        rows = list(fragment_rows(self.ledger_id, found.value, alive))
         return pa.Table.from_pylist(rows, schema=FRAGMENTS)
 
     def slots_df(self) -> Any:
@@ -201,7 +202,7 @@ class LedgerInfo:
         rows = [
             row
             for bookie in sorted(found.value.bookies())
-            for row in _slot_rows(self._context, ledger, bookie)
+            for row in slot_rows(self._context, ledger, bookie)
         ]
         return pa.Table.from_pylist(rows, schema=SLOTS)
 
@@ -279,6 +280,7 @@ def bookies_table(context: ClientContext) -> pa.Table:
                 "fragments": fragments[bookie],
                 "free_bytes": live.free_bytes if live else None,
                 "total_bytes": live.total_bytes if live else None,
+                "readonly_reason": live.readonly_reason if live and live.is_readonly else None,
             }
         )
     return pa.Table.from_pylist(rows, schema=BOOKIES)
@@ -352,9 +354,8 @@ def moment(milliseconds: int | None) -> datetime | None:
         return None
 
 
-def _fragment_rows(
-    ledger_id: int, metadata: LedgerMetadata, alive: Any
-) -> Iterator[dict[str, Any]]:
+def fragment_rows(ledger_id: int, metadata: LedgerMetadata, alive: Any) -> Iterator[dict[str, Any]]:
+    """Rows of ``FRAGMENTS``; ``alive`` has the bookies that are alive now."""
     for fragment in metadata.fragment_ranges():
         yield {
             "ledger_id": ledger_id,
@@ -366,9 +367,8 @@ def _fragment_rows(
         }
 
 
-def _slot_rows(
-    context: ClientContext, ledger: Ledger, bookie: BookieId
-) -> Iterator[dict[str, Any]]:
+def slot_rows(context: ClientContext, ledger: Ledger, bookie: BookieId) -> Iterator[dict[str, Any]]:
+    """Rows of ``SLOTS``: of one bookie, none where it cannot be reached."""
     try:
         log = context.bookies.log(bookie, ledger)
         for record in log.records():

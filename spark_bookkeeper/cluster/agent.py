@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import logging
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
 from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.cluster.duties import Duties, Duty, DutyStatus
 from spark_bookkeeper.cluster.health import (
     Observation,
     Published,
@@ -26,6 +28,7 @@ from spark_bookkeeper.cluster.health import (
     observe,
 )
 from spark_bookkeeper.cluster.ownership import check_claim, claim_partition, has_cookie
+from spark_bookkeeper.cluster.readonly import read_order
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
@@ -33,7 +36,8 @@ from spark_bookkeeper.errors import (
     CookieMismatchError,
     MetadataError,
 )
-from spark_bookkeeper.metadata.store import MetadataStore, Registration
+from spark_bookkeeper.metadata.store import READONLY_REASON, MetadataStore, Registration
+from spark_bookkeeper.metrics import BookieMetrics
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import Runtime, Task
 
@@ -56,6 +60,18 @@ class AgentStatus:
     """Why it is not registered."""
     lacks_cookie: bool = False
     """Its cookie was deleted under it, so it takes no new data until it is there again."""
+    seconds_since_good_probe: float | None = None
+    """``None`` before the storage was seen to be well for the first time."""
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    duties: tuple[DutyStatus, ...] = ()
+
+    @property
+    def state(self) -> str:
+        """``writable``, ``readonly`` or ``unregistered``."""
+        if self.published is None:
+            return "unregistered"
+        return "readonly" if self.published.is_readonly else "writable"
 
 
 class BookieAgent:
@@ -69,6 +85,8 @@ class BookieAgent:
         config: how often to look, and when space is short.
         rack: where it stands, for placement.
         is_move_accepted: see ``claim_partition``.
+        duties: what it does in the background while the bookie is registered or tries to be.
+        metrics: where it counts; ``None`` makes new ones.
     """
 
     def __init__(
@@ -81,8 +99,11 @@ class BookieAgent:
         *,
         rack: str = "/default-rack",
         is_move_accepted: bool = False,
+        duties: Sequence[Duty] = (),
+        metrics: BookieMetrics | None = None,
     ) -> None:
         self.bookie_id = bookie_id
+        self.metrics = metrics or BookieMetrics()
         self._store = store
         self._storage = storage
         self._runtime = runtime
@@ -104,6 +125,12 @@ class BookieAgent:
         self._looks = 0
         """Number of the look whose answer counts."""
         self._seen: Observation | None = None
+        self._good: tuple[float, Observation] | None = None
+        """When the storage was seen to be well last, and what was seen."""
+        self._order: str | None = None
+        """Why it was made read-only by hand, as the metadata store said last."""
+        self._duties = Duties(runtime, str(bookie_id), duties, self.metrics)
+        self.metrics.show_bookie(lambda: self.status)
 
     def __repr__(self) -> str:
         state = "not registered"
@@ -121,6 +148,12 @@ class BookieAgent:
             published=self._published,
             problem=self._problem,
             lacks_cookie=self._lacks_cookie,
+            seconds_since_good_probe=(
+                None if self._good is None else self._runtime.now() - self._good[0]
+            ),
+            free_bytes=self._good[1].free_bytes if self._good else None,
+            total_bytes=self._good[1].total_bytes if self._good else None,
+            duties=self._duties.status(),
         )
 
     def start(self) -> None:
@@ -151,6 +184,7 @@ class BookieAgent:
             self._store.on_session_lost(self._session_lost)
             self._is_listening = True
         seen = observe(self._storage, self._marker, self._runtime.token)
+        self._count_probe(seen)
         self._problem = seen.problem
         if seen.problem is not None:
             raise BookieUnavailableError(
@@ -158,7 +192,7 @@ class BookieAgent:
                 bookie_id=self.bookie_id,
             )
         try:
-            self._carry_out(decide(None, seen, self._config))
+            self._carry_out(decide(None, self._with_order(seen), self._config))
         except CookieMismatchError:
             self._is_unsure = False  # another agent holds the registration: none of ours is there
             raise
@@ -167,6 +201,7 @@ class BookieAgent:
             raise
         self._remove_old_probes()
         self._loop = self._runtime.spawn(f"agent-{self.bookie_id}", self._run)
+        self._duties.start()
 
     def stop(self) -> None:
         """Stop looking and unregister; the partition stays as it is."""
@@ -175,9 +210,10 @@ class BookieAgent:
             self._take_back("the agent stops")
 
     def pause(self) -> None:
-        """Stop looking, and leave the registration as it is: what becomes of the storage now is
-        not noticed.
+        """Stop looking and doing, and leave the registration as it is: what becomes of the storage
+        now is not noticed.
         """
+        self._duties.stop()
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
@@ -190,6 +226,7 @@ class BookieAgent:
         seen = self._look_with_patience()
         if seen is None:
             return
+        self._count_probe(seen)
         try:
             if seen.problem is None and self._published is None and not self._lacks_cookie:
                 # Time has passed since the claim was checked: the cluster may have been
@@ -198,6 +235,7 @@ class BookieAgent:
                 check_claim(self._store, self._storage, self._marker)
             elif seen.problem is None:
                 seen = self._with_cookie(seen)
+            seen = self._with_order(seen)
             action = decide(self._published, seen, self._config)
             if isinstance(action, Stay) and seen.problem is not None and self._is_unsure:
                 action = Unregister(seen.problem)
@@ -290,6 +328,27 @@ class BookieAgent:
             )
         return replace(seen, lacks_cookie=self._lacks_cookie)
 
+    def _with_order(self, seen: Observation) -> Observation:
+        """What was seen, and whether the bookie is to be read-only. Without an answer of the
+        metadata store the last one holds.
+        """
+        if seen.problem is not None:
+            return seen
+        try:
+            order = read_order(self._store, self.bookie_id)
+        except MetadataError as error:
+            log.info("orders for bookie %s could not be read: %s", self.bookie_id, error)
+        else:
+            self._order = None if order is None else order.reason
+        return replace(seen, order=self._order)
+
+    def _count_probe(self, seen: Observation) -> None:
+        self.metrics.probes.inc()
+        if seen.problem is None:
+            self._good = self._runtime.now(), seen
+        else:
+            self.metrics.failed_probes.inc()
+
     def _carry_out(self, action: Stay | Register | Unregister) -> None:
         if isinstance(action, Register):
             self._publish(action.state)
@@ -310,6 +369,9 @@ class BookieAgent:
                 rack=self._rack,
                 free_bytes=state.free_bytes,
                 total_bytes=state.total_bytes,
+                properties=(
+                    {READONLY_REASON: state.readonly_reason} if state.readonly_reason else {}
+                ),
             )
         )
         with self._changed:
@@ -320,7 +382,7 @@ class BookieAgent:
             log.info(
                 "bookie %s is registered as %s",
                 self.bookie_id,
-                "read-only" if state.is_readonly else "writable",
+                f"read-only: {state.readonly_reason}" if state.is_readonly else "writable",
             )
 
     def _take_back(self, reason: str) -> None:

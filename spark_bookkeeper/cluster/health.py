@@ -6,6 +6,7 @@ seen                                                    registration
 the right incarnation, writing and reading work         writable
 the same, but space is short or the disk is full        read-only
 the same, but the bookie's cookie is gone               read-only
+the same, but somebody ordered it (``readonly.py``)     read-only
 no answer, a failed write, another marker, no marker,   none
 the marker and no directory of ledgers
 ======================================================  ==================
@@ -46,22 +47,37 @@ class Observation:
     lacks_cookie: bool = False
     """The cluster has forgotten the bookie. What it has can be read; once stopped it could not be
     started, so it takes nothing new."""
+    order: str | None = None
+    """Why somebody made it read-only by hand; ``None`` when nobody did."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What the cluster was told, and why: of two reasons each begins and ends by itself."""
+    """What the cluster was told, and why: of three reasons each begins and ends by itself."""
 
     is_short: bool
     """Space is short."""
     free_bytes: int | None
     total_bytes: int | None
     lacks_cookie: bool = False
+    order: str | None = None
 
     @property
     def is_readonly(self) -> bool:
         """Whether the bookie takes nothing new."""
-        return self.is_short or self.lacks_cookie
+        return self.readonly_reason is not None
+
+    @property
+    def readonly_reason(self) -> str | None:
+        """Why it takes nothing new, for people; every reason that holds. ``None``: it does."""
+        reasons = []
+        if self.order is not None:
+            reasons.append(f"set by hand: {self.order}")
+        if self.lacks_cookie:
+            reasons.append("its cookie was deleted")
+        if self.is_short:
+            reasons.append("space is short")
+        return "; ".join(reasons) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +106,14 @@ def decide(
     if seen.problem is not None:
         return Stay() if published is None else Unregister(seen.problem)
     is_short = _is_short(published, seen, config)
-    state = Published(is_short, seen.free_bytes, seen.total_bytes, seen.lacks_cookie)
-    if published is None or _reasons(published) != _reasons(state) or _is_news(published, seen):
+    state = Published(is_short, seen.free_bytes, seen.total_bytes, seen.lacks_cookie, seen.order)
+    if (
+        published is None
+        or published.readonly_reason != state.readonly_reason
+        or _is_news(published, seen)
+    ):
         return Register(state)
     return Stay()
-
-
-def _reasons(state: Published) -> tuple[bool, bool]:
-    return state.is_short, state.lacks_cookie
 
 
 def _is_short(published: Published | None, seen: Observation, config: BookieConfig) -> bool:

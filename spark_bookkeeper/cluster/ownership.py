@@ -32,6 +32,7 @@ from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.cluster.readonly import forget_order
 from spark_bookkeeper.errors import (
     BookKeeperError,
     CookieMismatchError,
@@ -299,6 +300,7 @@ def forget_bookie(store: MetadataStore, bookie_id: BookieId) -> None:
             ledger_ids=tuple(needed),
         )
     store.delete_cookie(bookie_id, version)
+    forget_order(store, bookie_id)
 
 
 def check_forgettable(store: MetadataStore, bookie_ids: Sequence[BookieId]) -> None:
@@ -422,6 +424,7 @@ def format_bookie(
         storage, bookie_id, claims.instance_id, token=token, on_check=on_check
     )
     store.write_cookie(_cookie(marker, storage), known.version if known else None)
+    forget_order(store, bookie_id)
     return marker
 
 

@@ -17,8 +17,8 @@ from spark_bookkeeper.errors import (
     MetadataFormatError,
     NoSuchLogError,
 )
-from spark_bookkeeper.metadata.registers import Registers, change_register
-from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.metadata.registers import change_register
+from spark_bookkeeper.metadata.store import Registers, Versioned
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.log import Chunk, LogHead, parse_log_name

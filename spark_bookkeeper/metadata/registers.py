@@ -6,43 +6,14 @@ that logs are. A name is a path, ``logs/orders``; what is above it is made as it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 from spark_bookkeeper.errors import MetadataUnavailableError, VersionConflictError
-from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.metadata.store import Registers, Versioned
 from spark_bookkeeper.metadata.update import CONFLICTS_MAX, UNKNOWN_MAX
 
 T = TypeVar("T")
-
-
-class Registers(Protocol):
-    """Every method raises ``MetadataUnavailableError`` when there is no answer; a change may have
-    happened then.
-    """
-
-    def read(self, name: str) -> Versioned[bytes] | None:
-        """The newest value, ``None`` if there is no such register."""
-
-    def create(self, name: str, data: bytes) -> Versioned[bytes]:
-        """Make a register. One that has these very bytes counts as made by an earlier attempt.
-
-        Raises:
-            VersionConflictError: there is one of that name, with other bytes.
-        """
-
-    def write(self, name: str, data: bytes, version: int) -> Versioned[bytes]:
-        """Compare-and-swap.
-
-        Raises:
-            VersionConflictError: it has another version, or is gone; nothing was written.
-        """
-
-    def delete(self, name: str) -> None:
-        """Remove a register, whatever it holds; one that is not there counts as removed."""
-
-    def names(self, parent: str) -> Sequence[str]:
-        """The last parts of the names of all registers directly below, sorted."""
 
 
 def change_register(

@@ -11,14 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
-
-if TYPE_CHECKING:
-    from spark_bookkeeper.metadata.registers import Registers
 
 T = TypeVar("T")
 
@@ -37,6 +34,10 @@ class Versioned(Generic[T]):
     """
 
 
+READONLY_REASON: Final = "spark-bookkeeper.readonly_reason"
+"""The property in which an agent says why its bookie is read-only."""
+
+
 @dataclass(frozen=True, slots=True)
 class Registration:
     """What a live bookie says of itself (BookKeeper's ``BookieServiceInfo``)."""
@@ -53,6 +54,11 @@ class Registration:
     properties: Mapping[str, str] = field(default_factory=dict)
     """Everything else, kept as it was."""
 
+    @property
+    def readonly_reason(self) -> str | None:
+        """Why it takes no new data, where its agent says so; for people."""
+        return self.properties.get(READONLY_REASON)
+
 
 @dataclass(frozen=True, slots=True)
 class Cookie:
@@ -64,6 +70,37 @@ class Cookie:
     """'' in cookies that Apache BookKeeper wrote."""
     instance_id: str | None
     """The cluster's INSTANCEID when the partition was formatted."""
+
+
+class Registers(Protocol):
+    """Named values of ours under compare-and-swap (``registers.py``).
+
+    Every method raises ``MetadataUnavailableError`` when there is no answer; a change may have
+    happened then.
+    """
+
+    def read(self, name: str) -> Versioned[bytes] | None:
+        """The newest value, ``None`` if there is no such register."""
+
+    def create(self, name: str, data: bytes) -> Versioned[bytes]:
+        """Make a register. One that has these very bytes counts as made by an earlier attempt.
+
+        Raises:
+            VersionConflictError: there is one of that name, with other bytes.
+        """
+
+    def write(self, name: str, data: bytes, version: int) -> Versioned[bytes]:
+        """Compare-and-swap.
+
+        Raises:
+            VersionConflictError: it has another version, or is gone; nothing was written.
+        """
+
+    def delete(self, name: str) -> None:
+        """Remove a register, whatever it holds; one that is not there counts as removed."""
+
+    def names(self, parent: str) -> Sequence[str]:
+        """The last parts of the names of all registers directly below, sorted."""
 
 
 class LedgerStore(Protocol):

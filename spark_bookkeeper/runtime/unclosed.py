@@ -15,13 +15,18 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final, Protocol
-
-if TYPE_CHECKING:
-    from spark_bookkeeper.runtime.runtime import Runtime
+from typing import Final, Protocol
 
 EXIT_SECONDS: Final = 5.0
 """How long a process that ends without ``close`` waits for what is on its way, in all."""
+
+
+class ClockAndThreads(Protocol):
+    """What is wanted of a ``Runtime``, which itself names this module."""
+
+    def now(self) -> float: ...
+
+    def spawn(self, name: str, run: Callable[[], None]) -> object: ...
 
 
 class Work(Protocol):
@@ -43,7 +48,7 @@ class Work(Protocol):
         """Its owner is gone: carry out what is on its way, then end, and call ``ended``."""
 
 
-def look_after(runtime: Runtime, owner: object, work: Work) -> Callable[[], None]:
+def look_after(runtime: ClockAndThreads, owner: object, work: Work) -> Callable[[], None]:
     """Have an eye on the work of an owner; returns what to call when it ended as it should."""
     _begin(runtime)
     _left.add(work)
@@ -63,11 +68,11 @@ _left: set[Work] = set()
 _dropped: SimpleQueue[Work] = SimpleQueue()
 """Work whose owner is gone, for the thread that winds it up."""
 
-_runtime: Runtime | None = None
+_runtime: ClockAndThreads | None = None
 """That of the first writer; ``None`` before there is one, and so no thread."""
 
 
-def _begin(runtime: Runtime) -> None:
+def _begin(runtime: ClockAndThreads) -> None:
     """Have the thread, and be the first to be called at the end.
 
     At the end the last is called first. Clients of ZooKeeper and clusters of this process, which

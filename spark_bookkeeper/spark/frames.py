@@ -1,4 +1,4 @@
-"""DataFrames in and out of ledgers: the session's door to Spark.
+"""DataFrames in and out of ledgers, and jobs: all that a session wants of Spark.
 
 Only DataFrames are used, no RDDs and nothing of the JVM, so that Spark Connect works too.
 """
@@ -15,12 +15,11 @@ from typing_extensions import override
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.client.read.splits import cut
-from spark_bookkeeper.client.write import rows
-from spark_bookkeeper.client.write.bulk import BulkPlan, EntryRange, TaskResult, write_task
+from spark_bookkeeper.client.write.bulk import BulkPlan, EntryRange, Frames, TaskResult, write_task
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.replication.runner import Runner
-from spark_bookkeeper.session import SparkDoor
+from spark_bookkeeper.spark.batches import joined
 from spark_bookkeeper.spark.job import collect, is_stopped, parallelism, task_bar
 from spark_bookkeeper.spark.runner import SparkRunner
 from spark_bookkeeper.spark.schemas import (
@@ -38,16 +37,11 @@ if TYPE_CHECKING:
 
 RESULT_SCHEMA: Final = "task int, result binary"
 
-_SENT_BYTES: Final = 4 << 20
-"""Small batches are joined until they have this size, or this many rows."""
-
-_SENT_ROWS: Final = 65_536
-
 Batches = Iterable[pa.RecordBatch]
 Task = Callable[[Batches], Iterator[pa.RecordBatch]]
 
 
-class SparkFrames(SparkDoor):
+class SparkFrames(Frames):
     """Appends and reads DataFrames, and runs work as Spark jobs.
 
     Args:
@@ -68,12 +62,12 @@ class SparkFrames(SparkDoor):
         self._connection = connection
 
     @property
-    @override
     def session(self) -> SparkSession:
+        """The Spark session; started when there is none."""
         return spark_session(**self._conf) if self._spark is None else self._spark
 
-    @override
     def runner(self, job: str) -> Runner:
+        """Runs work as a Spark job; ``job`` names it in Spark's own pages."""
         return SparkRunner(lambda: self.session, self._connection, job)
 
     @override
@@ -211,20 +205,3 @@ def _read_task(
                     raise type(error)(error.for_worker(), **error.facts) from error
 
     return read
-
-
-def joined(batches: Batches, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches that are worth sending; large ones pass as they are."""
-    gathered: list[pa.RecordBatch] = []
-    count = size = 0
-    for batch in batches:
-        if batch.num_rows == 0:
-            continue
-        gathered.append(batch)
-        count += batch.num_rows
-        size += batch.nbytes
-        if size >= _SENT_BYTES or count >= _SENT_ROWS:
-            yield from rows.few_batches(pa.Table.from_batches(gathered, schema=schema))
-            gathered, count, size = [], 0, 0
-    if gathered:
-        yield from rows.few_batches(pa.Table.from_batches(gathered, schema=schema))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from spark_bookkeeper.client.write.adds import SlotAck
-from spark_bookkeeper.client.write.rows import acks_table
+from spark_bookkeeper.client.write.acks import SlotAck, acks_table
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum

@@ -10,8 +10,7 @@ import pytest
 from spark_bookkeeper.errors import LogExistsError, MetadataFormatError, NoSuchLogError
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
-from spark_bookkeeper.metadata.registers import Registers
-from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.metadata.store import Registers, Versioned
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.log import Chunk, LogHead
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -45,3 +47,29 @@ def test_layers_point_down() -> None:
     # Without its cache: that one misses an import whose module came into being later.
     run = "from importlinter.cli import lint_imports_command as run; run(['--no-cache'])"
     check(["-c", run], "run `lint-imports`; move the code down, or hand the value in from above")
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    # Imports for types and inside functions count too: a circle is hard to follow however it runs.
+    package = ROOT / "spark_bookkeeper"
+    files = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in package.rglob("*.py")
+    }
+    del files[package.name]  # it lists the public names, and imports each when it is first used
+    imports = {name: _imported(path) & files.keys() - {name} for name, path in files.items()}
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as circle:
+        pytest.fail(" imports ".join(reversed(circle.args[1])), pytrace=False)
+
+
+def _imported(path: Path) -> set[str]:
+    """The modules that a file names in its imports."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found

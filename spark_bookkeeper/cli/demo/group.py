@@ -27,9 +27,9 @@ from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cluster.java import use_java
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.opening import local
 from spark_bookkeeper.protocol.ids import BookieId, parse_ledger_id
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.spark.opening import local
 from spark_bookkeeper.spark.waiting import wait_apart
 
 BOOKIES: Final = 6

@@ -20,7 +20,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.spark.opening import connect
+from spark_bookkeeper.opening import connect
 
 FIRST_ROWS: Final = 120_000
 """Rows of the DataFrame that is appended before anything goes wrong."""

@@ -7,22 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import click
-import pyarrow as pa
 
 from spark_bookkeeper.cli.shell.settings import Settings
-from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.write.bulk import BulkPlan, EntryRange, TaskResult
 from spark_bookkeeper.config import ClientConfig, load_client_config
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MetadataUnavailableError,
-    MissingRequirementError,
 )
-from spark_bookkeeper.replication.runner import LocalRunner, Runner
 from spark_bookkeeper.session import BookKeeper
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -107,7 +102,7 @@ def connected(
     uri = settings.require_metadata_uri()
     connection = Connection(uri, access.config, access.storage_options, access.zk_options)
     try:
-        bk = _with_spark(connection, settings) if with_spark else _in_this_process(connection)
+        bk = BookKeeper(connection, spark_conf=settings.spark_conf, runs_jobs_here=not with_spark)
     except MetadataUnavailableError as error:
         raise MetadataUnavailableError(
             error.message,
@@ -116,52 +111,3 @@ def connected(
     with bk:
         bk.context.store.require_cluster()  # no cluster there: say so before anything else
         yield bk
-
-
-def _with_spark(connection: Connection, settings: Settings) -> BookKeeper:
-    from spark_bookkeeper.spark.frames import SparkFrames  # pyspark only where it is needed
-
-    return BookKeeper(connection, SparkFrames(None, connection, settings.spark_conf))
-
-
-def _in_this_process(connection: Connection) -> BookKeeper:
-    door = _NoSpark()
-    bk = BookKeeper(connection, door)
-    door.context = bk.context
-    return bk
-
-
-class _NoSpark:
-    """Stands where Spark would: jobs run in this process, and there are no DataFrames."""
-
-    context: ClientContext
-
-    def is_frame(self, data: Any) -> bool:
-        return False
-
-    def schema(self, frame: Any) -> pa.Schema:
-        self._refuse()
-
-    def arrow_schema(self, schema: Any) -> pa.Schema:
-        if not isinstance(schema, pa.Schema):
-            raise InvalidArgumentError(f"{type(schema).__name__} is not an Arrow schema")
-        return schema
-
-    def write_parts(self, frame: Any, plan: BulkPlan) -> Sequence[TaskResult]:
-        self._refuse()
-
-    def from_arrow(self, table: pa.Table) -> Any:
-        self._refuse()
-
-    def read(self, context: ClientContext, schema: pa.Schema, ranges: Sequence[EntryRange]) -> Any:
-        self._refuse()
-
-    @property
-    def session(self) -> Any:
-        self._refuse()
-
-    def runner(self, job: str) -> Runner:
-        return LocalRunner(self.context)
-
-    def _refuse(self) -> NoReturn:
-        raise MissingRequirementError("this command was started without Spark")

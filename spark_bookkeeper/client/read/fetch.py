@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Generic, TypeVar, cast
 
@@ -37,11 +38,34 @@ WINDOW_ENTRIES = 65_536
 class Fetcher:
     """Reads entries of one ledger; keeps what it learnt of its bookies. One thread uses it."""
 
-    def __init__(self, context: ClientContext, ledger: Ledger, spread: int = 0) -> None:
-        """Args: ``spread`` lets readers of the same ledger begin with different replicas."""
+    def __init__(
+        self,
+        context: ClientContext,
+        ledger: Ledger,
+        spread: int = 0,
+        *,
+        columns: Sequence[int] | None = None,
+        only: BookieId | None = None,
+        skip_lost: bool = False,
+    ) -> None:
+        """Prepare to read.
+
+        Args:
+            context: the cluster.
+            ledger: as its metadata is known.
+            spread: lets readers of the same ledger begin with different replicas.
+            columns: what ``scan`` decodes, by places in the schema; ``None`` is all.
+            only: read the replicas of this bookie alone, and so the entries that it should have.
+            skip_lost: go on past entries that no bookie can deliver, and note them in ``lost``.
+        """
+        self.lost: list[Unreadable] = []
+        """What was passed over, in order."""
         self._context = context
         self._ledger = ledger
         self._spread = spread
+        self._columns = columns
+        self._only = only
+        self._skip_lost = skip_lost
         self._logs: dict[BookieId, LedgerLog] = {}
         self._down: dict[BookieId, str] = {}
 
@@ -57,14 +81,16 @@ class Fetcher:
             for answer in answers:
                 found.update((EntryId(entry.entry_id), entry) for entry in answer.content)
             for entry_id in entries:
-                yield found.pop(EntryId(entry_id))
+                if EntryId(entry_id) in found:  # the others were passed over
+                    yield found.pop(EntryId(entry_id))
 
     def scan(self, first: EntryId, last: EntryId) -> Iterator[ScannedRows]:
         """The rows of the same entries in the same order, a message at a time: the quick way.
 
         Raises what ``fetch`` raises.
         """
-        for _, answers in self._windows(first, last, _scan_entries):
+        read = partial(_scan_entries, columns=self._columns)
+        for _, answers in self._windows(first, last, read):
             yield from in_entry_order([rows for answer in answers for rows in answer.content])
 
     def _windows(
@@ -77,13 +103,18 @@ class Fetcher:
             fragment = self._ledger.metadata.fragment_of(start)
             end = min(last, self._fragment_end(start, last), EntryId(start + window - 1))
             entries = range(start, end + 1)
-            found = self._window(fragment.ensemble, entries, read)
+            wanted = self._wanted(fragment.ensemble, entries)
+            found = self._window(fragment.ensemble, wanted, read)
             if isinstance(found, Unreadable):
                 if self._refresh(found):
                     continue
-                raise self._unreadable(found)
+                if not self._skip_lost:
+                    raise self._unreadable(found)
+                found = self._window(fragment.ensemble, wanted, read, self.lost)
+                assert not isinstance(found, Unreadable), "what is lost is passed over"
             average = max(1, sum(answer.size_bytes for answer in found) // len(entries))
-            yield entries, found
+            if found:
+                yield entries, found
             window = max(1, min(WINDOW_ENTRIES, window * 4, WINDOW_BYTES // average))
             start = EntryId(end + 1)
 
@@ -99,11 +130,30 @@ class Fetcher:
         later = (f.first_entry_id for f in self._ledger.metadata.fragments)
         return EntryId(min((f - 1 for f in later if f > entry_id), default=last))
 
-    def _window(
-        self, ensemble: tuple[BookieId, ...], entries: range, read: _Read[T]
-    ) -> list[_Answer[T]] | Unreadable:
+    def _wanted(self, ensemble: tuple[BookieId, ...], entries: range) -> list[EntryId]:
+        """Those of the entries that are to be read: of one bookie alone, what it should have."""
+        ids = [EntryId(entry_id) for entry_id in entries]
+        if self._only is None:
+            return ids
         quorum = self._ledger.metadata.quorum
-        ids = [EntryId(e) for e in entries]
+        places = [p for p, bookie in enumerate(ensemble) if bookie == self._only]
+        return [entry_id for entry_id in ids if any(quorum.holds(p, entry_id) for p in places)]
+
+    def _window(
+        self,
+        ensemble: tuple[BookieId, ...],
+        ids: list[EntryId],
+        read: _Read[T],
+        lost: list[Unreadable] | None = None,
+    ) -> list[_Answer[T]] | Unreadable:
+        """What bookies deliver of some entries, or the first that none of them can.
+
+        Args:
+            lost: takes the entries that none can deliver; the others are read then.
+        """
+        if not ids:
+            return []
+        quorum = self._ledger.metadata.quorum
         reader = Reader(quorum, ensemble, ids, self._preference(ensemble))
         answers = Answers[Ask, _Delivery[T]](self._context.runtime)
         asked: set[Ask] = set()
@@ -115,11 +165,16 @@ class Fetcher:
             if isinstance(asks, Unreadable):
                 if not asked:
                     rescued = self._crosswise(ensemble, reader.waiting, read)
-                    if not any(asks.entry_id in answer.entry_ids for answer in rescued):
+                    is_rescued = any(asks.entry_id in answer.entry_ids for answer in rescued)
+                    if lost is None and not is_rescued:
                         return asks
                     for rescue in rescued:
                         found.append(rescue)
                         reader.delivered(rescue.entry_ids)
+                    if lost is not None:
+                        gone = reader.lost()
+                        lost += gone
+                        reader.delivered([each.entry_id for each in gone])
                     is_twofold = True
                     continue
                 asks = []
@@ -164,6 +219,8 @@ class Fetcher:
         """Positions, those of bookies that failed before, or are silent now, last."""
         size = len(ensemble)
         turned = [(p + self._spread) % size for p in range(size)]
+        if self._only is not None:
+            return [p for p in turned if ensemble[p] == self._only]
         return sorted(turned, key=lambda p: self._is_poor(ensemble[p]))
 
     def _is_poor(self, bookie: BookieId) -> bool:
@@ -189,6 +246,8 @@ class Fetcher:
         self, ensemble: tuple[BookieId, ...], entries: Sequence[EntryId], read: _Read[T]
     ) -> list[_Answer[T]]:
         """What can be read by one bookie's records from another's files; each entry once."""
+        if self._only is not None:
+            return []
         rescued: list[_Answer[T]] = []
         missing = set(entries)
         logs = [log for bookie, log in self._logs.items() if bookie in ensemble]
@@ -212,6 +271,15 @@ class Fetcher:
         return True
 
     def _unreadable(self, found: Unreadable) -> EntryUnreadableError:
+        if self._only is not None:
+            return EntryUnreadableError(
+                f"entry {found.entry_id} of ledger {self._ledger.ledger_id} cannot be read from "
+                f"bookie {self._only}: {found.causes.get(self._only)}. No other was asked, as only "
+                "this one was to be read",
+                ledger_id=self._ledger.ledger_id,
+                entry_id=found.entry_id,
+                causes=dict(found.causes),
+            )
         causes = "\n".join(f"  {bookie}: {why}" for bookie, why in found.causes.items())
         return EntryUnreadableError(
             f"entry {found.entry_id} of ledger {self._ledger.ledger_id} cannot be read from any "
@@ -247,8 +315,13 @@ def _of(piece: T, wanted: Set[EntryId]) -> T | None:
     if len(places) == len(piece.locations):
         return piece
     keep = np.isin(piece.entry_ids, np.array([place.entry_id for place in places], dtype=np.int64))
+    bookies = dict(zip(piece.locations, piece.bookies, strict=True))
     rows = ScannedRows(
-        piece.batch.filter(pa.array(keep)), piece.entry_ids[keep], piece.positions[keep], places
+        piece.batch.filter(pa.array(keep)),
+        piece.entry_ids[keep],
+        piece.positions[keep],
+        places,
+        tuple(bookies[place] for place in places),
     )
     return cast(T, rows) if places else None
 
@@ -267,9 +340,12 @@ def _read_entries(
 
 
 def _scan_entries(
-    log: LedgerLog, entries: Sequence[EntryId], index: EntryIndex
+    log: LedgerLog,
+    entries: Sequence[EntryId],
+    index: EntryIndex,
+    columns: Sequence[int] | None = None,
 ) -> _Delivery[ScannedRows]:
-    found, refused = scan_verified(log, entries, index)
+    found, refused = scan_verified(log, entries, index, columns)
     places = [place for rows in found for place in rows.locations]
     size = sum(place.size for place in places)
     return _Answer([EntryId(place.entry_id) for place in places], size, found), refused
@@ -293,9 +369,14 @@ def in_entry_order(found: list[ScannedRows]) -> Iterator[ScannedRows]:
     entry_ids = np.concatenate([rows.entry_ids for rows in found])
     positions = np.concatenate([rows.positions for rows in found])
     order = np.lexsort((positions, entry_ids))
-    places = sorted((place for rows in found for place in rows.locations), key=lambda p: p.entry_id)
+    told = [each for rows in found for each in zip(rows.locations, rows.bookies, strict=True)]
+    told.sort(key=lambda each: each[0].entry_id)
     yield ScannedRows(
-        one_batch(table.take(pa.array(order))), entry_ids[order], positions[order], tuple(places)
+        one_batch(table.take(pa.array(order))),
+        entry_ids[order],
+        positions[order],
+        tuple(place for place, _ in told),
+        tuple(bookie for _, bookie in told),
     )
 
 

@@ -66,11 +66,14 @@ def read_verified(
 
 
 def scan_verified(
-    log: LedgerLog, entries: Sequence[EntryId], index: EntryIndex
+    log: LedgerLog,
+    entries: Sequence[EntryId],
+    index: EntryIndex,
+    columns: Sequence[int] | None = None,
 ) -> tuple[list[ScannedRows], Refusals]:
     """The same as ``read_verified``, as rows, a message at a time; not in any order."""
     found: list[ScannedRows] = []
-    return found, _scan(log, entries, index, found.append)
+    return found, _scan(log, entries, index, found.append, columns)
 
 
 def _scan(
@@ -78,13 +81,14 @@ def _scan(
     entries: Sequence[EntryId],
     index: EntryIndex,
     keep: Callable[[ScannedRows], None],
+    columns: Sequence[int] | None = None,
 ) -> Refusals:
     """Hands on the rows of all that is good; the reasons for the rest."""
     refused: Refusals = {}
     places = _first_places(index, entries, refused)
     turn = 0
     while places:
-        bad = _scan_places(log, places, keep)
+        bad = _scan_places(log, places, keep, columns)
         turn += 1
         places = _other_places(index, bad, turn)
         refused |= bad
@@ -94,13 +98,16 @@ def _scan(
 
 
 def _scan_places(
-    log: LedgerLog, places: Sequence[Location], keep: Callable[[ScannedRows], None]
+    log: LedgerLog,
+    places: Sequence[Location],
+    keep: Callable[[ScannedRows], None],
+    columns: Sequence[int] | None,
 ) -> Refusals:
     bad: Refusals = {}
     done = 0
     while done < len(places):
         try:
-            for rows in log.scan(places[done:]):
+            for rows in log.scan(places[done:], columns):
                 keep(rows)
                 done += len(rows.locations)
         except BookieError:  # a message that is damaged: what is good in it, and on behind it
@@ -109,7 +116,7 @@ def _scan_places(
                 if isinstance(answer, BookieError):
                     bad[EntryId(place.entry_id)] = answer.message
                 else:
-                    keep(_as_rows(place, answer))
+                    keep(_as_rows(place, answer, columns, log.bookie_id))
             done += len(group)
     return bad
 
@@ -121,13 +128,18 @@ def _message_at(places: Sequence[Location], start: int) -> list[Location]:
     return list(takewhile(lambda place: (place.path, place.offset) == (path, offset), rest))
 
 
-def _as_rows(place: Location, stored: StoredEntry) -> ScannedRows:
+def _as_rows(
+    place: Location, stored: StoredEntry, columns: Sequence[int] | None, bookie_id: str
+) -> ScannedRows:
     batch = stored.batch()
+    if columns is not None:
+        batch = batch.select(sorted(columns))
     return ScannedRows(
         batch,
         np.full(batch.num_rows, stored.entry_id, dtype=np.int64),
         np.arange(batch.num_rows, dtype=np.int64),
         (place,),
+        (bookie_id,),
     )
 
 

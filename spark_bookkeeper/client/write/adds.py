@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from typing_extensions import assert_never
 
 from spark_bookkeeper.bookie.messages import MOST_ENTRY_BYTES, check_entry_size
 from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.write.acks import ACKS_KEPT, SlotAck
 from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult, place
 from spark_bookkeeper.client.write.delivery import Delivery
 from spark_bookkeeper.client.write.ensemble_change import (
@@ -63,23 +63,6 @@ if TYPE_CHECKING:
     from spark_bookkeeper.client.context import ClientContext
     from spark_bookkeeper.client.write.lane import Group, Lane
     from spark_bookkeeper.runtime.runtime import Condition
-
-ACKS_KEPT = 10_000
-"""Slots of which is remembered who stored them, and when."""
-
-
-@dataclass(frozen=True, slots=True)
-class SlotAck:
-    """One bookie stored the entries ``first .. last`` that are striped to it."""
-
-    bookie: BookieId
-    position: int
-    first: EntryId
-    last: EntryId
-    stored_at_ms: int
-    """When it answered, in milliseconds since 1970; for people to read."""
-    waited_ms: float
-    """From when the first of the bookies was sent them to this one's answer."""
 
 
 class Adds:

@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 
-from spark_bookkeeper.bookie.messages import Int64Array, check_entry_size
+from spark_bookkeeper.bookie.messages import check_entry_size
 from spark_bookkeeper.client.write.columns import check_schema, describe, schema_mismatch
 from spark_bookkeeper.client.write.pandas_rows import is_pandas, pandas_table
 from spark_bookkeeper.errors import InvalidArgumentError
-from spark_bookkeeper.protocol.ids import EntryId
-from spark_bookkeeper.protocol.metadata import LedgerMetadata
-
-if TYPE_CHECKING:
-    from spark_bookkeeper.client.write.adds import SlotAck
-
-STORED_AT = pa.timestamp("us", tz="UTC")
-ACKS_SCHEMA = pa.schema(
-    [
-        pa.field("entry_id", pa.int64(), nullable=False),
-        pa.field("bookie_id", pa.string(), nullable=False),
-        pa.field("position", pa.int32(), nullable=False),
-        pa.field("status", pa.string(), nullable=False),
-        pa.field("stored_at", STORED_AT),
-        pa.field("waited_ms", pa.float64()),
-        pa.field("acknowledged", pa.bool_(), nullable=False),
-    ]
-)
 
 
 def to_table(data: Any, schema: pa.Schema) -> pa.Table:
@@ -117,45 +98,3 @@ def few_batches(table: pa.Table) -> list[pa.RecordBatch]:
     """A table as one record batch, or more where a column is too large for that."""
     batches: list[pa.RecordBatch] = table.to_batches()
     return batches if len(batches) == 1 else table.combine_chunks().to_batches()
-
-
-def acks_table(
-    slots: Sequence[SlotAck],
-    metadata: LedgerMetadata,
-    confirmed: EntryId,
-    pushed: EntryId,
-) -> pa.Table:
-    """Who stored which entry, from the slots that a writer remembers.
-
-    Worked out column by column: a slot may hold thousands of small entries.
-    """
-    quorum = metadata.quorum
-    width = quorum.write_quorum_size
-    first = min((slot.first for slot in slots), default=EntryId(0))
-    # A row for each entry and each of its write set.
-    ids: Int64Array = np.repeat(np.arange(first, pushed + 1), width)
-    positions = (ids + np.arange(len(ids)) % width) % quorum.ensemble_size
-    bookies = sorted(metadata.bookies())
-    numbers = {bookie: number for number, bookie in enumerate(bookies)}
-    holders: Int64Array = np.zeros(len(ids), dtype=np.int64)
-    for fragment in metadata.fragments:
-        start = max(0, fragment.first_entry_id - first) * width
-        ensemble = np.array([numbers[bookie] for bookie in fragment.ensemble])
-        holders[start:] = ensemble[positions[start:]]
-    acks = np.full(len(ids), -1)
-    for number, slot in enumerate(slots):
-        entries = np.arange(slot.first, slot.last + 1)
-        turns: Int64Array = (slot.position - entries) % quorum.ensemble_size
-        own = ((entries - first) * width + turns)[turns < width]
-        acks[own[holders[own] == numbers.get(slot.bookie, -1)]] = number
-    told = pa.array(acks, mask=acks < 0)
-    columns = [
-        ids,
-        pa.array(bookies, pa.string()).take(pa.array(holders)),
-        positions.astype(np.int32),
-        pa.array(["pending", "stored"]).take(pa.array((acks >= 0).astype(np.int8))),
-        pa.array([slot.stored_at_ms * 1000 for slot in slots], STORED_AT).take(told),
-        pa.array([slot.waited_ms for slot in slots], pa.float64()).take(told),
-        ids <= confirmed,
-    ]
-    return pa.Table.from_arrays([pa.array(column) for column in columns], schema=ACKS_SCHEMA)

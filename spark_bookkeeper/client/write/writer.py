@@ -16,6 +16,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.write import rows
+from spark_bookkeeper.client.write.acks import acks_table
 from spark_bookkeeper.client.write.adds import Adds
 from spark_bookkeeper.client.write.bulk import BulkPlan, Frames, TaskResult, write_local
 from spark_bookkeeper.client.write.columns import check_schema, schema_mismatch
@@ -202,7 +203,7 @@ class LedgerWriter:
         """The same as ``acks``, as a ``pyarrow.Table``."""
         self._check_here()
         slots, confirmed, pushed = self._adds.acks()
-        return rows.acks_table(slots, self.metadata, confirmed, pushed)
+        return acks_table(slots, self.metadata, confirmed, pushed)
 
     def close(self) -> None:
         """Acknowledge what is pending, then fix the end of the ledger; idempotent.

@@ -11,7 +11,6 @@ from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.connection import metadata_uri as given_or_environment
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.spark.frames import SparkFrames
 from spark_bookkeeper.spark.session import check_session
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def connect(
         dict(zk_options or {}),
         _application(spark),
     )
-    bk = BookKeeper(connection, SparkFrames(spark, connection))
+    bk = BookKeeper(connection, spark)
     try:
         bk.context.store.require_cluster()
     except BaseException:
@@ -83,7 +82,7 @@ def local(
     cluster = LocalCluster(directory, bookies).start()
     try:
         connection = Connection(cluster.metadata_uri, application=_application(spark))
-        return BookKeeper(connection, SparkFrames(spark, connection), cluster)
+        return BookKeeper(connection, spark, cluster)
     except BaseException:
         cluster.close()
         raise

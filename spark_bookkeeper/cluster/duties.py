@@ -1,0 +1,182 @@
+"""Duties: what an agent does for its bookie in the background, besides looking at the storage.
+
+A duty is a value: a name, an interval, and one step. Scrubbing, collection, compaction and
+autorecovery are such values; the agent is handed them and knows none by name. Each has a task of
+its own, so that one that hangs holds up neither the others nor the agent's look at its storage.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
+from spark_bookkeeper.metrics import BookieMetrics
+from spark_bookkeeper.runtime.runtime import Runtime, Task
+
+log = logging.getLogger(__name__)
+
+
+class Turn:
+    """What a step may ask of the loop that runs it. May be kept, and used from any thread."""
+
+    def __init__(self, is_stopping: Callable[[], bool], wake: Callable[[], None]) -> None:
+        self._is_stopping = is_stopping
+        self._wake = wake
+
+    def is_stopping(self) -> bool:
+        """Whether the agent stops, and waits for this step: leave the rest for the next start."""
+        return self._is_stopping()
+
+    def wake(self) -> None:
+        """Take the next turn at once, instead of after the interval: something has happened."""
+        self._wake()
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """One thing that an agent does again and again while it runs.
+
+    The first step is taken when the bookie is registered. A step does a bounded piece of work and
+    looks at ``Turn.is_stopping`` between its parts. What it raises is logged, counted and shown
+    by the agent's ``/health``, and the next turn comes all the same.
+    """
+
+    name: str
+    """One word for people and metrics: ``scrub``, ``compact``."""
+    interval_ms: int
+    """From the end of a step to the beginning of the next."""
+    step: Callable[[Turn], None]
+
+    def __post_init__(self) -> None:
+        if self.interval_ms < 1:
+            raise InvalidArgumentError(
+                f"duty {self.name!r} has interval_ms={self.interval_ms}; it is at least 1. Leave a "
+                "duty that is never done out"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class DutyStatus:
+    """The counters of a duty since its agent started."""
+
+    name: str
+    interval_ms: int
+    is_running: bool = False
+    """A step is under way."""
+    runs: int = 0
+    """Steps that ended, well or not."""
+    failures: int = 0
+    last_run_ms: int | None = None
+    """When the last step ended, in milliseconds since 1970; for people."""
+    last_error: str | None = None
+    """Why the last step failed; ``None`` when it did not."""
+
+
+class Duties:
+    """Runs duties, each in a task of its own. ``start`` and ``stop`` are idempotent.
+
+    Raises:
+        InvalidArgumentError: two duties have one name.
+    """
+
+    def __init__(
+        self, runtime: Runtime, owner: str, duties: Sequence[Duty], metrics: BookieMetrics
+    ) -> None:
+        names = [duty.name for duty in duties]
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidArgumentError(f"two duties of {owner} have the name {name!r}")
+        self._loops = [_Loop(runtime, owner, duty, metrics) for duty in duties]
+
+    def start(self) -> None:
+        """Take the first turn of each, and go on."""
+        for loop in self._loops:
+            loop.start()
+
+    def stop(self) -> None:
+        """Take no further turn, and wait for the steps under way."""
+        for loop in self._loops:
+            loop.tell_to_stop()
+        for loop in self._loops:
+            loop.join()
+
+    def status(self) -> tuple[DutyStatus, ...]:
+        """What became of each so far, in the order in which they were given."""
+        return tuple(loop.status for loop in self._loops)
+
+
+class _Loop:
+    def __init__(self, runtime: Runtime, owner: str, duty: Duty, metrics: BookieMetrics) -> None:
+        self.status = DutyStatus(duty.name, duty.interval_ms)
+        self._runtime = runtime
+        self._owner = owner
+        self._duty = duty
+        self._seconds = metrics.duty_seconds.labels(duty.name)
+        self._failures = metrics.duty_failures.labels(duty.name)
+        self._changed = runtime.condition()
+        self._is_stopping = False
+        self._is_woken = False
+        self._task: Task | None = None
+        self._turn = Turn(lambda: self._is_stopping, self._wake)
+
+    def start(self) -> None:
+        if self._task is None:
+            self._is_stopping = False
+            self._task = self._runtime.spawn(f"{self._duty.name}-{self._owner}", self._run)
+
+    def tell_to_stop(self) -> None:
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify_all()
+
+    def join(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.join()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._is_woken = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            with self._changed:
+                self._is_woken = False
+            self._step()
+            with self._changed:
+                deadline = self._runtime.now() + self._duty.interval_ms / 1000
+                while not self._is_stopping and not self._is_woken:
+                    left = deadline - self._runtime.now()
+                    if left <= 0:
+                        break
+                    self._changed.wait(left)
+
+    def _step(self) -> None:
+        """One step, and what is remembered of it. Never raises."""
+        began = self._runtime.now()
+        before = self.status
+        self.status = replace(before, is_running=True)
+        error: str | None = None
+        try:
+            self._duty.step(self._turn)
+        except BookKeeperError as caught:
+            error = caught.message
+            if error != before.last_error:
+                log.warning("duty %s of %s: %s", self._duty.name, self._owner, error)
+        except Exception as caught:
+            error = f"{type(caught).__name__}: {caught}"
+            log.exception("duty %s of %s made a mistake", self._duty.name, self._owner)
+        self._seconds.observe(self._runtime.now() - began)
+        if error is not None:
+            self._failures.inc()
+        self.status = replace(
+            before,
+            is_running=False,
+            runs=before.runs + 1,
+            failures=before.failures + (error is not None),
+            last_run_ms=self._runtime.wall_ms(),
+            last_error=error,
+        )

@@ -1,0 +1,109 @@
+"""A bookie that is made read-only by hand: a register that its agent reads at every probe.
+
+The order is kept in the metadata store and not in the partition, so that it can be given where the
+storage cannot be reached, holds while the agent is down, and outlives its restart. It ends by
+``set_writable``, and with the bookie: when its cookie is deleted, or it is formatted.
+
+Source: BookKeeper ``bookie/BookieStateManager`` (a mode that was set by hand stays, whatever the
+monitors of the disks see).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.metadata.registers import change_register
+from spark_bookkeeper.metadata.store import MetadataStore, Versioned
+from spark_bookkeeper.protocol.arguments import check_text
+from spark_bookkeeper.protocol.ids import BookieId
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOnlyOrder:
+    """A bookie is to take no new data until it is told otherwise."""
+
+    reason: str
+    since_ms: int
+    """When it was given, in milliseconds since 1970; for people."""
+
+
+def read_order(store: MetadataStore, bookie_id: BookieId) -> ReadOnlyOrder | None:
+    """The order for a bookie, ``None`` when there is none. One question to the metadata store.
+
+    An order that cannot be decoded holds all the same: somebody wanted the bookie read-only.
+    """
+    return _decode(store.registers.read(_name(bookie_id)))
+
+
+def set_readonly(store: MetadataStore, bookie_id: BookieId, reason: str, now_ms: int) -> None:
+    """From its agent's next probe on the bookie takes no new data; idempotent.
+
+    What it holds can be read, fenced and recovered as before.
+
+    Raises:
+        InvalidArgumentError: the bookie is unknown, or the reason is none. Nothing was changed.
+        MetadataUnavailableError: the order may or may not have been given; repeat.
+    """
+    check_text("reason", reason)
+    if not reason.strip():
+        raise InvalidArgumentError("the reason is empty; say for the others why it is read-only")
+    _check_known(store, bookie_id)
+    order = ReadOnlyOrder(reason, now_ms)
+    change_register(
+        store.registers,
+        _name(bookie_id),
+        _decode,
+        _encode,
+        lambda old: order if old is None or old.reason != reason else old,
+    )
+
+
+def set_writable(store: MetadataStore, bookie_id: BookieId) -> bool:
+    """Take the order back; whether there was one. The agent obeys at its next probe.
+
+    The bookie stays read-only while its agent has another reason, for example that space is short.
+
+    Raises:
+        InvalidArgumentError: the bookie is unknown. Nothing was changed.
+        MetadataUnavailableError: it may or may not have been taken back; repeat.
+    """
+    _check_known(store, bookie_id)
+    was_there = read_order(store, bookie_id) is not None
+    forget_order(store, bookie_id)
+    return was_there
+
+
+def forget_order(store: MetadataStore, bookie_id: BookieId) -> None:
+    """The bookie ends, or begins anew, and an order for it with it; idempotent."""
+    store.registers.delete(_name(bookie_id))
+
+
+def _check_known(store: MetadataStore, bookie_id: BookieId) -> None:
+    if store.cookie_version(bookie_id) is None and all(
+        registration.bookie_id != bookie_id for registration in store.registrations()
+    ):
+        raise InvalidArgumentError(
+            f"bookie {bookie_id} is unknown: it has neither a cookie nor a registration; nothing "
+            "was changed. `spark-bookkeeper bookie list` shows the bookies"
+        )
+
+
+def _name(bookie_id: BookieId) -> str:
+    return f"readonly/{bookie_id}"
+
+
+def _encode(order: ReadOnlyOrder | None) -> bytes:
+    assert order is not None
+    return json.dumps({"reason": order.reason, "since_ms": order.since_ms}).encode()
+
+
+def _decode(found: Versioned[bytes] | None) -> ReadOnlyOrder | None:
+    if found is None:
+        return None
+    try:
+        values = json.loads(found.value)
+        return ReadOnlyOrder(str(values["reason"]), int(values["since_ms"]))
+    except (ValueError, TypeError, KeyError):
+        return ReadOnlyOrder("by an order that cannot be decoded", 0)
