@@ -143,6 +143,16 @@ def stage(
     return staged
 
 
+def is_done(context: ClientContext, name: str, transaction: Transaction) -> bool:
+    """Whether a log remembers a transaction, or a later one of its application.
+
+    Raises:
+        NoSuchLogError: there is none of that name.
+    """
+    head = logs.read_log(context.store.registers, name)
+    return head.transactions.done(transaction) is not None
+
+
 def commit(
     context: ClientContext,
     staged: StagedWrite,
@@ -234,6 +244,18 @@ def abort(context: ClientContext, staged: StagedWrite) -> bool:
         whether nothing of it is left.
     """
     return _discard(context, staged)
+
+
+def remove_leftovers(context: ClientContext, name: str, owner: str) -> None:
+    """Remove what writes of an owner have left, none of which is under way.
+
+    Nothing that is in the log, or may still come there, is removed.
+
+    Raises:
+        NoSuchLogError: there is none of that name.
+    """
+    nonce = logs.read_log(context.store.registers, name).nonce
+    _remove_leftovers(context, name, nonce, owner)
 
 
 def add_sealed(
@@ -375,19 +397,23 @@ def _remember(context: ClientContext, staged: StagedWrite) -> None:
 
 
 def _forget_leftovers(context: ClientContext, staged: StagedWrite) -> None:
-    """Remove what earlier writes of the same owner have left; what cannot be is tried again."""
-    if staged.owner is None:
-        return
-    gone = {staged.ledger_id}
+    if staged.owner is not None:
+        _remove_leftovers(context, staged.log, staged.nonce, staged.owner, staged.ledger_id)
+
+
+def _remove_leftovers(
+    context: ClientContext, name: str, nonce: str, owner: str, done: LedgerId | None = None
+) -> None:
+    """What cannot be removed now is tried again by the owner's next write."""
+    gone = set() if done is None else {done}
+    registers, key = context.store.registers, _key(owner)
     try:
-        for ledger_id in logs.read_staged(context.store.registers, staged.log, _key(staged.owner)):
-            if ledger_id != staged.ledger_id and _discard_ledger(
-                context, staged.log, staged.nonce, ledger_id
-            ):
+        for ledger_id in logs.read_staged(registers, name, key):
+            if ledger_id not in gone and _discard_ledger(context, name, nonce, ledger_id):
                 gone.add(ledger_id)
-        _forget(context, staged, gone)
+        logs.change_staged(registers, name, key, lambda noted: [i for i in noted if i not in gone])
     except BookKeeperError as error:
-        _log.info("leftovers of writes to log %s stay for now: %s", staged.log, error)
+        _log.info("leftovers of writes to log %s stay for now: %s", name, error)
 
 
 def _forget(context: ClientContext, staged: StagedWrite, gone: set[LedgerId]) -> None:

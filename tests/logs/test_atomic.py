@@ -436,8 +436,9 @@ def test_what_may_still_come_into_the_log_is_never_removed(
 def test_the_next_write_of_an_application_removes_what_its_earlier_ones_have_left(
     ground: Ground, log: Log
 ) -> None:
-    for _ in range(2):  # two drivers that were killed, one of them when all was written
-        staged = atomic.stage(ground.context, "orders", Transaction("app", 1))
+    # Two drivers that were killed, one of them when all was written.
+    atomic.stage(ground.context, "orders", Transaction("app", 1))
+    staged = atomic.stage(ground.context, "orders", Transaction("app", 1))
     results = written(ground.context, staged, b"a")
     staging.seal(ground.context, staged.plan, results)
     other = atomic.stage(ground.context, "orders", Transaction("other", 1))
@@ -487,7 +488,9 @@ class DeadAt:
         raise BookieUnavailableError("the process is dead", bookie_id=place)
 
 
-def at_every_operation(tmp_path: Path, act: Callable[[ClientContext], object]) -> Iterator[Ground]:
+def at_every_operation(
+    tmp_path: Path, act: Callable[[ClientContext], object], *, is_metadata_only: bool = False
+) -> Iterator[Ground]:
     """A cluster for each operation of ``act``, in which it was killed there; and one more."""
     for number in count():
         ground = Ground(tmp_path / str(number))
