@@ -46,8 +46,7 @@ def main(master: str, uri: str, log: str, rows: str, markers: str) -> None:
                 is_first = True
             except FileExistsError:
                 (Path(markers) / f"{partition}-again").touch()
-        for batch in batches:
-            yield batch
+        yield from batches
         if is_first and partition == 0:
             deadline = time.monotonic() + 120
             while not (Path(markers) / "0-again").exists() and time.monotonic() < deadline:
