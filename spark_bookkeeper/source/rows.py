@@ -10,6 +10,7 @@ import pyarrow as pa
 from spark_bookkeeper.bookie.reading import ScannedRows
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.read.fetch import Fetcher
+from spark_bookkeeper.client.read.lost import warn_of_lost
 from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.errors import NoSuchLedgerError
 from spark_bookkeeper.protocol.ids import LedgerId, parse_bookie_id
@@ -54,8 +55,7 @@ def delivered_rows(
             if options.fail_on_data_loss:
                 raise
             _log.warning("entries %d to %d are passed over: %s", each.first, each.last, error)
-        for lost in fetcher.lost:
-            _log.warning("passed over, and lost: %s", lost)
+        warn_of_lost(each.ledger.ledger_id, fetcher.lost)
 
 
 def sent(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

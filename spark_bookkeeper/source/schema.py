@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from spark_bookkeeper.client.read.projection import projected
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.source.metadata_column import METADATA_COLUMN, METADATA_TYPE
 from spark_bookkeeper.source.options import SourceOptions
@@ -45,25 +45,3 @@ def delivered_columns(schema: pa.Schema, options: SourceOptions) -> pa.Schema:
             )
         made = made.append(pa.field(METADATA_COLUMN, METADATA_TYPE, nullable=False))
     return made
-
-
-def projected(schema: pa.Schema, columns: Iterable[str] | None) -> pa.Schema:
-    """These columns of a schema, in the order given; all of them without.
-
-    Raises:
-        InvalidArgumentError: there is none of that name, or several.
-    """
-    if columns is None:
-        return schema
-    fields = []
-    for name in columns:
-        places = schema.get_all_field_indices(name)
-        if len(places) != 1:
-            found = "there is none of that name" if not places else "several have that name"
-            raise InvalidArgumentError(
-                f"column {name!r} cannot be read: {found}; the columns are "
-                f"{', '.join(schema.names)}"
-            )
-        fields.append(schema.field(places[0]))
-    kept = schema.metadata if len(fields) == len(schema) else None
-    return pa.schema(fields, metadata=kept)

@@ -1,0 +1,48 @@
+"""Some columns of a ledger: which they are, and rows with only those."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+from spark_bookkeeper.errors import InvalidArgumentError
+
+
+def projected(schema: pa.Schema, columns: Iterable[str] | None) -> pa.Schema:
+    """These columns of a schema, in the order given; all of them without.
+
+    Raises:
+        InvalidArgumentError: there is none of that name, or several; or no column is named.
+    """
+    if columns is None:
+        return schema
+    names = [columns] if isinstance(columns, str) else list(columns)
+    if not names:
+        raise InvalidArgumentError(
+            f"no column was named; the columns are {', '.join(schema.names)}, and leaving "
+            "columns out reads them all"
+        )
+    fields = []
+    for name in names:
+        places = schema.get_all_field_indices(name)
+        if len(places) != 1:
+            found = "there is none of that name" if not places else "several have that name"
+            raise InvalidArgumentError(
+                f"column {name!r} cannot be read: {found}; the columns are "
+                f"{', '.join(schema.names)}"
+            )
+        fields.append(schema.field(places[0]))
+    return pa.schema(fields, metadata=schema.metadata if len(fields) == len(schema) else None)
+
+
+def places_of(schema: pa.Schema, wanted: pa.Schema) -> Sequence[int] | None:
+    """Where a ledger's schema has the columns of a projection; ``None`` is all, in order."""
+    if wanted.names == schema.names:
+        return None
+    return [schema.get_field_index(name) for name in wanted.names]
+
+
+def reordered(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    """The columns of a batch in the order of a projection."""
+    return batch if batch.schema.names == wanted.names else batch.select(wanted.names)
