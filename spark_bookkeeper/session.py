@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pyarrow as pa
 from typing_extensions import Self
@@ -16,6 +17,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
+from spark_bookkeeper.client.names import ledger_called
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.local import LocalCluster
@@ -36,10 +38,13 @@ from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.report import CheckReport, RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner, no_progress
 from spark_bookkeeper.runtime import process
+from spark_bookkeeper.runtime.beside import begin
 from spark_bookkeeper.spark.frames import SparkFrames
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+T = TypeVar("T")
 
 
 class BookKeeper:
@@ -186,13 +191,45 @@ class BookKeeper:
             frames=self._frames,
         )
 
-    def open_ledger(self, ledger_id: int, password: bytes = b"") -> LedgerReader:
-        """Open a ledger to read all of it; one that is not closed is fenced, recovered, closed."""
-        return lifecycle.open_ledger(self.context, ledger_id, password, self._frames)
+    def open_ledger(self, ledger_id: int | str, password: bytes = b"") -> LedgerReader:
+        """Open a ledger to read all of it; one that is not closed is fenced, recovered, closed.
 
-    def open_ledger_no_recovery(self, ledger_id: int, password: bytes = b"") -> LedgerReader:
+        Args:
+            ledger_id: its id, or its name where no other ledger has the same. To find a name all
+                metadata are read.
+            password: as at ``create_ledger``.
+        """
+        called = ledger_called(self.context, ledger_id)
+        return lifecycle.open_ledger(self.context, called, password, self._frames)
+
+    def open_ledger_no_recovery(self, ledger_id: int | str, password: bytes = b"") -> LedgerReader:
         """Open a ledger to read up to its last add confirmed; never disturbs its writer."""
-        return lifecycle.open_ledger_no_recovery(self.context, ledger_id, password, self._frames)
+        called = ledger_called(self.context, ledger_id)
+        return lifecycle.open_ledger_no_recovery(self.context, called, password, self._frames)
+
+    def open_ledger_async(
+        self, ledger_id: int | str, password: bytes = b""
+    ) -> Future[LedgerReader]:
+        """``open_ledger`` without waiting for it."""
+        return self._begin("open-ledger", lambda: self.open_ledger(ledger_id, password))
+
+    def open_ledger_no_recovery_async(
+        self, ledger_id: int | str, password: bytes = b""
+    ) -> Future[LedgerReader]:
+        """``open_ledger_no_recovery`` without waiting for it."""
+        return self._begin("open-ledger", lambda: self.open_ledger_no_recovery(ledger_id, password))
+
+    def create_ledger_async(self, **options: Any) -> Future[LedgerWriter]:
+        """``create_ledger`` without waiting for it."""
+        return self._begin("create-ledger", lambda: self.create_ledger(**options))
+
+    def delete_ledger_async(
+        self, ledger_id: int, *, even_if_alive: bool = False
+    ) -> Future[Deletion]:
+        """``delete_ledger`` without waiting for it."""
+        return self._begin(
+            "delete-ledger", lambda: self.delete_ledger(ledger_id, even_if_alive=even_if_alive)
+        )
 
     def delete_ledger(self, ledger_id: int, *, even_if_alive: bool = False) -> Deletion:
         """Delete a ledger for ever; idempotent. One that is not closed is fenced before.
@@ -209,6 +246,9 @@ class BookKeeper:
             RecoveryUndecidedError: too few bookies could be fenced; it was not deleted.
         """
         return lifecycle.delete_ledger(self.context, ledger_id, even_if_alive=even_if_alive)
+
+    def _begin(self, name: str, call: Callable[[], T]) -> Future[T]:
+        return begin(self.context.runtime, name, call)
 
     # Logs
 

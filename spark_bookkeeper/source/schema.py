@@ -45,3 +45,13 @@ def delivered_columns(schema: pa.Schema, options: SourceOptions) -> pa.Schema:
             )
         made = made.append(pa.field(METADATA_COLUMN, METADATA_TYPE, nullable=False))
     return made
+
+
+def wanted_columns(schema: pa.Schema, told: pa.Schema, options: SourceOptions) -> pa.Schema:
+    """The columns of ledgers from which what Spark was told is made; a log may have more by now.
+
+    Raises:
+        InvalidArgumentError: Spark was told of a column that there is not.
+    """
+    names = told.names[:-1] if options.include_metadata else told.names
+    return schema if names == schema.names else projected(schema, names)

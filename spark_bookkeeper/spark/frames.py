@@ -15,7 +15,7 @@ from typing_extensions import override
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.client.read.lost import warn_of_lost
-from spark_bookkeeper.client.read.projection import places_of, reordered
+from spark_bookkeeper.client.read.projection import places_of, under
 from spark_bookkeeper.client.read.splits import cut
 from spark_bookkeeper.client.write.bulk import BulkPlan, EntryRange, Frames, TaskResult, write_task
 from spark_bookkeeper.connection import Connection
@@ -212,7 +212,7 @@ def _read_task(
                     skip_lost=skip_lost,
                 )
                 scanned = fetcher.scan(piece.first, piece.last)
-                found = (delivered(reordered(each.batch, schema), schema) for each in scanned)
+                found = (delivered(under(each.batch, wanted), schema) for each in scanned)
                 try:
                     yield from joined(found, schema)
                 except BookKeeperError as error:  # of a task, only the text reaches the driver

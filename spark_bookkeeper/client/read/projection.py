@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
+from spark_bookkeeper.client.read.evolution import widen
 from spark_bookkeeper.errors import InvalidArgumentError
 
 
@@ -37,12 +38,29 @@ def projected(schema: pa.Schema, columns: Iterable[str] | None) -> pa.Schema:
 
 
 def places_of(schema: pa.Schema, wanted: pa.Schema) -> Sequence[int] | None:
-    """Where a ledger's schema has the columns of a projection; ``None`` is all, in order."""
+    """Where a ledger's schema has the columns of a projection, those that it has; ``None`` is all,
+    in order.
+    """
     if wanted.names == schema.names:
         return None
-    return [schema.get_field_index(name) for name in wanted.names]
+    places = (schema.get_field_index(name) for name in wanted.names)
+    return [place for place in places if place >= 0]
 
 
-def reordered(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """The columns of a batch in the order of a projection."""
-    return batch if batch.schema.names == wanted.names else batch.select(wanted.names)
+def under(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    """Rows under a projection of their schema, or of a later one of their log.
+
+    Columns that the rows do not have are null; ``evolution.evolved`` said that the others fit.
+    """
+    if batch.schema.equals(wanted, check_metadata=False):
+        return batch
+    names = batch.schema.names
+    if names != wanted.names:
+        columns = [
+            batch.column(names.index(field.name))
+            if field.name in names
+            else pa.nulls(batch.num_rows, field.type)
+            for field in wanted
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, names=wanted.names)
+    return widen(batch, wanted)
