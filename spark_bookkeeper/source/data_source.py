@@ -83,7 +83,8 @@ class BookKeeperSource(DataSource):
         with told():
             options = self.source_options()
             options.check_use(Use.STREAM_WRITE)
-            return stream_writer(options, schema, overwrite)
+            checkpoint = self.options.get("checkpointlocation")
+            return stream_writer(options, schema, overwrite, checkpoint)
 
 
 def with_session_options(options: Mapping[str, str]) -> type[BookKeeperSource]:

@@ -246,6 +246,9 @@ class SourceOptions:
         "`bk.consumers(log)` and for retention",
     )
     ledger_id: int | None = option(_number(0), Use.WRITE, "Write a new ledger of this id")
+    name: str | None = option(
+        _text, Use.WRITE, "Write a new ledger with this label, to find it by: `bk.ledgers()`"
+    )
     ensemble_size: int | None = option(_number(1), WRITES, "As of `create_ledger`", shown="3")
     write_quorum_size: int | None = option(_number(1), WRITES, "As of `create_ledger`", shown="3")
     ack_quorum_size: int | None = option(_number(1), WRITES, "As of `create_ledger`", shown="2")

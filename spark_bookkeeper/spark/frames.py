@@ -17,7 +17,7 @@ from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.client.read.lost import warn_of_lost
 from spark_bookkeeper.client.read.projection import places_of, under
 from spark_bookkeeper.client.read.splits import cut
-from spark_bookkeeper.client.write.bulk import BulkPlan, EntryRange, Frames, TaskResult, write_task
+from spark_bookkeeper.client.write.bulk import BulkPlan, EntryRange, Frames, TaskResult
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.replication.runner import Runner
@@ -28,11 +28,11 @@ from spark_bookkeeper.spark.schemas import (
     arrow_schema,
     delivered,
     delivered_schema,
-    relabelled,
     spark_schema,
 )
 from spark_bookkeeper.spark.session import spark_session
 from spark_bookkeeper.spark.workers import task_context
+from spark_bookkeeper.spark.write_task import write_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -157,36 +157,20 @@ class SparkFrames(Frames):
 
 def _write_task(connection: Connection, plan: BulkPlan) -> Task:
     """What a task of an append does with the rows of its partition."""
-    roots = {bookie: uri for _, bookie, _, uri in plan.targets}
 
     def write(batches: Batches) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        here = TaskContext.get()
-        assert here is not None, "runs in a Spark task"
-        number = here.partitionId()
-        context = task_context(connection, roots)
         result: TaskResult | BookKeeperError
-        filled = (relabelled(b, plan.encoding.schema) for b in batches if b.num_rows)
         try:
-            first = next(filled, None)
-            if first is None:
-                result = TaskResult(number, 0, ())
-            else:
-                result = write_task(plan, _with(first, filled), number, context)
+            result = write_partition(connection, plan, batches)
         except BookKeeperError as error:
             result = error
+        number = result.task if isinstance(result, TaskResult) else -1
         yield pa.RecordBatch.from_arrays(
             [pa.array([number], pa.int32()), pa.array([pickle.dumps(result)], pa.binary())],
             names=["task", "result"],
         )
 
     return write
-
-
-def _with(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from others
 
 
 def _read_task(
