@@ -66,11 +66,16 @@ class ClientConfig:
     """A bookie that is silent for this long when it is read from: the next one of the write set is
     asked as well, and the first good answer counts."""
 
+    explicit_lac_ms: int = 1_000
+    """A writer that has appended nothing for this long, or up to twice as long, tells its bookies
+    how far it has acknowledged, so that followers see its last entry. It costs each of them a
+    small slot, once for each pause. 0: never; the last entry is then seen with the next one."""
+
     metadata_timeout_ms: int = 10_000
     """Silence of the metadata store after which a call fails, and length of a session."""
 
     def __post_init__(self) -> None:
-        _at_least(self, 1)
+        _at_least(self, 1, may_be_off="explicit_lac_ms")
         if self.max_group_bytes > self.max_pending_bytes:
             raise InvalidArgumentError(
                 f"max_group_bytes={self.max_group_bytes} is more than "
@@ -171,12 +176,13 @@ def _read_toml(path: str | Path) -> dict[str, Any]:
     return values
 
 
-def _at_least(config: ClientConfig | BookieConfig, least: int) -> None:
+def _at_least(config: ClientConfig | BookieConfig, least: int, may_be_off: str = "") -> None:
+    """Check the values; the key ``may_be_off`` may be 0 as well."""
     for field in fields(config):
         value = getattr(config, field.name)
         if isinstance(field.default, str):
             continue
         if isinstance(value, bool) or not isinstance(value, int):
             raise InvalidArgumentError(f"{field.name}={value!r} is not a whole number")
-        if value < least:
+        if value < least and not (field.name == may_be_off and value == 0):
             raise InvalidArgumentError(f"{field.name}={value} is below {least}")

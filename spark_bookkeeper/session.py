@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pyarrow as pa
 from typing_extensions import Self
@@ -16,6 +17,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
+from spark_bookkeeper.client.names import ledger_called
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.local import LocalCluster
@@ -29,16 +31,20 @@ from spark_bookkeeper.protocol.ids import parse_bookie_id, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
+from spark_bookkeeper.replication.lost_entries import lost_entries
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.recover_ledgers import recover_ledgers
 from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.report import CheckReport, RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner, no_progress
 from spark_bookkeeper.runtime import process
+from spark_bookkeeper.runtime.beside import begin
 from spark_bookkeeper.spark.frames import SparkFrames
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+T = TypeVar("T")
 
 
 class BookKeeper:
@@ -185,13 +191,45 @@ class BookKeeper:
             frames=self._frames,
         )
 
-    def open_ledger(self, ledger_id: int, password: bytes = b"") -> LedgerReader:
-        """Open a ledger to read all of it; one that is not closed is fenced, recovered, closed."""
-        return lifecycle.open_ledger(self.context, ledger_id, password, self._frames)
+    def open_ledger(self, ledger_id: int | str, password: bytes = b"") -> LedgerReader:
+        """Open a ledger to read all of it; one that is not closed is fenced, recovered, closed.
 
-    def open_ledger_no_recovery(self, ledger_id: int, password: bytes = b"") -> LedgerReader:
+        Args:
+            ledger_id: its id, or its name where no other ledger has the same. To find a name all
+                metadata are read.
+            password: as at ``create_ledger``.
+        """
+        called = ledger_called(self.context, ledger_id)
+        return lifecycle.open_ledger(self.context, called, password, self._frames)
+
+    def open_ledger_no_recovery(self, ledger_id: int | str, password: bytes = b"") -> LedgerReader:
         """Open a ledger to read up to its last add confirmed; never disturbs its writer."""
-        return lifecycle.open_ledger_no_recovery(self.context, ledger_id, password, self._frames)
+        called = ledger_called(self.context, ledger_id)
+        return lifecycle.open_ledger_no_recovery(self.context, called, password, self._frames)
+
+    def open_ledger_async(
+        self, ledger_id: int | str, password: bytes = b""
+    ) -> Future[LedgerReader]:
+        """``open_ledger`` without waiting for it."""
+        return self._begin("open-ledger", lambda: self.open_ledger(ledger_id, password))
+
+    def open_ledger_no_recovery_async(
+        self, ledger_id: int | str, password: bytes = b""
+    ) -> Future[LedgerReader]:
+        """``open_ledger_no_recovery`` without waiting for it."""
+        return self._begin("open-ledger", lambda: self.open_ledger_no_recovery(ledger_id, password))
+
+    def create_ledger_async(self, **options: Any) -> Future[LedgerWriter]:
+        """``create_ledger`` without waiting for it."""
+        return self._begin("create-ledger", lambda: self.create_ledger(**options))
+
+    def delete_ledger_async(
+        self, ledger_id: int, *, even_if_alive: bool = False
+    ) -> Future[Deletion]:
+        """``delete_ledger`` without waiting for it."""
+        return self._begin(
+            "delete-ledger", lambda: self.delete_ledger(ledger_id, even_if_alive=even_if_alive)
+        )
 
     def delete_ledger(self, ledger_id: int, *, even_if_alive: bool = False) -> Deletion:
         """Delete a ledger for ever; idempotent. One that is not closed is fenced before.
@@ -208,6 +246,9 @@ class BookKeeper:
             RecoveryUndecidedError: too few bookies could be fenced; it was not deleted.
         """
         return lifecycle.delete_ledger(self.context, ledger_id, even_if_alive=even_if_alive)
+
+    def _begin(self, name: str, call: Callable[[], T]) -> Future[T]:
+        return begin(self.context.runtime, name, call)
 
     # Logs
 
@@ -306,6 +347,31 @@ class BookKeeper:
     def diff_replicas_arrow(self, ledger_id: int) -> pa.Table:
         """The same as an Arrow table (``views.REPLICAS``): no Spark."""
         return views.replicas_table(self.context, parse_ledger_id(ledger_id))
+
+    def lost_entries(
+        self, ledger_ids: Iterable[int] | None = None, *, progress: Progress = no_progress
+    ) -> Any:
+        """Entries that can be read from no bookie, and why from none, as a DataFrame.
+
+        Everything acknowledged is read and verified by a Spark job; nothing is changed. The same
+        entries are passed over by ``read(skip_lost=True)`` and ``failOnDataLoss=false``.
+
+        Args:
+            ledger_ids: ``None`` is all ledgers.
+            progress: called with phase, items done, items in all, bytes so far.
+
+        Returns:
+            a row for each run of entries and each bookie that should have them
+            (``lost.LOST``): none when all can be read.
+        """
+        runner = self._runner("lost_entries")
+        return self._frames.from_arrow(
+            lost_entries(self.context, runner, _ids(ledger_ids), progress)
+        )
+
+    def lost_entries_arrow(self, ledger_ids: Iterable[int] | None = None) -> pa.Table:
+        """The same as an Arrow table: no Spark."""
+        return lost_entries(self.context, LocalRunner(self.context), _ids(ledger_ids))
 
     # Replication work
 

@@ -82,6 +82,8 @@ class PlacedPart:
     ref: PartRef
     entry_ids: tuple[int, ...]
     lengths_after: tuple[int, ...]
+    appended_at_ms: int | None = None
+    """See ``StoredEntry``."""
 
 
 class Location(NamedTuple):
@@ -107,6 +109,7 @@ class Location(NamedTuple):
     length_after: int
     last_add_confirmed: int
     digest: bytes
+    appended_at_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,10 @@ class StoredEntry:
 
     row: int = NO_ROW
     """Its row there."""
+
+    appended_at_ms: int | None = None
+    """When its writer took it, in milliseconds since 1970 by the writer's clock: for people, and
+    never for a decision (SLOT-LOG rule R17). ``None`` where an earlier version wrote it."""
 
     @property
     def size_bytes(self) -> int:

@@ -76,7 +76,8 @@ class LedgerLog:
         """The marker as it was found to be right; the same bytes need not be decoded again."""
         self._won: set[int] = set()
         self._won_prefix = 0
-        self._top = -1
+        self._top: int | None = None
+        """The highest slot that ``tail`` has seen, -1 for none; ``None`` before it was asked."""
 
     def __repr__(self) -> str:
         return f"LedgerLog({self.key.directory} on {self.bookie_id})"
@@ -216,11 +217,13 @@ class LedgerLog:
             CookieMismatchError: another incarnation.
             BookieUnavailableError: no answer.
         """
-        if self._top < 0:  # later no listing: a reader that follows a ledger asks often
-            self._top = max(self._slots.numbers(), default=-1)
-        while self.storage.size(self.key.slot(self._top + 1)) is not None:
-            self._top += 1
-        tail = self._slots.tail(self._top, after, has_copies=False)
+        top = self._top
+        if top is None:  # later no listing: a reader that follows a ledger asks often
+            top = max(self._slots.numbers(), default=-1)
+        while self.storage.size(self.key.slot(top + 1)) is not None:
+            top += 1
+        self._top = top
+        tail = self._slots.tail(top, after, has_copies=False)
         self._check_life()
         return tail
 

@@ -210,6 +210,7 @@ class EntryReader:
             schema=self._schema,
             message=message,
             row=location.row,
+            appended_at_ms=location.appended_at_ms,
         )
 
     def _verify(self, location: Location, data: pa.Buffer) -> None:

@@ -13,9 +13,9 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
-from itertools import accumulate, repeat
+from itertools import accumulate, groupby, repeat
 from typing import Any, Final
 
 import numpy as np
@@ -88,7 +88,8 @@ class Record:
     """-1 for a COPY, and for a FENCE, which is the same bytes in every slot."""
 
     first: int
-    """Lowest entry id; ``NO_ENTRY`` if there is none."""
+    """Lowest entry id. An ADD that holds none stands behind what it calls confirmed, so that slots
+    ascend: its last is its ``last_add_confirmed``, and its first the entry after that."""
 
     last: int
     last_add_confirmed: int
@@ -114,6 +115,9 @@ class Record:
     sizes: Int64Array
     digests: bytes
     digest_width: int
+    times: tuple[tuple[int, int | None], ...] = ()
+    """When entries were appended, by their writer's clock: runs ``(how many, ms since 1970)`` in
+    storage order. None for what an earlier version wrote."""
 
     @lazy
     def _order(self) -> npt.NDArray[np.intp]:
@@ -187,7 +191,15 @@ class Record:
             self.lengths[positions].tolist(),
             repeat(self.last_add_confirmed),
             map(self.digest, positions.tolist()),
+            self._times(positions),
         )
+
+    def _times(self, positions: Int64Array) -> Iterator[int | None]:
+        """When the entries at some indices in the columns were appended."""
+        if len(self.times) <= 1:  # an ADD has one time
+            return repeat(self.times[0][1] if self.times else None)
+        ends = np.cumsum([count for count, _ in self.times])
+        return (self.times[run][1] for run in ends.searchsorted(positions, side="right").tolist())
 
 
 def encode_add(
@@ -199,6 +211,7 @@ def encode_add(
     entries: Sequence[NewEntry] | EncodedEntries = (),
     parts: Sequence[PlacedPart] = (),
     spans: Sequence[tuple[int, int]] = (),
+    appended_at_ms: int | None = None,
 ) -> bytes:
     """The bytes of an ADD slot. Fixed before the first put, repeated as they are (rule R3).
 
@@ -209,8 +222,10 @@ def encode_add(
         slot: the number of the slot; part of the bytes, so that a record fits one slot only.
         last_add_confirmed: confirmed already (rule R10).
         entries: entries within the record; encode them once for all bookies of a write set.
+            Without any, and without parts, it says only how far is confirmed.
         parts: files written by tasks, synced, listed by this record alone (rule R15).
         spans: entry ranges, first and last, that were written by one task.
+        appended_at_ms: the time of the writer's clock, of all its entries, for people.
     """
     if not isinstance(entries, EncodedEntries):
         entries = encode_entries(encoding, entries)
@@ -222,6 +237,8 @@ def encode_add(
         "last_add_confirmed": last_add_confirmed,
         "spans": [list(span) for span in spans],
     }
+    if appended_at_ms is not None:
+        header["time_ms"] = appended_at_ms
     return _encode(key, encoding, header, entries, parts)
 
 
@@ -268,6 +285,12 @@ def encode_copy(
             (entry.last_add_confirmed for entry in entries), default=NO_ENTRY
         ),
     }
+    times = _runs(
+        [entry.appended_at_ms for entry in ordered]
+        + [part.appended_at_ms for part in parts for _ in part.entry_ids]
+    )
+    if any(time is not None for _, time in times):
+        header["times"] = times
     ids, lengths = encoded.ids.tolist(), encoded.lengths.tolist()
     identity = sha256(f"{key.directory}\n{tuple(ids)}\n{tuple(lengths)}\n".encode())
     identity.update(encoded.digests)
@@ -280,6 +303,11 @@ def encode_copy(
     ids += [entry_id for part in parts for entry_id in part.entry_ids]
     name = f"{min(ids)}-{max(ids)}-{identity.hexdigest()[:32]}.arrow"
     return name, _encode(key, encoding, header, encoded, parts)
+
+
+def _runs(times: Sequence[int | None]) -> list[tuple[int, int | None]]:
+    """How many of a time follow each other."""
+    return [(len(list(same)), time) for time, same in groupby(times)]
 
 
 def _shared_message(rows: Sequence[StoredEntry]) -> Buffer | None:
@@ -307,12 +335,14 @@ def _encode(
         placed = [part.entry_ids, part.lengths_after, part.ref.sizes]
         columns = np.hstack([columns, np.array(placed, dtype="<i8")])
     ids = columns[0]
+    confirmed = header.get("last_add_confirmed", NO_ENTRY)
+    behind = confirmed + 1 if header["kind"] == RecordKind.ADD.value else NO_ENTRY
     header |= {
         "ledger_id": key.ledger_id,
         "nonce": key.nonce,
         "digest_type": encoding.digest_type.name,
-        "first": int(ids.min()) if len(ids) else NO_ENTRY,
-        "last": int(ids.max()) if len(ids) else NO_ENTRY,
+        "first": int(ids.min()) if len(ids) else behind,
+        "last": int(ids.max()) if len(ids) else confirmed,
         "inline": len(entries.ids),
         "rows": [entries.row_count, entries.row_extent, entries.row_crc32c],
         "parts": [
@@ -388,10 +418,12 @@ def _decode(data: Buffer, key: LedgerKey, encoding: LedgerEncoding) -> Record:
     width = digester.width
     if len(values[2]) != width * count:
         raise ValueError("there are not as many digests as entries")
+    times = _times_of(header, count)
     parts, at = [], int(header["inline"])
     for part in header["parts"]:
         end = at + int(part["entries"])
-        parts.append(_placed(part, columns[:, at:end], values[2], width, at))
+        placed = _placed(part, columns[:, at:end], values[2], width, at)
+        parts.append(replace(placed, appended_at_ms=_time_at(times, at)))
         at = end
     if at != count:
         raise ValueError("the columns do not fit the parts")
@@ -414,7 +446,22 @@ def _decode(data: Buffer, key: LedgerKey, encoding: LedgerEncoding) -> Record:
         sizes=columns[2],
         digests=values[2],
         digest_width=width,
+        times=times,
     )
+
+
+def _times_of(header: dict[str, Any], count: int) -> tuple[tuple[int, int | None], ...]:
+    if "time_ms" in header:
+        return ((count, int(header["time_ms"])),)
+    return tuple((int(n), None if ms is None else int(ms)) for n, ms in header.get("times", ()))
+
+
+def _time_at(times: Sequence[tuple[int, int | None]], index: int) -> int | None:
+    for count, time in times:
+        index -= count
+        if index < 0:
+            return time
+    return None
 
 
 def _placed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -13,7 +14,9 @@ import pyarrow as pa
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
+from spark_bookkeeper.client.read.evolution import widen, widen_all
 from spark_bookkeeper.client.read.reader import TAIL_POLL_SECONDS, Entry, LedgerReader
+from spark_bookkeeper.client.read.times import to_ms
 from spark_bookkeeper.client.write import rows
 from spark_bookkeeper.client.write.bulk import EntryRange, Frames, write_local
 from spark_bookkeeper.errors import (
@@ -22,13 +25,14 @@ from spark_bookkeeper.errors import (
     NoSuchEntryError,
     NoSuchLedgerError,
 )
-from spark_bookkeeper.logs import atomic, truncation
+from spark_bookkeeper.logs import atomic, seeking, standby, truncation
 from spark_bookkeeper.logs.atomic import LogWrite, StagedWrite
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.opening import take_over
-from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.logs.options import LogOptions, evolve
 from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.metadata import logs
+from spark_bookkeeper.metadata.election import Election, Vote
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.log import LogHead, Position
@@ -60,7 +64,10 @@ class Log:
 
     @property
     def schema(self) -> pa.Schema:
-        """Columns of its rows."""
+        """Columns of its rows, as of the last look at the log; what ``evolve`` adds comes then.
+
+        Rows from before have null in columns that were added, and types that were widened.
+        """
         return self._options.schema
 
     def ledgers(self) -> list[LedgerId]:
@@ -71,7 +78,9 @@ class Log:
         """
         return list_ledgers(self._context, self.name, self._nonce)[1]
 
-    def become_writer(self, is_leader: Callable[[], bool] | None = None) -> LogWriter:
+    def become_writer(
+        self, is_leader: Callable[[], bool] | None = None, *, schema: Any = None
+    ) -> LogWriter:
         """Fence whoever writes the log now, and return its writer.
 
         Two who do so at once never both write: one is told that it lost, here or at its next
@@ -80,18 +89,91 @@ class Log:
         Args:
             is_leader: asked after each lost race whether this process is still to lead; without
                 it the attempt is repeated some times.
+            schema: the log goes on with these columns, see ``LogWriter.evolve``.
 
         Raises:
+            InvalidArgumentError: the columns cannot follow those that there are.
             LogOwnershipLostError: others were faster.
             NoSuchLogError: the log was deleted.
             RecoveryUndecidedError, NotEnoughBookiesError: repeat it when bookies are back.
         """
+        if schema is not None:
+            evolve(self._context, self.name, self._nonce, schema, self._frames)
         ledger = take_over(self._context, self.name, self._nonce, self._frames, is_leader)
         try:
-            truncation.finish(self._context, self.name, self._head())
+            head = self._head()
+            self._options = LogOptions.from_json(self.name, head.options)
+            truncation.finish(self._context, self.name, head)
         except BookKeeperError as error:  # the next one does it
             _log.info("a truncation of log %s stays unfinished: %s", self.name, error)
         return LogWriter(self._context, self.name, self._nonce, self._options, ledger, self._frames)
+
+    def elect(self, identity: bytes | None = None) -> Vote:
+        """Be a candidate for writing the log; ``wait()`` returns when this one is to lead.
+
+        A suggestion, for processes that are to take turns::
+
+            with log.elect() as vote:
+                vote.wait()
+                with log.become_writer(is_leader=lambda: vote.is_leader) as writer:
+                    ...
+
+        Who is frozen or cut off leads no more and may not know it. It writes nothing all the
+        same, since ``become_writer`` of its successor has fenced it.
+
+        Args:
+            identity: what ``leader()`` tells the others; by default who this process is.
+
+        Raises:
+            MetadataUnavailableError: this one is no candidate.
+        """
+        if identity is None:
+            writer = self._context.writer
+            identity = b"" if writer is None else writer.encode()
+        return self._election().join(identity)
+
+    def stand_by(
+        self, vote: Vote, apply: Callable[[Entry], object], start: Place | None = None
+    ) -> LogWriter:
+        """Be a warm standby: follow the log, and return its writer once ``vote`` is to lead.
+
+        Everything that is in the log has been given to ``apply``, once and in order, when the
+        writer is returned, also what the writer before was acknowledged last::
+
+            with log.elect() as vote, log.stand_by(vote, state.update) as writer:
+                writer.append(...)
+
+        When another takes over later, the writer's next append raises ``LogOwnershipLostError``:
+        then stand by again, from the entry after the last one applied.
+
+        Args:
+            vote: of ``elect()``.
+            apply: is given each entry, in the calling thread. What it raises ends the standby.
+            start: the first entry to apply; without it the first that is not truncated.
+
+        Raises:
+            NoSuchEntryError: what was to be applied next was truncated.
+            InvalidArgumentError: the vote was left.
+            NoSuchLogError: the log was deleted.
+        """
+        return standby.stand_by(self, self._context.runtime, vote, apply, start)
+
+    def leader(self) -> bytes | None:
+        """The identity of the candidate that is to lead now; ``None`` when there is none."""
+        return self._election().leader()
+
+    def position_at(self, time: datetime) -> Position:
+        """The place of the first entry that was appended at a time or later.
+
+        By the clocks of the writers, which may differ where the writer has changed. The end of
+        the log, if there is none. Without a time zone it is local time.
+
+        Raises:
+            NoSuchLogError: the log was deleted.
+            EntryUnreadableError: no bookie can say when an entry was appended.
+        """
+        head, listed = list_ledgers(self._context, self.name, self._nonce)
+        return seeking.position_at(self._context, head, listed, time, self._open)
 
     def write(
         self, data: Any, *, txn_app_id: str | None = None, txn_version: int | None = None
@@ -140,33 +222,52 @@ class Log:
         """
         atomic.forget_application(self._context, self.name, self._nonce, txn_app_id)
 
-    def entries(self, start: Place | None = None, end: Place | None = None) -> Iterator[Entry]:
+    def entries(
+        self,
+        start: Place | None = None,
+        end: Place | None = None,
+        *,
+        start_time: datetime | None = None,
+    ) -> Iterator[Entry]:
         """The entries from ``start`` up to and without ``end``, in order.
 
         Args:
             start: without it the first entry that is not truncated. One that is truncated is
                 refused.
             end: without it the last entry that is acknowledged now.
+            start_time: instead of ``start``, see ``position_at``.
 
         Raises:
             NoSuchEntryError: ``start`` was truncated.
             InvalidArgumentError: no position, or one within an entry.
             EntryUnreadableError: no replica of an entry is left.
         """
-        for reader, first, last in self._pieces(start, end):
+        for reader, first, last in self._pieces(self._begin(start, start_time), end):
             if first <= last:
-                yield from reader.entries(first, last)
+                yield from self._widened(reader.entries(first, last))
 
-    def read_arrow(self, start: Place | None = None, end: Place | None = None) -> pa.Table:
+    def read_arrow(
+        self,
+        start: Place | None = None,
+        end: Place | None = None,
+        *,
+        start_time: datetime | None = None,
+    ) -> pa.Table:
         """The rows of the same range as one table."""
         tables = [
             reader.read_arrow(first, last)
-            for reader, first, last in self._pieces(start, end)
+            for reader, first, last in self._pieces(self._begin(start, start_time), end)
             if first <= last
         ]
-        return pa.concat_tables(tables) if tables else self.schema.empty_table()
+        return widen_all(tables, self.schema)
 
-    def read(self, start: Place | None = None, end: Place | None = None) -> Any:
+    def read(
+        self,
+        start: Place | None = None,
+        end: Place | None = None,
+        *,
+        start_time: datetime | None = None,
+    ) -> Any:
         """The rows of the same range as a Spark DataFrame, in order.
 
         What is in the range is fixed now; the rows are read whenever Spark runs the DataFrame.
@@ -175,7 +276,7 @@ class Log:
             raise InvalidArgumentError("read() needs a Spark session; read_arrow() does not")
         ranges = [
             EntryRange(reader.ledger, EntryId(first), EntryId(last))
-            for reader, first, last in self._pieces(start, end)
+            for reader, first, last in self._pieces(self._begin(start, start_time), end)
             if first <= last
         ]
         return self._frames.read(self._context, self.schema, ranges)
@@ -184,7 +285,8 @@ class Log:
         """Entries as they are acknowledged, from one ledger to the next, without end.
 
         Neither rolling nor a change of the writer skips or repeats an entry. As long as a ledger
-        is written, its last entry is seen when a later one was appended, or the ledger closed.
+        is written, its last entry is seen when a later one was appended, the ledger closed, or the
+        writer has paused for ``explicit_lac_ms``.
 
         Args:
             start: without it the first entry that is not truncated.
@@ -195,19 +297,27 @@ class Log:
         """
         if timeout_ms is not None:
             whole_number("timeout_ms", timeout_ms, 0)
+        return self.follow(start, timeout_ms, lambda: False)
+
+    def follow(
+        self, start: Place | None, timeout_ms: int | None, is_over: Callable[[], bool]
+    ) -> Iterator[Entry]:
+        """``tail``, which ends also when ``is_over`` says so, and everything there was read."""
         runtime = self._context.runtime
         following = self._start(start, self._head())
         waiting_since = runtime.now()
+        reader: LedgerReader | None = None
         while True:
-            for reader, first, last in self._pieces(following, None):
+            for found, first, last in self._pieces(following, None, reader):
+                reader = found
                 if first <= last:
-                    yield from reader.entries(first, last)
+                    yield from self._widened(reader.entries(first, last))
                     waiting_since = runtime.now()
                 following = Position(reader.ledger_id, EntryId(last + 1))
                 if reader.is_closed:  # all of it was read, so it may be truncated
                     following = Position(LedgerId(reader.ledger_id + 1), EntryId(0))
             waited_ms = (runtime.now() - waiting_since) * 1000
-            if timeout_ms is not None and waited_ms >= timeout_ms:
+            if is_over() or (timeout_ms is not None and waited_ms >= timeout_ms):
                 return
             runtime.sleep(TAIL_POLL_SECONDS)
 
@@ -223,7 +333,7 @@ class Log:
             NoSuchLogError: it was deleted.
         """
         if isinstance(before, datetime):
-            time_ms = int(before.timestamp() * 1000)
+            time_ms = to_ms(before)
             found = truncation.ended_before(self._context, self.name, self._nonce, time_ms)
             if found is None:
                 return []
@@ -236,11 +346,39 @@ class Log:
 
     # Inside
 
+    def _election(self) -> Election:
+        return Election(
+            self._context.store.ballots, f"{self.name}/{self._nonce}", self._context.runtime
+        )
+
     def _stage(self, transaction: Transaction | None, schema: pa.Schema) -> StagedWrite:
         return atomic.stage(self._context, self.name, transaction, schema=schema, nonce=self._nonce)
 
     def _head(self) -> LogHead:
         return logs.read_life(self._context.store.registers, self.name, self._nonce)
+
+    def _open(self, ledger_id: LedgerId) -> LedgerReader:
+        return lifecycle.open_ledger_no_recovery(
+            self._context, ledger_id, self._options.password, self._frames
+        )
+
+    def _widened(self, entries: Iterator[Entry]) -> Iterator[Entry]:
+        """Under the log's schema, also those of ledgers from before it was evolved."""
+        schema = self.schema
+        for entry in entries:
+            if entry.batch.schema.equals(schema, check_metadata=False):
+                yield entry
+            else:
+                yield replace(entry, batch=widen(entry.batch, schema))
+
+    def _begin(self, start: Place | None, start_time: datetime | None) -> Place | None:
+        if start_time is None:
+            return start
+        if start is not None:
+            raise InvalidArgumentError(
+                f"start={start} and start_time={start_time} both say where to begin; give one"
+            )
+        return self.position_at(start_time)
 
     def _start(self, start: Place | None, head: LogHead) -> Position:
         if start is None:
@@ -256,23 +394,27 @@ class Log:
         return position
 
     def _pieces(
-        self, start: Place | None, end: Place | None
+        self, start: Place | None, end: Place | None, known: LedgerReader | None = None
     ) -> Iterator[tuple[LedgerReader, int, int]]:
         """What there is of a range now: an opened ledger, its first and its last entry.
 
-        Of a ledger that has nothing of the range the last entry is below the first.
+        Of a ledger that has nothing of the range the last entry is below the first. A reader that
+        is ``known`` looks again at its ledger, which costs less than to open it.
         """
         least = None if start is None else _position(start).ledger_id
         head, listed = list_ledgers(self._context, self.name, self._nonce, least)
+        self._options = LogOptions.from_json(self.name, head.options)
         first = self._start(start, head)
         stop = None if end is None else _position(end)
         for ledger_id in listed:
             if ledger_id < first.ledger_id or (stop is not None and ledger_id > stop.ledger_id):
                 continue
             try:
-                reader = lifecycle.open_ledger_no_recovery(
-                    self._context, ledger_id, self._options.password, self._frames
-                )
+                if known is not None and known.ledger_id == ledger_id:
+                    reader = known
+                    reader.refresh()
+                else:
+                    reader = self._open(ledger_id)
             except NoSuchLedgerError:
                 self._check_truncated(ledger_id)
                 raise

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.schema import PAYLOAD_SCHEMA
+from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
+from spark_bookkeeper.client.read.evolution import evolved
+from spark_bookkeeper.client.write.bulk import Frames
 from spark_bookkeeper.client.write.columns import check_columns
-from spark_bookkeeper.errors import MetadataFormatError
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
+from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.arguments import check_password, whole_number
+from spark_bookkeeper.protocol.log import LogHead
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
 
@@ -55,7 +61,7 @@ class LogOptions:
         quorum = self.quorum
         return {
             "quorum": [quorum.ensemble_size, quorum.write_quorum_size, quorum.ack_quorum_size],
-            "schema": b64encode(self.schema.serialize().to_pybytes()).decode(),
+            "schema": _schema_text(self.schema),
             "password": b64encode(self.password).decode(),
             "digest_type": self.digest_type.name,
             "compression": self.compression,
@@ -90,6 +96,40 @@ class LogOptions:
                 "Nothing was changed. A newer version may have written it: upgrade",
                 path=f"logs/{log}",
             ) from error
+
+
+def evolve(
+    context: ClientContext, name: str, nonce: str, schema: Any, frames: Frames | None
+) -> LogOptions:
+    """Let the ledgers of a log that are made from now on have other columns.
+
+    Args:
+        context: the cluster.
+        name: of the log.
+        nonce: of its life.
+        schema: an Arrow schema, or a Spark one where there are ``frames``.
+        frames: the door to Spark.
+
+    Raises:
+        InvalidArgumentError: they cannot follow those that there are. Nothing was changed.
+        NoSuchLogError: the log was deleted.
+    """
+    wanted = schema if frames is None else frames.arrow_schema(schema)
+    if not isinstance(wanted, pa.Schema):
+        raise InvalidArgumentError(f"{type(wanted).__name__} is not an Arrow schema")
+
+    def step(old: LogHead) -> LogHead | None:
+        before = LogOptions.from_json(name, old.options).schema
+        if before.equals(evolved(before, wanted), check_metadata=True):
+            return None
+        return replace(old, options={**old.options, "schema": _schema_text(wanted)})
+
+    head = logs.change_log(context.store.registers, name, nonce, step)
+    return LogOptions.from_json(name, head.options)
+
+
+def _schema_text(schema: pa.Schema) -> str:
+    return b64encode(schema.serialize().to_pybytes()).decode()
 
 
 def _number(values: Mapping[str, object], key: str) -> int | None:

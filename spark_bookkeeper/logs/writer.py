@@ -36,7 +36,7 @@ from spark_bookkeeper.logs.opening import (
     new_ledger,
     withdraw,
 )
-from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.logs.options import LogOptions, evolve
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
@@ -195,6 +195,29 @@ class LogWriter:
             else:
                 self._retain()
             return new.ledger_id
+
+    def evolve(self, schema: Any) -> LedgerId:
+        """Go on with other columns, in a new ledger; returns the id of the one that is written.
+
+        Columns may be added behind the others, nullable, and types widened. Who reads the log
+        sees all its rows under the new columns. An append never does this by itself: a name that
+        was mistyped would be a column for ever.
+
+        Args:
+            schema: all columns, as an Arrow schema or Spark's.
+
+        Raises:
+            InvalidArgumentError: the columns cannot follow those that there are; both are shown.
+                Nothing was changed.
+            LogOwnershipLostError, NoSuchLogError: as ``roll``, and what else it raises. The next
+                ledger has the new columns.
+        """
+        self._open_ledger()
+        options = evolve(self._context, self.name, self._nonce, schema, self._frames)
+        self._options = options
+        while not self.schema.equals(options.schema, check_metadata=False):
+            self.roll()  # twice, if an earlier roll has left a ledger with the old columns
+        return self.ledger_id
 
     def close(self) -> None:
         """Acknowledge what is pending and close the newest ledger; idempotent.

@@ -38,6 +38,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata import refusals
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
 from spark_bookkeeper.metadata.cookies import decode_cookie, encode_cookie
+from spark_bookkeeper.metadata.election import in_order, vote_prefix
 from spark_bookkeeper.metadata.service_info import decode_registration, encode_registration
 from spark_bookkeeper.metadata.store import Cookie, Registration, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
@@ -70,6 +71,9 @@ class MemoryCluster:
         self.deletion_watchers: dict[tuple[LedgerId, int], Callable[[], None]] = {}
         """Who is to be told of a deletion, by ledger and session."""
         self.registers: dict[str, Versioned[bytes]] = {}
+        self.votes: dict[tuple[str, str], tuple[bytes, int]] = {}
+        """By election and name, with the number of the session that holds each."""
+        self.vote_watchers: dict[int, tuple[str, str, Callable[[], None]]] = {}
         self.instance_id: str | None = None
         self.pending: list[Callable[[], None]] = []
         """Requests that were postponed; call one to let it take effect."""
@@ -117,6 +121,13 @@ class MemoryCluster:
         for key in [key for key in self.deletion_watchers if key[0] == ledger_id]:
             self.deletion_watchers.pop(key)()
 
+    def notify_votes(self) -> None:
+        """Tell who watches votes that are gone; the lock is not held."""
+        for number, (path, vote, gone) in list(self.vote_watchers.items()):
+            if (path, vote) not in self.votes:
+                self.vote_watchers.pop(number, None)
+                gone()
+
     def notify(self) -> None:
         """Tell everybody who watches the registrations; the lock is not held."""
         for changed in list(self._watchers.values()):
@@ -138,6 +149,7 @@ class MemoryStore:
         self._stops: list[Callable[[], None]] = []
         self._is_closed = False
         self.registers = MemoryRegisters(self)
+        self.ballots = MemoryBallots(self)
 
     def __repr__(self) -> str:
         return f"MemoryStore(session={self._session})"
@@ -350,6 +362,11 @@ class MemoryStore:
 
         return self._call("initialize_cluster", "", effect, needs_cluster=False)
 
+    @property
+    def session_number(self) -> int:
+        """Of the session that this store is in now."""
+        return self._session
+
     def on_session_lost(self, lost: Callable[[], None]) -> None:
         self._lost.append(lost)
 
@@ -442,8 +459,12 @@ class MemoryStore:
             for bookie_id in held:
                 del self.cluster.registrations[bookie_id]
             self.cluster.writers -= self._written
+            votes = self.cluster.votes
+            for vote in [vote for vote, (_, held_by) in votes.items() if held_by == self._session]:
+                del votes[vote]
         if held:
             self.cluster.notify()
+        self.cluster.notify_votes()
 
 
 class MemoryRegisters:
@@ -487,6 +508,54 @@ class MemoryRegisters:
 
     def _call(self, operation: str, name: str, effect: Callable[[], T]) -> T:
         return self._store._call(operation, name, effect)  # noqa: SLF001  (the same module)
+
+
+class MemoryBallots:
+    """The votes of one session; implements ``Ballots``."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._cluster = store.cluster
+
+    def add(self, path: str, token: str, identity: bytes) -> None:
+        def effect() -> None:
+            prefix = vote_prefix(token)
+            if not any(held == path and v.startswith(prefix) for held, v in self._cluster.votes):
+                name = f"{prefix}{self._cluster.number():010d}"
+                self._cluster.votes[path, name] = identity, self._store.session_number
+
+        self._call("add_vote", path, effect)
+
+    def votes(self, path: str) -> Sequence[str]:
+        return self._call(
+            "votes", path, lambda: in_order(v for held, v in self._cluster.votes if held == path)
+        )
+
+    def identity(self, path: str, vote: str) -> bytes | None:
+        return self._call(
+            "vote_identity", path, lambda: self._cluster.votes.get((path, vote), (None, 0))[0]
+        )
+
+    def watch(self, path: str, vote: str, gone: Callable[[], None]) -> Callable[[], None]:
+        number = self._cluster.number()
+        self._cluster.vote_watchers[number] = path, vote, lambda: self._store.tell(gone)
+        self._cluster.notify_votes()  # it may be gone already
+
+        def stop() -> None:
+            self._cluster.vote_watchers.pop(number, None)
+
+        return stop
+
+    def remove(self, path: str, token: str) -> None:
+        prefix = vote_prefix(token)
+        with self._cluster.lock:
+            for held, vote in list(self._cluster.votes):
+                if held == path and vote.startswith(prefix):
+                    del self._cluster.votes[held, vote]
+        self._cluster.notify_votes()
+
+    def _call(self, operation: str, path: str, effect: Callable[[], T]) -> T:
+        return self._store._call(operation, path, effect)  # noqa: SLF001  (the same module)
 
 
 def _as_stored(metadata: LedgerMetadata) -> LedgerMetadata:

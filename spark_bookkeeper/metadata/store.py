@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.metadata.election import Ballots
 
 T = TypeVar("T")
 
@@ -275,6 +278,10 @@ class MetadataStore(LedgerStore, BookieRegistry, Protocol):
     @property
     def registers(self) -> Registers:
         """Values of ours under compare-and-swap, see ``registers.py``."""
+
+    @property
+    def ballots(self) -> Ballots:
+        """Votes for who is to lead, see ``election.py``."""
 
     def on_session_lost(self, lost: Callable[[], None]) -> None:
         """Call ``lost`` when a session ended: its ephemeral nodes are gone."""

@@ -22,6 +22,7 @@ from spark_bookkeeper.source.data_source import told
 from spark_bookkeeper.source.options import OF_LEDGERS, SourceOptions
 from spark_bookkeeper.source.planning import plan
 from spark_bookkeeper.source.rows import delivered_rows, sent
+from spark_bookkeeper.source.schema import wanted_columns
 from spark_bookkeeper.source.selection import ledger_ids, open_selection
 from spark_bookkeeper.source.views import VIEW_SCHEMAS, view_table
 from spark_bookkeeper.spark.schemas import arrow_schema, delivered, delivered_schema
@@ -43,6 +44,8 @@ class Share(InputPartition):
     """What one task reads. Picklable."""
 
     connection: Connection
+    schema: pa.Schema
+    """Of the rows, as ledgers have it."""
     ranges: Sequence[EntryRange]
     roots: Mapping[BookieId, str]
     """Where the bookies are."""
@@ -70,9 +73,11 @@ class RowsReader(DataSourceReader):
         with told():
             connection = self._options.connection()
             context = task_context(connection)
-            ranges = open_selection(context, self._options).ranges()
+            selection = open_selection(context, self._options)
+            schema = wanted_columns(selection.schema, self._schema, self._options)
             hints = self._options.min_partitions, self._options.max_entries_per_partition
-            return shares(connection, context, plan(context, ranges, *hints))
+            planned = plan(context, selection.ranges(), *hints)
+            return shares(connection, context, schema, planned)
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -126,14 +131,17 @@ def batch_reader(options: SourceOptions, schema: StructType) -> DataSourceReader
 
 
 def shares(
-    connection: Connection, context: ClientContext, planned: Iterable[Sequence[EntryRange]]
+    connection: Connection,
+    context: ClientContext,
+    schema: pa.Schema,
+    planned: Iterable[Sequence[EntryRange]],
 ) -> list[InputPartition]:
     """What each task is given: its ranges, and where their bookies are."""
     made: list[InputPartition] = []
     for number, runs in enumerate(planned):
         named = {bookie for run in runs for bookie in run.ledger.metadata.bookies()}
         roots = context.bookies.known_roots(sorted(named))
-        made.append(Share(connection, runs, roots, number))
+        made.append(Share(connection, schema, runs, roots, number))
     return made
 
 
@@ -145,5 +153,7 @@ def read_share(
         return
     with told():
         context = task_context(partition.connection, partition.roots)
-        rows = delivered_rows(context, options, schema, partition.ranges, partition.number)
+        rows = delivered_rows(
+            context, options, partition.schema, schema, partition.ranges, partition.number
+        )
         yield from sent(rows, schema)

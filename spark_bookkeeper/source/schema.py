@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from spark_bookkeeper.client.read.projection import projected
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.source.metadata_column import METADATA_COLUMN, METADATA_TYPE
 from spark_bookkeeper.source.options import SourceOptions
@@ -47,23 +47,11 @@ def delivered_columns(schema: pa.Schema, options: SourceOptions) -> pa.Schema:
     return made
 
 
-def projected(schema: pa.Schema, columns: Iterable[str] | None) -> pa.Schema:
-    """These columns of a schema, in the order given; all of them without.
+def wanted_columns(schema: pa.Schema, told: pa.Schema, options: SourceOptions) -> pa.Schema:
+    """The columns of ledgers from which what Spark was told is made; a log may have more by now.
 
     Raises:
-        InvalidArgumentError: there is none of that name, or several.
+        InvalidArgumentError: Spark was told of a column that there is not.
     """
-    if columns is None:
-        return schema
-    fields = []
-    for name in columns:
-        places = schema.get_all_field_indices(name)
-        if len(places) != 1:
-            found = "there is none of that name" if not places else "several have that name"
-            raise InvalidArgumentError(
-                f"column {name!r} cannot be read: {found}; the columns are "
-                f"{', '.join(schema.names)}"
-            )
-        fields.append(schema.field(places[0]))
-    kept = schema.metadata if len(fields) == len(schema) else None
-    return pa.schema(fields, metadata=kept)
+    names = told.names[:-1] if options.include_metadata else told.names
+    return schema if names == schema.names else projected(schema, names)

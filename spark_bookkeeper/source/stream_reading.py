@@ -31,6 +31,8 @@ from spark_bookkeeper.source.options import SourceOptions, Use
 from spark_bookkeeper.source.places import LATEST
 from spark_bookkeeper.source.planning import plan_batch
 from spark_bookkeeper.source.reading import read_share, shares
+from spark_bookkeeper.source.schema import wanted_columns
+from spark_bookkeeper.source.selection import open_selection
 from spark_bookkeeper.spark.schemas import arrow_schema
 from spark_bookkeeper.spark.workers import task_context
 
@@ -93,7 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begin, stop = Offset.from_json(start), Offset.from_json(end)
             ranges = self._followed.ranges(begin, stop)
             planned = plan_batch(self._context, ranges, self._options.max_entries_per_partition)
-            return shares(self._connection, self._context, planned)
+            return shares(self._connection, self._context, self._columns, planned)
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -114,6 +116,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def _context(self) -> ClientContext:
         return task_context(self._connection)
+
+    @cached_property
+    def _columns(self) -> pa.Schema:
+        selection = open_selection(self._context, self._options)
+        return wanted_columns(selection.schema, self._schema, self._options)
 
     @cached_property
     def _followed(self) -> FollowedLedger | FollowedLog:

@@ -14,6 +14,8 @@ from typing_extensions import override
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.read.fetch import Fetcher
+from spark_bookkeeper.client.read.lost import warn_of_lost
+from spark_bookkeeper.client.read.projection import places_of, under
 from spark_bookkeeper.client.read.splits import cut
 from spark_bookkeeper.client.write.bulk import BulkPlan, EntryRange, Frames, TaskResult
 from spark_bookkeeper.connection import Connection
@@ -128,7 +130,12 @@ class SparkFrames(Frames):
 
     @override
     def read(
-        self, context: ClientContext, schema: pa.Schema, ranges: Sequence[EntryRange]
+        self,
+        context: ClientContext,
+        schema: pa.Schema,
+        ranges: Sequence[EntryRange],
+        *,
+        skip_lost: bool = False,
     ) -> DataFrame:
         """The rows of ranges, in their order; each is fixed now, and its rows are read whenever
         Spark runs the DataFrame.
@@ -144,7 +151,7 @@ class SparkFrames(Frames):
             return spark.createDataFrame([], spark_schema(schema))
         named = {bookie for each in ranges for bookie in each.ledger.metadata.bookies()}
         roots = context.bookies.known_roots(sorted(named))
-        task = _read_task(self._connection, schema, cuts, roots)
+        task = _read_task(self._connection, schema, cuts, roots, skip_lost)
         return spark.range(0, len(cuts), 1, len(cuts)).mapInArrow(task, spark_schema(schema))
 
 
@@ -168,24 +175,32 @@ def _write_task(connection: Connection, plan: BulkPlan) -> Task:
 
 def _read_task(
     connection: Connection,
-    ledger_schema: pa.Schema,
+    wanted: pa.Schema,
     cuts: Sequence[EntryRange],
     roots: dict[Any, str],
+    skip_lost: bool,
 ) -> Task:
     """What a task of a read does: its rows are the numbers of the pieces to read."""
-    schema = delivered_schema(ledger_schema)
+    schema = delivered_schema(wanted)
 
     def read(batches: Batches) -> Iterator[pa.RecordBatch]:
         context = task_context(connection, roots)
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 piece = cuts[number]
-                fetcher = Fetcher(context, piece.ledger, spread=number)
+                fetcher = Fetcher(
+                    context,
+                    piece.ledger,
+                    spread=number,
+                    columns=places_of(piece.ledger.schema, wanted),
+                    skip_lost=skip_lost,
+                )
                 scanned = fetcher.scan(piece.first, piece.last)
-                found = (delivered(rows_of.batch, schema) for rows_of in scanned)
+                found = (delivered(under(each.batch, wanted), schema) for each in scanned)
                 try:
                     yield from joined(found, schema)
                 except BookKeeperError as error:  # of a task, only the text reaches the driver
                     raise type(error)(error.for_worker(), **error.facts) from error
+                warn_of_lost(piece.ledger.ledger_id, fetcher.lost)
 
     return read

@@ -17,6 +17,7 @@ from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.testing.slotlog import damaged_paths
 
 ROOT = Path(__file__).parent.parent / "golden" / "bookie"
+WITH_TIMES = ROOT.with_name("bookie-with-times")
 ROWS_SCHEMA = pa.schema([("n", pa.int64()), ("tags", pa.list_(pa.string()))])
 
 
@@ -63,7 +64,38 @@ def test_rows_in_a_record_and_in_a_part() -> None:
     assert damaged_paths(log) == set()
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.arrow")), ids=lambda path: path.name)
+def test_what_an_earlier_version_wrote_has_no_time() -> None:
+    log = golden(LedgerKey(7, "n1"), LedgerEncoding())
+
+    places = [place for n in range(4) for place in log.locate(0).places(n)]
+    assert [place.appended_at_ms for place in places] == [None] * 6
+
+
+def test_times_an_explicit_lac_and_a_copy_of_both() -> None:
+    storage = LocalStorage(WITH_TIMES)
+    key = LedgerKey(9, "n3")
+    log = LedgerLog(storage, "10.0.0.1:3181", "0123456789abcdef", key, LedgerEncoding())
+
+    assert [(r.first, r.last, r.last_add_confirmed) for r in log.records()] == [
+        (0, 1, -1), (2, 1, 1), (2, 2, 1), (3, 3, 2),
+    ]  # fmt: skip
+    index = log.locate(0)
+    first, second = 1_700_000_000_000, 1_700_000_003_000
+    times = [first, first, None, second]
+    assert [e.appended_at_ms for e in log.read_many(index.locations())] == times
+    assert [[p.appended_at_ms for p in index.places(n)] for n in range(4)] == [
+        [time, time] for time in times
+    ]
+    tail = log.tail()
+    assert tail.last_add_confirmed == 2
+    assert damaged_paths(log) == set()
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted([*ROOT.rglob("*.arrow"), *WITH_TIMES.rglob("*.arrow")]),
+    ids=lambda path: path.name,
+)
 def test_plain_pyarrow_opens_every_file(path: Path) -> None:
     table = pa.ipc.open_file(path).read_all()
 

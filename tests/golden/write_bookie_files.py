@@ -1,6 +1,7 @@
 """Write the golden files of a bookie. Run once for each format version, then keep what it wrote.
 
     python tests/golden/write_bookie_files.py tests/golden/bookie
+    python tests/golden/write_bookie_files.py --with-times tests/golden/bookie-with-times
 
 The test reads them back with every later version of the library, so nothing here may be changed
 for format version 1; a new version gets a folder of its own.
@@ -79,5 +80,43 @@ def write(root: Path) -> None:
     log.add(1, encode_add(ROWS, ROWS_ENCODING, "writer-2", 1, 0, parts=[part], spans=[(1, 2)]))
 
 
+def write_with_times(root: Path) -> None:
+    """A ledger whose records have the time of the append, an explicit LAC, and a copy of it all."""
+    storage = LocalStorage(root)
+    furnish(storage, MARKER)
+    key = LedgerKey(9, "n3")
+    log = LedgerLog(storage, MARKER.bookie_id, MARKER.incarnation, key, PAYLOADS_ENCODING)
+    log.prepare()
+    entries = [NewEntry(0, 5, b"hello"), NewEntry(1, 10, b"world")]
+    for slot, data in enumerate(
+        (
+            encode_add(
+                key, PAYLOADS_ENCODING, "w", 0, -1, entries, appended_at_ms=1_700_000_000_000
+            ),
+            encode_add(key, PAYLOADS_ENCODING, "w", 1, 1, appended_at_ms=1_700_000_001_000),
+            encode_add(key, PAYLOADS_ENCODING, "w", 2, 1, [NewEntry(2, 12, b"42")]),
+        )
+    ):
+        log.add(slot, data, held=((0, 1), (2, 1), (2, 2))[slot])
+    name = part_name("attempt-1", 0, 0)
+    sink = log.parts.create(name)
+    encoder = PartEncoder(key, PAYLOADS_ENCODING, sink.write)
+    encoder.add(pa.record_batch({"payload": [b"in", b"a part"]}))
+    ref = encoder.finish(name)
+    sink.finish()
+    part = PlacedPart(ref, (3,), (500,))
+    log.add(
+        3,
+        encode_add(
+            key, PAYLOADS_ENCODING, "w", 3, 2, parts=[part], appended_at_ms=1_700_000_003_000
+        ),
+    )
+    placed = list(log.records())[3].parts
+    log.write_copy(list(log.read_many(log.locate(0, 2).locations())), placed)
+
+
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    if sys.argv[1] == "--with-times":
+        write_with_times(Path(sys.argv[2]))
+    else:
+        write(Path(sys.argv[1]))

@@ -12,6 +12,7 @@ from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore, Postpon
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+from spark_bookkeeper.testing.conformance.election import ElectionConformance
 from spark_bookkeeper.testing.conformance.metadata import (
     MetadataStoreConformance,
     Stores,
@@ -27,6 +28,7 @@ _CHANGES = {
     "initialize_cluster",
     "create_register",
     "write_register",
+    "add_vote",
 }
 
 
@@ -80,6 +82,10 @@ def stores() -> Stores:
 
 
 class TestMemoryStore(MetadataStoreConformance):
+    """All promises."""
+
+
+class TestMemoryElection(ElectionConformance):
     """All promises."""
 
 

@@ -40,6 +40,7 @@ from spark_bookkeeper.metadata.zookeeper.nodes import Connection, Node, _node
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+from spark_bookkeeper.testing.conformance.election import ElectionConformance
 from spark_bookkeeper.testing.conformance.metadata import (
     A,
     B,
@@ -234,6 +235,10 @@ def raw(server: EmbeddedZooKeeper) -> Iterator[KazooClient]:
 
 
 class TestZooKeeperStore(MetadataStoreConformance):
+    """All promises."""
+
+
+class TestZooKeeperElection(ElectionConformance):
     """All promises."""
 
 

@@ -241,3 +241,16 @@ def reusing(seed: int) -> Script:
         ending=dice.choice(("close", "close", "leave", "abandon")),
         menders=tuple(dice.randint(20, 150) for _ in range(dice.choice((0, 1)))),
     )
+
+
+def pausing(seed: int) -> Script:
+    """The writer pauses, and tells its bookies how far it has acknowledged, while they are slow."""
+    dice = random.Random(f"{seed}/pausing")
+    return replace(
+        changing(seed) if dice.random() < 0.5 else Script.drawn(seed),
+        explicit_lac_ms=dice.choice((50, 200, 1_000)),
+        waits=frozenset(dice.sample(range(12), 6)),
+        reader_at=dice.randint(8, 60),
+        recoverers=tuple(dice.randint(20, 150) for _ in range(dice.choice((0, 1, 2)))),
+        ending=dice.choice(("close", "leave", "leave", "abandon")),
+    )

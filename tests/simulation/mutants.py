@@ -27,7 +27,9 @@ from spark_bookkeeper.client.read.reader import read_last_add_confirmed
 from spark_bookkeeper.client.recover import recovery
 from spark_bookkeeper.client.recover.recovery import _LedgerRecovery
 from spark_bookkeeper.client.write.adds import Adds
+from spark_bookkeeper.client.write.fan_out import Lanes
 from spark_bookkeeper.client.write.lane import Group, Lane
+from spark_bookkeeper.client.write.pending import Run
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     InvalidArgumentError,
@@ -208,6 +210,20 @@ def lac_confirmed(patch: Patch) -> None:
         self._last_add_confirmed = self.last
 
     patch.setattr(Group, "__init__", init)
+
+
+@mutant
+def explicit_lac_confirmed(patch: Patch) -> None:
+    """A writer that only seems to pause calls everything confirmed that it was given."""
+
+    def tell(self: Lanes) -> None:
+        last = self._pending.last
+        if self._explicit_lac is None and last != NO_ENTRY:
+            nothing = Run(EntryId(last + 1), last, (), (), None)
+            self._explicit_lac = self._group(nothing, last)
+            self.wake()
+
+    patch.setattr(Lanes, "_tell_if_idle", tell)
 
 
 @mutant

@@ -61,6 +61,7 @@ CASES: Final[dict[str, tuple[Family, int]]] = {
     "ec_cas_first": (lifetimes.stalling, 60),
     "ec_recount": (lifetimes.changing, 28),
     "lac_confirmed": (Script.drawn, 0),
+    "explicit_lac_confirmed": (lifetimes.pausing, 0),
     "writer_close_cas": (Script.drawn, 660),
     "cookie_ack": (lifetimes.losing, 6),
     "durable_ack": (Script.drawn, 0),
@@ -129,6 +130,7 @@ def _first_broken(family: Family, first: int) -> int | None:
         lifetimes.tearing,
         lifetimes.hanging,
         lifetimes.reusing,
+        lifetimes.pausing,
     ],
 )
 def test_hostile_lifetimes_keep_every_invariant(family: Family) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
+
 import pytest
 
 from spark_bookkeeper.errors import LogOwnershipLostError, NoSuchLogError
@@ -33,6 +35,22 @@ def test_an_empty_log_is_an_empty_frame_with_its_columns(bk: BookKeeper) -> None
     frame = log.read()
 
     assert (frame.columns, frame.count()) == (["payload"], 0)
+
+
+def test_a_log_that_was_evolved_is_one_frame_with_its_new_columns(bk: BookKeeper) -> None:
+    narrow = bk.spark.createDataFrame([(1,), (2,)], "n int")
+    wide = bk.spark.createDataFrame([(3, "x")], "n long, why string")
+    log = bk.create_log("evolved", schema=narrow.schema)
+    with log.become_writer() as writer:
+        writer.append(narrow)
+        writer.evolve(wide.schema)
+        writer.append(wide)
+
+    frame = log.read()
+
+    assert frame.dtypes == [("n", "bigint"), ("why", "string")]
+    assert [tuple(row) for row in frame.collect()] == [(1, None), (2, None), (3, "x")]
+    assert log.read(start_time=datetime.now(timezone.utc) + timedelta(days=1)).count() == 0
 
 
 def test_a_frame_that_a_deposed_writer_appends_is_refused(bk: BookKeeper) -> None:

@@ -58,8 +58,10 @@ def _newest_at(
 ) -> tuple[EntryId, int | None]:
     """The LAC in the newest record on a bookie, and when that was stored."""
     log = context.bookies.log(bookie, ledger)
+    confirmed = NO_ENTRY
     for record in log.records(newest_first=True):
         if record.kind is RecordKind.ADD:
-            stored_at_ms = log.storage.modified_ms(ledger.key.slot(record.slot))
-            return EntryId(record.last_add_confirmed), stored_at_ms
-    return NO_ENTRY, None
+            confirmed = max(confirmed, EntryId(record.last_add_confirmed))
+            if len(record.ids):  # and not only an explicit LAC
+                return confirmed, log.storage.modified_ms(ledger.key.slot(record.slot))
+    return confirmed, None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -13,12 +14,16 @@ from typing_extensions import Self
 
 from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.index import Tail
+from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.client.bookies.asking import Answers, Late
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.presence import GONE, WriterState, writer_of, writer_state
 from spark_bookkeeper.client.read.fetch import Fetcher, checked_range
+from spark_bookkeeper.client.read.lost import lost_table
+from spark_bookkeeper.client.read.projection import places_of, projected, under
+from spark_bookkeeper.client.read.times import first_at_or_after, to_ms
 from spark_bookkeeper.client.write.bulk import EntryRange, Frames
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import (
@@ -51,6 +56,16 @@ class Entry:
     """The LAC that was known when the entry was written."""
     batch: pa.RecordBatch
     """Its rows."""
+    appended_at_ms: int | None = None
+    """When its writer took it, in milliseconds since 1970 by the writer's clock: for people.
+    ``None`` where an earlier version wrote it."""
+
+    @property
+    def appended_at(self) -> datetime | None:
+        """The same as a time in UTC."""
+        if self.appended_at_ms is None:
+            return None
+        return datetime.fromtimestamp(self.appended_at_ms / 1000, timezone.utc)
 
     @property
     def payload(self) -> bytes:
@@ -69,11 +84,22 @@ class Entry:
         return value
 
 
-def read_last_add_confirmed(context: ClientContext, ledger: Ledger) -> EntryId:
+SlotLogs = dict[tuple[BookieId, str], LedgerLog]
+"""Of one ledger, by bookie and incarnation: each knows how far it has looked."""
+
+
+def read_last_add_confirmed(
+    context: ClientContext, ledger: Ledger, logs: SlotLogs | None = None
+) -> EntryId:
     """The highest entry of an open ledger that is known to be acknowledged; fences nothing.
 
     All are asked at once. One that is silent is not waited for when another has answered; one
     that was silent before is asked only when no other answers.
+
+    Args:
+        context: the cluster.
+        ledger: as its metadata are now.
+        logs: kept from one call to the next by who asks often: only the first call lists slots.
 
     Source: BookKeeper ``client/TryReadLastConfirmedOp``: any answer helps, the highest counts.
 
@@ -88,7 +114,7 @@ def read_last_add_confirmed(context: ClientContext, ledger: Ledger) -> EntryId:
     for bookies in ([b for b in fragment.ensemble if b not in silent], silent):
         if count > 0:
             break
-        for tail in _tails(context, ledger, bookies, causes):
+        for tail in _tails(context, ledger, bookies, causes, {} if logs is None else logs):
             confirmed = EntryId(max(confirmed, tail.last_add_confirmed))
             count += 1
     if count == 0:
@@ -104,13 +130,18 @@ def read_last_add_confirmed(context: ClientContext, ledger: Ledger) -> EntryId:
 
 
 def _tails(
-    context: ClientContext, ledger: Ledger, bookies: Sequence[BookieId], causes: dict[str, str]
+    context: ClientContext,
+    ledger: Ledger,
+    bookies: Sequence[BookieId],
+    causes: dict[str, str],
+    logs: SlotLogs,
 ) -> Iterator[Tail]:
     """What the bookies say, without those that are late when another answered; and why not."""
     answers = Answers[BookieId, Tail](context.runtime)
     for bookie in bookies:
         try:
-            log = context.bookies.log(bookie, ledger)
+            known = bookie, ledger.incarnations.get(bookie, "")
+            log = logs.get(known) or logs.setdefault(known, context.bookies.log(bookie, ledger))
             door = context.bookies.door(bookie)
             answers.ask(bookie, door, f"reading the end of ledger {ledger.ledger_id}", log.tail)
         except BookieError as error:
@@ -143,8 +174,10 @@ class LedgerReader:
         self._context = context
         self._ledger = ledger
         self._frames = frames
+        self._slot_logs: SlotLogs = {}
         self._confirmed = self._readable()
         self._is_done = False
+        self._skipped = lost_table(self.ledger_id, ())
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -228,41 +261,113 @@ class LedgerReader:
             self._confirmed = max(self._confirmed, self._readable())
         return self._confirmed
 
-    def entries(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
+    def entry_at(self, time: datetime) -> EntryId:
+        """The first entry that was appended at a time or later, by the writer's clock.
+
+        The entry after the last one that can be read, if there is none. Without a time zone it is
+        local time. Entries of an earlier version have no time, and count as older than any.
+
+        Raises:
+            EntryUnreadableError: no bookie can say when an entry was appended.
+        """
+        self._check_in_use()
+        return first_at_or_after(self._context, self._ledger, self._confirmed, to_ms(time))
+
+    def entries(
+        self, first: int = 0, last: int | None = None, *, start_time: datetime | None = None
+    ) -> Iterator[Entry]:
         """The entries ``first .. last`` in order; ``last=None`` is the last that can be read.
 
         Without ``last``, the entry after the last one is a beginning too, of nothing: an empty
         ledger is read from 0, and whoever follows a ledger goes on where he stopped.
+
+        Args:
+            first: id of the first entry.
+            last: id of the last one.
+            start_time: instead of ``first``, see ``entry_at``.
 
         Raises:
             NoSuchEntryError: outside of what can be read.
             EntryUnreadableError: no replica of an entry is left.
             InvalidArgumentError: not numbers, or the reader was closed.
         """
-        start, end = self.check_range(first, last)
+        start, end = self.check_range(self._first(first, start_time), last)
         for stored in Fetcher(self._context, self._ledger).fetch(start, end):
             yield self._entry(stored)
             self._check_here()
 
-    def read_arrow(self, first: int = 0, last: int | None = None) -> pa.Table:
-        """The rows of the entries ``first .. last`` as one table, in order; see ``entries``."""
-        start, end = self.check_range(first, last)
-        scanned = Fetcher(self._context, self._ledger).scan(start, end)
-        return pa.Table.from_batches([piece.batch for piece in scanned], schema=self.schema)
+    def read_arrow(
+        self,
+        first: int = 0,
+        last: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        start_time: datetime | None = None,
+        skip_lost: bool = False,
+    ) -> pa.Table:
+        """The rows of the entries ``first .. last`` as one table, in order; see ``entries``.
 
-    def read(self, first: int = 0, last: int | None = None) -> Any:
+        Args:
+            first, last: the range.
+            start_time: instead of ``first``, see ``entry_at``.
+            columns: only these are decoded, and delivered in this order; ``None`` is all.
+            skip_lost: go on past entries that no bookie can deliver; ``skipped`` says then which
+                they were.
+        """
+        start, end = self.check_range(self._first(first, start_time), last)
+        schema = projected(self.schema, columns)
+        fetcher = Fetcher(
+            self._context,
+            self._ledger,
+            columns=places_of(self.schema, schema),
+            skip_lost=skip_lost,
+        )
+        batches = [under(piece.batch, schema) for piece in fetcher.scan(start, end)]
+        if skip_lost:
+            self._skipped = lost_table(self.ledger_id, fetcher.lost)
+        return pa.Table.from_batches(batches, schema=schema)
+
+    @property
+    def skipped(self) -> pa.Table:
+        """What the last ``read_arrow(skip_lost=True)`` passed over, and why (``lost.LOST``)."""
+        return self._skipped
+
+    def read(
+        self,
+        first: int = 0,
+        last: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        start_time: datetime | None = None,
+        skip_lost: bool = False,
+    ) -> Any:
         """The rows of the entries ``first .. last`` as a Spark DataFrame, in order.
 
         The range is that of ``entries``. Its tasks read whole files, in parallel, each from the
         replica it likes best; they need neither this reader nor its session.
+
+        Args:
+            first, last: the range.
+            start_time: instead of ``first``, see ``entry_at``.
+            columns: only these are decoded and sent, in this order; ``None`` is all.
+            skip_lost: go on past entries that no bookie can deliver. The tasks' logs say which,
+                and ``BookKeeper.lost_entries`` tells of all of them.
         """
         if self._frames is None:
             raise InvalidArgumentError("read() needs a Spark session; read_arrow() does not")
-        start, end = self.check_range(first, last)
-        return self._frames.read(self._context, self.schema, [EntryRange(self._ledger, start, end)])
+        start, end = self.check_range(self._first(first, start_time), last)
+        return self._frames.read(
+            self._context,
+            projected(self.schema, columns),
+            [EntryRange(self._ledger, start, end)],
+            skip_lost=skip_lost,
+        )
 
     def tail(self, timeout_ms: int | None = None) -> Iterator[Entry]:
         """Entries as they are confirmed, until the ledger closes.
+
+        The last entry of a writer that pauses is seen ``explicit_lac_ms`` of its configuration,
+        or up to twice as long, after it was acknowledged.
 
         While nothing comes it looks from time to time whether the writer lives. When it is gone,
         that is logged once, with what to do: nobody else ends the ledger, and nobody writes it.
@@ -314,6 +419,15 @@ class LedgerReader:
         self._check_in_use()
         return checked_range(self.metadata, self.ledger_id, first, last, self._confirmed)
 
+    def _first(self, first: int, start_time: datetime | None) -> int:
+        if start_time is None:
+            return first
+        if first:
+            raise InvalidArgumentError(
+                f"first={first} and start_time={start_time} both say where to begin; give one"
+            )
+        return self.entry_at(start_time)
+
     def _check_here(self) -> None:
         if self._context.process is not process.here:
             self._context.check_here(f"reader of ledger {self.ledger_id}", self._opening())
@@ -344,7 +458,9 @@ class LedgerReader:
 
     def _readable(self) -> EntryId:
         last = self._ledger.metadata.last_entry_id
-        return read_last_add_confirmed(self._context, self._ledger) if last is None else last
+        if last is not None:
+            return last
+        return read_last_add_confirmed(self._context, self._ledger, self._slot_logs)
 
     def _entry(self, stored: StoredEntry) -> Entry:
         return Entry(
@@ -352,4 +468,5 @@ class LedgerReader:
             EntryId(stored.entry_id),
             EntryId(stored.last_add_confirmed),
             stored.batch(),
+            stored.appended_at_ms,
         )

@@ -8,6 +8,7 @@ slot and never disturbs a writer (SLOT-LOG "Copies").
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -183,7 +184,7 @@ class _CopyRun:
             if getattr(error, "bookie_id", None) == self._target.bookie_id:
                 raise TargetError(error) from error
             return None  # entry by entry then: most of a damaged part may still be good
-        placed = PlacedPart(ref, part.entry_ids, part.lengths_after)
+        placed = replace(part, ref=ref)
         return placed if self._matches_digests(placed) else None
 
     def _matches_digests(self, part: PlacedPart) -> bool:
@@ -249,8 +250,9 @@ def _places(path: str, part: PlacedPart) -> Iterator[Location]:
         part.entry_ids, part.ref.sizes, part.lengths_after, part.ref.digests, strict=True
     ):
         yield Location(
-            entry_id, path, offset, size, 0, NO_ROW, size, length_after, NO_ENTRY, digest
-        )
+            entry_id, path, offset, size, 0, NO_ROW, size, length_after, NO_ENTRY, digest,
+            part.appended_at_ms,
+        )  # fmt: skip
         offset += size
 
 

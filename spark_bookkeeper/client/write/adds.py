@@ -431,6 +431,16 @@ class Adds:
             self.machine.step(AddRequested(added))
         return self.machine.last_add_confirmed
 
+    @property
+    def confirmed(self) -> EntryId:
+        """The last add confirmed."""
+        return self.machine.last_add_confirmed
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it is being closed, or a bulk append is under way, or nothing goes on."""
+        return self._is_closing or self._bulk is not None or self._error is not None
+
     def stored(self, lane: Lane, group: Group) -> None:
         """A bookie stores its entries of a group."""
         lane.next_entry = EntryId(group.last + 1)

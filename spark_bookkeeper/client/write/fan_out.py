@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from spark_bookkeeper.bookie import messages
 from spark_bookkeeper.client.write.lane import Group, Lane
+from spark_bookkeeper.client.write.pending import Run
 from spark_bookkeeper.errors import AppendFailedError, BookKeeperError
-from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
 from spark_bookkeeper.runtime.bell import Bell
 
 if TYPE_CHECKING:
@@ -26,6 +27,14 @@ class Reports(Protocol):
     """Who is told. The lock is held in each of these."""
 
     ledger: Ledger
+
+    @property
+    def confirmed(self) -> EntryId:
+        """The last add confirmed."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the ledger is being closed, or rows are being appended that no lane knows of."""
 
     def take(self) -> EntryId:
         """A lane takes what is pending; returns the last add confirmed."""
@@ -74,6 +83,12 @@ class Lanes:
         self._reports = reports
         self._token = self._runtime.token()
         self._groups: dict[EntryId, Group] = {}
+        self._explicit_lac: Group | None = None
+        """What lanes with nothing to send tell their bookies; until there are entries again."""
+        self._time_ms = 0
+        """Of the last group: within a ledger times do not go back, so that it can be searched."""
+        self._seen_lac = NO_ENTRY
+        """The last add confirmed when it was last looked at."""
         self._is_over = False
         self._over = Bell(self._runtime)
 
@@ -179,7 +194,8 @@ class Lanes:
                 if not lane.is_active():
                     return
                 if error is None:
-                    self._reports.stored(lane, group)
+                    if not group.is_empty:
+                        self._reports.stored(lane, group)
                 else:
                     self._reports.failed(lane, error)
                 self._lock.notify_all()
@@ -195,16 +211,24 @@ class Lanes:
     def _take(self, lane: Lane) -> Group | None:
         """What a lane sends next; a group that another lane took first is shared."""
         if lane.next_entry > self._pending.last:
-            return None
+            explicit, told, lane.told = self._explicit_lac, lane.told, self._explicit_lac
+            return explicit if explicit is not told else None
         group = self._groups.get(lane.next_entry)
         if group is not None:
             return group
         confirmed = self._reports.take()
         most = min(self._config.max_group_bytes, messages.MOST_ENTRY_BYTES)
         run = self._pending.run(lane.next_entry, self._config.max_group_entries, most)
-        group = Group(self._reports.ledger, self._token, run, confirmed, self._runtime)
+        group = self._group(run, confirmed)
         self._groups[group.first] = group
+        self._explicit_lac = None  # slots ascend: a lane that has not told it by now never does
         return group
+
+    def _group(self, run: Run, confirmed: EntryId) -> Group:
+        self._time_ms = max(self._time_ms, self._runtime.wall_ms())
+        return Group(
+            self._reports.ledger, self._token, run, confirmed, self._runtime, self._time_ms
+        )
 
     def _watch(self) -> None:
         """Give up a bookie whose put takes longer than ``add_timeout_ms``.
@@ -213,7 +237,9 @@ class Lanes:
         every put gets its time again.
         """
         limit = self._config.add_timeout_ms / 1000
+        pause = self._config.explicit_lac_ms / 1000
         looked_at = self._runtime.now()
+        next_look = looked_at + limit / 4
         while True:
             is_lost = False
             with self._lock:
@@ -231,10 +257,32 @@ class Lanes:
                         is_lost = True
                         self._reports.lose(lane, f"no answer for {limit:g} seconds")
                         self._lock.notify_all()
+                if pause:
+                    self._tell_if_idle()
             if is_lost:
                 self._deliver_beside()
-            self._over.wait(limit / 4)
-            self._look_for_readonly()
+            self._over.wait(min(pause or limit / 4, limit / 4))
+            if not pause or self._runtime.now() >= next_look:
+                next_look = self._runtime.now() + limit / 4
+                self._look_for_readonly()
+
+    def _tell_if_idle(self) -> None:
+        """Have the bookies told how far is confirmed, if nothing came since the last look.
+
+        Entries carry the LAC from before them, so followers would not see the last one. Nobody
+        waits for it, and each pause of the writer has one.
+
+        Source: BookKeeper ``client/ExplicitLacUpdateFlow``, which waits for a tick as well.
+        """
+        confirmed = self._reports.confirmed
+        is_same, self._seen_lac = confirmed == self._seen_lac, confirmed
+        last = self._pending.last
+        is_idle = confirmed == last and not self.is_any_behind and not self._reports.is_busy
+        if not is_same or not is_idle or confirmed == NO_ENTRY or self._explicit_lac is not None:
+            return
+        nothing = Run(EntryId(confirmed + 1), confirmed, (), (), None)
+        self._explicit_lac = self._group(nothing, confirmed)
+        self.wake()
 
     def _deliver_beside(self) -> None:
         """Deliver beside the task that watches, which no callback may end."""

@@ -47,21 +47,31 @@ REPEATS = 5
 class Group:
     """What one slot will hold: the entries of a run, of which a lane sends its own.
 
-    Lanes share a group, and with it the encoding of its entries where nothing is striped.
+    Lanes share a group, and with it the encoding of its entries where nothing is striped. One of
+    no entries is an explicit LAC: it says only how far is confirmed, and to every bookie.
     """
 
     def __init__(
-        self, ledger: Ledger, token: str, run: Run, last_add_confirmed: EntryId, runtime: Runtime
+        self,
+        ledger: Ledger,
+        token: str,
+        run: Run,
+        last_add_confirmed: EntryId,
+        runtime: Runtime,
+        appended_at_ms: int,
     ) -> None:
         self.first = run.first
         self.last = run.last
         self.bulk = run.bulk
+        self.is_empty = run.last < run.first
         self.taken_at = runtime.now()
         self._ledger = ledger
         self._token = token
         self._run = run
         self._last_add_confirmed = last_add_confirmed
         """Confirmed when the group was made: the records' bytes are fixed from then on (R10)."""
+        self.appended_at_ms = appended_at_ms
+        """By this machine's clock, and the same in every bookie's record."""
         self._encoding = runtime.condition()
         self._records: dict[int, bytes] = {}
 
@@ -95,11 +105,12 @@ class Group:
             entries=self._entries(position),
             parts=self.parts(position),
             spans=self.bulk.spans if self.bulk else (),
+            appended_at_ms=self.appended_at_ms,
         )
 
     def _entries(self, position: int) -> EncodedEntries:
         """Those that are within the record of the bookie at a position."""
-        if self.bulk is not None:
+        if self.bulk is not None or self.is_empty:
             return NOTHING
         ids: Int64Array = np.arange(self.first, self.last + 1, dtype="<i8")
         payloads, lengths = self._run.payloads, self._run.lengths_after
@@ -112,7 +123,7 @@ class Group:
 
     def is_striped_to(self, position: int) -> bool:
         """Whether the bookie at a position holds anything of it."""
-        return any(self._held(position)[: self.last + 1 - self.first])
+        return self.is_empty or any(self._held(position)[: self.last + 1 - self.first])
 
     def _held(self, position: int) -> list[bool]:
         """Whether the bookie at a position holds the first entry, the second, ... and so on."""
@@ -145,6 +156,8 @@ class Lane:
         """When the put that is on its way began, or last got on; ``None`` while there is none."""
         self.bell = Bell(runtime)
         """Rung when there is something to send, or the lane is retired."""
+        self.told: Group | None = None
+        """The last explicit LAC that was sent here."""
         self._open_log = open_log
         self._find_door = find_door
         self._call: Call[None] | None = None
@@ -154,6 +167,8 @@ class Lane:
         self._runtime = runtime
         self._is_retired = False
         self._slot = 0
+        self._doubt: tuple[bytes, tuple[int, int]] | None = None
+        """An explicit LAC that may be in the next slot, or come there."""
 
     def retire(self) -> None:
         """Nothing more is sent here, and no answer from here counts."""
@@ -183,12 +198,35 @@ class Lane:
         if group.bulk is not None:
             for part in group.parts(self.position):
                 self._bring(log, group.bulk, part)
+        if self._doubt is not None:  # nothing goes into the next slot before it is known (R3)
+            self._put(log, *self._doubt)
+            self._doubt = None
         data = group.record(self.position, self._slot)
-        assert self._reserve is not None, "made with the log"
-        self._reserve.spend(len(data))
         held = (group.first, group.last)
+        assert self._reserve is not None, "made with the log"
+        if group.is_empty:
+            return self._tell(log, data, held)
+        self._reserve.spend(len(data))
+        self._put(log, data, held)
+
+    def _put(self, log: LedgerLog, data: bytes, held: tuple[int, int]) -> None:
         self._repeat(lambda: log.add(self._slot, data, held))
         self._slot += 1
+
+    def _tell(self, log: LedgerLog, data: bytes, held: tuple[int, int]) -> None:
+        """Put an explicit LAC, if that goes at once: no bookie is given up for it."""
+        assert self._reserve is not None, "made with the log"
+        try:
+            self._reserve.spend(len(data))
+        except BookieFullError:
+            return
+        try:
+            log.add(self._slot, data, held)
+            self._slot += 1
+        except BookieError as error:
+            if not _is_unknown(error):
+                raise
+            self._doubt = data, held
 
     def _prepared_log(self) -> LedgerLog:
         if self._log is None:

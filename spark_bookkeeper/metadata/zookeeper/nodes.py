@@ -240,14 +240,14 @@ class Connection:
 
         self._try(f"create {path}", attempt, may_have_changed=lambda: uncertain)
 
-    def create_sequential(self, parent: str, prefix: str) -> str:
+    def create_sequential(self, parent: str, prefix: str, data: bytes = b"") -> str:
         """Create an ephemeral node with a counter at the end of its name, and return the name.
 
         After a lost answer another one is made; the first goes with the session.
         """
 
         def add(writes: Any) -> None:
-            writes.create(f"{parent}/{prefix}", b"", ephemeral=True, sequence=True)
+            writes.create(f"{parent}/{prefix}", data, ephemeral=True, sequence=True)
 
         path = self._try(
             f"create a node in {parent}", lambda: self._wait(self._writes.ask(add), str)

@@ -111,6 +111,11 @@ def register(folder: str, name: str) -> str:
     return f"{folder}/registers/{name}"
 
 
+def election(folder: str, path: str) -> str:
+    """Parent of the votes of one of our elections."""
+    return f"{folder}/elections/{path}"
+
+
 def ledger(root: str, ledger_id: LedgerId) -> str:
     """The node that holds a ledger's metadata."""
     if ledger_id < LONG_ID_FIRST:

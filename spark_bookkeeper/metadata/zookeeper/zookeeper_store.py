@@ -44,6 +44,7 @@ from spark_bookkeeper.metadata.zookeeper.nodes import Connection, Create, Delete
 from spark_bookkeeper.metadata.zookeeper.presence import Presences
 from spark_bookkeeper.metadata.zookeeper.register_nodes import ZooKeeperRegisters
 from spark_bookkeeper.metadata.zookeeper.registrations import Registrations
+from spark_bookkeeper.metadata.zookeeper.votes import ZooKeeperBallots
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
@@ -95,6 +96,9 @@ class ZooKeeperStore:
         self._presences = Presences(self._zk, self._root)
         self._instance = Instance(self._zk, self._root)
         self.registers = ZooKeeperRegisters(self._zk, self._instance)
+        self.ballots = ZooKeeperBallots(
+            self._zk, lambda path: paths.election(self._instance.folder(), path)
+        )
         self._registrations = Registrations(self._zk, self._root, session_timeout_ms)
 
     def __repr__(self) -> str:

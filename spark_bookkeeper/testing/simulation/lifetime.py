@@ -94,6 +94,8 @@ class Script:
     """The operation at which somebody deletes the ledger."""
     add_timeout_ms: int = 30_000
     """Of its clients; bookies that became read-only are looked for four times within it."""
+    explicit_lac_ms: int = 0
+    """After which pause a writer tells how far it has acknowledged."""
     again_at: int | None = None
     """The operation at which an older client, or another tool, makes a ledger of the same id in its
     place, and writes it; everybody else goes on with the one that he knows."""
@@ -183,7 +185,9 @@ class _Lifetime:
         )
         self._cluster.evidence.is_rereplicated = bool(script.menders)
         self._config = ClientConfig(
-            max_group_entries=script.max_group_entries, add_timeout_ms=script.add_timeout_ms
+            max_group_entries=script.max_group_entries,
+            add_timeout_ms=script.add_timeout_ms,
+            explicit_lac_ms=script.explicit_lac_ms,
         )
         self._ledger_id: LedgerId | None = None
         self._waiting: list[Callable[[], None]] = []

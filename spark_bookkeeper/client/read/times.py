@@ -1,0 +1,77 @@
+"""Entries by the time of their append, as the clock of their writer told it.
+
+For people: to begin to read an hour ago. Nothing about safety is decided by it (SLOT-LOG rule
+R17). Within a ledger times do not go back, since its writer sees to it; so the first entry at or
+after a time is found by bisection, from the headers of a few records.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.errors import BookieError, EntryUnreadableError, InvalidArgumentError
+from spark_bookkeeper.protocol.ids import EntryId
+
+
+def to_ms(time: datetime) -> int:
+    """Milliseconds since 1970; a time without a zone is local time.
+
+    Raises:
+        InvalidArgumentError: it is no ``datetime``.
+    """
+    if not isinstance(time, datetime):
+        raise InvalidArgumentError(
+            f"time {time!r} is no datetime; for example datetime(2026, 11, 22, 6, 30)"
+        )
+    return int(time.timestamp() * 1000)
+
+
+def first_at_or_after(
+    context: ClientContext, ledger: Ledger, last: EntryId, time_ms: int
+) -> EntryId:
+    """The first entry of ``0 .. last`` that was appended at a time or later.
+
+    Entries that an earlier version wrote have no time, and count as older than any.
+
+    Returns:
+        the entry after ``last`` if there is none.
+
+    Raises:
+        EntryUnreadableError: no bookie can say when an entry was appended.
+    """
+    low, high = 0, last + 1
+    while low < high:
+        middle = EntryId((low + high) // 2)
+        appended_at_ms = _appended_at_ms(context, ledger, middle)
+        if appended_at_ms is None or appended_at_ms < time_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return EntryId(low)
+
+
+def _appended_at_ms(context: ClientContext, ledger: Ledger, entry_id: EntryId) -> int | None:
+    ensemble = ledger.metadata.fragment_of(entry_id).ensemble
+    causes: dict[str, str] = {}
+    for position in ledger.metadata.quorum.write_set(entry_id):
+        bookie = ensemble[position]
+        try:
+            index = context.bookies.log(bookie, ledger).locate(entry_id, entry_id)
+            place = index.find(entry_id)
+        except BookieError as error:
+            causes[bookie] = error.message
+            continue
+        if place is not None:
+            return place.appended_at_ms
+        causes[bookie] = "it does not have the entry"
+    raise EntryUnreadableError(
+        f"when entry {entry_id} of ledger {ledger.ledger_id} was appended is not known: no bookie "
+        "of its write set says where it is. Start the bookies that do not answer, or give an "
+        "entry id instead of a time\n"
+        + "\n".join(f"  {bookie}: {why}" for bookie, why in causes.items()),
+        ledger_id=ledger.ledger_id,
+        entry_id=entry_id,
+        causes=causes,
+    )

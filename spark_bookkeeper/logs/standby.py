@@ -1,0 +1,80 @@
+"""The warm standby: a process that knows all that is in a log when it comes to write it.
+
+It follows the log without fencing, so that it does not impede the writer. When it is to lead it
+fences, by becoming the writer; from then on nobody appends to what was there. Then it reads the
+rest: a reader that does not fence sees only what was known to be confirmed, and there may be
+more. Only then it writes.
+
+Source: "Fencing" ("Using fencing": "you must open the ledger again ... before failing over to
+your warm backup").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from spark_bookkeeper.client.read.reader import Entry
+from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError, LogOwnershipLostError
+from spark_bookkeeper.logs.writer import LogWriter
+from spark_bookkeeper.metadata.election import Vote
+from spark_bookkeeper.protocol.ids import EntryId
+from spark_bookkeeper.protocol.log import Position
+from spark_bookkeeper.runtime.runtime import Runtime
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.logs.log import Log, Place
+
+
+class _Turn:
+    """Waits beside the following until the vote is to lead."""
+
+    def __init__(self, vote: Vote, runtime: Runtime) -> None:
+        self._vote = vote
+        self.is_over = False
+        self.error: BookKeeperError | None = None
+        runtime.spawn("await-turn", self._wait)
+
+    def _wait(self) -> None:
+        try:
+            if not self._vote.wait():
+                self.error = InvalidArgumentError(
+                    "the vote of this standby was left; elect() gives a new one"
+                )
+        except BookKeeperError as error:
+            self.error = error
+        self.is_over = True
+
+
+def stand_by(
+    log: Log,
+    runtime: Runtime,
+    vote: Vote,
+    apply: Callable[[Entry], object],
+    start: Place | None,
+) -> LogWriter:
+    """See ``Log.stand_by``."""
+    following = start
+
+    def applied(entry: Entry) -> None:
+        nonlocal following
+        apply(entry)
+        following = Position(entry.ledger_id, EntryId(entry.entry_id + 1))
+
+    while True:
+        turn = _Turn(vote, runtime)
+        for entry in log.follow(following, None, lambda turn=turn: turn.is_over):  # type: ignore[misc]  # of a default
+            applied(entry)
+        if turn.error is not None:
+            raise turn.error
+        try:
+            writer = log.become_writer(is_leader=lambda: vote.is_leader)
+        except LogOwnershipLostError:
+            continue  # others lead; or believe to, and the election will tell
+        try:
+            for entry in log.entries(following, Position(writer.ledger_id, EntryId(0))):
+                applied(entry)
+        except BaseException:
+            writer.abandon()
+            raise
+        return writer
