@@ -11,6 +11,7 @@
         LedgerFencedError                 another client recovers or closed the ledger
           LogOwnershipLostError           another writer took over the log
         NoSuchEntryError                  beyond the end, or beyond the last add confirmed
+        DataLossError                     what was to be read next is gone
         EntryUnreadableError              no replica could be read and verified
         RecoveryUndecidedError            too few answers to decide an entry
         UnauthorizedError                 the password or digest type is not the ledger's
@@ -144,6 +145,16 @@ class NoSuchEntryError(LedgerError):
     """The entry is beyond the last entry, or beyond the last add confirmed of an open ledger."""
 
     condition = "BOOKKEEPER_NO_SUCH_ENTRY"
+    entry_id: int
+
+
+class DataLossError(LedgerError):
+    """What was to be read next was truncated or deleted, so not all of it can be read any more.
+
+    Nothing was passed over. ``failOnDataLoss=false`` passes it over and goes on.
+    """
+
+    condition = "BOOKKEEPER_DATA_LOSS"
     entry_id: int
 
 

@@ -40,6 +40,7 @@ from spark_bookkeeper.protocol.ids import parse_bookie_id, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
+from spark_bookkeeper.replication.lost_entries import lost_entries
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.recover_ledgers import recover_ledgers
 from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
@@ -386,6 +387,31 @@ class BookKeeper(PublicNames):
         read, wrote and copied is counted in their worker processes.
         """
         return self.context.metrics.as_dict()
+
+    def lost_entries(
+        self, ledger_ids: Iterable[int] | None = None, *, progress: Progress = no_progress
+    ) -> Any:
+        """Entries that can be read from no bookie, and why from none, as a DataFrame.
+
+        Everything acknowledged is read and verified by a Spark job; nothing is changed. The same
+        entries are passed over by ``read(skip_lost=True)`` and ``failOnDataLoss=false``.
+
+        Args:
+            ledger_ids: ``None`` is all ledgers.
+            progress: called with phase, items done, items in all, bytes so far.
+
+        Returns:
+            a row for each run of entries and each bookie that should have them
+            (``lost.LOST``): none when all can be read.
+        """
+        runner = self._runner("lost_entries")
+        return self._frames.from_arrow(
+            lost_entries(self.context, runner, _ids(ledger_ids), progress)
+        )
+
+    def lost_entries_arrow(self, ledger_ids: Iterable[int] | None = None) -> pa.Table:
+        """The same as an Arrow table: no Spark."""
+        return lost_entries(self.context, LocalRunner(self.context), _ids(ledger_ids))
 
     # Replication work
 

@@ -24,7 +24,7 @@ from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import BookieError, MetadataFormatError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import Versioned
-from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.task_notes import TaskNote
 from spark_bookkeeper.protocol.underreplication import racks_of_write_sets
 from spark_bookkeeper.replication.check_ledgers import check_step, check_works

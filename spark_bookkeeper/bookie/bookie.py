@@ -248,6 +248,15 @@ class Verdict:
     """Of the good ones, those in files that are damaged around them, with the reason."""
 
 
+class EntryDetails(NamedTuple):
+    """What is known of an entry besides its rows."""
+
+    bookie_id: str
+    """The bookie that it was read from."""
+    last_add_confirmed: int
+    digest: bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Verified rows of one message: one batch entry, or several payload entries."""
@@ -262,6 +271,8 @@ class Rows:
     """The entries, in the order of their rows; one without rows is named here alone."""
     size_bytes: int
     """Of the entries."""
+    details: tuple[EntryDetails, ...] = ()
+    """Of each of the entries, where they were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +316,17 @@ class SlotView:
     size_bytes: int | None
     writer: str | None
     """The token of the writer's session."""
+
+
+class EntryView(NamedTuple):
+    """One entry as the records of a bookie tell of it, for people; its bytes were not read."""
+
+    entry_id: int
+    size_bytes: int
+    last_add_confirmed: int
+    digest: bytes
+    rows: int | None
+    """``None``: only its batch tells."""
 
 
 class PartSink(Protocol):
@@ -425,8 +447,15 @@ class Bookie(Protocol):
         entry_ids: Sequence[int],
         known: Holdings | None = None,
         columns: Sequence[str] | None = None,
+        *,
+        has_details: bool = False,
     ) -> Delivery[Rows]:
-        """The same as rows, a message at a time; ``columns`` are the only ones to be delivered."""
+        """The same as rows, a message at a time.
+
+        Args:
+            columns: the only ones to be delivered.
+            has_details: tell ``EntryDetails`` too.
+        """
 
     def split(self, wanted: EntryRange) -> Sequence[Span]:
         """Where a range is best cut for several readers, ascending; empty says nothing."""
@@ -435,6 +464,9 @@ class Bookie(Protocol):
 
     def slots(self, ledger: LedgerRef) -> Sequence[SlotView]:
         """What writers and fences have put here, up to the first slot that cannot be read."""
+
+    def entries(self, wanted: EntryRange) -> Sequence[EntryView]:
+        """What it has of a range, ascending."""
 
     # For those who look after the bookie
 

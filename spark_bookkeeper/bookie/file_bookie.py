@@ -13,6 +13,7 @@ from spark_bookkeeper.bookie.bookie import (
     Bookie,
     Delivery,
     EntryRange,
+    EntryView,
     Holdings,
     LedgerRef,
     LedgerTail,
@@ -199,8 +200,10 @@ class FileBookie(Bookie):
         entry_ids: Sequence[int],
         known: Holdings | None = None,
         columns: Sequence[str] | None = None,
+        *,
+        has_details: bool = False,
     ) -> Delivery[Rows]:
-        return self._retrieval(ledger, entry_ids, known).scan(columns)
+        return self._retrieval(ledger, entry_ids, known).scan(columns, has_details=has_details)
 
     def _retrieval(
         self, ledger: LedgerRef, entry_ids: Sequence[int], known: Holdings | None
@@ -252,6 +255,21 @@ class FileBookie(Bookie):
             if not found:
                 raise
         return found
+
+    @override
+    def entries(self, wanted: EntryRange) -> Sequence[EntryView]:
+        index = self.log(wanted.ledger).locate(wanted.first, wanted.last)
+        found = (place for place in index.first_places(list(index)) if place is not None)
+        return [
+            EntryView(
+                place.entry_id,
+                place.size,
+                place.last_add_confirmed,
+                place.digest,
+                None if place.row == NO_ROW else 1,
+            )
+            for place in found
+        ]
 
     # For those who look after the bookie
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_bookkeeper.bookie import framing
-from spark_bookkeeper.bookie.bookie import Rows
+from spark_bookkeeper.bookie.bookie import EntryDetails, Rows
 from spark_bookkeeper.bookie.digest import Digester, crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import StoredEntry, read_batch
@@ -62,8 +62,12 @@ class Message:
     payloads: tuple[pa.Buffer, ...] = ()
     """Of its good entries, where they were looked at one by one."""
 
-    def rows(self) -> Rows:
-        """The rows of its good entries. It was read for ``Wanted.ROWS``."""
+    def rows(self, details_of: str | None = None) -> Rows:
+        """The rows of its good entries. It was read for ``Wanted.ROWS``.
+
+        Args:
+            details_of: the bookie, to tell the details of entries too.
+        """
         batch = self.batch
         assert batch is not None
         ids: Sequence[int] = [place.entry_id for place in self.places]
@@ -79,7 +83,13 @@ class Message:
             entry_ids = np.array(ids, dtype=np.int64)
             positions = np.zeros(len(ids), dtype=np.int64)
         size_bytes = sum(place.size for place in self.places)
-        return Rows(batch, entry_ids, positions, tuple(ids), size_bytes)
+        details: tuple[EntryDetails, ...] = ()
+        if details_of is not None:
+            details = tuple(
+                EntryDetails(details_of, place.last_add_confirmed, place.digest)
+                for place in self.places
+            )
+        return Rows(batch, entry_ids, positions, tuple(ids), size_bytes, details)
 
     def entries(self, schema: pa.Schema) -> Iterator[StoredEntry]:
         """Its good entries. It was read for ``Wanted.ENTRIES``."""
@@ -235,7 +245,7 @@ class EntryReader:
                 read_batch(data, self._schema).validate(full=True)
             if columns is None or location.row != NO_ROW:
                 return read_batch(data, self._schema)
-            if self._encoding.compression is None:  # nothing is copied
+            if self._encoding.compression is None or not columns:  # nothing is copied
                 return read_batch(data, self._schema).select(list(columns))
             return framing.read_columns(data, self._schema, columns)
         except UNDECODABLE as error:

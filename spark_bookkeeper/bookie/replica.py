@@ -9,6 +9,7 @@ from spark_bookkeeper.bookie.bookie import (
     Bookie,
     Delivery,
     EntryRange,
+    EntryView,
     Holdings,
     LedgerRef,
     LedgerTail,
@@ -103,11 +104,16 @@ class Replica:
         entry_ids: Sequence[int],
         known: Holdings | None = None,
         columns: Sequence[str] | None = None,
+        *,
+        has_details: bool = False,
     ) -> Delivery[Rows]:
-        return self.bookie.scan(self.ledger, entry_ids, known, columns)
+        return self.bookie.scan(self.ledger, entry_ids, known, columns, has_details=has_details)
 
     def split(self, first: int, last: int) -> Sequence[Span]:
         return self.bookie.split(EntryRange(self.ledger, first, last))
+
+    def entries(self, first: int, last: int) -> Sequence[EntryView]:
+        return self.bookie.entries(EntryRange(self.ledger, first, last))
 
     def slots(self) -> Sequence[SlotView]:
         return self.bookie.slots(self.ledger)

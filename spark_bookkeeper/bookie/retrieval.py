@@ -43,9 +43,12 @@ class Retrieval:
         found = [e for m in self._messages(Wanted.ENTRIES) for e in m.entries(schema)]
         return Delivery(found, self._reasons())
 
-    def scan(self, columns: Sequence[str] | None = None) -> Delivery[Rows]:
+    def scan(
+        self, columns: Sequence[str] | None = None, *, has_details: bool = False
+    ) -> Delivery[Rows]:
         """Their rows, a message at a time."""
-        found = [message.rows() for message in self._messages(Wanted.ROWS, columns)]
+        bookie_id = self._log.bookie_id if has_details else None
+        found = [message.rows(bookie_id) for message in self._messages(Wanted.ROWS, columns)]
         return Delivery(found, self._reasons())
 
     def verify(self, *, with_files: bool = False) -> Verdict:

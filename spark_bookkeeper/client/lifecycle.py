@@ -21,6 +21,7 @@ from spark_bookkeeper.client.write.bulk import Frames
 from spark_bookkeeper.client.write.columns import check_columns
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError, LedgerExistsError
+from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.arguments import check_labels, check_text, whole_number
 from spark_bookkeeper.protocol.ids import EntryId, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
@@ -74,6 +75,38 @@ def create_ledger(
         InvalidArgumentError: a label key of ours, a size that makes no sense, or columns that no
             ledger can have.
     """
+    ledger, created = make_ledger(
+        context,
+        quorum,
+        schema=schema,
+        password=password,
+        digest_type=digest_type,
+        labels=labels,
+        ledger_id=ledger_id,
+        compression=compression,
+        entry_target_bytes=entry_target_bytes,
+    )
+    return LedgerWriter(context, ledger, created, frames)
+
+
+def make_ledger(
+    context: ClientContext,
+    quorum: Quorum,
+    *,
+    schema: pa.Schema | None = None,
+    password: bytes = b"",
+    digest_type: DigestType = DigestType.CRC32C,
+    labels: Mapping[str, bytes] | None = None,
+    ledger_id: int | None = None,
+    compression: str | None = None,
+    entry_target_bytes: int = DEFAULT_ENTRY_TARGET_BYTES,
+    notes: Mapping[str, bytes] | None = None,
+) -> tuple[Ledger, Versioned[LedgerMetadata]]:
+    """``create_ledger`` without a writer.
+
+    Args:
+        notes: keys of ours, in place of those that say that this process writes the ledger.
+    """
     entry_target_bytes = whole_number("entry_target_bytes", entry_target_bytes, 1)
     check_labels(labels or {})
     for key in labels or {}:
@@ -99,8 +132,9 @@ def create_ledger(
     ensemble = choose(size, context.bookies.candidates(alive), reasons, "for the ensemble")
     incarnations = {bookie: alive[bookie].incarnation for bookie in ensemble}
     nonce = context.runtime.token()
+    told = context.writer if notes is None else None
     ours = custom_metadata(
-        nonce, encoding.schema, compression, entry_target_bytes, incarnations, context.writer
+        nonce, encoding.schema, compression, entry_target_bytes, incarnations, told
     )
     metadata = LedgerMetadata(
         quorum=quorum,
@@ -109,10 +143,10 @@ def create_ledger(
         digest_type=digest_type,
         password=password,
         ctime_ms=context.runtime.wall_ms(),
-        custom_metadata={**(labels or {}), **ours},
+        custom_metadata={**(labels or {}), **(notes or {}), **ours},
         ctoken=int(context.runtime.token()[:15], 16),
     )
-    writer = nonce if context.writer is not None else None
+    writer = None if told is None else nonce
     while True:
         try:
             created = context.store.create_ledger(
@@ -127,7 +161,7 @@ def create_ledger(
             ledger = Ledger(
                 LedgerKey(chosen, nonce), encoding, created.value, incarnations, entry_target_bytes
             )
-            return LedgerWriter(context, ledger, created, frames)
+            return ledger, created
 
 
 def open_ledger(

@@ -190,7 +190,7 @@ class LedgerInfo(PublicNames):
         alive = self._context.bookies.registrations().keys()
         nonce = self.custom_metadata.get(NONCE)
         found = read_again(self._context.store, LedgerId(self.ledger_id), nonce)
-        rows = list(_fragment_rows(self.ledger_id, found.value, alive))
+        rows = list(fragment_rows(self.ledger_id, found.value, alive))
         return pa.Table.from_pylist(rows, schema=FRAGMENTS)
 
     def slots_df(self) -> Any:
@@ -205,7 +205,7 @@ class LedgerInfo(PublicNames):
         rows = [
             row
             for bookie in sorted(found.value.bookies())
-            for row in _slot_rows(self._context, ledger, bookie)
+            for row in slot_rows(self._context, ledger, bookie)
         ]
         return pa.Table.from_pylist(rows, schema=SLOTS)
 
@@ -357,9 +357,8 @@ def moment(milliseconds: int | None) -> datetime | None:
         return None
 
 
-def _fragment_rows(
-    ledger_id: int, metadata: LedgerMetadata, alive: Any
-) -> Iterator[dict[str, Any]]:
+def fragment_rows(ledger_id: int, metadata: LedgerMetadata, alive: Any) -> Iterator[dict[str, Any]]:
+    """Rows of ``FRAGMENTS``; ``alive`` has the bookies that are alive now."""
     for fragment in metadata.fragment_ranges():
         yield {
             "ledger_id": ledger_id,
@@ -371,9 +370,8 @@ def _fragment_rows(
         }
 
 
-def _slot_rows(
-    context: ClientContext, ledger: Ledger, bookie: BookieId
-) -> Iterator[dict[str, Any]]:
+def slot_rows(context: ClientContext, ledger: Ledger, bookie: BookieId) -> Iterator[dict[str, Any]]:
+    """Rows of ``SLOTS``: of one bookie, none where it cannot be reached."""
     try:
         for slot in context.bookies.replica(bookie, ledger).slots():
             yield {

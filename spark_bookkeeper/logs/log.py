@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,14 +17,16 @@ from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.read.evolution import widen, widen_all
 from spark_bookkeeper.client.read.reader import TAIL_POLL_SECONDS, Entry, LedgerReader
 from spark_bookkeeper.client.read.times import to_ms
-from spark_bookkeeper.client.write.bulk import EntryRange, Frames
+from spark_bookkeeper.client.write import rows
+from spark_bookkeeper.client.write.bulk import EntryRange, Frames, write_local
 from spark_bookkeeper.errors import (
     BookKeeperError,
     InvalidArgumentError,
     NoSuchEntryError,
     NoSuchLedgerError,
 )
-from spark_bookkeeper.logs import seeking, standby, truncation
+from spark_bookkeeper.logs import atomic, seeking, standby, truncation
+from spark_bookkeeper.logs.atomic import LogWrite, StagedWrite
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.opening import take_over
 from spark_bookkeeper.logs.options import LogOptions, evolve
@@ -33,6 +36,7 @@ from spark_bookkeeper.metadata.election import Election, Vote
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.log import LogHead, Position
+from spark_bookkeeper.protocol.transactions import Transaction, transaction_of
 from spark_bookkeeper.runtime.public_names import PublicNames
 
 _log = logging.getLogger(__name__)
@@ -172,6 +176,54 @@ class Log(PublicNames):
         head, listed = list_ledgers(self._context, self.name, self._nonce)
         return seeking.position_at(self._context, head, listed, time, self._open)
 
+    def write(
+        self, data: Any, *, txn_app_id: str | None = None, txn_version: int | None = None
+    ) -> LogWrite:
+        """Add rows as one ledger, all at once; nobody sees any of them before all are there.
+
+        Whoever has the log open to write is told that it lost it, as by ``become_writer``.
+
+        Args:
+            data: a Spark DataFrame, a ``pyarrow.Table`` or ``RecordBatch``, or a pandas DataFrame.
+            txn_app_id: who writes, the same each time.
+            txn_version: number of the write. One that is not above the last number of that
+                application is in the log already: nothing is written, and ``is_new`` is false.
+
+        Raises:
+            InvalidArgumentError: another schema, or only one of both ``txn_`` arguments.
+            LogOwnershipLostError: others were faster each time. Nothing was added.
+            MetadataUnavailableError: it may or may not have been added.
+            NoSuchLogError, NotEnoughBookiesError, BookieUnavailableError, AppendFailedError,
+            RecoveryUndecidedError: nothing was added.
+        """
+        transaction = transaction_of(txn_app_id, txn_version)
+        frames = self._frames
+        if frames is not None and frames.is_frame(data):
+            staged = self._stage(transaction, frames.schema(data))
+            run = partial(frames.write_parts, data, staged.plan)
+        else:
+            self._options = LogOptions.from_json(self.name, self._head().options)
+            table = rows.to_table(data, self.schema)
+            staged = self._stage(transaction, table.schema)
+            run = partial(write_local, staged.plan, table, self._context)
+        try:
+            return atomic.commit(self._context, staged, run(), transaction)
+        except BaseException:
+            atomic.abort(self._context, staged)
+            raise
+
+    def last_transaction(self, txn_app_id: str) -> int | None:
+        """Number of the last write of an application; ``None`` when it is not known."""
+        last = self._head().transactions.of(txn_app_id)
+        return None if last is None else last.version
+
+    def forget_application(self, txn_app_id: str) -> None:
+        """Remember no number of an application any more, so that others find room.
+
+        Should it repeat a write, the rows are there twice.
+        """
+        atomic.forget_application(self._context, self.name, self._nonce, txn_app_id)
+
     def entries(
         self,
         start: Place | None = None,
@@ -300,6 +352,9 @@ class Log(PublicNames):
         return Election(
             self._context.store.ballots, f"{self.name}/{self._nonce}", self._context.runtime
         )
+
+    def _stage(self, transaction: Transaction | None, schema: pa.Schema) -> StagedWrite:
+        return atomic.stage(self._context, self.name, transaction, schema=schema, nonce=self._nonce)
 
     def _head(self) -> LogHead:
         return logs.read_life(self._context.store.registers, self.name, self._nonce)

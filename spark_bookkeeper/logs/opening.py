@@ -71,11 +71,7 @@ def take_over(
     for _ in range(ATTEMPTS_MAX):
         head = logs.read_life(context.store.registers, name, nonce)
         newest = newest if head.newest is None else head.newest
-        for ledger_id in head.to_fence:
-            try:
-                recover_ledger(context, ledger_id)
-            except NoSuchLedgerError:
-                continue  # deleted: nobody writes it any more
+        recover_last(context, head)
         writer = new_ledger(context, name, head, frames)
         try:
             add_to_list(context, name, head, writer.ledger_id)
@@ -97,6 +93,19 @@ def take_over(
         log=name,
         ledger_id=newest,
     )
+
+
+def recover_last(context: ClientContext, head: LogHead) -> None:
+    """Fence whoever writes the log: its last two ledgers are closed afterwards, or gone.
+
+    Raises:
+        RecoveryUndecidedError: the end of one cannot be found now.
+    """
+    for ledger_id in head.to_fence:
+        try:
+            recover_ledger(context, ledger_id)
+        except NoSuchLedgerError:
+            continue  # deleted: nobody writes it any more
 
 
 def new_ledger(
@@ -141,7 +150,7 @@ def add_to_list(context: ClientContext, name: str, head: LogHead, ledger_id: Led
             raise FollowedError if old.may_hold(ledger_id) else OvertakenError
         return old.with_ledger(ledger_id)
 
-    _seal(context, name, logs.change_log(context.store.registers, name, head.nonce, step))
+    seal_oldest(context, name, logs.change_log(context.store.registers, name, head.nonce, step))
 
 
 def withdraw(context: ClientContext, writer: LedgerWriter, error: Exception | None = None) -> None:
@@ -163,7 +172,7 @@ def withdraw(context: ClientContext, writer: LedgerWriter, error: Exception | No
         _log.info("ledger %d of no log, and empty, stays: %s", writer.ledger_id, error)
 
 
-def _seal(context: ClientContext, name: str, head: LogHead) -> None:
+def seal_oldest(context: ClientContext, name: str, head: LogHead) -> None:
     """Move the oldest ledgers out of the head when there are many; whoever fails leaves it so."""
     due = head.to_seal()
     if not due:

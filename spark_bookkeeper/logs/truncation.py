@@ -15,7 +15,6 @@ from dataclasses import replace
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.errors import (
     BookKeeperError,
     InvalidArgumentError,
@@ -24,6 +23,7 @@ from spark_bookkeeper.errors import (
     NoSuchLogError,
 )
 from spark_bookkeeper.logs.listing import list_ledgers
+from spark_bookkeeper.logs.opening import recover_last
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import LedgerId
@@ -134,7 +134,10 @@ def finish_deletion(context: ClientContext, name: str) -> None:
     """
     registers = context.store.registers
     head = logs.find_life(registers, name)
-    if head is None or not head.is_deleted or not (head.chunks or head.recent):
+    if head is None or not head.is_deleted:
+        return
+    logs.delete_staged(registers, name)
+    if not (head.chunks or head.recent):
         return
     stays: BookKeeperError | None = None
 
@@ -162,11 +165,7 @@ def finish_deletion(context: ClientContext, name: str) -> None:
 def _mark_deleted(context: ClientContext, name: str, head: LogHead) -> None:
     """Fence the writer of one life of a log, and mark that life deleted."""
     while not head.is_deleted:
-        for ledger_id in head.to_fence:
-            try:
-                recover_ledger(context, ledger_id)
-            except NoSuchLedgerError:
-                continue
+        recover_last(context, head)
         newest = head.newest
 
         def step(old: LogHead, newest: LedgerId | None = newest) -> LogHead | None:

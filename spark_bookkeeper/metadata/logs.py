@@ -22,9 +22,14 @@ from spark_bookkeeper.metadata.store import Registers, Versioned
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.log import Chunk, LogHead, parse_log_name
+from spark_bookkeeper.protocol.transactions import Committed, Transactions
 
 _PARENT = "logs"
 _VERSION = 1
+_VERSION_WITH_TRANSACTIONS = 2
+"""One that knows none of them would write the head without them, and a write would be in twice."""
+_STAGED = "staged-"
+"""Before the key of an owner: the register of the ledgers that it has staged."""
 _CHUNK_NAME = re.compile(r"[0-9a-f]+")
 
 
@@ -154,7 +159,7 @@ def empty_deleted(registers: Registers, name: str, nonce: str) -> None:
     def step(old: LogHead | None) -> LogHead | None:
         if old is None or old.nonce != nonce or not old.is_deleted:
             return None
-        return replace(old, chunks=(), recent=())
+        return replace(old, chunks=(), recent=(), transactions=Transactions())
 
     change_register(registers, _register(name), decode, _encoded, step)
 
@@ -193,6 +198,53 @@ def delete_chunk(registers: Registers, log: str, chunk: Chunk) -> None:
     registers.delete(f"{_register(log)}/{chunk.name}")
 
 
+def read_staged(registers: Registers, log: str, owner: str) -> list[LedgerId]:
+    """Ledgers that an owner has staged for a log and that may not be in its list.
+
+    Raises:
+        MetadataFormatError: the register holds something else.
+    """
+    name = _staged(log, owner)
+    return _ids_in(registers.read(name), name)
+
+
+def change_staged(
+    registers: Registers,
+    log: str,
+    owner: str,
+    step: Callable[[list[LedgerId]], list[LedgerId]],
+) -> None:
+    """Change that list by a pure step that may be asked again."""
+    name = _staged(log, owner)
+    change_register(
+        registers,
+        name,
+        lambda found: _ids_in(found, name),
+        lambda ledgers: json.dumps(ledgers).encode(),
+        step,
+    )
+
+
+def delete_staged(registers: Registers, log: str) -> None:
+    """Forget what was staged for a log that is deleted."""
+    for child in registers.names(_register(log)):
+        if child.startswith(_STAGED):
+            registers.delete(f"{_register(log)}/{child}")
+
+
+def _staged(log: str, owner: str) -> str:
+    return f"{_register(log)}/{_STAGED}{owner}"
+
+
+def _ids_in(found: Versioned[bytes] | None, name: str) -> list[LedgerId]:
+    if found is None:
+        return []
+    try:
+        return [parse_ledger_id(value) for value in json.loads(found.value)]
+    except Exception as error:  # whatever junk makes of a decoder, it is about this one list
+        raise _unreadable(name, error) from error
+
+
 def _register(name: str) -> str:
     return f"{_PARENT}/{parse_log_name(name)}"
 
@@ -215,7 +267,7 @@ def _value(found: Versioned[bytes] | None, name: str) -> LogHead | None:
 def _encoded(head: LogHead | None) -> bytes:
     assert head is not None
     value = {
-        "version": _VERSION,
+        "version": _VERSION_WITH_TRANSACTIONS if head.transactions.last else _VERSION,
         "nonce": head.nonce,
         "options": dict(head.options),
         "chunks": [[c.name, c.first, c.last, c.count] for c in head.chunks],
@@ -224,14 +276,16 @@ def _encoded(head: LogHead | None) -> bytes:
         "deleted_below": head.deleted_below,
         "is_deleted": head.is_deleted,
     }
+    if head.transactions.last:
+        value["transactions"] = [[t.app_id, t.version, t.ledger_id] for t in head.transactions.last]
     return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
 
 def _decoded(data: bytes, path: str) -> LogHead:
     try:
         value = json.loads(data)
-        if value["version"] != _VERSION:
-            raise ValueError(f"format version {value['version']!r} is not {_VERSION}")
+        if value["version"] not in (_VERSION, _VERSION_WITH_TRANSACTIONS):
+            raise ValueError(f"format version {value['version']!r} is neither 1 nor 2")
         return LogHead(
             nonce=str(value["nonce"]),
             options=dict(value["options"]),
@@ -240,6 +294,9 @@ def _decoded(data: bytes, path: str) -> LogHead:
             begins_at=parse_ledger_id(value["begins_at"]),
             deleted_below=parse_ledger_id(value["deleted_below"]),
             is_deleted=bool(value["is_deleted"]),
+            transactions=Transactions(
+                tuple(_committed(*values) for values in value.get("transactions", ()))
+            ),
         )
     except Exception as error:  # whatever junk makes of a decoder, it is about this one log
         raise _unreadable(path, error) from error
@@ -249,6 +306,12 @@ def _chunk(name: object, first: object, last: object, count: object) -> Chunk:
     if not isinstance(name, str) or not _CHUNK_NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no name of a chunk")  # it becomes a path
     return Chunk(name, parse_ledger_id(first), parse_ledger_id(last), whole_number("count", count))
+
+
+def _committed(app_id: object, version: object, ledger_id: object) -> Committed:
+    if not isinstance(app_id, str):
+        raise ValueError(f"{app_id!r} is no application's id")  # noqa: TRY004  (as all junk is)
+    return Committed(app_id, whole_number("version", version, 0), parse_ledger_id(ledger_id))
 
 
 def _unreadable(path: str, error: Exception) -> MetadataFormatError:

@@ -25,6 +25,7 @@ from typing import Final
 
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
+from spark_bookkeeper.protocol.transactions import Transaction, Transactions
 
 CHUNK_LEDGERS: Final = 1_000
 """Ledgers in one chunk: 8 KB or so; 200 chunks, 200,000 ledgers, take 15 KB in the head."""
@@ -109,6 +110,8 @@ class LogHead:
     is_deleted: bool = False
     """The name is free again. The register stays, so that its version never begins anew and no
     writer of the old life can change the new one."""
+    transactions: Transactions = field(default_factory=Transactions)
+    """Which numbered writes it holds."""
 
     def __post_init__(self) -> None:
         ends = [end for chunk in self.chunks for end in (chunk.first, chunk.last)]
@@ -156,6 +159,16 @@ class LogHead:
         """One ledger more, at the end."""
         assert self.newest is None or ledger_id > self.newest, "entries-in-write-order"
         return replace(self, recent=(*self.recent, ledger_id))
+
+    def with_transaction(self, transaction: Transaction) -> LogHead:
+        """One numbered write more, whose ledger, if it had any rows, is the newest one.
+
+        Raises:
+            InvalidArgumentError: no further application can be remembered.
+        """
+        newest = _NOTHING if self.newest is None else self.newest
+        made = self.transactions.with_last(transaction, newest, self.begins_at)
+        return replace(self, transactions=made)
 
     def to_seal(self, size: int = CHUNK_LEDGERS) -> tuple[LedgerId, ...]:
         """The oldest recent ledgers, when there are enough of them for a chunk; or nothing."""

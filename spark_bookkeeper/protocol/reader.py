@@ -39,7 +39,8 @@ class Reader:
 
     Args:
         preference: positions of the ensemble, the best first. A bookie that is known to be gone
-            comes last rather than never: it may still be the only one that holds an entry.
+            comes last rather than never: it may still be the only one that holds an entry. One
+            that is left out is never asked.
     """
 
     def __init__(
@@ -93,6 +94,17 @@ class Reader:
                 )
             asks.setdefault(position, []).append(entry_id)
         return [Ask(position, tuple(entries)) for position, entries in asks.items()]
+
+    def lost(self) -> list[Unreadable]:
+        """Entries that are still missing although every bookie of their write set was asked."""
+        found = []
+        for entry_id in self._waiting:
+            refused = self._causes.get(entry_id, {})
+            left = (p for p in self._order if p not in refused and self.quorum.holds(p, entry_id))
+            if next(left, None) is None:
+                causes = {self.ensemble[p]: cause for p, cause in refused.items()}
+                found.append(Unreadable(entry_id, causes))
+        return found
 
     @property
     def waiting(self) -> Sequence[EntryId]:

@@ -15,36 +15,32 @@ from typing_extensions import override
 
 from spark_bookkeeper.bookie.bookie import Rows
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.read.evolution import widen
 from spark_bookkeeper.client.read.fetch import Fetcher
+from spark_bookkeeper.client.read.lost import warn_of_lost
+from spark_bookkeeper.client.read.projection import places_of, under
 from spark_bookkeeper.client.read.splits import cut
-from spark_bookkeeper.client.write import rows
-from spark_bookkeeper.client.write.bulk import BulkPlan, EntryRange, Frames, TaskResult, write_task
+from spark_bookkeeper.client.write.bulk import BulkPlan, EntryRange, Frames, TaskResult
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.replication.runner import Runner
+from spark_bookkeeper.spark.batches import joined
 from spark_bookkeeper.spark.job import collect, is_stopped, parallelism, task_bar
 from spark_bookkeeper.spark.runner import SparkRunner
 from spark_bookkeeper.spark.schemas import (
     arrow_schema,
     delivered,
     delivered_schema,
-    relabelled,
     spark_schema,
 )
 from spark_bookkeeper.spark.session import spark_session
 from spark_bookkeeper.spark.workers import task_context
+from spark_bookkeeper.spark.write_task import write_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 RESULT_SCHEMA: Final = "task int, result binary"
-
-_SENT_BYTES: Final = 4 << 20
-"""Small batches are joined until they have this size, or this many rows."""
-
-_SENT_ROWS: Final = 65_536
 
 Batches = Iterable[pa.RecordBatch]
 Task = Callable[[Batches], Iterator[pa.RecordBatch]]
@@ -142,12 +138,17 @@ class SparkFrames(Frames):
 
     @override
     def read(
-        self, context: ClientContext, schema: pa.Schema, ranges: Sequence[EntryRange]
+        self,
+        context: ClientContext,
+        schema: pa.Schema,
+        ranges: Sequence[EntryRange],
+        *,
+        skip_lost: bool = False,
     ) -> DataFrame:
         """The rows of ranges, in their order; each is fixed now, and its rows are read whenever
         Spark runs the DataFrame.
         """
-        return self._read(context, schema, ranges, ())
+        return self._read(context, schema, ranges, (), skip_lost=skip_lost)
 
     def read_placed(
         self,
@@ -169,6 +170,8 @@ class SparkFrames(Frames):
         schema: pa.Schema,
         ranges: Sequence[EntryRange],
         places: tuple[str, ...],
+        *,
+        skip_lost: bool = False,
     ) -> DataFrame:
         spark = self.session
         pieces = 2 * parallelism(spark)
@@ -184,7 +187,7 @@ class SparkFrames(Frames):
             return spark.createDataFrame([], of_frame)
         named = {bookie for each in ranges for bookie in each.ledger.metadata.bookies()}
         roots = context.bookies.known_roots(sorted(named))
-        task = _read_task(self._connection, schema, cuts, roots, places)
+        task = _read_task(self._connection, schema, cuts, roots, skip_lost, places)
         return spark.range(0, len(cuts), 1, len(cuts)).mapInArrow(task, of_frame)
 
 
@@ -198,25 +201,14 @@ def _with_places(schema: StructType, names: tuple[str, ...]) -> StructType:
 
 def _write_task(connection: Connection, plan: BulkPlan) -> Task:
     """What a task of an append does with the rows of its partition."""
-    roots = {bookie: uri for _, bookie, _, uri in plan.targets}
 
     def write(batches: Batches) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        here = TaskContext.get()
-        assert here is not None, "runs in a Spark task"
-        number = here.partitionId()
-        context = task_context(connection, roots)
         result: TaskResult | BookKeeperError
-        filled = (relabelled(b, plan.encoding.schema) for b in batches if b.num_rows)
         try:
-            first = next(filled, None)
-            if first is None:
-                result = TaskResult(number, 0, ())
-            else:
-                result = write_task(plan, _with(first, filled), number, context)
+            result = write_partition(connection, plan, batches)
         except BookKeeperError as error:
             result = error
+        number = result.task if isinstance(result, TaskResult) else -1
         yield pa.RecordBatch.from_arrays(
             [pa.array([number], pa.int32()), pa.array([pickle.dumps(result)], pa.binary())],
             names=["task", "result"],
@@ -225,20 +217,16 @@ def _write_task(connection: Connection, plan: BulkPlan) -> Task:
     return write
 
 
-def _with(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from others
-
-
 def _read_task(
     connection: Connection,
-    ledger_schema: pa.Schema,
+    wanted: pa.Schema,
     cuts: Sequence[EntryRange],
     roots: dict[Any, str],
+    skip_lost: bool,
     places: tuple[str, ...] = (),
 ) -> Task:
     """What a task of a read does: its rows are the numbers of the pieces to read."""
-    schema = delivered_schema(ledger_schema)
+    schema = delivered_schema(wanted)
     sent = pa.schema([*_place_fields(places), *schema])
 
     def read(batches: Batches) -> Iterator[pa.RecordBatch]:
@@ -246,19 +234,26 @@ def _read_task(
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 piece = cuts[number]
-                fetcher = Fetcher(context, piece.ledger, spread=number)
+                fetcher = Fetcher(
+                    context,
+                    piece.ledger,
+                    spread=number,
+                    columns=places_of(piece.ledger.schema, wanted),
+                    skip_lost=skip_lost,
+                )
                 scanned = fetcher.scan(piece.first, piece.last)
                 found = (
                     _placed(rows_of, piece, delivered(batch, schema), sent)
                     if places
                     else delivered(batch, schema)
                     for rows_of in scanned
-                    for batch in [widen(rows_of.batch, ledger_schema)]
+                    for batch in [under(rows_of.batch, wanted)]
                 )
                 try:
                     yield from joined(found, sent)
                 except BookKeeperError as error:  # of a task, only the text reaches the driver
                     raise type(error)(error.for_worker(), **error.facts) from error
+                warn_of_lost(piece.ledger.ledger_id, fetcher.lost)
 
     return read
 
@@ -275,20 +270,3 @@ def _placed(
     ledgers = np.full(batch.num_rows, piece.ledger.ledger_id, dtype=np.int64)
     places = [ledgers, rows_of.entry_ids, rows_of.positions.astype(np.int32)]
     return pa.RecordBatch.from_arrays([*map(pa.array, places), *batch.columns], schema=schema)
-
-
-def joined(batches: Batches, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches that are worth sending; large ones pass as they are."""
-    gathered: list[pa.RecordBatch] = []
-    count = size = 0
-    for batch in batches:
-        if batch.num_rows == 0:
-            continue
-        gathered.append(batch)
-        count += batch.num_rows
-        size += batch.nbytes
-        if size >= _SENT_BYTES or count >= _SENT_ROWS:
-            yield from rows.few_batches(pa.Table.from_batches(gathered, schema=schema))
-            gathered, count, size = [], 0, 0
-    if gathered:
-        yield from rows.few_batches(pa.Table.from_batches(gathered, schema=schema))

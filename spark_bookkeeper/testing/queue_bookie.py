@@ -22,6 +22,7 @@ from spark_bookkeeper.bookie.bookie import (
     Bookie,
     Delivery,
     EntryRange,
+    EntryView,
     Holdings,
     LedgerRef,
     LedgerTail,
@@ -104,6 +105,9 @@ class BookieServer:
             number = next(self._numbers)
             self._sinks[number] = bookie.begin_part(ledger, name, is_copy=is_copy)
             return number
+        if request == "scan":
+            *rest, has_details = arguments
+            return bookie.scan(*rest, has_details=has_details)
         return getattr(bookie, request)(*arguments)
 
     def _session(self, number: int) -> Bookie:
@@ -219,8 +223,10 @@ class QueueBookie(Bookie):
         entry_ids: Sequence[int],
         known: Holdings | None = None,
         columns: Sequence[str] | None = None,
+        *,
+        has_details: bool = False,
     ) -> Delivery[Rows]:
-        delivery: Delivery[Rows] = self.ask("scan", ledger, entry_ids, known, columns)
+        delivery: Delivery[Rows] = self.ask("scan", ledger, entry_ids, known, columns, has_details)
         return delivery
 
     @override
@@ -232,6 +238,11 @@ class QueueBookie(Bookie):
     def slots(self, ledger: LedgerRef) -> Sequence[SlotView]:
         slots: Sequence[SlotView] = self.ask("slots", ledger)
         return slots
+
+    @override
+    def entries(self, wanted: EntryRange) -> Sequence[EntryView]:
+        views: Sequence[EntryView] = self.ask("entries", wanted)
+        return views
 
     @override
     def ledgers(self) -> Sequence[LedgerKey]:

@@ -16,8 +16,12 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def python_path() -> str:
-    """Where the Python workers of Spark find this library when it is not installed."""
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    """Where the Python workers of Spark find this library when it is not installed.
+
+    And where they find the module that tells Spark of the data source.
+    """
+    discovery = ROOT / "spark_bookkeeper" / "_discovery"
+    paths = [str(ROOT), str(discovery), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     return os.environ["PYTHONPATH"]
 

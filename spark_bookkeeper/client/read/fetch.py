@@ -37,11 +37,37 @@ WINDOW_ENTRIES = 65_536
 class Fetcher:
     """Reads entries of one ledger; keeps what it learnt of its bookies. One thread uses it."""
 
-    def __init__(self, context: ClientContext, ledger: Ledger, spread: int = 0) -> None:
-        """Args: ``spread`` lets readers of the same ledger begin with different replicas."""
+    def __init__(
+        self,
+        context: ClientContext,
+        ledger: Ledger,
+        spread: int = 0,
+        *,
+        columns: Sequence[int] | None = None,
+        only: BookieId | None = None,
+        skip_lost: bool = False,
+        has_details: bool = False,
+    ) -> None:
+        """Prepare to read.
+
+        Args:
+            context: the cluster.
+            ledger: as its metadata is known.
+            spread: lets readers of the same ledger begin with different replicas.
+            columns: what ``scan`` decodes, by places in the schema; ``None`` is all.
+            only: read the replicas of this bookie alone, and so the entries that it should have.
+            skip_lost: go on past entries that no bookie can deliver, and note them in ``lost``.
+            has_details: have ``scan`` tell of each entry where it was read.
+        """
+        self.lost: list[Unreadable] = []
+        """What was passed over, in order."""
         self._context = context
         self._ledger = ledger
         self._spread = spread
+        self._columns = None if columns is None else [ledger.schema.names[n] for n in columns]
+        self._only = only
+        self._skip_lost = skip_lost
+        self._has_details = has_details
         self._replicas: dict[BookieId, Replica] = {}
         self._down: dict[BookieId, str] = {}
 
@@ -57,14 +83,16 @@ class Fetcher:
             for answer in answers:
                 found.update((EntryId(entry.entry_id), entry) for entry in answer.content)
             for entry_id in entries:
-                yield found.pop(EntryId(entry_id))
+                if EntryId(entry_id) in found:  # the others were passed over
+                    yield found.pop(EntryId(entry_id))
 
     def scan(self, first: EntryId, last: EntryId) -> Iterator[Rows]:
         """The rows of the same entries in the same order, a message at a time: the quick way.
 
         Raises what ``fetch`` raises.
         """
-        for _, answers in self._windows(first, last, _scan_rows):
+        read = partial(_scan_rows, columns=self._columns, has_details=self._has_details)
+        for _, answers in self._windows(first, last, read):
             yield from in_entry_order([rows for answer in answers for rows in answer.content])
 
     def _windows(
@@ -77,16 +105,21 @@ class Fetcher:
             fragment = self._ledger.metadata.fragment_of(start)
             end = min(last, self._fragment_end(start, last), EntryId(start + window - 1))
             entries = range(start, end + 1)
-            found = self._window(fragment.ensemble, entries, read)
+            wanted = self._wanted(fragment.ensemble, entries)
+            found = self._window(fragment.ensemble, wanted, read)
             if isinstance(found, Unreadable):
                 if self._refresh(found):
                     continue
-                raise self._unreadable(found)
+                if not self._skip_lost:
+                    raise self._unreadable(found)
+                found = self._window(fragment.ensemble, wanted, read, self.lost)
+                assert not isinstance(found, Unreadable), "what is lost is passed over"
             size = sum(answer.size_bytes for answer in found)
             self._context.metrics.read_bytes.inc(size)
-            self._context.metrics.read_entries.inc(len(entries))
+            self._context.metrics.read_entries.inc(sum(len(a.entry_ids) for a in found))
             average = max(1, size // len(entries))
-            yield entries, found
+            if found:
+                yield entries, found
             window = max(1, min(WINDOW_ENTRIES, window * 4, WINDOW_BYTES // average))
             start = EntryId(end + 1)
 
@@ -102,11 +135,30 @@ class Fetcher:
         later = (f.first_entry_id for f in self._ledger.metadata.fragments)
         return EntryId(min((f - 1 for f in later if f > entry_id), default=last))
 
-    def _window(
-        self, ensemble: tuple[BookieId, ...], entries: range, read: _Read[T]
-    ) -> list[_Answer[T]] | Unreadable:
+    def _wanted(self, ensemble: tuple[BookieId, ...], entries: range) -> list[EntryId]:
+        """Those of the entries that are to be read: of one bookie alone, what it should have."""
+        ids = [EntryId(entry_id) for entry_id in entries]
+        if self._only is None:
+            return ids
         quorum = self._ledger.metadata.quorum
-        ids = [EntryId(e) for e in entries]
+        places = [p for p, bookie in enumerate(ensemble) if bookie == self._only]
+        return [entry_id for entry_id in ids if any(quorum.holds(p, entry_id) for p in places)]
+
+    def _window(
+        self,
+        ensemble: tuple[BookieId, ...],
+        ids: list[EntryId],
+        read: _Read[T],
+        lost: list[Unreadable] | None = None,
+    ) -> list[_Answer[T]] | Unreadable:
+        """What bookies deliver of some entries, or the first that none of them can.
+
+        Args:
+            lost: takes the entries that none can deliver; the others are read then.
+        """
+        if not ids:
+            return []
+        quorum = self._ledger.metadata.quorum
         reader = Reader(quorum, ensemble, ids, self._preference(ensemble))
         answers = Answers[Ask, _Delivery[T]](self._context.runtime)
         asked: set[Ask] = set()
@@ -118,11 +170,16 @@ class Fetcher:
             if isinstance(asks, Unreadable):
                 if not asked:
                     rescued = self._crosswise(ensemble, reader.waiting, read)
-                    if not any(asks.entry_id in answer.entry_ids for answer in rescued):
+                    is_rescued = any(asks.entry_id in answer.entry_ids for answer in rescued)
+                    if lost is None and not is_rescued:
                         return asks
                     for rescue in rescued:
                         found.append(rescue)
                         reader.delivered(rescue.entry_ids)
+                    if lost is not None:
+                        gone = reader.lost()
+                        lost += gone
+                        reader.delivered([each.entry_id for each in gone])
                     is_twofold = True
                     continue
                 asks = []
@@ -170,6 +227,8 @@ class Fetcher:
         """Positions, those of bookies that failed before, or are silent now, last."""
         size = len(ensemble)
         turned = [(p + self._spread) % size for p in range(size)]
+        if self._only is not None:
+            return [p for p in turned if ensemble[p] == self._only]
         return sorted(turned, key=lambda p: self._is_poor(ensemble[p]))
 
     def _is_poor(self, bookie: BookieId) -> bool:
@@ -192,6 +251,8 @@ class Fetcher:
         self, ensemble: tuple[BookieId, ...], entries: Sequence[EntryId], read: _Read[T]
     ) -> list[_Answer[T]]:
         """What can be read by one bookie's records from another's files; each entry once."""
+        if self._only is not None:
+            return []
         rescued: list[_Answer[T]] = []
         missing = set(entries)
         replicas = [each for bookie, each in self._replicas.items() if bookie in ensemble]
@@ -215,6 +276,15 @@ class Fetcher:
         return True
 
     def _unreadable(self, found: Unreadable) -> EntryUnreadableError:
+        if self._only is not None:
+            return EntryUnreadableError(
+                f"entry {found.entry_id} of ledger {self._ledger.ledger_id} cannot be read from "
+                f"bookie {self._only}: {found.causes.get(self._only)}. No other was asked, as only "
+                "this one was to be read",
+                ledger_id=self._ledger.ledger_id,
+                entry_id=found.entry_id,
+                causes=dict(found.causes),
+            )
         causes = "\n".join(f"  {bookie}: {why}" for bookie, why in found.causes.items())
         return EntryUnreadableError(
             f"entry {found.entry_id} of ledger {self._ledger.ledger_id} cannot be read from any "
@@ -250,12 +320,14 @@ def _of(piece: T, wanted: Set[EntryId]) -> T | None:
     if len(entries) == len(piece.entries):
         return piece
     keep = np.isin(piece.entry_ids, np.array(entries, dtype=np.int64))
+    details = zip(piece.entries, piece.details, strict=True) if piece.details else ()
     rows = Rows(
         piece.batch.filter(pa.array(keep)),
         piece.entry_ids[keep],
         piece.positions[keep],
         entries,
         piece.size_bytes * len(entries) // len(piece.entries),
+        tuple(detail for entry_id, detail in details if EntryId(entry_id) in wanted),
     )
     return cast(T, rows) if entries else None
 
@@ -275,9 +347,13 @@ def _read_entries(
 
 
 def _scan_rows(
-    replica: Replica, entries: Sequence[EntryId], known: Holdings | None
+    replica: Replica,
+    entries: Sequence[EntryId],
+    known: Holdings | None,
+    columns: Sequence[str] | None = None,
+    has_details: bool = False,
 ) -> _Delivery[Rows]:
-    delivery = replica.scan(entries, known)
+    delivery = replica.scan(entries, known, columns, has_details=has_details)
     found = [EntryId(entry_id) for rows in delivery.found for entry_id in rows.entries]
     size = sum(rows.size_bytes for rows in delivery.found)
     return _Answer(found, size, list(delivery.found)), delivery.refused
@@ -298,12 +374,15 @@ def in_entry_order(found: list[Rows]) -> Iterator[Rows]:
     entry_ids = np.concatenate([rows.entry_ids for rows in found])
     positions = np.concatenate([rows.positions for rows in found])
     order = np.lexsort((positions, entry_ids))
+    details = {e: told for rows in found for e, told in zip(rows.entries, rows.details)}  # noqa: B905
+    entries = sorted(entry_id for rows in found for entry_id in rows.entries)
     yield Rows(
         one_batch(table.take(pa.array(order))),
         entry_ids[order],
         positions[order],
-        tuple(sorted(entry_id for rows in found for entry_id in rows.entries)),
+        tuple(entries),
         sum(rows.size_bytes for rows in found),
+        tuple(details[entry_id] for entry_id in entries) if details else (),
     )
 
 

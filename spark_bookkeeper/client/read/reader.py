@@ -21,6 +21,8 @@ from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.presence import GONE, WriterState, writer_of, writer_state
 from spark_bookkeeper.client.read.fetch import Fetcher, checked_range
+from spark_bookkeeper.client.read.lost import lost_table
+from spark_bookkeeper.client.read.projection import places_of, projected, under
 from spark_bookkeeper.client.read.times import first_at_or_after, to_ms
 from spark_bookkeeper.client.write.bulk import EntryRange, Frames
 from spark_bookkeeper.client.writer_info import WriterInfo
@@ -180,6 +182,7 @@ class LedgerReader(PublicNames):
         self._replicas: Replicas = {}
         self._confirmed = self._readable()
         self._is_done = False
+        self._skipped = lost_table(self.ledger_id, ())
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -299,25 +302,71 @@ class LedgerReader(PublicNames):
             self._check_here()
 
     def read_arrow(
-        self, first: int = 0, last: int | None = None, *, start_time: datetime | None = None
+        self,
+        first: int = 0,
+        last: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        start_time: datetime | None = None,
+        skip_lost: bool = False,
     ) -> pa.Table:
-        """The rows of the entries ``first .. last`` as one table, in order; see ``entries``."""
+        """The rows of the entries ``first .. last`` as one table, in order; see ``entries``.
+
+        Args:
+            first, last: the range.
+            start_time: instead of ``first``, see ``entry_at``.
+            columns: only these are decoded, and delivered in this order; ``None`` is all.
+            skip_lost: go on past entries that no bookie can deliver; ``skipped`` says then which
+                they were.
+        """
         start, end = self.check_range(self._first(first, start_time), last)
-        scanned = Fetcher(self._context, self._ledger).scan(start, end)
-        return pa.Table.from_batches([piece.batch for piece in scanned], schema=self.schema)
+        schema = projected(self.schema, columns)
+        fetcher = Fetcher(
+            self._context,
+            self._ledger,
+            columns=places_of(self.schema, schema),
+            skip_lost=skip_lost,
+        )
+        batches = [under(piece.batch, schema) for piece in fetcher.scan(start, end)]
+        if skip_lost:
+            self._skipped = lost_table(self.ledger_id, fetcher.lost)
+        return pa.Table.from_batches(batches, schema=schema)
+
+    @property
+    def skipped(self) -> pa.Table:
+        """What the last ``read_arrow(skip_lost=True)`` passed over, and why (``lost.LOST``)."""
+        return self._skipped
 
     def read(
-        self, first: int = 0, last: int | None = None, *, start_time: datetime | None = None
+        self,
+        first: int = 0,
+        last: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        start_time: datetime | None = None,
+        skip_lost: bool = False,
     ) -> Any:
         """The rows of the entries ``first .. last`` as a Spark DataFrame, in order.
 
         The range is that of ``entries``. Its tasks read whole files, in parallel, each from the
         replica it likes best; they need neither this reader nor its session.
+
+        Args:
+            first, last: the range.
+            start_time: instead of ``first``, see ``entry_at``.
+            columns: only these are decoded and sent, in this order; ``None`` is all.
+            skip_lost: go on past entries that no bookie can deliver. The tasks' logs say which,
+                and ``BookKeeper.lost_entries`` tells of all of them.
         """
         if self._frames is None:
             raise InvalidArgumentError("read() needs a Spark session; read_arrow() does not")
         start, end = self.check_range(self._first(first, start_time), last)
-        return self._frames.read(self._context, self.schema, [EntryRange(self._ledger, start, end)])
+        return self._frames.read(
+            self._context,
+            projected(self.schema, columns),
+            [EntryRange(self._ledger, start, end)],
+            skip_lost=skip_lost,
+        )
 
     def tail(self, timeout_ms: int | None = None) -> Iterator[Entry]:
         """Entries as they are confirmed, until the ledger closes.

@@ -117,9 +117,22 @@ class Frames(Protocol):
     def from_arrow(self, table: pa.Table) -> Any:
         """An Arrow table as a DataFrame."""
 
-    def read(self, context: ClientContext, schema: pa.Schema, ranges: Sequence[EntryRange]) -> Any:
-        """The rows of ranges of ledgers with one schema, one after the other, as a DataFrame whose
-        tasks take whole files.
+    def read(
+        self,
+        context: ClientContext,
+        schema: pa.Schema,
+        ranges: Sequence[EntryRange],
+        *,
+        skip_lost: bool = False,
+    ) -> Any:
+        """The rows of ranges of ledgers, one after the other, as a DataFrame whose tasks take
+        whole files.
+
+        Args:
+            context: the cluster.
+            schema: of all the ledgers, or some columns of it: only those are decoded.
+            ranges: what to read, in order.
+            skip_lost: go on past entries that no bookie can deliver.
         """
 
 

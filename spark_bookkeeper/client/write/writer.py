@@ -149,6 +149,17 @@ class LedgerWriter(PublicNames):
             data = table
         return EntryId(self._context.runtime.wait(self._push(data, expected_entry_id)))
 
+    def append_written(self, results: Sequence[TaskResult]) -> EntryId:
+        """Append what tasks have written already, as the first entries of the ledger.
+
+        Args:
+            results: of tasks whose plan was ``staging.stage``'s for this ledger.
+
+        Raises what ``append`` raises.
+        """
+        self._check_here()
+        return self._append_bulk(lambda _: results, 0)
+
     def append_async(self, data: Any, expected_entry_id: int | None = None) -> Future[int]:
         """Append without waiting; the future gives the id of its last entry.
 

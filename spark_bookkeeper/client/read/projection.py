@@ -1,0 +1,66 @@
+"""Some columns of a ledger: which they are, and rows with only those."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+from spark_bookkeeper.client.read.evolution import widen
+from spark_bookkeeper.errors import InvalidArgumentError
+
+
+def projected(schema: pa.Schema, columns: Iterable[str] | None) -> pa.Schema:
+    """These columns of a schema, in the order given; all of them without.
+
+    Raises:
+        InvalidArgumentError: there is none of that name, or several; or no column is named.
+    """
+    if columns is None:
+        return schema
+    names = [columns] if isinstance(columns, str) else list(columns)
+    if not names:
+        raise InvalidArgumentError(
+            f"no column was named; the columns are {', '.join(schema.names)}, and leaving "
+            "columns out reads them all"
+        )
+    fields = []
+    for name in names:
+        places = schema.get_all_field_indices(name)
+        if len(places) != 1:
+            found = "there is none of that name" if not places else "several have that name"
+            raise InvalidArgumentError(
+                f"column {name!r} cannot be read: {found}; the columns are "
+                f"{', '.join(schema.names)}"
+            )
+        fields.append(schema.field(places[0]))
+    return pa.schema(fields, metadata=schema.metadata if len(fields) == len(schema) else None)
+
+
+def places_of(schema: pa.Schema, wanted: pa.Schema) -> Sequence[int] | None:
+    """Where a ledger's schema has the columns of a projection, those that it has; ``None`` is all,
+    in order.
+    """
+    if wanted.names == schema.names:
+        return None
+    places = (schema.get_field_index(name) for name in wanted.names)
+    return [place for place in places if place >= 0]
+
+
+def under(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    """Rows under a projection of their schema, or of a later one of their log.
+
+    Columns that the rows do not have are null; ``evolution.evolved`` said that the others fit.
+    """
+    if batch.schema.equals(wanted, check_metadata=False):
+        return batch
+    names = batch.schema.names
+    if names != wanted.names:
+        columns = [
+            batch.column(names.index(field.name))
+            if field.name in names
+            else pa.nulls(batch.num_rows, field.type)
+            for field in wanted
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, names=wanted.names)
+    return widen(batch, wanted)

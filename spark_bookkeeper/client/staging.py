@@ -1,0 +1,223 @@
+"""Staged ledgers: written in full by tasks, listed and closed by one process, shown afterwards.
+
+A staged ledger is created before its rows are written, since their files lie in its directory.
+It has no writer meanwhile: tasks anywhere add part files, which count for nothing until a slot
+lists them (SLOT-LOG rule R15). In the end one process claims the ledger by compare-and-swap,
+lists the parts of those attempts that succeeded, and closes it. A ledger is claimed once, so that
+it has one writer session for all its life (R16).
+
+Whoever removes a staged ledger that is not closed flags it before, as every deletion does. So
+whoever has closed one knows that nobody has removed it, nor will without looking who needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from spark_bookkeeper.bookie.bookie import LedgerRef
+from spark_bookkeeper.bookie.entry import PartRef
+from spark_bookkeeper.bookie.replica import Replica
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult, WrittenPart
+from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.errors import (
+    BookieError,
+    BookieUnavailableError,
+    LedgerFencedError,
+)
+from spark_bookkeeper.metadata.update import read_again, update_ledger
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.quorum import Quorum
+
+STAGED: Final = "spark-bookkeeper.staged"
+"""JSON of whoever staged the ledger: what it is to become, so that leftovers are recognised."""
+
+CLAIMED: Final = "spark-bookkeeper.claimed"
+"""A token of the process that lists its parts."""
+
+
+def stage(context: ClientContext, quorum: Quorum, note: bytes, **options: Any) -> BulkPlan:
+    """Create a ledger for tasks to write to; the plan is what they must know.
+
+    Args:
+        context: the cluster.
+        quorum: of the ledger.
+        note: kept in its metadata as ``STAGED``.
+        options: others of ``lifecycle.make_ledger``.
+
+    Raises what ``lifecycle.create_ledger`` does.
+    """
+    ledger, _ = lifecycle.make_ledger(context, quorum, notes={STAGED: note}, **options)
+    return _plan(context, ledger)
+
+
+def seal(
+    context: ClientContext,
+    plan: BulkPlan,
+    results: Sequence[TaskResult],
+    notes: Mapping[str, bytes] | None = None,
+) -> LedgerMetadata:
+    """List what tasks wrote, and close the ledger; nobody was shown anything of it before.
+
+    Args:
+        context: the cluster.
+        plan: what ``stage`` returned, in whichever process.
+        results: one for each task, of the attempt that succeeded. Some of them have rows.
+        notes: more custom metadata, keys of ours.
+
+    Returns:
+        the metadata of the ledger, which is CLOSED.
+
+    Raises:
+        LedgerFencedError, LedgerClosedError, NoSuchLedgerError: somebody else recovered, claimed
+            or deleted it. Its rows can be staged anew while their files are there: ``restage``.
+        AppendFailedError, MetadataUnavailableError: it is not sealed; it may be closed.
+    """
+    writer = _claim(context, plan, notes or {})
+    try:
+        writer.append_written(results)
+        writer.close()
+    except BaseException:
+        writer.abandon()
+        raise
+    return writer.metadata
+
+
+def restage(
+    context: ClientContext, plan: BulkPlan, results: Sequence[TaskResult], note: bytes
+) -> tuple[BulkPlan, list[TaskResult]]:
+    """The same rows in a new staged ledger, whose id is higher: files are copied as they are.
+
+    Args:
+        context: the cluster.
+        plan: of the ledger that the tasks wrote to.
+        results: what they wrote there.
+        note: kept in the metadata of the new ledger as ``STAGED``.
+
+    Returns:
+        the plan of the new ledger, and the results as if its tasks had written there.
+
+    Raises:
+        BookieUnavailableError: a part can be copied from nowhere. The new ledger is removed.
+        NotEnoughBookiesError, MetadataUnavailableError: as ``stage``.
+    """
+    new = stage(
+        context,
+        plan.quorum,
+        note,
+        schema=plan.encoding.schema,
+        password=plan.encoding.password,
+        digest_type=plan.encoding.digest_type,
+        compression=plan.encoding.compression,
+        entry_target_bytes=plan.entry_target_bytes,
+    )
+    copied = []
+    try:
+        for result in results:
+            parts = tuple(_copied(context, plan, new, part) for part in result.parts)
+            copied.append(replace(result, parts=parts, failures={}))
+    except BaseException:
+        discard(context, LedgerId(new.key.ledger_id))
+        raise
+    return new, copied
+
+
+def discard(context: ClientContext, ledger_id: LedgerId) -> None:
+    """Remove a staged ledger that nobody is to be shown. Idempotent.
+
+    One that is not closed is flagged and fenced, so that whoever is about to close it fails. For
+    one that is closed the caller knows that nobody needs it.
+    """
+    lifecycle.delete_ledger(context, ledger_id, even_if_alive=True)
+
+
+def _plan(context: ClientContext, ledger: Ledger) -> BulkPlan:
+    return BulkPlan(
+        key=ledger.key,
+        encoding=ledger.encoding,
+        quorum=ledger.metadata.quorum,
+        first_entry_id=EntryId(0),
+        targets=tuple(
+            (position, bookie, ledger.incarnations[bookie], context.bookies.root_uri(bookie))
+            for position, bookie in enumerate(ledger.metadata.last_fragment.ensemble)
+        ),
+        entry_target_bytes=ledger.entry_target_bytes,
+    )
+
+
+def _claim(context: ClientContext, plan: BulkPlan, notes: Mapping[str, bytes]) -> LedgerWriter:
+    ledger_id = LedgerId(plan.key.ledger_id)
+    token = context.runtime.token().encode()
+
+    def step(old: LedgerMetadata) -> LedgerMetadata | None:
+        claimed_by = old.custom_metadata.get(CLAIMED)
+        if claimed_by == token:
+            return None  # an earlier attempt, whose answer was lost
+        if claimed_by is not None or old.state is not LedgerState.OPEN:
+            why = f"it is {old.state.name}" if claimed_by is None else "somebody else seals it"
+            raise LedgerFencedError(
+                f"ledger {ledger_id}, whose rows are written, cannot be sealed: {why}. Nobody was "
+                "shown anything of it by this process",
+                ledger_id=ledger_id,
+            )
+        return old.with_custom(**{**notes, CLAIMED: token})
+
+    known = read_again(context.store, ledger_id, plan.key.nonce.encode())
+    claimed = update_ledger(context.store, ledger_id, step, known=known)
+    return LedgerWriter(context, Ledger.of(ledger_id, claimed.value), claimed)
+
+
+def _copied(
+    context: ClientContext, plan: BulkPlan, new: BulkPlan, part: WrittenPart
+) -> WrittenPart:
+    """A part in the directory of another ledger, on each bookie that is to have it there."""
+    positions = new.quorum.write_set(EntryId(part.stripe_class))
+    roots = {bookie: uri for _, bookie, _, uri in (*plan.targets, *new.targets)}
+    context.bookies.learn(roots)
+    targets = [target for target in new.targets if target[0] in positions]
+    causes: list[str] = []
+
+    def copy(target: tuple[int, BookieId, str, str]) -> tuple[BookieId, str] | None:
+        _, bookie, incarnation, _ = target
+        # From its own storage where it can be, which no network lies before.
+        for holder in sorted(part.holders, key=lambda each: each[0] != bookie):
+            try:
+                _copy_file(context, plan, new, part.ref, holder, (bookie, incarnation))
+            except BookieError as error:
+                causes.append(f"from {holder[0]} to {bookie}: {error.message}")
+            else:
+                return bookie, incarnation
+        return None
+
+    holders = tuple(done for done in context.runtime.map(copy, targets) if done is not None)
+    if not holders:
+        raise BookieUnavailableError(
+            f"part {part.ref.name} of ledger {plan.key.ledger_id} could not be copied to any "
+            f"bookie ({'; '.join(causes) or 'nobody holds it'}); nothing of it is in ledger "
+            f"{new.key.ledger_id}",
+            bookie_id=part.holders[0][0] if part.holders else targets[0][1],
+        )
+    return replace(part, holders=holders)
+
+
+def _copy_file(
+    context: ClientContext,
+    plan: BulkPlan,
+    new: BulkPlan,
+    ref: PartRef,
+    source: tuple[BookieId, str],
+    target: tuple[BookieId, str],
+) -> None:
+    def replica(plan: BulkPlan, bookie: BookieId, incarnation: str) -> Replica:
+        ref = LedgerRef(plan.key, incarnation, plan.encoding)
+        return Replica(context.bookies.bookie(bookie), ref)
+
+    there = replica(new, *target)
+    there.prepare()
+    copied = there.copy_part(replica(plan, *source), ref, is_copy=False)
+    assert copied.name == ref.name, "a part has one name (R15)"

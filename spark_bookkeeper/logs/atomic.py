@@ -1,0 +1,432 @@
+"""Atomic writes to a log: one ledger each, written and closed before the log names it.
+
+The rows of a write are in the log when its ledger is in the list, and not at all before: one
+compare-and-swap adds the ledger and remembers the number of the write, if it has one. A write
+whose number is remembered changes nothing.
+
+A write leads the log for the moment in which it adds its ledger, as every writer does: it fences
+the last two ledgers before, so whoever had the log open is told that it lost it. The order is
+that of the compare-and-swaps. Ledger ids ascend along a log, and the id of a write is given when
+it begins. So a write that finds a higher one in the list copies its files, as they are, into a
+ledger whose id is higher still, and tries again.
+
+What may be left behind: a ledger that is staged and never added, since its task failed, or its
+process ended. Its metadata says so (``staging.STAGED``). It is removed here where it is certain
+that nobody adds it: as long as it is not closed, since who wants to add it closes it first, and a
+deletion flags it before that; and when the list has come to a higher id without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from spark_bookkeeper.client import staging
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult
+from spark_bookkeeper.client.write.columns import check_schema
+from spark_bookkeeper.errors import (
+    BookKeeperError,
+    LedgerClosedError,
+    LedgerFencedError,
+    LogOwnershipLostError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+)
+from spark_bookkeeper.logs.listing import list_ledgers
+from spark_bookkeeper.logs.opening import OvertakenError, recover_last, seal_oldest
+from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.metadata import logs
+from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
+from spark_bookkeeper.protocol.log import LogHead
+from spark_bookkeeper.protocol.transactions import Committed, Transaction
+
+_log = logging.getLogger(__name__)
+
+ATTEMPTS_MAX: Final = 20
+"""Copies made because others were faster, after which a write is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedWrite:
+    """A write that has begun. Picklable: tasks write by its plan, any process commits it."""
+
+    log: str
+    nonce: str
+    """Of the life of the log."""
+    plan: BulkPlan
+    owner: str | None = None
+    """Whose leftovers a later write of the same owner may remove."""
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        return LedgerId(self.plan.key.ledger_id)
+
+
+@dataclass(frozen=True, slots=True)
+class LogWrite:
+    """What became of a write to a log."""
+
+    log: str
+    ledger_id: LedgerId | None
+    """The ledger with its rows; ``None`` when there were none."""
+    last_entry_id: EntryId
+    rows: int
+    is_new: bool
+    """False: a write with its number, or a higher one, was in the log already. Nothing was
+    changed, and ``rows`` is what would have been written."""
+
+
+class DoneError(Exception):
+    """The transaction is remembered already."""
+
+    def __init__(self, last: Committed) -> None:
+        super().__init__()
+        self.last = last
+
+
+def stage(
+    context: ClientContext,
+    name: str,
+    transaction: Transaction | None = None,
+    *,
+    schema: pa.Schema | None = None,
+    owner: str | None = None,
+    nonce: str | None = None,
+) -> StagedWrite:
+    """Begin a write: create the ledger that tasks write to. The log is not changed.
+
+    Args:
+        context: the cluster.
+        name: of the log.
+        transaction: of the write, where it is known by now.
+        schema: of the rows; compared with the log's before anything is created.
+        owner: stands for whoever writes, in place of the transaction's application.
+        nonce: of the life of the log that is meant; without it the one there is.
+
+    Raises:
+        NoSuchLogError: there is none of that name.
+        InvalidArgumentError: the rows have another schema, or the log can remember no further
+            application.
+        NotEnoughBookiesError: as ``create_ledger``.
+    """
+    registers = context.store.registers
+    head = (
+        logs.read_log(registers, name) if nonce is None else logs.read_life(registers, name, nonce)
+    )
+    options = LogOptions.from_json(name, head.options)
+    if schema is not None:
+        check_schema(schema, options.schema)
+    if transaction is not None:
+        owner = transaction.app_id
+        if head.transactions.done(transaction) is None:
+            head.with_transaction(transaction)  # raises where there is no room
+    plan = staging.stage(
+        context,
+        options.quorum,
+        _note(name, head.nonce, transaction, owner),
+        schema=options.schema,
+        password=options.password,
+        digest_type=options.digest_type,
+        labels={"log": name.encode()},
+        compression=options.compression,
+        entry_target_bytes=options.entry_target_bytes,
+    )
+    staged = StagedWrite(name, head.nonce, plan, owner)
+    _remember(context, staged)
+    return staged
+
+
+def is_done(context: ClientContext, name: str, transaction: Transaction) -> bool:
+    """Whether a log remembers a transaction, or a later one of its application.
+
+    Raises:
+        NoSuchLogError: there is none of that name.
+    """
+    head = logs.read_log(context.store.registers, name)
+    return head.transactions.done(transaction) is not None
+
+
+def commit(
+    context: ClientContext,
+    staged: StagedWrite,
+    results: Sequence[TaskResult],
+    transaction: Transaction | None = None,
+) -> LogWrite:
+    """Add what tasks wrote to the log: all of it, once, or nothing.
+
+    Args:
+        context: the cluster.
+        staged: of ``stage``, in whichever process.
+        results: one for each task, of the attempt that succeeded.
+        transaction: a number with which it is not written twice.
+
+    Raises:
+        NoSuchLogError: the log was deleted meanwhile. Nothing was added.
+        LogOwnershipLostError: others were faster each time. Nothing was added.
+        MetadataUnavailableError: it may or may not have been added; with a transaction repeat it
+            all, and it is there once.
+        BookKeeperError: other errors mean that nothing was added.
+    """
+    if not any(result.entries for result in results):
+        return _commit_nothing(context, staged, transaction)
+    note = _note(staged.log, staged.nonce, transaction, staged.owner)
+    left = list[StagedWrite]()
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            written = _attempt(context, staged, results, transaction, note)
+        except (OvertakenError, LedgerFencedError, LedgerClosedError, NoSuchLedgerError) as error:
+            _log.info("a write to log %s is staged anew: %r", staged.log, error)
+        except BookKeeperError:
+            _discard(context, staged)
+            raise
+        else:
+            for each in left if written.is_new else (*left, staged):
+                _discard(context, each)
+            if written.is_new:
+                _forget_leftovers(context, staged)
+            return written
+        before = staged
+        plan, results = staging.restage(context, staged.plan, results, note)
+        staged = replace(staged, plan=plan)
+        _remember(context, staged)
+        if not _discard(context, before):
+            left.append(before)  # certainly not added when the list has gone past it
+    _discard(context, staged)
+    raise LogOwnershipLostError(
+        f"others added ledgers to log {staged.log!r} more quickly than this write could follow, "
+        f"{ATTEMPTS_MAX} times in a row. Nothing was added; repeat it when fewer write, or in "
+        "smaller pieces",
+        log=staged.log,
+        ledger_id=staged.ledger_id,
+    )
+
+
+def _attempt(
+    context: ClientContext,
+    staged: StagedWrite,
+    results: Sequence[TaskResult],
+    transaction: Transaction | None,
+    note: bytes,
+) -> LogWrite:
+    """Close the ledger and add it.
+
+    Raises:
+        OvertakenError, LedgerFencedError, LedgerClosedError, NoSuchLedgerError: it needs another.
+    """
+    ledger_id, rows = staged.ledger_id, sum(result.rows for result in results)
+    head = logs.read_life(context.store.registers, staged.log, staged.nonce)
+    try:
+        if transaction is not None and (last := head.transactions.done(transaction)):
+            raise DoneError(last)
+        if head.newest is not None and head.newest >= ledger_id:
+            raise OvertakenError
+        sealed = staging.seal(context, staged.plan, results, {staging.STAGED: note})
+        add_sealed(context, staged.log, staged.nonce, ledger_id, transaction)
+    except DoneError as error:
+        is_same = transaction is not None and error.last.version == transaction.version
+        holder = error.last.ledger_id if is_same else None
+        return LogWrite(staged.log, holder, NO_ENTRY, rows, is_new=False)
+    assert sealed.last_entry_id is not None, "a closed ledger has an end"
+    return LogWrite(staged.log, ledger_id, sealed.last_entry_id, rows, is_new=True)
+
+
+def abort(context: ClientContext, staged: StagedWrite) -> bool:
+    """Give a write up; nothing where it is in the log already, or may still come there.
+
+    Returns:
+        whether nothing of it is left.
+    """
+    return _discard(context, staged)
+
+
+def remove_leftovers(context: ClientContext, name: str, owner: str) -> None:
+    """Remove what writes of an owner have left, none of which is under way.
+
+    Nothing that is in the log, or may still come there, is removed.
+
+    Raises:
+        NoSuchLogError: there is none of that name.
+    """
+    nonce = logs.read_log(context.store.registers, name).nonce
+    _remove_leftovers(context, name, nonce, owner)
+
+
+def add_sealed(
+    context: ClientContext,
+    name: str,
+    nonce: str,
+    ledger_id: LedgerId,
+    transaction: Transaction | None,
+) -> None:
+    """Add a closed ledger behind the end of a log, whose writer is fenced before.
+
+    Raises:
+        OvertakenError: the list has come to a higher id without it.
+        DoneError: the transaction is remembered, and this ledger is not the one that holds it.
+        NoSuchLogError: the log was deleted.
+        RecoveryUndecidedError: the end of the newest ledgers cannot be found now.
+        MetadataUnavailableError: it may or may not have been added.
+    """
+    registers = context.store.registers
+    while True:
+        head = logs.read_life(registers, name, nonce)
+        if head.newest is not None and head.newest > ledger_id:
+            raise OvertakenError
+        recover_last(context, head)
+        try:
+            added = logs.change_log(
+                registers, name, nonce, _step_to_add(head, ledger_id, transaction)
+            )
+        except DoneError as error:
+            if error.last.ledger_id == ledger_id:
+                return  # an answer was lost, and others went on
+            raise
+        except OvertakenError:
+            if ledger_id in list_ledgers(context, name, nonce, ledger_id)[1]:
+                return
+            continue
+        seal_oldest(context, name, added)
+        return
+
+
+def _step_to_add(
+    head: LogHead, ledger_id: LedgerId, transaction: Transaction | None
+) -> Callable[[LogHead], LogHead | None]:
+    """What adds a ledger behind the end that was fenced, which is that of ``head``."""
+
+    def step(old: LogHead) -> LogHead | None:
+        if old.newest == ledger_id:
+            return None  # an earlier attempt, whose answer was lost
+        if transaction is not None and (last := old.transactions.done(transaction)):
+            raise DoneError(last)
+        if old.newest != head.newest:
+            raise OvertakenError
+        added = old.with_ledger(ledger_id)
+        return added if transaction is None else added.with_transaction(transaction)
+
+    return step
+
+
+def forget_application(context: ClientContext, name: str, nonce: str, app_id: str) -> None:
+    """Remember nothing of an application any more; idempotent."""
+    logs.change_log(
+        context.store.registers,
+        name,
+        nonce,
+        lambda old: replace(old, transactions=old.transactions.without(app_id)),
+    )
+
+
+def _commit_nothing(
+    context: ClientContext, staged: StagedWrite, transaction: Transaction | None
+) -> LogWrite:
+    """A write without rows: no ledger, and its number is remembered all the same."""
+    is_new = transaction is None
+
+    def step(old: LogHead) -> LogHead | None:
+        nonlocal is_new
+        assert transaction is not None, "asked for a transaction only"
+        if old.transactions.done(transaction) is not None:
+            return None  # or an earlier attempt of this very call did it, which is new
+        is_new = True
+        return old.with_transaction(transaction)
+
+    try:
+        if transaction is not None:
+            logs.change_log(context.store.registers, staged.log, staged.nonce, step)
+    finally:
+        _discard(context, staged)
+    return LogWrite(staged.log, None, NO_ENTRY, 0, is_new=is_new)
+
+
+# Leftovers
+
+
+def _note(log: str, nonce: str, transaction: Transaction | None, owner: str | None) -> bytes:
+    told: dict[str, Any] = {"log": log, "nonce": nonce, "owner": owner}
+    if transaction is not None:
+        told |= {"app_id": transaction.app_id, "version": transaction.version}
+    return json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _discard(context: ClientContext, staged: StagedWrite) -> bool:
+    """Remove the ledger of a write if it is certain that it is not added; whether it is gone."""
+    try:
+        gone = _discard_ledger(context, staged.log, staged.nonce, staged.ledger_id)
+        if gone:
+            _forget(context, staged, {staged.ledger_id})
+    except BookKeeperError as error:
+        _log.info("ledger %d of no log stays for now: %s", staged.ledger_id, error)
+        return False
+    return gone
+
+
+def _discard_ledger(context: ClientContext, name: str, nonce: str, ledger_id: LedgerId) -> bool:
+    try:
+        found = context.store.read_ledger(ledger_id)
+    except NoSuchLedgerError:
+        return True
+    if found.value.is_closed:
+        # Whoever closed it may be about to add it, unless the list has gone past it.
+        try:
+            head, listed = list_ledgers(context, name, nonce, ledger_id)
+        except NoSuchLogError:
+            pass
+        else:
+            if ledger_id in listed or head.newest is None or head.newest < ledger_id:
+                return False
+    staging.discard(context, ledger_id)
+    return True
+
+
+def _remember(context: ClientContext, staged: StagedWrite) -> None:
+    """Note the ledger where the owner's next write looks for leftovers."""
+    if staged.owner is None:
+        return
+    try:
+        _change_noted(context, staged, lambda noted: [*noted, staged.ledger_id])
+    except BookKeeperError as error:  # it would be found by its metadata all the same
+        _log.info("ledger %d is not noted as staged: %s", staged.ledger_id, error)
+
+
+def _forget_leftovers(context: ClientContext, staged: StagedWrite) -> None:
+    if staged.owner is not None:
+        _remove_leftovers(context, staged.log, staged.nonce, staged.owner, staged.ledger_id)
+
+
+def _remove_leftovers(
+    context: ClientContext, name: str, nonce: str, owner: str, done: LedgerId | None = None
+) -> None:
+    """What cannot be removed now is tried again by the owner's next write."""
+    gone = set() if done is None else {done}
+    registers, key = context.store.registers, _key(owner)
+    try:
+        for ledger_id in logs.read_staged(registers, name, key):
+            if ledger_id not in gone and _discard_ledger(context, name, nonce, ledger_id):
+                gone.add(ledger_id)
+        logs.change_staged(registers, name, key, lambda noted: [i for i in noted if i not in gone])
+    except BookKeeperError as error:
+        _log.info("leftovers of writes to log %s stay for now: %s", name, error)
+
+
+def _forget(context: ClientContext, staged: StagedWrite, gone: set[LedgerId]) -> None:
+    if staged.owner is not None:
+        _change_noted(context, staged, lambda noted: [i for i in noted if i not in gone])
+
+
+def _change_noted(
+    context: ClientContext, staged: StagedWrite, step: Callable[[list[LedgerId]], list[LedgerId]]
+) -> None:
+    assert staged.owner is not None
+    logs.change_staged(context.store.registers, staged.log, _key(staged.owner), step)
+
+
+def _key(owner: str) -> str:
+    return hashlib.sha256(owner.encode()).hexdigest()[:32]

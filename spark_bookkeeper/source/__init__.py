@@ -1,0 +1,1 @@
+"""The data source ``bookkeeper``: ledgers and logs as Spark itself reads and writes them."""

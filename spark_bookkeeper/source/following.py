@@ -1,0 +1,376 @@
+"""Following a log or a ledger from offset to offset: what there is now, and what lies between.
+
+How far there is something to read is looked up at most every ``LOOK_SECONDS``, and more and more
+seldom while nothing comes: Spark asks a hundred times a second. A look at an idle log is one read
+of the newest ledger's metadata, and of its end on its bookies; the list of ledgers is read again
+only when that ledger was closed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.read.reader import LedgerReader
+from spark_bookkeeper.client.write.bulk import EntryRange
+from spark_bookkeeper.errors import (
+    DataLossError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+)
+from spark_bookkeeper.logs.listing import list_ledgers
+from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.metadata import logs
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.protocol.ids import EntryId, LedgerId
+from spark_bookkeeper.protocol.log import LogHead, Position
+from spark_bookkeeper.source.offsets import Offset
+from spark_bookkeeper.source.options import SourceOptions
+from spark_bookkeeper.source.places import EARLIEST, LATEST, Place
+from spark_bookkeeper.source.planning import average_bytes
+
+_log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 0.1
+"""Between two looks while something comes."""
+
+IDLE_LOOK_SECONDS: Final = 1.0
+"""And when nothing came for long."""
+
+LEDGERS_AT_ONCE: Final = 64
+"""Whose metadata is read together on the way to a limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one micro-batch takes, about; there is always some progress."""
+
+    entries: int | None = None
+    size_bytes: int | None = None
+
+
+class Followed(Protocol):
+    """What a stream reads."""
+
+    def begin(self, place: Place) -> Offset:
+        """Where a new stream begins. Raises ``NoSuchEntryError``: there is no such place."""
+
+    def front(self) -> Offset:
+        """Behind the last entry that can be read now."""
+
+    def ahead(self, start: Offset, limits: Limits) -> Offset:
+        """As far as a micro-batch from ``start`` on goes.
+
+        Raises:
+            DataLossError: what comes next is gone, and that is not to be passed over.
+        """
+
+    def ranges(self, start: Offset, end: Offset) -> list[EntryRange]:
+        """The entries from ``start`` up to and without ``end``. Raises ``DataLossError``."""
+
+
+class FollowedLedger:
+    """One ledger, while it is written and afterwards."""
+
+    def __init__(self, context: ClientContext, options: SourceOptions) -> None:
+        assert options.ledger is not None
+        self._context = context
+        self._options = options
+        self._ledger_id = LedgerId(options.ledger)
+        self._reader: LedgerReader | None = None
+
+    def begin(self, place: Place) -> Offset:
+        front = self.front()
+        if place == EARLIEST:
+            return front.at(Position(self._ledger_id, EntryId(0)))
+        if place == LATEST:
+            return front
+        assert isinstance(place, Position)
+        _check_not_ahead(place, front)
+        return front.at(place)
+
+    def front(self) -> Offset:
+        try:
+            reader = self._opened()
+            reader.refresh()
+        except NoSuchLedgerError as error:
+            if self._options.fail_on_data_loss or self._reader is None:
+                raise self._gone(error) from error
+            reader = self._reader  # as far as it was known: nothing more comes
+        position = Position(self._ledger_id, EntryId(reader.last_add_confirmed + 1))
+        return Offset(position, _nonce(reader.ledger))
+
+    def ahead(self, start: Offset, limits: Limits) -> Offset:
+        front = self.front()
+        self._check_life(start, front)
+        if front.position <= start.position:
+            return start
+        reader = self._opened()
+        count = front.position.entry_id - start.position.entry_id
+        taken = _taken(self._context, reader.ledger, start.position.entry_id, count, limits)
+        return start.at(Position(self._ledger_id, EntryId(start.position.entry_id + taken)))
+
+    def ranges(self, start: Offset, end: Offset) -> list[EntryRange]:
+        try:
+            ledger = self._opened().ledger
+        except NoSuchLedgerError as error:
+            if self._options.fail_on_data_loss:
+                raise self._gone(error) from error
+            return []
+        first, last = start.position.entry_id, EntryId(end.position.entry_id - 1)
+        return [EntryRange(ledger, first, last)] if first <= last else []
+
+    def _opened(self) -> LedgerReader:
+        if self._reader is None:
+            self._reader = lifecycle.open_ledger_no_recovery(
+                self._context, self._ledger_id, self._options.password
+            )
+        return self._reader
+
+    def _check_life(self, start: Offset, front: Offset) -> None:
+        if start.nonce != front.nonce:
+            raise _data_loss(
+                f"ledger {self._ledger_id} is another one than the one that the checkpoint is "
+                "about: that was deleted. Begin a new checkpoint to read this one",
+                start.position,
+            )
+
+    def _gone(self, error: NoSuchLedgerError) -> DataLossError:
+        return _data_loss(
+            f"{error.message}. The stream reads it, and what it had not read is lost. With "
+            "failOnDataLoss=false it goes on without",
+            Position(self._ledger_id, EntryId(0)),
+        )
+
+
+class FollowedLog:
+    """A log, from ledger to ledger, whoever writes it.
+
+    Whoever has read all of a ledger that is closed stands before the next one, so that truncating
+    what was read loses nothing.
+    """
+
+    def __init__(self, context: ClientContext, options: SourceOptions) -> None:
+        assert options.log is not None
+        self._context = context
+        self._options = options
+        self.name = options.log
+        head = logs.read_log(context.store.registers, self.name)
+        self.nonce = head.nonce
+        self._password = LogOptions.from_json(self.name, head.options).password
+        self._newest: LedgerReader | None = None
+        self._front: Position | None = None
+        self._next_look = 0.0
+        self._pause = LOOK_SECONDS
+
+    def begin(self, place: Place) -> Offset:
+        head = self._head()
+        if place == EARLIEST:
+            return self._offset(Position(head.begins_at, EntryId(0)))
+        front = self.front()
+        if place == LATEST:
+            return front
+        assert isinstance(place, Position)
+        _check_not_ahead(place, front)
+        if place.ledger_id < head.begins_at:
+            return self._offset(self._passed_over(place, head))
+        return self._offset(place)
+
+    def front(self) -> Offset:
+        now = self._context.runtime.now()
+        if self._front is None or now >= self._next_look:
+            before = self._front
+            self._front = self._look()
+            idle = before == self._front
+            self._pause = min(self._pause * 2, IDLE_LOOK_SECONDS) if idle else LOOK_SECONDS
+            self._next_look = now + self._pause
+        return self._offset(self._front)
+
+    def ahead(self, start: Offset, limits: Limits) -> Offset:
+        self._check_life(start)
+        front = self.front().position
+        begin = start.position
+        if begin >= front:
+            return start
+        if limits == Limits():
+            return self._offset(front)
+        entries, size = 0, 0.0
+        place = begin
+        for ledger in self._ledgers(begin, front):
+            low = place.entry_id if ledger.ledger_id == place.ledger_id else EntryId(0)
+            high = _end(ledger, front)
+            left = Limits(
+                None if limits.entries is None else limits.entries - entries,
+                None if limits.size_bytes is None else int(limits.size_bytes - size),
+            )
+            is_first = entries == 0
+            taken = _taken(self._context, ledger, low, high - low, left, is_first=is_first)
+            entries += taken
+            size += taken * average_bytes(self._context, ledger, low, EntryId(high - 1))
+            if taken < high - low:
+                return self._offset(Position(ledger.ledger_id, EntryId(low + taken)))
+            place = Position(LedgerId(ledger.ledger_id + 1), EntryId(0))
+        return self._offset(front)
+
+    def ranges(self, start: Offset, end: Offset) -> list[EntryRange]:
+        self._check_life(start)
+        found = []
+        for ledger in self._ledgers(start.position, end.position):
+            is_first = ledger.ledger_id == start.position.ledger_id
+            first = start.position.entry_id if is_first else EntryId(0)
+            last = EntryId(_end(ledger, end.position) - 1)
+            if first <= last:
+                found.append(EntryRange(ledger, first, last))
+        return found
+
+    # Inside
+
+    def _offset(self, position: Position) -> Offset:
+        return Offset(position, self.nonce, self.name)
+
+    def _head(self) -> LogHead:
+        return logs.read_life(self._context.store.registers, self.name, self.nonce)
+
+    def _look(self) -> Position:
+        """Behind the last entry that can be read; before the next ledger if there it ends."""
+        if self._newest is not None and not self._newest.is_closed:
+            try:
+                self._newest.refresh()
+            except NoSuchLedgerError:
+                self._newest = None  # truncated, with what was not read of it
+            else:
+                if not self._newest.is_closed:
+                    return _behind(self._newest)
+        head = self._head()
+        if self._newest is not None and head.newest == self._newest.ledger_id:
+            return _behind(self._newest)
+        reader: LedgerReader | None = None
+        for ledger_id in head.to_fence:
+            if ledger_id < head.begins_at:
+                continue
+            try:
+                reader = lifecycle.open_ledger_no_recovery(self._context, ledger_id, self._password)
+            except NoSuchLedgerError:
+                continue  # truncated since the head was read, and a newer one is there
+            if not reader.is_closed:
+                break  # what follows it may not be acknowledged before it
+        if reader is None:
+            return Position(head.begins_at, EntryId(0))
+        self._newest = reader
+        return _behind(reader)
+
+    def _ledgers(self, start: Position, end: Position) -> Sequence[Ledger]:
+        """Those that have entries between two places, in order; the first may be truncated."""
+        head, listed = list_ledgers(self._context, self.name, self.nonce, start.ledger_id)
+        if start.ledger_id < head.begins_at:
+            start = self._passed_over(start, head)
+        least, most = start.ledger_id, end.ledger_id - (end.entry_id == 0)
+        wanted = [ledger for ledger in listed if least <= ledger <= most]
+        found = []
+        for ledger_id, metadata in self._context.store.read_ledgers(wanted):
+            if metadata is None:
+                self._gone(ledger_id)
+                continue
+            if not isinstance(metadata, Versioned):
+                raise metadata
+            found.append(Ledger.of(ledger_id, metadata.value))
+        return found
+
+    def _gone(self, ledger_id: LedgerId) -> None:
+        """A ledger that is to be read is not there: truncated meanwhile, or somebody deleted it."""
+        place = Position(ledger_id, EntryId(0))
+        head = self._head()
+        if ledger_id < head.begins_at:
+            self._passed_over(place, head)
+            return
+        text = (
+            f"ledger {ledger_id} of log {self.name!r}, which is to be read next, was deleted by "
+            "somebody. With failOnDataLoss=false the stream goes on behind it"
+        )
+        if self._options.fail_on_data_loss:
+            raise _data_loss(text, place)
+        _log.warning("passed over: %s", text)
+
+    def _passed_over(self, start: Position, head: LogHead) -> Position:
+        """Where a stream goes on whose next entry was truncated. Raises ``DataLossError``."""
+        text = (
+            f"log {self.name!r} was truncated: it begins at ledger {head.begins_at} now, and "
+            f"{start.ledger_id}:{start.entry_id} was to be read next. What was between is lost, if "
+            "there was anything. With failOnDataLoss=false the stream goes on from there"
+        )
+        if self._options.fail_on_data_loss:
+            raise _data_loss(text, start)
+        _log.warning("passed over: %s", text)
+        return Position(head.begins_at, EntryId(0))
+
+    def _check_life(self, start: Offset) -> None:
+        if start.log != self.name or start.nonce != self.nonce:
+            raise _data_loss(
+                f"log {self.name!r} is another one than the one that the checkpoint is about"
+                + (": that was deleted" if start.log == self.name else f", {start.log!r}")
+                + ". Begin a new checkpoint to read this one",
+                start.position,
+            )
+
+
+def followed(context: ClientContext, options: SourceOptions) -> FollowedLedger | FollowedLog:
+    """What a stream with these options reads. Raises ``NoSuchLogError``."""
+    if options.log is not None:
+        return FollowedLog(context, options)
+    return FollowedLedger(context, options)
+
+
+def _end(ledger: Ledger, front: Position) -> int:
+    """The entry behind the last one that a ledger has before a place."""
+    if ledger.ledger_id == front.ledger_id:
+        return front.entry_id
+    assert ledger.metadata.last_entry_id is not None, "one-open-ledger-per-log"
+    return ledger.metadata.last_entry_id + 1
+
+
+def _behind(reader: LedgerReader) -> Position:
+    if reader.is_closed:
+        return Position(LedgerId(reader.ledger_id + 1), EntryId(0))
+    return Position(reader.ledger_id, EntryId(reader.last_add_confirmed + 1))
+
+
+def _taken(
+    context: ClientContext,
+    ledger: Ledger,
+    first: EntryId,
+    count: int,
+    limits: Limits,
+    *,
+    is_first: bool = True,
+) -> int:
+    """How many entries of a run are within limits; at least one of the first run."""
+    taken = count
+    if limits.entries is not None:
+        taken = min(taken, limits.entries)
+    if limits.size_bytes is not None and taken > 0:
+        average = average_bytes(context, ledger, first, EntryId(first + count - 1))
+        taken = min(taken, int(limits.size_bytes / max(average, 1)))
+    return max(taken, 1 if is_first and count > 0 else 0)
+
+
+def _nonce(ledger: Ledger) -> str:
+    return ledger.key.nonce
+
+
+def _check_not_ahead(place: Position, front: Offset) -> None:
+    if place > front.position:
+        raise NoSuchEntryError(
+            f"startingOffsets {place.ledger_id}:{place.entry_id} is behind the end, which is "
+            f"{front.position.ledger_id}:{front.position.entry_id} now; latest begins there",
+            ledger_id=place.ledger_id,
+            entry_id=place.entry_id,
+        )
+
+
+def _data_loss(text: str, position: Position) -> DataLossError:
+    return DataLossError(text, ledger_id=position.ledger_id, entry_id=position.entry_id)

@@ -1,0 +1,445 @@
+"""The options of the data source: every one is a field of ``SourceOptions``, and nothing else is.
+
+A field says what an option is called (``starting_offsets`` is ``startingOffsets``), how its text
+is read, where it can be used, what it is without being given, and what it means to a person. The
+parser, its errors and the table for people come from the fields.
+
+Spark hands options over as texts, and their names in lower case.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import Flag, auto
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.source.places import Place, parse_place
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.connection import Connection
+
+VIEWS: Final = (
+    "ledgers",
+    "fragments",
+    "entries",
+    "bookies",
+    "underreplicated",
+    "slots",
+    "logs",
+)
+"""What ``view`` can be: metadata as rows."""
+
+OF_LEDGERS: Final = frozenset({"fragments", "entries", "slots"})
+"""Views of which ``ledger``, ``ledgers`` or ``log`` can choose a part."""
+
+OpenMode = Literal["recover", "noRecovery"]
+
+
+class Use(Flag):
+    """Where an option can be used."""
+
+    READ = auto()
+    STREAM = auto()
+    WRITE = auto()
+    STREAM_WRITE = auto()
+
+
+READS: Final = Use.READ | Use.STREAM
+WRITES: Final = Use.WRITE | Use.STREAM_WRITE
+ALL: Final = READS | WRITES
+
+_USE_TEXTS: Final = {
+    ALL: "all",
+    Use.READ: "read",
+    Use.STREAM: "stream",
+    Use.READ | Use.STREAM: "read, stream",
+    Use.WRITE: "write",
+    Use.STREAM_WRITE: "stream write",
+    WRITES: "write, stream write",
+}
+_USE_NAMES: Final = {
+    Use.READ: "spark.read",
+    Use.STREAM: "spark.readStream",
+    Use.WRITE: "df.write",
+    Use.STREAM_WRITE: "df.writeStream",
+}
+
+_OF_SPARK: Final = re.compile(
+    r"checkpointlocation|queryname|provider|owner|location|external|is_managed_location|option\..*"
+)
+"""What Spark itself puts among the options of a sink or a table."""
+
+
+def option(
+    parse: Callable[[str], Any], use: Use, meaning: str, default: Any = None, shown: str = ""
+) -> Any:
+    """One option: how its text is read, where it is used, what it means, and its default.
+
+    Args:
+        shown: the default, as people are told; empty shows ``default`` itself.
+    """
+    told = {"parse": parse, "use": use, "meaning": meaning, "shown": shown}
+    return field(default=default, metadata=told)
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise ValueError("it is empty")
+    return text
+
+
+def _flag(text: str) -> bool:
+    if text.strip().lower() not in {"true", "false"}:
+        raise ValueError("it is neither true nor false")
+    return text.strip().lower() == "true"
+
+
+def _number(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"[+-]?\d{1,19}", text.strip()):
+            raise ValueError("it is not a whole number")
+        value = int(text)
+        if value < least:
+            raise ValueError(f"it is below {least}, the least there can be")
+        return value
+
+    return parse
+
+
+def _size(text: str) -> int:
+    matched = re.fullmatch(r"(\d{1,19})\s*([kmgt]?)i?b?", text.strip().lower())
+    if matched is None:
+        raise ValueError("it is not a size in bytes, like 67108864 or 64m")
+    size = int(matched[1]) << 10 * " kmgt".index(matched[2] or " ")
+    if size < 1:
+        raise ValueError("it is below 1, the least there can be")
+    return size
+
+
+def _one_of(*known: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        for each in known:
+            if text.strip().lower() == each.lower():
+                return each
+        raise ValueError(f"it is none of {', '.join(known)}{_nearest(text, known)}")
+
+    return parse
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError("it is not a list of names with commas between them")
+    if len(set(names)) != len(names):
+        raise ValueError("it names something twice")
+    return names
+
+
+def _ids(text: str) -> tuple[tuple[int, int], ...]:
+    """``7,9-12`` as runs of ids, in the order given."""
+    runs = []
+    for part in text.split(","):
+        matched = re.fullmatch(r"\s*(\d{1,19})\s*(?:-\s*(\d{1,19})\s*)?", part)
+        if matched is None:
+            raise ValueError("it is not a list of ledger ids, like 7,9-12")
+        first, last = int(matched[1]), int(matched[2] or matched[1])
+        if not first <= last < 1 << 63:
+            raise ValueError(f"{part.strip()!r} is no run of ledger ids; 9-12 is one")
+        runs.append((first, last))
+    return tuple(runs)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode()
+
+
+@dataclass(frozen=True, repr=False)
+class SourceOptions:
+    """The options of one read or write, as values. Frozen and picklable; made by ``parse``.
+
+    Its ``repr`` shows no value, as some may be secrets.
+    """
+
+    metadata_uri: str | None = option(
+        _text,
+        ALL,
+        "The cluster: `zk+hierarchical://zk1:2181,zk2:2181/ledgers`, or `zk1:2181`. Without it: "
+        "`spark.bookkeeper.metadataUri`, where `sbk.register(spark)` was called, or the "
+        "environment's `SPARK_BOOKKEEPER_METADATA_URI`",
+        shown="required",
+    )
+    ledger: int | None = option(_number(0), READS, "One ledger, by id")
+    ledgers: tuple[tuple[int, int], ...] | None = option(
+        _ids, Use.READ, "Several ledgers whose schemas are compatible, in this order: `7,9-12`"
+    )
+    log: str | None = option(_text, ALL, "A log, by name")
+    view: str | None = option(
+        _one_of(*VIEWS),
+        Use.READ,
+        "Metadata instead of data: " + ", ".join(f"`{view}`" for view in VIEWS),
+    )
+    starting_offsets: Place | None = option(
+        parse_place,
+        READS,
+        'The first entry: `earliest`, `latest`, `{"ledger": 7, "entry": 12}` or `7:12`. Streams '
+        "look at it when they have no checkpoint yet",
+        shown="`earliest`; of a stream `latest`",
+    )
+    ending_offsets: Place | None = option(
+        parse_place, Use.READ, "Up to and without this entry; in the same forms", shown="`latest`"
+    )
+    open_mode: OpenMode = option(
+        _one_of("recover", "noRecovery"),
+        Use.READ,
+        "What to do with a ledger that is not closed: fence, recover and close it, or read as far "
+        "as is known to be acknowledged, without disturbing its writer. Logs are always read "
+        "without",
+        "recover",
+    )
+    include_metadata: bool = option(
+        _flag,
+        READS,
+        "Add the column `_metadata`, a struct of `ledger_id`, `entry_id`, `row`, "
+        "`last_add_confirmed`, `bookie` and `digest`",
+        False,
+    )
+    columns: tuple[str, ...] | None = option(
+        _names, READS, "Only these columns, `a,b`: no others are decoded or sent", shown="all"
+    )
+    bookie: str | None = option(
+        _text, Use.READ, "Read the copy of this bookie and no other, for those who must compare"
+    )
+    min_partitions: int | None = option(
+        _number(1), Use.READ, "A hint: at least so many tasks, where there are enough entries"
+    )
+    max_entries_per_partition: int | None = option(
+        _number(1), READS, "A hint: no task reads more entries"
+    )
+    max_entries_per_trigger: int | None = option(
+        _number(1),
+        Use.STREAM,
+        "About so many entries in a micro-batch; there is always some progress",
+        shown="no limit",
+    )
+    max_bytes_per_trigger: int | None = option(
+        _size,
+        Use.STREAM,
+        "About so many bytes in a micro-batch, `64m` for example; there is always some progress",
+        shown="no limit",
+    )
+    fail_on_data_loss: bool = option(
+        _flag,
+        READS,
+        "Fail when entries that were asked for were truncated, deleted, or can be read from no "
+        "bookie; `false` goes on past them, the log of the task says which, and "
+        "`bk.lost_entries()` tells of all",
+        True,
+    )
+    consumer: str | None = option(
+        _text,
+        Use.STREAM,
+        "A name under which the stream publishes how far it has come beside its log, for "
+        "`bk.consumers(log)` and for retention",
+    )
+    ledger_id: int | None = option(_number(0), Use.WRITE, "Write a new ledger of this id")
+    name: str | None = option(
+        _text, Use.WRITE, "Write a new ledger with this label, to find it by: `bk.ledgers()`"
+    )
+    ensemble_size: int | None = option(_number(1), WRITES, "As of `create_ledger`", shown="3")
+    write_quorum_size: int | None = option(_number(1), WRITES, "As of `create_ledger`", shown="3")
+    ack_quorum_size: int | None = option(_number(1), WRITES, "As of `create_ledger`", shown="2")
+    digest_type: str | None = option(
+        _one_of("CRC32C", "CRC32", "MAC", "DUMMY"), WRITES, "As of `create_ledger`", shown="CRC32C"
+    )
+    password: bytes = option(_bytes, ALL, "Of the ledger", b"", shown="none")
+    compression: str | None = option(
+        _one_of("lz4", "zstd"), WRITES, "As of `create_ledger`", shown="none"
+    )
+    entry_target_bytes: int | None = option(
+        _size, WRITES, "About how large entries get", shown="8m"
+    )
+    txn_app_id: str | None = option(
+        _text,
+        WRITES,
+        "Who writes to a log: with `txnVersion` it makes a write idempotent. Streams use their "
+        "query and batch by themselves",
+    )
+    txn_version: int | None = option(
+        _number(0), Use.WRITE, "Number of the write; one that is not above the last is done already"
+    )
+    zk: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata={
+            "use": ALL,
+            "meaning": "Passed to ZooKeeper's client: `zk.auth_data`",
+            "shown": "",
+        },
+    )
+    storage: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata={
+            "use": ALL,
+            "meaning": "Passed to the bookies' file systems (fsspec): `storage.endpoint_url`",
+            "shown": "",
+        },
+    )
+
+    def __repr__(self) -> str:
+        return f"SourceOptions({', '.join(sorted(self.given()))})"
+
+    def given(self) -> set[str]:
+        """The names of options that do not have their default."""
+        return {
+            option_name(f.name)
+            for f in fields(self)
+            if getattr(self, f.name) not in (f.default, {})
+        }
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
+        """The values that these texts mean.
+
+        Raises:
+            InvalidArgumentError: an option is not known (the nearest known one is named), or its
+                value cannot be meant. Values that may be secrets are not shown.
+        """
+        known = {option_name(f.name).lower(): f for f in fields(cls) if "parse" in f.metadata}
+        values: dict[str, Any] = {}
+        prefixed: dict[str, dict[str, str]] = {"zk": {}, "storage": {}}
+        values.update(prefixed)
+        for name, text in options.items():
+            prefix, dot, rest = name.partition(".")
+            if dot and rest and prefix.lower() in prefixed:
+                prefixed[prefix.lower()][rest] = text
+                continue
+            found = known.get(name.lower())
+            if found is None:
+                if _OF_SPARK.fullmatch(name.lower()) or (
+                    name.lower() == "path" and "provider" in options
+                ):
+                    continue
+                raise _unknown(name, text)
+            try:
+                values[found.name] = found.metadata["parse"](text)
+            except (ValueError, InvalidArgumentError) as error:
+                shown = "" if found.name == "password" else f"={text!r}"
+                why = error.message if isinstance(error, InvalidArgumentError) else str(error)
+                raise InvalidArgumentError(
+                    f"option {option_name(found.name)}{shown}: {why}"
+                ) from None
+        return cls(**values)
+
+    def check_use(self, use: Use) -> None:
+        """Raises ``InvalidArgumentError`` for an option that means nothing there."""
+        for f in fields(self):
+            name = option_name(f.name)
+            if name in self.given() and not f.metadata["use"] & use:
+                where = " and ".join(
+                    text for u, text in _USE_NAMES.items() if u & f.metadata["use"]
+                )
+                raise InvalidArgumentError(
+                    f"option {name} means nothing to {_USE_NAMES[use]}; it is for {where}. Leave "
+                    "it out"
+                )
+
+    def check_reading(self, use: Use) -> None:
+        """Raises ``InvalidArgumentError`` unless one thing is to be read, with what it knows."""
+        self.check_use(use)
+        self.check_one_thing()
+
+    def check_one_thing(self) -> None:
+        """Raises ``InvalidArgumentError`` unless exactly one thing is to be read."""
+        what = {"ledger": self.ledger, "ledgers": self.ledgers, "log": self.log}
+        chosen = [name for name, value in what.items() if value is not None]
+        if self.view is not None:
+            _check_view(self, chosen)
+            return
+        if len(chosen) != 1:
+            told = f"{' and '.join(chosen)} were given" if chosen else "none was given"
+            raise InvalidArgumentError(
+                f"exactly one of ledger, ledgers, log and view is read, and {told}. "
+                '.option("log", "orders") reads a log; in SQL: '
+                "CREATE TEMPORARY VIEW v USING bookkeeper OPTIONS (log 'orders', ...)"
+            )
+
+    def connection(self) -> Connection:
+        """How to reach the cluster.
+
+        Raises:
+            InvalidArgumentError: it was not said which, or an option of ``zk.*`` is not known.
+        """
+        import os
+
+        from spark_bookkeeper.config import ClientConfig
+        from spark_bookkeeper.connection import METADATA_URI_VARIABLE, Connection
+
+        uri = self.metadata_uri or os.environ.get(METADATA_URI_VARIABLE)
+        if not uri:
+            raise InvalidArgumentError(
+                "option metadataUri is missing: "
+                '.option("metadataUri", "zk+hierarchical://zk1:2181/ledgers"), or in SQL '
+                "OPTIONS (metadataUri '...'). For a whole session set "
+                "spark.bookkeeper.metadataUri and call spark_bookkeeper.register(spark); for all "
+                f"sessions of a driver set {METADATA_URI_VARIABLE} in its environment"
+            )
+        return Connection(uri, ClientConfig(), dict(self.storage), dict(self.zk))
+
+
+def option_name(field_name: str) -> str:
+    """What users call an option: ``min_partitions`` is ``minPartitions``."""
+    first, *others = field_name.split("_")
+    name = first + "".join(part.capitalize() for part in others)
+    return f"{name}.*" if field_name in {"zk", "storage"} else name
+
+
+def options_table() -> str:
+    """All options as a table in Markdown."""
+    lines = ["| option | used in | default | meaning |", "|---|---|---|---|"]
+    for f in fields(SourceOptions):
+        told = f.metadata
+        shown = told["shown"]
+        if not shown and f.default is not None and "parse" in told:
+            shown = str(f.default).lower() if isinstance(f.default, bool) else f"`{f.default}`"
+        use = _USE_TEXTS[told["use"]]
+        lines.append(f"| `{option_name(f.name)}` | {use} | {shown} | {told['meaning']} |")
+    return "\n".join(lines) + "\n"
+
+
+def _check_view(options: SourceOptions, chosen: list[str]) -> None:
+    allowed = {"metadataUri", "view", "password", "zk.*", "storage.*", "minPartitions"}
+    if options.view in OF_LEDGERS:
+        allowed |= {"ledger", "ledgers", "log"}
+    if options.view == "logs":
+        allowed |= {"log"}
+    wrong = sorted(options.given() - allowed)
+    if wrong:
+        raise InvalidArgumentError(
+            f"option {wrong[0]} means nothing to view={options.view}; leave it out"
+        )
+    if len(chosen) > 1:
+        raise InvalidArgumentError(
+            f"{' and '.join(chosen)} were given; view={options.view} is of one of them, or of all "
+            "ledgers"
+        )
+
+
+def _unknown(name: str, text: str) -> InvalidArgumentError:
+    if name.lower() == "path":
+        return InvalidArgumentError(
+            f"nothing here has a path: load({text!r}) and save({text!r}) take none. "
+            f'.option("log", {text!r}) names a log, .option("ledger", 7) a ledger'
+        )
+    names = [option_name(f.name) for f in fields(SourceOptions)]
+    return InvalidArgumentError(
+        f"option {name!r} is not known{_nearest(name, names) or '; known are ' + ', '.join(names)}"
+    )
+
+
+def _nearest(text: str, known: tuple[str, ...] | list[str]) -> str:
+    lower = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(text.lower(), lower, n=1, cutoff=0.5)
+    return f"; did you mean {lower[near[0]]!r}?" if near else ""

@@ -1,0 +1,126 @@
+"""Sharing a read out among tasks: each takes runs of entries, about as many bytes as the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from typing import Final, NamedTuple
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES, Ledger
+from spark_bookkeeper.client.read.splits import SMALL_PIECE_BYTES, cut
+from spark_bookkeeper.client.write.bulk import EntryRange
+from spark_bookkeeper.errors import BookieError
+from spark_bookkeeper.protocol.ids import EntryId
+
+PIECES: Final = 8
+"""A large range is cut into so many pieces at least; how many tasks Spark runs at once is not told
+to those who plan."""
+
+BATCH_PIECE_BYTES: Final = 32 << 20
+"""A task of a micro-batch takes about so much."""
+
+SAMPLE_ENTRIES: Final = 64
+"""So many entries tell how large the entries of an open ledger are."""
+
+
+class Run(NamedTuple):
+    """Entries of one ledger, and about how large they are."""
+
+    range: EntryRange
+    size_bytes: float
+
+    @property
+    def entries(self) -> int:
+        return self.range.last - self.range.first + 1
+
+
+def plan(
+    context: ClientContext,
+    ranges: Iterable[EntryRange],
+    min_partitions: int | None = None,
+    max_entries: int | None = None,
+) -> list[list[EntryRange]]:
+    """The runs of each task, in order; small ledgers share one.
+
+    Args:
+        min_partitions: at least so many tasks, where there are as many entries.
+        max_entries: no task has more.
+    """
+    pieces = max(PIECES, min_partitions or 0)
+    runs = []
+    for each in ranges:
+        average = average_bytes(context, each.ledger, each.first, each.last)
+        for first, last in cut(context, each.ledger, each.first, each.last, pieces):
+            part = EntryRange(each.ledger, first, last)
+            runs.append(Run(part, average * (last - first + 1)))
+    return list(shared_out(runs, min_partitions, max_entries))
+
+
+def plan_batch(
+    context: ClientContext, ranges: Iterable[EntryRange], max_entries: int | None = None
+) -> list[list[EntryRange]]:
+    """The same for a micro-batch: quickly, by the sizes of entries and not by files."""
+    runs: list[Run] = []
+    for each in ranges:
+        average = average_bytes(context, each.ledger, each.first, each.last)
+        run = Run(each, average * (each.last - each.first + 1))
+        runs += _split(run, max(1, int(BATCH_PIECE_BYTES / max(1.0, average))))
+    return list(shared_out(runs, None, max_entries))
+
+
+def shared_out(
+    runs: Sequence[Run], min_partitions: int | None = None, max_entries: int | None = None
+) -> Iterator[list[EntryRange]]:
+    """Runs, in order, as the tasks' own lists of them; large ones are split, small ones joined."""
+    entries = sum(run.entries for run in runs)
+    most = max_entries or entries
+    if min_partitions is not None:
+        most = min(most, max(1, entries // min_partitions))
+    gathered: list[EntryRange] = []
+    size = count = 0.0
+    for run in chain.from_iterable(_split(each, most) for each in runs):
+        is_full = size + run.size_bytes > SMALL_PIECE_BYTES or count + run.entries > most
+        if gathered and is_full:
+            yield gathered
+            gathered, size, count = [], 0, 0
+        gathered.append(run.range)
+        size += run.size_bytes
+        count += run.entries
+    if gathered:
+        yield gathered
+
+
+def _split(run: Run, most: int) -> Iterator[Run]:
+    """Evenly, so that no piece has more entries than ``most``."""
+    count = -(-run.entries // max(1, most))
+    first = run.range.first
+    for index in range(count):
+        start = first + run.entries * index // count
+        end = first + run.entries * (index + 1) // count - 1
+        part = EntryRange(run.range.ledger, EntryId(start), EntryId(end))
+        yield Run(part, run.size_bytes * (end - start + 1) / run.entries)
+
+
+def average_bytes(context: ClientContext, ledger: Ledger, first: EntryId, last: EntryId) -> float:
+    """About how large the entries ``first .. last`` are, each.
+
+    Of a ledger that is not closed one bookie is asked about the first of them; nothing is read.
+    """
+    metadata = ledger.metadata
+    if metadata.length_bytes is not None and metadata.last_entry_id is not None:
+        return metadata.length_bytes / max(1, metadata.last_entry_id + 1)
+    ensemble = metadata.fragment_of(first).ensemble
+    wanted = [EntryId(e) for e in range(first, min(last, first + SAMPLE_ENTRIES - 1) + 1)]
+    for bookie in ensemble if wanted else ():
+        try:
+            replica = context.bookies.replica(bookie, ledger)
+            purpose = f"looking for entries of ledger {ledger.ledger_id}"
+            look = partial(replica.holdings, wanted[0], wanted[-1])
+            held = context.bookies.ask(replica, purpose, look)
+        except BookieError:
+            continue
+        if len(held):
+            return float(held.sizes.mean())
+    return DEFAULT_ENTRY_TARGET_BYTES / 8

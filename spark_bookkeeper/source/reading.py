@@ -1,0 +1,159 @@
+"""Batch reads: planned beside the driver, carried out by tasks that need no ZooKeeper.
+
+A task is given the ledgers' metadata and where their bookies are. It looks into the metadata store
+only when something it was given turns out to be out of date.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from typing_extensions import override
+
+from spark_bookkeeper.client.write.bulk import EntryRange
+from spark_bookkeeper.connection import Connection
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.source.conditions import told
+from spark_bookkeeper.source.options import OF_LEDGERS, SourceOptions
+from spark_bookkeeper.source.planning import plan
+from spark_bookkeeper.source.rows import delivered_rows, sent
+from spark_bookkeeper.source.schema import wanted_columns
+from spark_bookkeeper.source.selection import ledger_ids, open_selection
+from spark_bookkeeper.source.views import VIEW_SCHEMAS, view_table
+from spark_bookkeeper.spark.schemas import arrow_schema, delivered, delivered_schema
+from spark_bookkeeper.spark.workers import task_context
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from spark_bookkeeper.client.context import ClientContext
+
+_log = logging.getLogger(__name__)
+
+VIEW_TASK_LEDGERS = 200
+"""Ledgers of which one task of a view asks the bookies."""
+
+
+@dataclass
+class Share(InputPartition):
+    """What one task reads. Picklable."""
+
+    connection: Connection
+    schema: pa.Schema
+    """Of the rows, as ledgers have it."""
+    ranges: Sequence[EntryRange]
+    roots: Mapping[BookieId, str]
+    """Where the bookies are."""
+    number: int
+    """Tasks begin with different replicas."""
+
+
+@dataclass
+class ViewShare(InputPartition):
+    """Of which ledgers one task of a view tells; ``None`` is of all, or of none in particular."""
+
+    connection: Connection
+    ledgers: Sequence[LedgerId] | None
+
+
+class RowsReader(DataSourceReader):
+    """Rows of ledgers. Pickled to every task, so it holds nothing that is open."""
+
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+
+    @override
+    def partitions(self) -> Sequence[InputPartition]:
+        with told():
+            connection = self._options.connection()
+            context = task_context(connection)
+            selection = open_selection(context, self._options)
+            schema = wanted_columns(selection.schema, self._schema, self._options)
+            hints = self._options.min_partitions, self._options.max_entries_per_partition
+            planned = plan(context, selection.ranges(), *hints)
+            return shares(connection, context, schema, planned)
+
+    @override
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_share(self._options, self._schema, partition)
+
+
+class ViewReader(DataSourceReader):
+    """Rows of a view."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        assert options.view is not None
+        self._options = options
+        self._view = options.view
+
+    @override
+    def partitions(self) -> Sequence[InputPartition]:
+        with told():
+            connection = self._options.connection()
+            chosen = self._chosen(task_context(connection))
+            if self._view not in OF_LEDGERS:
+                return [ViewShare(connection, chosen)]
+            if chosen is None:
+                chosen = list(task_context(connection).store.ledger_ids())
+            starts = range(0, max(1, len(chosen)), VIEW_TASK_LEDGERS)
+            parts = [chosen[start : start + VIEW_TASK_LEDGERS] for start in starts]
+            return [ViewShare(connection, part) for part in parts]
+
+    def _chosen(self, context: ClientContext) -> list[LedgerId] | None:
+        if self._options.log is not None:
+            from spark_bookkeeper.logs.logs import open_log
+
+            return open_log(context, self._options.log).ledgers()
+        return ledger_ids(self._options) or None
+
+    @override
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, ViewShare)
+        schema = delivered_schema(VIEW_SCHEMAS[self._view])
+        with told():
+            context = task_context(partition.connection)
+            for table in view_table(context, self._view, partition.ledgers):
+                for batch in table.to_batches():
+                    yield delivered(batch, schema)
+
+
+def batch_reader(options: SourceOptions, schema: StructType) -> DataSourceReader:
+    """The reader of a batch read; ``schema`` is what was said that it delivers."""
+    if options.view is not None:
+        return ViewReader(options)
+    return RowsReader(options, arrow_schema(schema))
+
+
+def shares(
+    connection: Connection,
+    context: ClientContext,
+    schema: pa.Schema,
+    planned: Iterable[Sequence[EntryRange]],
+) -> list[InputPartition]:
+    """What each task is given: its ranges, and where their bookies are."""
+    made: list[InputPartition] = []
+    for number, runs in enumerate(planned):
+        named = {bookie for run in runs for bookie in run.ledger.metadata.bookies()}
+        roots = context.bookies.known_roots(sorted(named))
+        made.append(Share(connection, schema, runs, roots, number))
+    return made
+
+
+def read_share(
+    options: SourceOptions, schema: pa.Schema, partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, under the schema that Spark was told."""
+    if not isinstance(partition, Share):  # Spark's own, where there is nothing to read
+        return
+    with told():
+        context = task_context(partition.connection, partition.roots)
+        rows = delivered_rows(
+            context, options, partition.schema, schema, partition.ranges, partition.number
+        )
+        yield from sent(rows, schema)

@@ -1,0 +1,57 @@
+"""The columns of a read: those of its ledgers as one schema, fewer or more as was asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from spark_bookkeeper.client.read.projection import projected
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.source.metadata_column import METADATA_COLUMN, METADATA_TYPE
+from spark_bookkeeper.source.options import SourceOptions
+from spark_bookkeeper.source.selection import open_selection
+from spark_bookkeeper.source.views import VIEW_SCHEMAS
+from spark_bookkeeper.spark.schemas import delivered_schema, spark_schema
+from spark_bookkeeper.spark.workers import task_context
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+def schema_of_read(options: SourceOptions) -> StructType:
+    """What a read or a stream with these options delivers.
+
+    Raises:
+        InvalidArgumentError: it was not said what to read, or there is no such column.
+        NoSuchLedgerError, NoSuchLogError, UnauthorizedError, MetadataUnavailableError.
+    """
+    if options.view is not None:
+        return spark_schema(VIEW_SCHEMAS[options.view])
+    options.check_one_thing()
+    selection = open_selection(task_context(options.connection()), options)
+    return spark_schema(delivered_columns(selection.schema, options))
+
+
+def delivered_columns(schema: pa.Schema, options: SourceOptions) -> pa.Schema:
+    """The Arrow schema under which Spark takes the rows: projected, and with ``_metadata``."""
+    wanted = projected(schema, options.columns)
+    made = delivered_schema(wanted)
+    if options.include_metadata:
+        if METADATA_COLUMN in wanted.names:
+            raise InvalidArgumentError(
+                f"option includeMetadata adds a column {METADATA_COLUMN}, and the rows have one of "
+                "that name; leave it out, or choose other columns with option columns"
+            )
+        made = made.append(pa.field(METADATA_COLUMN, METADATA_TYPE, nullable=False))
+    return made
+
+
+def wanted_columns(schema: pa.Schema, told: pa.Schema, options: SourceOptions) -> pa.Schema:
+    """The columns of ledgers from which what Spark was told is made; a log may have more by now.
+
+    Raises:
+        InvalidArgumentError: Spark was told of a column that there is not.
+    """
+    names = told.names[:-1] if options.include_metadata else told.names
+    return schema if names == schema.names else projected(schema, names)

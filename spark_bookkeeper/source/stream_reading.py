@@ -1,0 +1,132 @@
+"""Streams: ``spark.readStream.format("bookkeeper")``.
+
+One process beside the driver asks how far there is something to read and plans each micro-batch,
+whose tasks are those of a batch read. What is wrong with the options is told when the first offset
+is asked for: an error while this reader is made reaches nobody in one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from typing_extensions import override
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.connection import Connection
+from spark_bookkeeper.source.conditions import told
+from spark_bookkeeper.source.following import FollowedLedger, FollowedLog, Limits, followed
+from spark_bookkeeper.source.offsets import Offset
+from spark_bookkeeper.source.options import SourceOptions, Use
+from spark_bookkeeper.source.places import LATEST
+from spark_bookkeeper.source.planning import plan_batch
+from spark_bookkeeper.source.reading import read_share, shares
+from spark_bookkeeper.source.schema import wanted_columns
+from spark_bookkeeper.source.selection import open_selection
+from spark_bookkeeper.spark.schemas import arrow_schema
+from spark_bookkeeper.spark.workers import task_context
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Rows of a log, or of one ledger, as they come."""
+
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+        self._target: Offset | None = None
+        """Where a query that reads what is there now ends."""
+
+    @override
+    def initialOffset(self) -> dict[str, Any]:
+        with told():
+            self._options.check_reading(Use.STREAM)
+            return self._followed.begin(self._options.starting_offsets or LATEST).to_json()
+
+    @override
+    def getDefaultReadLimit(self) -> ReadLimit:
+        # Spark hands it back where the limits hold, and another one where they do not. Both of ours
+        # are looked up in the options then.
+        if self._options.max_entries_per_trigger is not None:
+            return ReadMaxRows(self._options.max_entries_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    @override
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        with told():
+            begin = Offset.from_json(start)
+            limits = Limits()
+            if not isinstance(limit, ReadAllAvailable):
+                options = self._options
+                limits = Limits(options.max_entries_per_trigger, options.max_bytes_per_trigger)
+            end = self._followed.ahead(begin, limits)
+            if self._target is not None and end.position > self._target.position:
+                end = end.at(max(begin.position, self._target.position))
+            return end.to_json()
+
+    @override
+    def reportLatestOffset(self) -> dict[str, Any]:
+        with told():
+            return self._followed.front().to_json()
+
+    @override
+    def prepareForTriggerAvailableNow(self) -> None:
+        with told():
+            self._options.check_reading(Use.STREAM)
+            self._target = self._followed.front()
+
+    @override
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        with told():
+            begin, stop = Offset.from_json(start), Offset.from_json(end)
+            ranges = self._followed.ranges(begin, stop)
+            planned = plan_batch(self._context, ranges, self._options.max_entries_per_partition)
+            return shares(self._connection, self._context, self._columns, planned)
+
+    @override
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_share(self._options, self._schema, partition)
+
+    @override
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: how far a stream has come is told by where its next micro-batch begins."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is open: this is sent to tasks."""
+        return {"_options": self._options, "_schema": self._schema, "_target": None}
+
+    @cached_property
+    def _connection(self) -> Connection:
+        return self._options.connection()
+
+    @cached_property
+    def _context(self) -> ClientContext:
+        return task_context(self._connection)
+
+    @cached_property
+    def _columns(self) -> pa.Schema:
+        selection = open_selection(self._context, self._options)
+        return wanted_columns(selection.schema, self._schema, self._options)
+
+    @cached_property
+    def _followed(self) -> FollowedLedger | FollowedLog:
+        return followed(self._context, self._options)
+
+
+def stream_reader(options: SourceOptions, schema: StructType) -> DataSourceStreamReader:
+    """The reader of a stream; ``schema`` is what was said that it delivers."""
+    return StreamReader(options, arrow_schema(schema))

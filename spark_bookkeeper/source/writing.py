@@ -1,0 +1,211 @@
+"""Batch writes: ``df.write.format("bookkeeper")``, to a log or to a new ledger.
+
+The ledger is made beside the driver, and the plan of it sent to every task. Each tells what it
+wrote in its commit message; what became of the write is decided beside the driver again, in
+another process perhaps. Tasks, speculative ones and repeated ones too, share nothing but the
+directory of the ledger on each bookie, where names are never used twice (SLOT-LOG rule R15).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from typing_extensions import override
+
+from spark_bookkeeper.client import staging
+from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
+from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult
+from spark_bookkeeper.connection import Connection
+from spark_bookkeeper.errors import InvalidArgumentError, NoSuchLedgerError
+from spark_bookkeeper.logs import atomic
+from spark_bookkeeper.logs.atomic import StagedWrite
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.protocol.transactions import Transaction, transaction_of
+from spark_bookkeeper.source.conditions import told
+from spark_bookkeeper.source.options import SourceOptions
+from spark_bookkeeper.spark.schemas import arrow_schema
+from spark_bookkeeper.spark.workers import task_context
+from spark_bookkeeper.spark.write_task import write_partition
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_log = logging.getLogger(__name__)
+
+_OF_LEDGERS = (
+    "ledgerId",
+    "name",
+    "ensembleSize",
+    "writeQuorumSize",
+    "ackQuorumSize",
+    "digestType",
+    "password",
+    "compression",
+    "entryTargetBytes",
+)
+"""Options that mean nothing to a log, whose ledgers are all made as the log says."""
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What the attempt of a task wrote that counts."""
+
+    result: TaskResult
+
+
+class LogWriter(DataSourceArrowWriter):
+    """Adds the rows to a log as one ledger, or none of them. Pickled to tasks and back."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        log: str,
+        staged: StagedWrite | None,
+        transaction: Transaction | None,
+    ) -> None:
+        self._connection = connection
+        self._log = log
+        self._staged = staged
+        """``None``: the transaction is in the log already, and nothing is written."""
+        self._transaction = transaction
+
+    @override
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        if self._staged is None:
+            for _ in iterator:  # it is Spark that has to come to the end
+                pass
+            return Written(TaskResult(0, 0, ()))
+        with told():
+            return Written(write_partition(self._connection, self._staged.plan, iterator))
+
+    @override
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        if self._staged is None:
+            _log.info("%s is in log %s already; nothing was written", self._transaction, self._log)
+            return
+        with told():
+            context = task_context(self._connection)
+            done = atomic.commit(context, self._staged, results(messages), self._transaction)
+            _log.info("write to log %s: %s", self._log, done)
+
+    @override
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Also called when ``commit`` raised: what is in the log stays there."""
+        if self._staged is not None:
+            with told():
+                atomic.abort(task_context(self._connection), self._staged)
+
+
+class LedgerWriter(DataSourceArrowWriter):
+    """Writes the rows to a new ledger, which is closed with all of them. Pickled as the other."""
+
+    def __init__(self, connection: Connection, plan: BulkPlan) -> None:
+        self._connection = connection
+        self._plan = plan
+
+    @override
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        with told():
+            return Written(write_partition(self._connection, self._plan, iterator))
+
+    @override
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        with told():
+            staging.seal(task_context(self._connection), self._plan, results(messages))
+
+    @override
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Also called when ``commit`` raised: a ledger that is closed has its rows, and stays."""
+        with told():
+            context = task_context(self._connection)
+            ledger_id = LedgerId(self._plan.key.ledger_id)
+            try:
+                if context.store.read_ledger(ledger_id).value.is_closed:
+                    return
+                staging.discard(context, ledger_id)
+            except NoSuchLedgerError:
+                return
+
+
+def batch_writer(
+    options: SourceOptions, schema: StructType, overwrite: bool
+) -> DataSourceArrowWriter:
+    """The writer of a batch write; its ledger is made now, and everything is checked before.
+
+    Raises:
+        InvalidArgumentError: options that do not go together, or columns that do not fit.
+        NoSuchLogError, LedgerExistsError, NotEnoughBookiesError, MetadataUnavailableError.
+    """
+    check_appending(overwrite)
+    connection = options.connection()
+    columns = arrow_schema(schema)
+    if options.log is not None:
+        check_log_options(options)
+        transaction = transaction_of(options.txn_app_id, options.txn_version)
+        context = task_context(connection)
+        staged = None
+        if transaction is None or not atomic.is_done(context, options.log, transaction):
+            staged = atomic.stage(context, options.log, transaction, schema=columns)
+        return LogWriter(connection, options.log, staged, transaction)
+    if options.ledger_id is None and options.name is None:
+        raise InvalidArgumentError(
+            "it was not said where the rows go: "
+            '.option("log", "orders") adds them to a log, .option("ledgerId", 7) or '
+            '.option("name", "orders-2024") makes a new ledger of them; in SQL: '
+            "CREATE TEMPORARY VIEW v USING bookkeeper OPTIONS (log 'orders', ...), then INSERT "
+            "INTO v"
+        )
+    if options.txn_app_id is not None or options.txn_version is not None:
+        raise InvalidArgumentError(
+            "options txnAppId and txnVersion are for logs, which remember them; a ledger id is used"
+            " once, so a repeated write to it is refused anyway. Leave them out"
+        )
+    return LedgerWriter(connection, _staged_ledger(connection, options, columns))
+
+
+def results(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]:
+    """What the tasks of a write told, one for each."""
+    found = [message.result for message in messages if isinstance(message, Written)]
+    assert len(found) == len(messages), "Spark commits when every task has succeeded"
+    return found
+
+
+def check_appending(overwrite: bool) -> None:
+    """Raises ``InvalidArgumentError`` for a write that is to replace what is there."""
+    if overwrite:
+        raise InvalidArgumentError(
+            "ledgers and logs are appended to and never overwritten; nothing was written. Use "
+            '.mode("append"), of a stream .outputMode("append"). To remove what is old, truncate '
+            "the log, or delete the ledger"
+        )
+
+
+def check_log_options(options: SourceOptions) -> None:
+    """Raises ``InvalidArgumentError`` for an option that is about new ledgers."""
+    given = options.given()
+    for name in _OF_LEDGERS:
+        if name in given:
+            raise InvalidArgumentError(
+                f"option {name} means nothing beside log={options.log!r}: its ledgers are made as "
+                "was said when the log was created. Leave it out"
+            )
+
+
+def _staged_ledger(connection: Connection, options: SourceOptions, schema: pa.Schema) -> BulkPlan:
+    labels: dict[str, bytes] = {} if options.name is None else {"name": options.name.encode()}
+    form: dict[str, Any] = {"schema": schema, "labels": labels, "ledger_id": options.ledger_id}
+    form["password"] = options.password
+    form["digest_type"] = DigestType[options.digest_type or "CRC32C"]
+    form["compression"] = options.compression
+    form["entry_target_bytes"] = options.entry_target_bytes or DEFAULT_ENTRY_TARGET_BYTES
+    size = options.ensemble_size or max(3, options.write_quorum_size or 3)
+    write = options.write_quorum_size or min(3, size)
+    quorum = Quorum(size, write, options.ack_quorum_size or min(2, write))
+    return staging.stage(task_context(connection), quorum, b'{"writer":"spark"}', **form)

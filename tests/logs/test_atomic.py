@@ -1,0 +1,633 @@
+"""Writes to a log: all of one or nothing, once, whoever writes or dies beside it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_bookkeeper.client import lifecycle, staging
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.recover.recovery import recover_ledger
+from spark_bookkeeper.client.write.bulk import TaskResult, write_local, write_task
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    BookKeeperError,
+    InvalidArgumentError,
+    LogOwnershipLostError,
+    MetadataUnavailableError,
+    NoSuchLogError,
+)
+from spark_bookkeeper.logs import atomic
+from spark_bookkeeper.logs.atomic import LogWrite, StagedWrite
+from spark_bookkeeper.logs.log import Log
+from spark_bookkeeper.logs.logs import create_log, delete_log, logs_table, open_log
+from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.metadata import logs
+from spark_bookkeeper.protocol import transactions
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.protocol.transactions import Transaction
+from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, Killed
+
+USUAL = LogOptions(Quorum(3, 3, 2))
+
+
+def table(*payloads: bytes) -> pa.Table:
+    return pa.table({"payload": pa.array(payloads, pa.binary())})
+
+
+def rows(log: Log) -> list[bytes]:
+    found: list[bytes] = log.read_arrow().column("payload").to_pylist()
+    return found
+
+
+def states(ground: Ground, log: Log) -> list[str]:
+    return [ground.context.store.read_ledger(i).value.state.name for i in log.ledgers()]
+
+
+def no_log_ledgers(ground: Ground) -> list[LedgerId]:
+    """Ledgers of the cluster that are in no log."""
+    listed = set(logs_table(ground.context).column("ledger_id").to_pylist())
+    return [i for i in ground.context.store.ledger_ids() if i not in listed]
+
+
+def written(context: ClientContext, staged: StagedWrite, *payloads: bytes) -> Sequence[TaskResult]:
+    return write_local(staged.plan, table(*payloads), context)
+
+
+# All at once, in order
+
+
+def test_a_write_is_one_closed_ledger_of_the_log(ground: Ground, log: Log) -> None:
+    first = log.write(table(b"a", b"b"))
+    second = log.write(table(b"c"))
+
+    assert (first.rows, first.is_new, first.last_entry_id) == (2, True, 0)
+    assert log.ledgers() == [first.ledger_id, second.ledger_id]
+    assert states(ground, log) == ["CLOSED", "CLOSED"]
+    assert rows(log) == [b"a", b"b", b"c"]
+
+
+def test_nobody_sees_anything_of_a_write_before_it_is_committed(ground: Ground, log: Log) -> None:
+    staged = atomic.stage(ground.context, "orders")
+    results = written(ground.context, staged, b"a")
+
+    assert (log.ledgers(), rows(log)) == ([], [])
+
+    atomic.commit(ground.client(), staged, results)
+    assert rows(log) == [b"a"], "by another process"
+
+
+def test_the_rows_of_several_tasks_are_in_the_order_of_the_tasks(tmp_path: Path) -> None:
+    ground = Ground(tmp_path)
+    log = create_log(ground.context, "striped", LogOptions(Quorum(4, 2, 2)))
+    staged = atomic.stage(ground.context, "striped")
+    results = [
+        write_task(staged.plan, table(b"%d" % n, b"%d" % (n + 1)).to_batches(), n, ground.context)
+        for n in (0, 2, 4)
+    ]
+
+    atomic.commit(ground.context, staged, results[::-1])
+
+    assert rows(log) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_attempts_that_are_not_reported_leave_nothing_in_the_log(ground: Ground, log: Log) -> None:
+    staged = atomic.stage(ground.context, "orders")
+    loser = written(ground.context, staged, b"a", b"b")
+    winner = written(ground.context, staged, b"a", b"b")
+    atomic.commit(ground.context, staged, winner)
+
+    late = written(ground.context, staged, b"a", b"b")  # one that went on behind the commit
+
+    assert len(loser) == len(late) == 1
+    assert rows(log) == [b"a", b"b"]
+
+
+def test_a_write_without_rows_adds_no_ledger(ground: Ground, log: Log) -> None:
+    done = log.write(table(), txn_app_id="app", txn_version=1)
+
+    assert (done.ledger_id, done.rows, done.is_new, log.ledgers()) == (None, 0, True, [])
+    assert not log.write(table(b"a"), txn_app_id="app", txn_version=1).is_new
+    assert log.write(table()).is_new
+    assert no_log_ledgers(ground) == []
+
+
+def test_rows_of_another_schema_are_refused_before_anything_is_made(
+    ground: Ground, log: Log
+) -> None:
+    with pytest.raises(InvalidArgumentError, match="columns are not the ledger's"):
+        log.write(pa.table({"other": [1]}))
+    with pytest.raises(InvalidArgumentError, match="columns are not the ledger's"):
+        atomic.stage(ground.context, "orders", schema=pa.schema([("other", pa.int64())]))
+    with pytest.raises(NoSuchLogError):
+        atomic.stage(ground.context, "none")
+
+    assert list(ground.context.store.ledger_ids()) == []
+
+
+def test_a_write_follows_columns_that_the_log_was_given_meanwhile(ground: Ground, log: Log) -> None:
+    """Also one that began before, and is in the list behind one with the new columns."""
+    staged = atomic.stage(ground.context, "orders")
+    results = written(ground.context, staged, b"before")
+    wider = pa.schema([("payload", pa.binary()), ("shop", pa.int64())])
+    open_log(ground.client(), "orders").become_writer(schema=wider).close()
+
+    log.write(pa.table({"payload": [b"new"], "shop": [7]}, schema=wider))
+    atomic.commit(ground.context, staged, results)
+
+    found = open_log(ground.context, "orders").read_arrow().to_pylist()
+    assert found == [{"payload": b"new", "shop": 7}, {"payload": b"before", "shop": None}]
+
+
+# Once
+
+
+def test_a_write_that_is_repeated_changes_nothing_and_says_so(ground: Ground, log: Log) -> None:
+    first = log.write(table(b"a"), txn_app_id="app", txn_version=5)
+    again = log.write(table(b"a"), txn_app_id="app", txn_version=5)
+    late = log.write(table(b"x"), txn_app_id="app", txn_version=4)
+    other = log.write(table(b"b"), txn_app_id="other", txn_version=5)
+
+    assert (again.is_new, again.ledger_id) == (False, first.ledger_id)
+    assert (late.is_new, late.ledger_id) == (False, None)
+    assert other.is_new
+    assert rows(log) == [b"a", b"b"]
+    assert (log.last_transaction("app"), log.last_transaction("none")) == (5, None)
+    assert no_log_ledgers(ground) == [], "what was written in vain is removed"
+
+
+def test_two_that_write_the_same_transaction_at_once_write_it_once(
+    ground: Ground, log: Log
+) -> None:
+    """A driver that is believed dead, and the one that took its place."""
+    transaction = Transaction("query", 3)
+    zombie, successor = ground.client(), ground.client()
+    staged = [atomic.stage(each, "orders", transaction) for each in (zombie, successor)]
+    results = [written(c, s, b"a") for c, s in zip((zombie, successor), staged, strict=True)]
+
+    second = atomic.commit(successor, staged[1], results[1], transaction)
+    first = atomic.commit(zombie, staged[0], results[0], transaction)
+
+    assert (second.is_new, first.is_new) == (True, False)
+    assert first.ledger_id == second.ledger_id
+    assert rows(log) == [b"a"]
+
+
+def test_a_commit_that_is_repeated_in_full_adds_nothing(ground: Ground, log: Log) -> None:
+    transaction = Transaction("query", 3)
+    staged = atomic.stage(ground.context, "orders", transaction)
+    results = written(ground.context, staged, b"a")
+    atomic.commit(ground.context, staged, results, transaction)
+
+    again = atomic.commit(ground.context, staged, results, transaction)
+
+    assert not again.is_new
+    assert not atomic.abort(ground.context, staged), "it is in the log, and stays"
+    assert rows(log) == [b"a"]
+
+
+def test_transactions_outlive_truncation_and_end_with_the_log(ground: Ground, log: Log) -> None:
+    log.write(table(b"a"), txn_app_id="app", txn_version=1)
+    log.write(table(b"b"))
+    log.write(table(b"c"))
+    log.truncate(log.ledgers()[-1])
+
+    assert not log.write(table(b"a"), txn_app_id="app", txn_version=1).is_new
+
+    delete_log(ground.context, "orders")
+    anew = create_log(ground.context, "orders", USUAL)
+    assert anew.write(table(b"a"), txn_app_id="app", txn_version=1).is_new
+
+
+def test_an_application_too_many_is_refused_before_anything_is_written(
+    ground: Ground, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "MOST_APPLICATIONS", 2)
+    for app in "ab":
+        log.write(table(b"a"), txn_app_id=app, txn_version=1)
+
+    with pytest.raises(InvalidArgumentError, match="forget_application"):
+        log.write(table(b"a"), txn_app_id="c", txn_version=1)
+
+    assert no_log_ledgers(ground) == []
+    log.forget_application("a")
+    assert log.write(table(b"a"), txn_app_id="c", txn_version=1).is_new
+
+
+# Beside others
+
+
+def test_a_write_that_was_overtaken_comes_behind_the_one_that_was_faster(
+    ground: Ground, log: Log
+) -> None:
+    slow = atomic.stage(ground.context, "orders")
+    results = written(ground.context, slow, b"slow")
+    log.write(table(b"quick"))
+
+    done = atomic.commit(ground.context, slow, results)
+
+    assert done.ledger_id != slow.ledger_id, "ids ascend along a log"
+    assert rows(log) == [b"quick", b"slow"]
+    assert no_log_ledgers(ground) == []
+
+
+def test_a_striped_write_that_was_overtaken_is_copied_share_by_share(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=5)
+    options = LogOptions(Quorum(4, 2, 2), entry_target_bytes=10)
+    log = create_log(ground.context, "striped", options)
+    slow = atomic.stage(ground.context, "striped")
+    payloads = [b"%05d" % n for n in range(40)]
+    results = written(ground.context, slow, *payloads)
+    log.write(table(b"quick"))
+
+    atomic.commit(ground.context, slow, results)
+
+    assert rows(log) == [b"quick", *payloads]
+
+
+def test_an_overtaken_write_whose_bookie_is_lost_is_copied_from_the_others(
+    ground: Ground, log: Log
+) -> None:
+    slow = atomic.stage(ground.context, "orders")
+    results = written(ground.context, slow, b"slow")
+    log.write(table(b"quick"))
+    ground.stop(slow.plan.targets[0][1], destroy=True)
+
+    atomic.commit(ground.client(), slow, results)
+
+    assert rows(open_log(ground.client(), "orders")) == [b"quick", b"slow"]
+
+
+def test_who_is_overtaken_each_time_gives_up_and_leaves_nothing(
+    ground: Ground, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(atomic, "ATTEMPTS_MAX", 3)
+    slow = atomic.stage(ground.context, "orders")
+    results = written(ground.context, slow, b"slow")
+    restage = staging.restage
+
+    def overtaken(*args: Any) -> Any:
+        made = restage(*args)
+        log.write(table(b"quick"))
+        return made
+
+    log.write(table(b"quick"))
+    monkeypatch.setattr(staging, "restage", overtaken)
+    with pytest.raises(LogOwnershipLostError, match="3 times"):
+        atomic.commit(ground.context, slow, results)
+
+    assert set(rows(log)) == {b"quick"}
+    assert no_log_ledgers(ground) == []
+
+
+def test_a_write_deposes_who_has_the_log_open_and_comes_behind_what_is_acknowledged(
+    ground: Ground, log: Log
+) -> None:
+    writer = log.become_writer()
+    writer.append(b"a")
+    staged = atomic.stage(ground.context, "orders")
+    results = written(ground.context, staged, b"b")
+    writer.append(b"c")
+
+    atomic.commit(ground.client(), staged, results)
+
+    with pytest.raises(LogOwnershipLostError):
+        writer.append(b"lost")
+    writer.abandon()
+    assert rows(log) == [b"a", b"c", b"b"]
+    assert states(ground, log) == ["CLOSED", "CLOSED"], "one-open-ledger-per-log"
+
+
+def test_a_writer_that_rolls_is_deposed_with_both_of_its_ledgers(
+    ground: Ground, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write comes when the new ledger is in the list and the old one is still written."""
+    from spark_bookkeeper.client.write.writer import LedgerWriter
+
+    writer = open_log(ground.client(), "orders").become_writer()
+    writer.append(b"a")
+    flush = LedgerWriter.flush
+
+    def beside(self: LedgerWriter) -> Any:
+        monkeypatch.setattr(LedgerWriter, "flush", flush)
+        log.write(table(b"b"))
+        return flush(self)
+
+    monkeypatch.setattr(LedgerWriter, "flush", beside)
+    writer.roll()
+    with pytest.raises(LogOwnershipLostError):
+        writer.append(b"lost")
+    writer.abandon()
+
+    assert rows(log) == [b"a", b"b"]
+    assert states(ground, log) == ["CLOSED"] * 3
+
+
+def test_a_writer_that_would_roll_behind_a_write_learns_that_it_was_deposed(
+    ground: Ground, log: Log
+) -> None:
+    writer = open_log(ground.client(), "orders").become_writer()
+    writer.append(b"a")
+    log.write(table(b"b"))
+
+    with pytest.raises(LogOwnershipLostError):
+        writer.roll()
+    writer.abandon()
+
+    assert rows(log) == [b"a", b"b"]
+
+
+def test_a_new_writer_comes_behind_a_write_and_a_write_that_began_before_it_behind_both(
+    ground: Ground, log: Log
+) -> None:
+    staged = atomic.stage(ground.context, "orders")
+    results = written(ground.context, staged, b"write")
+    with log.become_writer() as writer:
+        writer.append(b"writer")
+
+    atomic.commit(ground.context, staged, results)
+
+    assert rows(log) == [b"writer", b"write"]
+
+
+@pytest.mark.parametrize("interfere", ["recovered", "claimed", "deleted"])
+def test_a_staged_ledger_that_somebody_takes_away_is_staged_anew(
+    ground: Ground, log: Log, interfere: str
+) -> None:
+    staged = atomic.stage(ground.context, "orders")
+    results = written(ground.context, staged, b"a", b"b")
+    if interfere == "recovered":
+        recover_ledger(ground.client(), staged.ledger_id)
+    elif interfere == "claimed":
+        staging._claim(ground.client(), staged.plan, {}).abandon()
+    else:
+        lifecycle.delete_ledger(ground.client(), staged.ledger_id, even_if_alive=True)
+
+    atomic.commit(ground.context, staged, results)
+
+    assert rows(log) == [b"a", b"b"]
+    assert no_log_ledgers(ground) == []
+
+
+def test_a_log_that_was_deleted_takes_no_write_that_began_before(ground: Ground, log: Log) -> None:
+    staged = atomic.stage(ground.context, "orders")
+    results = written(ground.context, staged, b"a")
+    delete_log(ground.context, "orders")
+    anew = create_log(ground.context, "orders", USUAL)
+
+    with pytest.raises(NoSuchLogError):
+        atomic.commit(ground.context, staged, results)
+
+    assert rows(anew) == []
+    assert no_log_ledgers(ground) == []
+
+
+def test_many_who_write_at_once_all_come_through(ground: Ground, log: Log) -> None:
+    def write(number: int) -> LogWrite:
+        mine = open_log(ground.client(), "orders")
+        return mine.write(table(b"%d" % number), txn_app_id=f"app-{number}", txn_version=0)
+
+    done = ground.runtime.map(write, list(range(6)))
+
+    assert all(each.is_new for each in done)
+    assert sorted(rows(log)) == [b"%d" % n for n in range(6)]
+    assert no_log_ledgers(ground) == []
+
+
+# What is left behind
+
+
+def test_what_is_staged_says_for_which_log_and_transaction(ground: Ground, log: Log) -> None:
+    staged = atomic.stage(ground.context, "orders", Transaction("app", 7))
+
+    custom = ground.context.store.read_ledger(staged.ledger_id).value.custom_metadata
+
+    assert custom["log"] == b"orders"
+    told = json.loads(custom[staging.STAGED])
+    assert told == {
+        "log": "orders", "nonce": staged.nonce, "owner": "app", "app_id": "app", "version": 7,
+    }  # fmt: skip
+
+
+def test_a_write_that_is_aborted_leaves_nothing(ground: Ground, log: Log) -> None:
+    staged = atomic.stage(ground.context, "orders")
+    results = written(ground.context, staged, b"a")
+
+    assert atomic.abort(ground.context, staged)
+
+    assert no_log_ledgers(ground) == []
+    with pytest.raises(BookKeeperError):  # one that goes on all the same finds no files later
+        staging.seal(ground.context, staged.plan, results)
+
+
+def test_what_may_still_come_into_the_log_is_never_removed(
+    ground: Ground, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger is closed, and the compare-and-swap that adds it on its way."""
+    staged = atomic.stage(ground.context, "orders")
+    results = written(ground.context, staged, b"a")
+    add = atomic.add_sealed
+
+    def aborted(*args: Any) -> None:
+        assert not atomic.abort(ground.client(), staged)
+        add(*args)
+
+    monkeypatch.setattr(atomic, "add_sealed", aborted)
+    atomic.commit(ground.context, staged, results)
+
+    assert rows(log) == [b"a"]
+
+
+def test_the_next_write_of_an_application_removes_what_its_earlier_ones_have_left(
+    ground: Ground, log: Log
+) -> None:
+    # Two drivers that were killed, one of them when all was written.
+    atomic.stage(ground.context, "orders", Transaction("app", 1))
+    staged = atomic.stage(ground.context, "orders", Transaction("app", 1))
+    results = written(ground.context, staged, b"a")
+    staging.seal(ground.context, staged.plan, results)
+    other = atomic.stage(ground.context, "orders", Transaction("other", 1))
+    assert len(no_log_ledgers(ground)) == 3
+
+    log.write(table(b"a"), txn_app_id="app", txn_version=1)
+
+    assert no_log_ledgers(ground) == [other.ledger_id], "which may be on its way"
+    assert rows(log) == [b"a"]
+
+
+def test_a_deleted_log_leaves_no_notes_of_what_was_staged(ground: Ground, log: Log) -> None:
+    atomic.stage(ground.context, "orders", Transaction("app", 1))
+    assert ground.context.store.registers.names("logs/orders")
+
+    delete_log(ground.context, "orders")
+
+    assert ground.context.store.registers.names("logs/orders") == []
+
+
+# A driver that is killed anywhere
+
+
+class DeadAt:
+    """A hook that ends a process at its n-th operation, or its n-th on metadata.
+
+    None after it has any effect.
+
+    ``Killed`` is for the thread that commits; the others are told what ends them.
+    """
+
+    def __init__(self, number: int, *, is_metadata_only: bool = False) -> None:
+        self._left = number
+        self._is_metadata_only = is_metadata_only
+        self.is_dead = False
+
+    def __call__(self, place: str, operation: str, path: str) -> None:
+        if place == METADATA or not self._is_metadata_only:
+            self.is_dead = self.is_dead or self._left == 0
+            self._left -= 1
+        if not self.is_dead:
+            return
+        if threading.current_thread() is threading.main_thread():
+            raise Killed(f"{operation} {path} on {place}")
+        if place == METADATA:
+            raise MetadataUnavailableError("the process is dead")
+        raise BookieUnavailableError("the process is dead", bookie_id=place)
+
+
+def at_every_operation(
+    tmp_path: Path,
+    act: Callable[[Ground, ClientContext], object],
+    *,
+    is_metadata_only: bool = False,
+) -> Iterator[Ground]:
+    """A cluster for each operation of ``act``, in which it was killed there; and one more."""
+    for number in count():
+        ground = Ground(tmp_path / str(number))
+        create_log(ground.context, "orders", USUAL).write(table(b"first"))
+        dead = DeadAt(number, is_metadata_only=is_metadata_only)
+        with suppress(Killed, BookKeeperError):
+            act(ground, ground.client(InlineRuntime(), dead))
+        yield ground
+        if not dead.is_dead:
+            return
+
+
+def test_a_driver_killed_at_any_operation_of_a_write_leaves_it_all_or_nothing_and_once(
+    tmp_path: Path,
+) -> None:
+    def write(_: Ground, victim: ClientContext) -> None:
+        log = open_log(victim, "orders")
+        log.write(table(b"a", b"b"), txn_app_id="query", txn_version=7)
+
+    outcomes = list[int]()
+    for ground in at_every_operation(tmp_path, write):
+        log = open_log(ground.client(), "orders")
+        seen = rows(log)
+        assert seen in ([b"first"], [b"first", b"a", b"b"]), "all or nothing"
+
+        again = log.write(table(b"a", b"b"), txn_app_id="query", txn_version=7)
+        log.write(table(b"c"), txn_app_id="query", txn_version=8)
+
+        assert again.is_new == (seen == [b"first"])
+        assert rows(log) == [b"first", b"a", b"b", b"c"], "once, in order"
+        assert set(states(ground, log)) == {"CLOSED"}
+        left = no_log_ledgers(ground)
+        assert len(left) <= 1, "one that was killed before it had noted its ledger"
+        for ledger_id in left:
+            custom = ground.context.store.read_ledger(ledger_id).value.custom_metadata
+            assert json.loads(custom[staging.STAGED])["version"] == 7
+        outcomes.append(len(seen))
+    assert outcomes[0] == 1
+    assert outcomes[-1] == 3
+    assert len(outcomes) > 30, "there are that many operations"
+
+
+def test_a_driver_killed_at_any_request_for_metadata_of_a_write_that_was_overtaken(
+    tmp_path: Path,
+) -> None:
+    transaction = Transaction("query", 7)
+
+    def write(ground: Ground, victim: ClientContext) -> None:
+        staged = atomic.stage(ground.context, "orders", transaction)
+        results = written(ground.context, staged, b"a")
+        open_log(ground.context, "orders").write(table(b"quick"))
+        atomic.commit(victim, staged, results, transaction)
+
+    for ground in at_every_operation(tmp_path, write, is_metadata_only=True):
+        log = open_log(ground.client(), "orders")
+        log.write(table(b"a"), txn_app_id="query", txn_version=7)
+
+        assert rows(log) == [b"first", b"quick", b"a"]
+
+
+def test_a_lost_answer_at_any_step_adds_the_rows_once(tmp_path: Path) -> None:
+    """Each operation on metadata takes effect, and its answer is lost, once."""
+    number = 0
+    while True:
+        ground = Ground(tmp_path / str(number), runtime=InlineRuntime())
+        log = create_log(ground.context, "orders", USUAL)
+        left = [number]
+
+        def lose(place: str, operation: str, path: str, left: list[int] = left) -> None:
+            if place == METADATA:
+                left[0] -= 1
+                if left[0] == -1:
+                    raise MetadataUnavailableError("the answer was lost")
+
+        ground.after.append(lose)
+        try:
+            log.write(table(b"a"), txn_app_id="query", txn_version=1)
+        except MetadataUnavailableError:
+            log.write(table(b"a"), txn_app_id="query", txn_version=1)
+        ground.after.remove(lose)
+
+        assert rows(log) == [b"a"]
+        if left[0] >= 0:
+            break
+        number += 1
+    assert number > 10, "there are that many operations"
+
+
+# The register
+
+
+def test_a_head_without_transactions_is_what_earlier_versions_read(
+    ground: Ground, log: Log
+) -> None:
+    def version() -> int:
+        found = ground.context.store.registers.read("logs/orders")
+        assert found is not None
+        value: int = json.loads(found.value)["version"]
+        return value
+
+    log.write(table(b"a"))
+    assert version() == 1
+    log.write(table(b"a"), txn_app_id="app", txn_version=1)
+    assert version() == 2, "one that does not know them would forget them"
+    log.forget_application("app")
+    assert version() == 1
+
+
+def test_two_hundred_thousand_ledgers_and_all_applications_fit_into_a_node() -> None:
+    from spark_bookkeeper.protocol.log import Chunk, LogHead
+    from spark_bookkeeper.protocol.transactions import Committed, Transactions
+
+    last = tuple(
+        Committed(f"{n:0200d}", (1 << 63) - 1, LedgerId((1 << 63) - 1))
+        for n in range(transactions.MOST_APPLICATIONS)
+    )
+    chunks = tuple(
+        Chunk("0" * 32, LedgerId(n * 1000), LedgerId(n * 1000 + 999), 1000) for n in range(200)
+    )
+    recent = tuple(LedgerId(n) for n in range(200_000, 202_000))
+    head = LogHead("n", chunks=chunks, recent=recent, transactions=Transactions(last))
+
+    assert len(logs._encoded(head)) < 300_000

@@ -1,0 +1,294 @@
+"""Following logs and ledgers from offset to offset, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.read.fetch import Fetcher
+from spark_bookkeeper.errors import DataLossError, InvalidArgumentError, NoSuchEntryError
+from spark_bookkeeper.logs.log import Log
+from spark_bookkeeper.logs.logs import create_log, delete_log
+from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.protocol.ids import EntryId, LedgerId
+from spark_bookkeeper.protocol.log import Position
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.source.following import Followed, FollowedLog, Limits, followed
+from spark_bookkeeper.source.offsets import Offset
+from spark_bookkeeper.source.options import SourceOptions
+from spark_bookkeeper.source.places import EARLIEST, LATEST
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+
+USUAL = LogOptions(Quorum(3, 3, 2))
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> ClientContext:
+    return Ground(tmp_path, runtime=InlineRuntime()).context
+
+
+@pytest.fixture
+def log(context: ClientContext) -> Log:
+    return create_log(context, "orders", USUAL)
+
+
+def follow(context: ClientContext, **options: str) -> Followed:
+    return followed(context, SourceOptions.parse(options or {"log": "orders"}))
+
+
+def read(context: ClientContext, stream: Followed, start: Offset, end: Offset) -> list[bytes]:
+    return [
+        entry.payload
+        for each in stream.ranges(start, end)
+        for entry in Fetcher(context, each.ledger).fetch(each.first, each.last)
+    ]
+
+
+def batches(
+    context: ClientContext, stream: Followed, start: Offset, limits: Limits | None = None
+) -> Iterator[list[bytes]]:
+    """Micro-batches from ``start`` on until there is nothing more."""
+    while True:
+        context.runtime.sleep(10)  # so that it looks again
+        end = Offset.from_json(stream.ahead(start, limits or Limits()).to_json())
+        if end == start:
+            return
+        yield read(context, stream, start, end)
+        start = end
+
+
+def test_a_stream_reads_on_through_rolls_and_changes_of_the_writer(
+    context: ClientContext, log: Log
+) -> None:
+    stream = follow(context)
+    start = stream.begin(EARLIEST)
+    told: list[bytes] = []
+
+    def catch_up() -> None:
+        nonlocal start
+        for batch in batches(context, stream, start):
+            told.extend(batch)
+        context.runtime.sleep(10)
+        start = stream.ahead(start, Limits())
+
+    first = log.become_writer()
+    for number in range(3):
+        first.append(b"a%d" % number)
+    catch_up()
+    first.roll()
+    first.append(b"b")
+    catch_up()
+    with log.become_writer() as second:  # fences the first
+        second.append(b"c")
+        catch_up()
+        second.roll()
+        second.append(b"d")
+    catch_up()
+
+    assert told == [b"a0", b"a1", b"a2", b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7])
+def test_every_micro_batch_keeps_to_its_limit_and_none_is_empty(
+    context: ClientContext, log: Log, limit: int
+) -> None:
+    with log.become_writer() as writer:
+        for number in range(12):
+            writer.append(b"%d" % number)
+            if number % 5 == 4:
+                writer.roll()
+    stream = follow(context)
+
+    found = list(batches(context, stream, stream.begin(EARLIEST), Limits(entries=limit)))
+
+    assert [payload for batch in found for payload in batch] == [b"%d" % n for n in range(12)]
+    assert all(len(batch) <= limit for batch in found)
+
+
+def test_a_limit_in_bytes_is_soft_and_there_is_always_some_progress(
+    context: ClientContext, log: Log
+) -> None:
+    with log.become_writer() as writer:
+        for _ in range(6):
+            writer.append(bytes(1000))
+    stream = follow(context)
+    start = stream.begin(EARLIEST)
+
+    sizes = [len(b) for b in batches(context, stream, start, Limits(size_bytes=2500))]
+    tiny = [len(b) for b in batches(context, stream, start, Limits(size_bytes=1))]
+
+    assert [size for size in sizes if size] == [2, 2, 2]
+    assert [size for size in tiny if size] == [1] * 6
+
+
+def test_an_open_ledger_that_is_followed_has_limits_in_bytes_too(
+    context: ClientContext, log: Log
+) -> None:
+    writer = log.become_writer()
+    for _ in range(7):
+        writer.append(bytes(1000))
+    stream = follow(context)
+    start = stream.begin(EARLIEST)
+
+    sizes = [len(b) for b in batches(context, stream, start, Limits(size_bytes=2500))]
+
+    assert sizes[:2] == [2, 2]
+
+
+def test_what_was_read_may_be_truncated_while_a_stream_is_idle(
+    context: ClientContext, log: Log
+) -> None:
+    stream = follow(context)
+    with log.become_writer() as writer:
+        writer.append(b"a")
+        writer.roll()
+        writer.append(b"b")
+        writer.roll()
+        start = stream.begin(LATEST)
+        context.runtime.sleep(10)
+        log.truncate(writer.ledger_id)
+
+        assert list(batches(context, stream, start)) == []
+        writer.append(b"c")
+    later = follow(context)
+
+    assert list(batches(context, later, start)) == [[b"c"]]
+
+
+def test_what_was_not_read_and_is_truncated_is_told_by_name(
+    context: ClientContext, log: Log
+) -> None:
+    stream = follow(context)
+    start = stream.begin(EARLIEST)
+    with log.become_writer() as writer:
+        writer.append(b"a")
+        start = stream.ahead(start, Limits(entries=1))
+        writer.append(b"b")
+        writer.roll()
+        writer.append(b"c")
+        log.truncate(writer.ledger_id)
+
+    with pytest.raises(DataLossError, match="failOnDataLoss=false") as told:
+        list(batches(context, follow(context), start))
+    assert "'orders' was truncated" in str(told.value)
+
+    lenient = follow(context, log="orders", failOnDataLoss="false")
+    assert [p for batch in batches(context, lenient, start) for p in batch] == [b"c"]
+    with pytest.raises(DataLossError):
+        follow(context).begin(Position(start.position.ledger_id, start.position.entry_id))
+
+
+def test_another_log_of_the_same_name_is_not_taken_for_the_old_one(
+    context: ClientContext, log: Log
+) -> None:
+    with log.become_writer() as writer:
+        writer.append(b"a")
+    start = follow(context).begin(EARLIEST)
+    delete_log(context, "orders")
+    with create_log(context, "orders", USUAL).become_writer() as writer:
+        writer.append(b"another")
+
+    with pytest.raises(DataLossError, match="another one"):
+        list(batches(context, follow(context), start))
+
+
+def test_a_beginning_behind_the_end_is_refused_with_the_end(
+    context: ClientContext, log: Log
+) -> None:
+    with log.become_writer() as writer:
+        place = writer.append(b"a")
+
+    with pytest.raises(NoSuchEntryError, match="is behind the end"):
+        follow(context).begin(Position(LedgerId(place.ledger_id + 9), place.entry_id))
+
+
+def test_an_empty_log_begins_where_its_first_ledger_will_be(
+    context: ClientContext, log: Log
+) -> None:
+    stream = follow(context)
+    start = stream.begin(LATEST)
+    with log.become_writer() as writer:
+        writer.append(b"a")
+
+    assert [p for batch in batches(context, stream, start) for p in batch] == [b"a"]
+
+
+def test_an_idle_stream_asks_seldom_however_often_it_is_asked(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, runtime=InlineRuntime())
+    log = create_log(ground.context, "orders", USUAL)
+    writer = log.become_writer()
+    writer.append(b"a")
+    stream = follow(ground.context)
+    start = stream.begin(LATEST)
+    for _ in range(20):  # idle for long
+        ground.context.runtime.sleep(1)
+        stream.ahead(start, Limits())
+    ground.forget()
+
+    for _ in range(100):
+        ground.context.runtime.sleep(0.01)
+        stream.ahead(start, Limits())
+
+    reads = ground.count()["read_ledger"] + ground.count()["read"]
+    assert reads <= 6, ground.count()
+
+
+def test_one_ledger_is_followed_until_it_is_closed_and_after(context: ClientContext) -> None:
+    writer = lifecycle.create_ledger(context, Quorum(3, 3, 2))
+    stream = follow(context, ledger=str(writer.ledger_id))
+    start = stream.begin(EARLIEST)
+    told = []
+    for number in range(3):
+        writer.append(b"%d" % number)
+        context.runtime.sleep(10)
+        end = stream.ahead(start, Limits())
+        told += read(context, stream, start, end)
+        start = end
+    writer.close()
+    for batch in batches(context, stream, start):
+        told += batch
+
+    assert told == [b"0", b"1", b"2"]
+    lifecycle.delete_ledger(context, writer.ledger_id)
+    with pytest.raises(DataLossError, match="failOnDataLoss"):
+        follow(context, ledger=str(writer.ledger_id)).begin(EARLIEST)
+
+
+def test_a_log_of_many_ledgers_is_looked_at_by_its_end(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, runtime=InlineRuntime())
+    log = create_log(ground.context, "orders", USUAL)
+    with log.become_writer() as writer:
+        for _ in range(30):
+            writer.append(b"a")
+            writer.roll()
+    ground.forget()
+
+    FollowedLog(ground.context, SourceOptions.parse({"log": "orders"})).begin(LATEST)
+
+    asked = ground.count()
+    assert asked["read_ledger"] <= 2, asked
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"version": 2, "nonce": "x", "ledger": 1, "entry": 1},
+        {"version": 1, "nonce": "x", "ledger": "one", "entry": 1},
+        {"version": 1, "nonce": "x", "ledger": -1, "entry": 1},
+    ],
+)
+def test_an_offset_of_somebody_else_is_refused(value: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgumentError, match="checkpoint holds an offset"):
+        Offset.from_json(value)
+
+
+def test_offsets_are_the_same_text_every_time() -> None:
+    offset = Offset(Position(LedgerId(7), EntryId(12)), "n", "orders")
+
+    assert list(offset.to_json()) == ["version", "log", "nonce", "ledger", "entry"]
+    assert Offset.from_json(dict(reversed(offset.to_json().items()))) == offset

@@ -1,0 +1,130 @@
+"""``spark.readStream.format("bookkeeper")``: logs and ledgers followed by Structured Streaming."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+
+from spark_bookkeeper.session import BookKeeper
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
+
+
+def rows(count: int, first: int = 0) -> pa.Table:
+    return pa.table({"id": pa.array(range(first, first + count), pa.int64())})
+
+
+class Stream:
+    """A query that is started again and again from its checkpoint, and what it wrote."""
+
+    def __init__(self, bk: BookKeeper, directory: Path, **options: Any) -> None:
+        self.bk = bk
+        self.directory = directory
+        self.options = {"metadataUri": bk.metadata_uri, **options}
+
+    def catch_up(self, **more: Any) -> Any:
+        """Read what is there now, and end."""
+        reader = self.bk.spark.readStream.format("bookkeeper")
+        for name, value in {**self.options, **more}.items():
+            reader = reader.option(name, str(value))
+        query = (
+            reader.load()
+            .writeStream.format("parquet")
+            .option("path", str(self.directory / "out"))
+            .option("checkpointLocation", str(self.directory / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return query
+
+    @property
+    def ids(self) -> list[int]:
+        frame = self.bk.spark.read.schema("id long").parquet(str(self.directory / "out"))
+        return sorted(row.id for row in frame.collect())
+
+    @property
+    def offsets(self) -> list[dict[str, Any]]:
+        files = (self.directory / "checkpoint" / "offsets").glob("[0-9]*")
+        return [json.loads(f.read_text().splitlines()[-1]) for f in sorted(files, key=_number)]
+
+
+def _number(path: Path) -> int:
+    return int(path.name)
+
+
+def test_a_log_is_read_once_through_rolls_takeovers_and_restarts(
+    bk: BookKeeper, tmp_path: Path
+) -> None:
+    log = bk.create_log("streamed", schema=rows(1).schema)
+    stream = Stream(bk, tmp_path, log="streamed", startingOffsets="earliest")
+    old = log.become_writer()
+    for number in range(5):
+        old.append(rows(10, number * 10))
+    stream.catch_up(maxEntriesPerTrigger=2)
+    batches = len(stream.offsets)
+    old.roll()
+    old.append(rows(10, 50))
+    with log.become_writer() as new:  # whoever wrote before is fenced
+        new.append(rows(10, 60))
+        new.roll()
+    stream.catch_up()
+
+    assert stream.ids == list(range(70))
+    assert batches >= 2
+    assert stream.offsets[0]["version"] == 1
+    assert stream.offsets[-1]["log"] == "streamed"
+
+    query = stream.catch_up()
+    assert stream.ids == list(range(70))
+    assert query.exception() is None
+
+
+@pytest.mark.slow
+def test_truncation_under_a_checkpoint_is_told_with_the_option_that_passes_it_over(
+    bk: BookKeeper, tmp_path: Path
+) -> None:
+    log = bk.create_log("cut-short", schema=rows(1).schema)
+    stream = Stream(bk, tmp_path, log="cut-short", startingOffsets="earliest")
+    with log.become_writer() as writer:
+        writer.append(rows(5))
+        writer.append(rows(5, 5))
+        stream.catch_up()
+        writer.append(rows(5, 10))
+        writer.roll()
+        writer.append(rows(5, 15))
+        log.truncate(writer.ledger_id)
+
+    with pytest.raises(PySparkException, match=r"BOOKKEEPER_DATA_LOSS.*failOnDataLoss=false"):
+        stream.catch_up()
+    stream.catch_up(failOnDataLoss="false")
+    assert set(range(15, 20)) <= set(stream.ids)
+
+
+@pytest.mark.slow
+def test_an_open_ledger_is_followed_to_its_end(bk: BookKeeper, tmp_path: Path) -> None:
+    writer = bk.create_ledger(schema=rows(1).schema)
+    stream = Stream(bk, tmp_path, ledger=writer.ledger_id, startingOffsets="earliest")
+    writer.append(rows(5))
+    writer.append(rows(5, 5))
+    stream.catch_up()
+    writer.append(rows(5, 10))
+    writer.close()
+    stream.catch_up()
+
+    assert stream.ids == list(range(15))
+
+
+@pytest.mark.slow
+def test_what_is_wrong_with_a_stream_is_one_clear_error(bk: BookKeeper, tmp_path: Path) -> None:
+    bk.create_log("plain", schema=rows(1).schema)
+
+    with pytest.raises(PySparkException, match=r"endingOffsets means nothing to spark\.readStream"):
+        Stream(bk, tmp_path / "a", log="plain", endingOffsets="latest").catch_up()
+    with pytest.raises(PySparkException, match="is behind the end"):
+        Stream(bk, tmp_path / "b", log="plain", startingOffsets="99999:0").catch_up()
