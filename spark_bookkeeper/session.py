@@ -635,7 +635,7 @@ class BookKeeper(PublicNames):
         """A Spark job, unless jobs run here, or there is nothing to run."""
         if dry_run or self._runs_jobs_here:
             return LocalRunner(self.context)
-        return self._frames.runner(self.context, job)
+        return self._frames.runner(job)
 
 
 def _digest_type(name: str) -> DigestType:

@@ -71,14 +71,9 @@ class SparkFrames(Frames):
         """The Spark session; started when there is none."""
         return spark_session(**self._conf) if self._spark is None else self._spark
 
-    def runner(self, context: ClientContext, job: str) -> Runner:
-        """Runs work as a Spark job.
-
-        Args:
-            context: of the driver, who looks after the bookies while the tasks work.
-            job: names it in Spark's own pages.
-        """
-        return SparkRunner(lambda: self.session, self._connection, context, job)
+    def runner(self, job: str) -> Runner:
+        """Runs work as a Spark job; ``job`` names it in Spark's own pages."""
+        return SparkRunner(lambda: self.session, self._connection, job)
 
     @override
     def is_frame(self, data: Any) -> bool:
