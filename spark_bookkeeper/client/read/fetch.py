@@ -59,12 +59,17 @@ class Fetcher:
             for entry_id in entries:
                 yield found.pop(EntryId(entry_id))
 
-    def scan(self, first: EntryId, last: EntryId) -> Iterator[Rows]:
+    def scan(
+        self, first: EntryId, last: EntryId, columns: Sequence[str] | None = None
+    ) -> Iterator[Rows]:
         """The rows of the same entries in the same order, a message at a time: the quick way.
 
         Raises what ``fetch`` raises.
+
+        Args:
+            columns: the only ones to be delivered, in this order; ``None`` is all.
         """
-        for _, answers in self._windows(first, last, _scan_rows):
+        for _, answers in self._windows(first, last, partial(_scan_rows, columns=columns)):
             yield from in_entry_order([rows for answer in answers for rows in answer.content])
 
     def _windows(
@@ -269,9 +274,12 @@ def _read_entries(
 
 
 def _scan_rows(
-    replica: Replica, entries: Sequence[EntryId], known: Holdings | None
+    replica: Replica,
+    entries: Sequence[EntryId],
+    known: Holdings | None,
+    columns: Sequence[str] | None,
 ) -> _Delivery[Rows]:
-    delivery = replica.scan(entries, known)
+    delivery = replica.scan(entries, known, columns)
     found = [EntryId(entry_id) for rows in delivery.found for entry_id in rows.entries]
     size = sum(rows.size_bytes for rows in delivery.found)
     return _Answer(found, size, list(delivery.found)), delivery.refused
