@@ -35,7 +35,6 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
     SlotTakenError,
 )
-from spark_bookkeeper.protocol.ids import NO_ENTRY
 from spark_bookkeeper.protocol.metadata import DigestType
 
 _MOST_HOLES: Final = 1000
@@ -99,7 +98,7 @@ class LedgerLog:
         """Whether a record was sent to a slot before, in this session; not of all long ago."""
         return slot in self._ranges
 
-    def add(self, slot: int, data: bytes, held: tuple[int, int] | None = None) -> None:
+    def add(self, slot: int, data: bytes, held: tuple[int, int]) -> None:
         """Put a record into a slot.
 
         Call it again with the same bytes and slot after ``BookieUnavailableError``; never with
@@ -109,8 +108,7 @@ class LedgerLog:
         Args:
             slot: its number.
             data: the record, as ``encode_add`` made it for this slot.
-            held: a range with all its entries, from who has just encoded them; without it the
-                record is decoded to know, which costs as much as the encoding.
+            held: a range with all its entries.
 
         Returns when it is there. That counts only when all slots below it are won [prefix_ack]:
         a writer sends one after the other.
@@ -121,7 +119,7 @@ class LedgerLog:
             CookieMismatchError: the partition was wiped or replaced.
             BookieUnavailableError: unknown; the put may also land later.
         """
-        self._admit(slot, held or self._range(slot, data))
+        self._admit(slot, held)
         path = self.paths.slot(slot)
         if not self.storage.put_if_absent(path, data):
             self._check_exists(slot, path, data)
@@ -270,13 +268,6 @@ class LedgerLog:
         below, above = self._ranges.get(slot - 1), self._ranges.get(slot + 1)
         assert below is None or below[1] < held[0], "entries-in-write-order"
         assert above is None or held[1] < above[0], "entries-in-write-order"
-
-    def _range(self, slot: int, data: bytes) -> tuple[int, int]:
-        record = decode(data, self.key, self.encoding, bookie_id=self.bookie_id)
-        assert record.kind is RecordKind.ADD
-        assert record.slot == slot
-        assert record.first != NO_ENTRY, "a record holds an entry"
-        return record.first, record.last
 
     def _check_exists(self, slot: int, path: str, data: bytes) -> None:
         """A name that is taken is not success: is it ours? [exists_check]."""

@@ -19,7 +19,6 @@ from itertools import accumulate, groupby, repeat
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from typing_extensions import Buffer
 
@@ -72,7 +71,7 @@ class RecordKind(enum.Enum):
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """A decoded, verified header. Columns are in storage order; ``entry_ids`` is sorted.
+    """A decoded, verified header. Columns are in storage order.
 
     Two records are the same if their bytes are (SLOT-LOG rule R3), so headers do not compare.
 
@@ -120,15 +119,6 @@ class Record:
     storage order. None for what an earlier version wrote."""
 
     @lazy
-    def _order(self) -> npt.NDArray[np.intp]:
-        return np.argsort(self.ids, kind="stable")
-
-    @lazy
-    def entry_ids(self) -> Int64Array:
-        """Entry ids, ascending."""
-        return self.ids[self._order]
-
-    @lazy
     def _offsets(self) -> Int64Array:
         offsets: Int64Array = np.zeros(len(self.ids), dtype=np.int64)
         offsets[: self.row_count] = self.header_bytes
@@ -142,22 +132,6 @@ class Record:
             _lay_out(offsets, self.sizes, at, end, part.ref.first_offset)
             at = end
         return offsets
-
-    def __contains__(self, entry_id: int) -> bool:
-        return self.position(entry_id) is not None
-
-    def position(self, entry_id: int) -> int | None:
-        """Index of an entry in the columns, ``None`` if the record does not hold it."""
-        index = int(np.searchsorted(self.entry_ids, entry_id))
-        if index < len(self.ids) and int(self.entry_ids[index]) == entry_id:
-            return int(self._order[index])
-        return None
-
-    def length_after(self, entry_id: int) -> int:
-        """Bytes in the ledger up to and including an entry that the record holds."""
-        position = self.position(entry_id)
-        assert position is not None
-        return int(self.lengths[position])
 
     def digest(self, position: int) -> bytes:
         """Digest of the entry at an index in the columns."""

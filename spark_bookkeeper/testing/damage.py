@@ -18,7 +18,7 @@ from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.part import PartEncoder
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.schema import LedgerPaths
-from spark_bookkeeper.testing.slotlog import every_place
+from spark_bookkeeper.testing.slotlog import Log, every_place
 
 TYPED: Final = pa.schema(
     [
@@ -120,7 +120,7 @@ class Specimen:
     """What each entry holds, under the ledger's schema."""
 
     @classmethod
-    def write(cls, log: LedgerLog) -> Specimen:
+    def write(cls, log: Log) -> Specimen:
         """Write it: slots with entries of both forms and with a part, copies of both kinds (one of
         them lists the part that a slot lists too), a fence, and the tombstone of another ledger.
         """

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from typing_extensions import override
 
 from spark_bookkeeper.bookie.bookie import LedgerRef, Rows
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
@@ -18,7 +19,7 @@ from spark_bookkeeper.bookie.location import Location
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.reading import Wanted
-from spark_bookkeeper.bookie.record import encode_add
+from spark_bookkeeper.bookie.record import decode, encode_add
 from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.bookie.storage.memory import Faults, MemoryDisk, MemoryStorage
 from spark_bookkeeper.bookie.storage.storage import Storage
@@ -27,6 +28,16 @@ from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.protocol.ids import BookieId
 
 BOOKIE_ID: Final = "10.0.0.1:3181"
+
+
+class Log(LedgerLog):
+    """A slot log for tests, which knows what a record holds from its bytes."""
+
+    @override
+    def add(self, slot: int, data: bytes, held: tuple[int, int] | None = None) -> None:
+        record = decode(data, self.key, self.encoding, bookie_id=self.bookie_id)
+        assert record.slot == slot
+        super().add(slot, data, held or (record.first, record.last))
 
 
 @dataclass
@@ -52,16 +63,16 @@ class Bookie:
         """A client of its own, at the face of the bookie."""
         return FileBookie(self.log(faults).storage)
 
-    def log(self, faults: Faults | None = None) -> LedgerLog:
+    def log(self, faults: Faults | None = None) -> Log:
         """A client of its own; ``prepare`` has not been called."""
         storage = MemoryStorage(self.disk) if faults is None else MemoryStorage(self.disk, faults)
         return self.log_on(storage)
 
-    def log_on(self, storage: Storage) -> LedgerLog:
+    def log_on(self, storage: Storage) -> Log:
         """A client that uses another handle."""
-        return LedgerLog(storage, self.ref)
+        return Log(storage, self.ref)
 
-    def writer(self) -> LedgerLog:
+    def writer(self) -> Log:
         """A client that has prepared the ledger's directory."""
         log = self.log()
         log.prepare()
@@ -82,11 +93,11 @@ class Bookie:
         return self.paths.slot(slot)
 
 
-def log_of(context: ClientContext, bookie: BookieId, ledger: Ledger) -> LedgerLog:
-    """The slot log behind a bookie's face, as a client reaches it."""
+def log_of(context: ClientContext, bookie: BookieId, ledger: Ledger) -> Log:
+    """The slot log behind a bookie's face, over the storage that a client reaches it by."""
     replica = context.bookies.replica(bookie, ledger)
     assert isinstance(replica.bookie, FileBookie)
-    return replica.bookie.log(replica.ledger)
+    return Log(replica.bookie.storage, replica.ledger)
 
 
 def every_place(index: EntryIndex) -> list[Location]:

@@ -12,7 +12,6 @@ from spark_bookkeeper.bookie.bookie import LedgerRef
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry, PlacedPart
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
-from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.part import PartEncoder
 from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
 from spark_bookkeeper.bookie.record import encode_add
@@ -21,7 +20,7 @@ from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import BookieError, LedgerFencedError
 from spark_bookkeeper.testing.s3 import S3Server
-from spark_bookkeeper.testing.slotlog import BOOKIE_ID, damaged_paths, every_place, find
+from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Log, damaged_paths, every_place, find
 
 KEY = LedgerKey(7, "n1")
 ENCODING = LedgerEncoding()
@@ -45,8 +44,8 @@ def test_a_ledger_is_written_fenced_read_copied_and_gone_after_a_wipe(
 ) -> None:
     marker = format_partition(storage, BOOKIE_ID, "cluster", token=token)
 
-    def client() -> LedgerLog:
-        return LedgerLog(storage, LedgerRef(KEY, marker.incarnation, ENCODING))
+    def client() -> Log:
+        return Log(storage, LedgerRef(KEY, marker.incarnation, ENCODING))
 
     writer = client()
     writer.prepare()

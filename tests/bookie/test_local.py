@@ -268,6 +268,17 @@ def test_files_of_killed_writers_are_not_listed_and_can_be_collected(tmp_path: P
     assert storage.temporary_files("") == []
 
 
+@pytest.mark.parametrize("bookie_id", ["10.0.0.1:3181", None])
+def test_an_error_says_whose_partition_it_is(tmp_path: Path, bookie_id: str | None) -> None:
+    storage = LocalStorage(tmp_path, bookie_id)
+
+    with pytest.raises(BookieUnavailableError) as caught:
+        storage.put_if_absent("missing/file", b"x")
+
+    assert caught.value.bookie_id == (bookie_id or storage.uri)
+    assert caught.value.message.startswith(f"bookie {bookie_id}: " if bookie_id else str(tmp_path))
+
+
 def test_no_descriptor_stays_open(storage: LocalStorage) -> None:
     storage.make_directory("d")
     before = len(os.listdir("/proc/self/fd"))

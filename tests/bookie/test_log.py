@@ -58,14 +58,6 @@ def test_what_was_added_is_found_and_read_back(bookie: Bookie) -> None:
     assert [e.last_add_confirmed for e in entries] == [-1] * 5 + [9] * 5
 
 
-def test_r2_an_ack_counts_only_below_the_first_slot_that_was_not_won(bookie: Bookie) -> None:
-    log = bookie.writer()
-
-    log.add(1, bookie.record(1, 1))
-    log.add(2, bookie.record(2, 2))
-    log.add(0, bookie.record(0, 0))
-
-
 def test_r3_a_lost_answer_is_repeated_and_found_to_be_ours(bookie: Bookie) -> None:
     bookie.writer()
     log = bookie.log(fail_once("put", "after"))

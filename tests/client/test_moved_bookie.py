@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,37 @@ def test_a_client_that_still_asks_the_old_root_learns_nothing_from_it(tmp_path: 
 
     with pytest.raises(RecoveryUndecidedError):
         lifecycle.open_ledger(recovering, writer.ledger_id)
+
+
+def test_of_two_who_open_a_bookie_at_once_one_is_quicker_and_the_other_is_closed(
+    tmp_path: Path,
+) -> None:
+    moving = Moving(tmp_path)
+    (bookie, *_) = moving.store.last_registrations()
+    closed: list[int] = []
+    number = count()
+
+    class Closing(LocalStorage):
+        def __init__(self) -> None:
+            super().__init__(tmp_path)
+            self.number = next(number)
+
+        def close(self) -> None:
+            closed.append(self.number)
+
+    def opened(_: str, door: Door) -> FileBookie:
+        storage = Closing()
+        if storage.number == 0:
+            bookies.bookie(bookie.bookie_id)  # another task comes in between
+        return FileBookie(storage)
+
+    bookies = Bookies(moving.store, opened, moving.runtime)
+
+    used = bookies.bookie(bookie.bookie_id)
+
+    assert isinstance(used, FileBookie)
+    assert isinstance(used.storage, Closing)
+    assert used.storage.number == 1
+    assert closed == [0]
+    bookies.close()
+    assert closed == [0, 1]

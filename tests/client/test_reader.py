@@ -14,6 +14,7 @@ import pytest
 
 from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
@@ -25,6 +26,7 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
     UnauthorizedError,
 )
+from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.testing.ground import Ground
@@ -426,3 +428,26 @@ def test_a_reader_does_not_go_back_when_the_bookie_that_knew_most_goes_away(
 
     assert reader.refresh() == known
     assert reader.last_add_confirmed == known
+
+
+@pytest.mark.parametrize("compression", [None, "lz4"])
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (4, 3, 2)])
+def test_some_columns_are_fetched_without_the_others(
+    ground: Ground, sizes: tuple[int, int, int], compression: str | None
+) -> None:
+    rows = pa.table({"n": range(900), "text": [f"row {n}" for n in range(900)]})
+    writer = lifecycle.create_ledger(
+        ground.context,
+        Quorum(*sizes),
+        schema=rows.schema,
+        compression=compression,
+        entry_target_bytes=1000,
+    )
+    last = writer.append(rows)
+    writer.close()
+    ledger, _ = ground.context.ledger(writer.ledger_id)
+
+    found = Fetcher(ground.context, ledger).scan(EntryId(0), last, ["text"])
+
+    batches = [piece.batch for piece in found]
+    assert pa.Table.from_batches(batches).equals(rows.select(["text"]))

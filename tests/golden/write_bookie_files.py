@@ -18,14 +18,13 @@ from spark_bookkeeper.bookie.bookie import LedgerRef
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry, PlacedPart
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
-from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.part import PartEncoder, part_name
 from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.protocol.metadata import DigestType
-from spark_bookkeeper.testing.slotlog import every_place
+from spark_bookkeeper.testing.slotlog import Log, every_place
 
 MARKER = Marker("10.0.0.1:3181", "0123456789abcdef", "9f4e6e1c-0000-4000-8000-000000000001")
 
@@ -58,7 +57,7 @@ def write(root: Path) -> None:
     storage = LocalStorage(root)
     furnish(storage, MARKER)
 
-    log = LedgerLog(storage, LedgerRef(PAYLOADS, MARKER.incarnation, PAYLOADS_ENCODING))
+    log = Log(storage, LedgerRef(PAYLOADS, MARKER.incarnation, PAYLOADS_ENCODING))
     log.prepare()
     entries = [NewEntry(0, 5, b"hello"), NewEntry(1, 5, b""), NewEntry(2, 10, b"world")]
     log.add(0, encode_add(PAYLOADS, PAYLOADS_ENCODING, "writer-1", 0, -1, entries))
@@ -67,7 +66,7 @@ def write(root: Path) -> None:
     log.write_copy(list(log.reader.entries(every_place(log.locate(2, 3)))))
     log.fence()
 
-    log = LedgerLog(storage, LedgerRef(ROWS, MARKER.incarnation, ROWS_ENCODING))
+    log = Log(storage, LedgerRef(ROWS, MARKER.incarnation, ROWS_ENCODING))
     log.prepare()
     batch = [NewEntry(0, 500, rows(0, 4))]
     log.add(0, encode_add(ROWS, ROWS_ENCODING, "writer-2", 0, -1, batch))

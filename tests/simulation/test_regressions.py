@@ -9,7 +9,6 @@ from spark_bookkeeper.bookie.bookie import LedgerRef
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PlacedPart
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
-from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.part import PartEncoder
 from spark_bookkeeper.bookie.partition import furnish
@@ -18,6 +17,7 @@ from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.testing.simulation.lifetime import run_lifetime
+from spark_bookkeeper.testing.slotlog import Log
 
 KEY = LedgerKey(7, "n")
 ENCODING = LedgerEncoding()
@@ -38,7 +38,7 @@ def test_a_record_found_not_durable_is_synced_with_the_part_that_it_lists() -> N
     disk = MemoryDisk()
     storage = MemoryStorage(disk)
     furnish(storage, Marker("b:1", "i", "cluster"))
-    log = LedgerLog(storage, LedgerRef(KEY, "i", ENCODING))
+    log = Log(storage, LedgerRef(KEY, "i", ENCODING))
     log.prepare()
     sink = log.parts.create("t-0-0.arrow")
     encoder = PartEncoder(KEY, ENCODING, sink.write)

@@ -9,7 +9,12 @@ from collections.abc import Iterator
 import pytest
 
 from spark_bookkeeper import errors
-from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError, LedgerFencedError
+from spark_bookkeeper.errors import (
+    BookieError,
+    BookKeeperError,
+    InvalidArgumentError,
+    LedgerFencedError,
+)
 
 
 def tree(cls: type[BookKeeperError]) -> Iterator[type[BookKeeperError]]:
@@ -94,7 +99,14 @@ def test_the_condition_follows_from_the_name(cls: type[BookKeeperError]) -> None
     expected = "BOOKKEEPER_" + "_".join(word.upper() for word in words)
 
     assert cls.condition == ("BOOKKEEPER_ERROR" if cls is BookKeeperError else expected)
-    assert cls("text").for_worker() == f"[{cls.condition}] text"
+    assert cls("text", **facts_of(cls)).for_worker() == f"[{cls.condition}] text"
+
+
+@pytest.mark.parametrize("cls", [cls for cls in CLASSES if issubclass(cls, BookieError)])
+def test_an_error_of_a_bookie_says_which(cls: type[BookieError]) -> None:
+    assert cls("text", bookie_id="b:1").bookie_id == "b:1"
+    with pytest.raises(TypeError, match="bookie_id"):
+        cls("text")  # type: ignore[call-arg]  # this is what nobody may write
 
 
 def test_the_docstring_draws_the_tree_as_it_is() -> None:

@@ -1,7 +1,7 @@
 """A bookie's storage whose calls come back: with an answer, or with the error that there is none.
 
-It is the only storage that a client is given (``Bookies.storage``), so nothing above can wait for
-ever for a bookie that hangs. Within ``Door.ask`` a call goes straight through; elsewhere each is
+It lies under every bookie in files that a client opens (``connection.py``), so nothing above can
+wait for ever for a bookie that hangs. Within ``Door.ask`` a call goes straight through; elsewhere each is
 asked for by itself.
 """
 
