@@ -86,7 +86,7 @@ def write_with_times(root: Path) -> None:
     storage = LocalStorage(root)
     furnish(storage, MARKER)
     key = LedgerKey(9, "n3")
-    log = LedgerLog(storage, MARKER.bookie_id, MARKER.incarnation, key, PAYLOADS_ENCODING)
+    log = Log(storage, LedgerRef(key, MARKER.incarnation, PAYLOADS_ENCODING))
     log.prepare()
     entries = [NewEntry(0, 5, b"hello"), NewEntry(1, 10, b"world")]
     for slot, data in enumerate(

@@ -85,8 +85,8 @@ class Entry:
         return value
 
 
-Replicas = dict[tuple[BookieId, str], Replica]
-"""Of one ledger, by bookie and incarnation: each knows how far it has looked."""
+Replicas = dict[BookieId, Replica]
+"""Of one ledger, by bookie: each knows how far it has looked."""
 
 
 def read_last_add_confirmed(
@@ -141,10 +141,9 @@ def _tails(
     answers = Answers[BookieId, LedgerTail](context.runtime)
     for bookie in bookies:
         try:
-            known = bookie, ledger.incarnations.get(bookie, "")
-            replica = replicas.get(known)
-            if replica is None:
-                replica = replicas.setdefault(known, context.bookies.replica(bookie, ledger))
+            replica = replicas.get(bookie)
+            if replica is None or replica.ledger.incarnation != ledger.incarnations.get(bookie):
+                replicas[bookie] = replica = context.bookies.replica(bookie, ledger)
             purpose = f"reading the end of ledger {ledger.ledger_id}"
             answers.ask(bookie, context.bookies.door(bookie), purpose, replica.tail)
         except BookieError as error:
@@ -161,6 +160,7 @@ def _tails(
             yield tail()
             count += 1
         except BookieError as error:
+            logs.pop(bookie, None)  # it may have moved: the next look asks where it is
             causes[bookie] = error.message
 
 

@@ -8,10 +8,12 @@ the raw register and the raw files.
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -147,7 +149,11 @@ def run_log_lifetime(
         try:
             return _LogLifetime(world, drawn).run()
         except SimulationError as error:
-            raise type(error)(f"{error}\nlog, seed {seed}, {drawn}") from error
+            crash = "" if drawn.crash_at is None else f" --crash {drawn.crash_at}"
+            raise type(error)(
+                f"{error}\n{drawn}\nseed {seed}; repeat with `python -m "
+                f"spark_bookkeeper.testing.simulation.log_lifetime {seed}{crash}`"
+            ) from error
 
 
 class _LogCluster(SimCluster):
@@ -346,3 +352,17 @@ class _LogLifetime:
 
     def _fail(self, text: str) -> None:
         raise InvariantError(text)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run one lifetime, and print what happened in it."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("seed", type=int)
+    parser.add_argument("--crash", type=int, help="the script of the crash at this operation")
+    wish = parser.parse_args(arguments)
+    script = None if wish.crash is None else LogScript.crashing(wish.crash)
+    sys.stdout.write(f"{run_log_lifetime(wish.seed, script).history}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
