@@ -48,8 +48,9 @@ def test_a_destroyed_bookie_is_noticed_and_its_data_made_again(
 ) -> None:
     caplog.set_level(logging.INFO, logger="spark_bookkeeper")
     with ExitStack() as opened:
-        connect = lambda: opened.enter_context(connect_without_spark(cluster.metadata_uri))  # noqa: E731
-        bk, first, second = connect(), connect(), connect()
+        bk, first, second = (
+            opened.enter_context(connect_without_spark(cluster.metadata_uri)) for _ in range(3)
+        )
         closed = bk.create_ledger()
         for number in range(20):
             closed.append(numbered(number))
