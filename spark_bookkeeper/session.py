@@ -573,17 +573,21 @@ class BookKeeper(PublicNames):
         """The switch, the delay, the auditor; and auditor and worker to run in this process."""
         return AutorecoveryControl(self.context, self._runner)
 
-    def audit(self, *, progress: Progress = no_progress) -> AuditReport:
+    def audit(self, *, dry_run: bool = False, progress: Progress = no_progress) -> AuditReport:
         """One round of the auditor: publish every ledger that counts on a bookie that is away.
 
         Raises:
             InvalidArgumentError: autorecovery is disabled. What was published before stays.
         """
-        report = audit_bookies(self.context, progress=progress)
+        report = audit_bookies(self.context, dry_run=dry_run, progress=progress)
         return replace(report, frame=self._frames.from_arrow)
 
     def rereplicate(
-        self, *, config: AutorecoveryConfig | None = None, progress: Progress = no_progress
+        self,
+        *,
+        config: AutorecoveryConfig | None = None,
+        dry_run: bool = False,
+        progress: Progress = no_progress,
     ) -> RecoveryReport:
         """One round of replication work, as Spark jobs: whatever was published and can be repaired.
 
@@ -595,11 +599,11 @@ class BookKeeper(PublicNames):
         """
         worker = ReplicationWorker(
             self.context,
-            self._runner("rereplicate"),
+            self._runner("rereplicate", dry_run),
             config or AutorecoveryConfig(),
             process_name(),
         )
-        report = rereplicate(self.context, worker, progress=progress)
+        report = rereplicate(self.context, worker, dry_run=dry_run, progress=progress)
         return replace(report, frame=self._frames.from_arrow)
 
     def decommission_bookie(

@@ -75,6 +75,11 @@ class Autorecovery:
         """Whether this process was the auditor when it looked last."""
         return self._auditor is not None
 
+    @property
+    def fully_replicated(self) -> int:
+        """Ledgers that its worker has made whole."""
+        return self._worker.fully_replicated
+
     def start(self) -> None:
         """Begin both roles.
 

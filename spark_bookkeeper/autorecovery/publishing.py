@@ -48,6 +48,7 @@ def audit_bookies(
     context: ClientContext,
     lost: Collection[BookieId] | None = None,
     *,
+    dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> AuditReport:
     """One task for each ledger that names a bookie which is not there; what is published stays.
@@ -55,6 +56,7 @@ def audit_bookies(
     Repeated, or ended in the middle and begun again, it publishes nothing twice.
 
     Args:
+        dry_run: only say which; nothing is published.
         lost: the bookies to look for; ``None`` is every one that is named and not registered in the
             incarnation that the ledger means.
 
@@ -76,24 +78,28 @@ def audit_bookies(
                 wanted = tuple(b for b in missing if lost is None or b in lost)
                 if wanted:
                     marks.append(_Mark(ledger_id, wanted))
-        rows += publish(context, marks)
+        if not dry_run:
+            publish(context, marks)
+        status = Outcome.PLANNED if dry_run else Outcome.PUBLISHED
+        rows += (
+            Row(each.ledger_id, "mark", status, None, source=bookie)
+            for each in marks
+            for bookie in each.missing
+        )
         done += len(chunk)
         progress("reading ledger metadata", done, done, 0)
     duration_ms = round((context.runtime.now() - started) * 1000)
-    return AuditReport("audit", tuple(rows), duration_ms=duration_ms)
+    return AuditReport("audit", tuple(rows), dry_run, duration_ms)
 
 
-def publish(context: ClientContext, marks: Sequence[_Mark]) -> Iterator[Row]:
-    """Publish tasks, many at once; a row for each bookie that a ledger misses."""
+def publish(context: ClientContext, marks: Sequence[_Mark]) -> None:
+    """Publish tasks, many at once."""
     tree, now_ms = context.store.underreplication, context.runtime.wall_ms()
 
     def mark(each: _Mark) -> None:
         tree.mark(each.ledger_id, each.missing, now_ms)
 
     context.runtime.map(mark, list(marks), MARKS_AT_ONCE)
-    for each in marks:
-        for bookie in each.missing:
-            yield Row(each.ledger_id, "mark", Outcome.PUBLISHED, None, source=bookie)
 
 
 def live_now(

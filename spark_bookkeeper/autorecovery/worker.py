@@ -18,7 +18,7 @@ from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import Registers
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.job import Job
-from spark_bookkeeper.replication.report import RecoveryReport, Row
+from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
 from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
 
 _log = logging.getLogger(__name__)
@@ -57,6 +57,21 @@ class ReplicationWorker:
         self._local = local
         self._may_wait = may_wait
         self._tasks = Tasks(context, local, config.retry_most_ms)
+        self.fully_replicated = 0
+        """Ledgers that this worker has made whole."""
+
+    def plan(self) -> list[Row]:
+        """The tasks that a round would take now, in order; nothing is locked or changed."""
+        check_enabled(self._context)
+        return [
+            Row(
+                each.ledger_id,
+                "task",
+                Outcome.PLANNED,
+                f"{each.live_copies} live copies of the entries that have the fewest",
+            )
+            for each in self._tasks.next()
+        ]
 
     @property
     def next_due_at_ms(self) -> int | None:
@@ -119,6 +134,7 @@ class ReplicationWorker:
                 tree.unlock(ledger_id)
         for row in rows:
             if row.action == "task":
+                self.fully_replicated += row.status is Outcome.REPLICATED
                 _log.info("ledger %s: %s", row.ledger_id, row.reason or row.status)
         return rows
 
@@ -127,10 +143,15 @@ def rereplicate(
     context: ClientContext,
     worker: ReplicationWorker,
     *,
+    dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> RecoveryReport:
     """Rounds until one leaves nothing that can be done now; a row for each share and each task."""
     started = context.runtime.now()
+    if dry_run:
+        planned = worker.plan()
+        duration_ms = round((context.runtime.now() - started) * 1000)
+        return RecoveryReport("rereplicate", tuple(planned), True, duration_ms)
     rows: list[Row] = []
     tried: set[int] = set()
     while True:

@@ -9,6 +9,8 @@ candidates, and a replacement is never a member of the ensemble it joins.
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -48,6 +50,36 @@ def choose(
     if len(chosen) < count:
         raise not_enough(count, chosen, causes, purpose)
     return tuple(chosen[:count])
+
+
+def drawn(
+    share: str,
+    candidates: Sequence[Candidate],
+    free_bytes: Mapping[BookieId, int],
+    avoided: Collection[BookieId] = (),
+) -> list[Candidate]:
+    """Candidates in an order that is random, by free space, and the same whenever it is asked for.
+
+    Over many shares each comes first as often as its part of all free space says. For one share
+    the order follows from the names alone (weighted rendezvous hashing), so a run that is begun
+    again chooses what it chose before. Space is compared in steps of a fifth, or every copy that
+    is made would change the order.
+
+    Args:
+        share: what is to be placed, by name.
+        free_bytes: of those of whom it is known; the others count as the smallest that is known.
+        avoided: those that come behind all others, as ones on a rack that has a copy already.
+    """
+    least = max(1, min(free_bytes.values(), default=1))
+
+    def key(candidate: Candidate) -> tuple[bool, float]:
+        digest = hashlib.sha256(f"{share}/{candidate.bookie_id}".encode()).digest()
+        luck = (int.from_bytes(digest[:8], "big") + 1) / (1 << 64)
+        space = max(1, free_bytes.get(candidate.bookie_id, least))
+        weight = 2.0 ** (math.floor(4 * math.log2(space)) / 4)
+        return candidate.bookie_id in avoided, -math.log(luck) / weight
+
+    return sorted(candidates, key=key)
 
 
 def members(ensemble: Collection[BookieId], alive: Collection[BookieId]) -> dict[BookieId, str]:

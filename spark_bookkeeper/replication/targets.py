@@ -6,7 +6,6 @@ promise what the work cannot do.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -16,7 +15,7 @@ from spark_bookkeeper.errors import NotEnoughBookiesError
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.metadata import FragmentRange
-from spark_bookkeeper.protocol.placement import choose, members
+from spark_bookkeeper.protocol.placement import choose, drawn, members
 
 
 class Targets:
@@ -49,8 +48,9 @@ class Targets:
     ) -> BookieId:
         """The given target, or a random one that a repeated run finds again.
 
-        Candidates are ordered by a hash of the share and their id: spread evenly like random
-        ones, and the same after a crash, so that copies made before it are used.
+        Bookies on racks that have no copy yet come first, and among equals each as often as its
+        free space says (``placement.drawn``); after a crash the same, so that copies made before
+        it are used.
 
         Args:
             position: in the fragment's ensemble, of the bookie to be replaced.
@@ -71,10 +71,11 @@ class Targets:
             }
         reasons = self._bookies.ineligible(self._alive, 0, ledger, excluded)
         share = f"ledgers/{ledger.key}/{fragment.first_entry_id}/{position}"
-        candidates = sorted(
-            self._bookies.candidates(self._alive),
-            key=lambda c: hashlib.sha256(f"{share}/{c.bookie_id}".encode()).digest(),
-        )
+        rest = [b for n, b in enumerate(fragment.ensemble) if n != position] + list(taken)
+        racks = {self._alive[b].rack for b in rest if b in self._alive}
+        beside = [b for b, each in self._alive.items() if each.rack in racks]
+        free = {b: each.free_bytes for b, each in self._alive.items() if each.free_bytes}
+        candidates = drawn(share, self._bookies.candidates(self._alive), free, beside)
         purpose = f"to take the place of {fragment.ensemble[position]}"
         try:
             return choose(1, candidates, reasons, purpose)[0]

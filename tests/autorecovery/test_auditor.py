@@ -304,9 +304,7 @@ def test_replicas_are_counted_and_nothing_is_marked(ground: Ground) -> None:
 
 def test_copies_in_one_rack_are_told(ground: Ground) -> None:
     writer = written(ground)
-    inside, outside = [], []
-    for bookie in ground.bookie_ids:
-        (inside if bookie in writer.metadata.bookies() else outside).append(bookie)
+    outside = [b for b in ground.bookie_ids if b not in writer.metadata.bookies()]
     registered = {r.bookie_id: r for r in ground.context.store.registrations()}
     assert check_placement(ground.context).rows == ()
 

@@ -48,8 +48,9 @@ def test_a_destroyed_bookie_is_noticed_and_its_data_made_again(
 ) -> None:
     caplog.set_level(logging.INFO, logger="spark_bookkeeper")
     with ExitStack() as opened:
-        connect = lambda: opened.enter_context(connect_without_spark(cluster.metadata_uri))  # noqa: E731
-        bk, first, second = connect(), connect(), connect()
+        bk, first, second = (
+            opened.enter_context(connect_without_spark(cluster.metadata_uri)) for _ in range(3)
+        )
         closed = bk.create_ledger()
         for number in range(20):
             closed.append(numbered(number))
@@ -67,6 +68,7 @@ def test_a_destroyed_bookie_is_noticed_and_its_data_made_again(
         assert bk.ledger(left.ledger_id).state == "CLOSED"
         assert bk.check_ledgers(percentage=100).is_complete
         assert "fully replicated" in caplog.text
+        assert one.fully_replicated + two.fully_replicated >= 1
         assert bk.autorecovery.status().warning is None
 
         first.context.store.close()  # as when its process dies: votes and locks go
@@ -112,7 +114,11 @@ def test_the_commands_show_and_set_what_the_cluster_does(
         assert "nobody notices" in str(status["warning"])
 
         cluster.stop_bookie(lost, destroy=True)
+        assert said("autorecovery", "audit", "--dry-run")["ledgers"] == 1
+        assert bk.underreplicated_arrow().num_rows == 0
         assert said("autorecovery", "audit")["complete"] is True
+        planned = said("autorecovery", "rereplicate", "--dry-run")
+        assert [row["status"] for row in planned["rows"]] == ["planned"]  # type: ignore[attr-defined]
         (row,) = bk.underreplicated_arrow().to_pylist()
         assert row["missing_replicas"] == [lost]
         shown = said("autorecovery", "underreplicated")["underreplicated"]

@@ -264,7 +264,7 @@ def test_a_worker_beside_a_bookie_copies_to_that_bookie_only(ground: Ground) -> 
 def test_a_task_that_is_marked_again_meanwhile_stays(ground: Ground) -> None:
     writer = written(ground)
     tree = ground.context.store.underreplication
-    marked = []
+    marked: list[bool] = []
 
     def mark(place: str, operation: str, path: str) -> None:
         if operation == "remove_task" and not marked:
@@ -313,7 +313,7 @@ def test_the_most_endangered_ledger_comes_first(ground: Ground) -> None:
 
     order = [row.ledger_id for row in process.work() if row.action == "task"]
 
-    copies = {w.ledger_id: len(w.metadata.bookies() - set(lost)) for w in writers}
+    copies: dict[int, int] = {w.ledger_id: len(w.metadata.bookies() - set(lost)) for w in writers}
     assert [copies[i] for i in order] == sorted(copies[i] for i in order)
     assert {2, 3} <= {copies[i] for i in order}
     assert_whole(ground, *writers)
@@ -398,5 +398,5 @@ def test_a_replica_that_is_there_and_damaged_is_made_whole_in_place(ground: Grou
 
     assert ("copy", "replicated", bookie) in {(r.action, r.status, r.target) for r in rows}
     assert task_ids(ground) == []
-    entries = lifecycle.open_ledger(ground.context, writer.ledger_id, b"", None)  # type: ignore[arg-type]  # no frames
+    entries = lifecycle.open_ledger(ground.context, writer.ledger_id, b"", None)
     assert len(list(entries.entries())) == 4

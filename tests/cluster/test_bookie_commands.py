@@ -25,6 +25,7 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.testing.conformance.metadata import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -57,16 +58,14 @@ def call_of(store: ZooKeeperStore, verb: str, bookie: str = BOOKIE) -> list[str]
     return ["--metadata-uri", str(store.uri), "bookie", verb, "--bookie-id", bookie]
 
 
-def start_agent(store: ZooKeeperStore, root: Path, bookie: str = BOOKIE) -> subprocess.Popen[str]:
+def start_agent(
+    store: ZooKeeperStore, root: Path, *options: str, bookie: str = BOOKIE
+) -> subprocess.Popen[str]:
     """An agent in the foreground of a process of its own, once it says that it serves."""
     agent = subprocess.Popen(
         [
-            sys.executable,
-            "-m",
-            "spark_bookkeeper",
-            *call_of(store, "start", bookie),
-            "--root",
-            str(root),
+            *(sys.executable, "-m", "spark_bookkeeper"),
+            *(*call_of(store, "start", bookie), "--root", str(root), *options),
         ],
         stderr=subprocess.PIPE,
         text=True,
@@ -315,3 +314,18 @@ def test_verify_of_a_storage_that_does_not_answer_changed_nothing(
     assert "OSError: no key. Nothing was changed" in said
     assert "--storage-option" in said
     assert "may or may not" not in said
+
+
+def test_an_agent_with_autorecovery_is_a_candidate_for_auditor(
+    store: ZooKeeperStore, root: Path
+) -> None:
+    agent = start_agent(store, root, "--autorecovery")
+    try:
+        eventually(lambda: store.underreplication.auditor() == f"spark-bookkeeper@{BOOKIE}")
+    finally:
+        agent.send_signal(signal.SIGTERM)
+        agent.communicate(timeout=60)
+
+    assert agent.returncode == 0
+    assert store.underreplication.auditor() is None
+    assert list(store.underreplication.ledger_ids()) == []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from spark_bookkeeper.errors import NotEnoughBookiesError
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.protocol.placement import Candidate, choose, replace_bookies
+from spark_bookkeeper.protocol.placement import Candidate, choose, drawn, replace_bookies
 
 A, B, C, D, E = (BookieId(f"{name}:3181") for name in "abcde")
 
@@ -56,3 +58,25 @@ def test_the_bookie_that_is_replaced_is_not_chosen_again() -> None:
 
     assert caught.value.causes[B] == "lost to this writer"
     assert caught.value.causes[A] == "already in the ensemble"
+
+
+def test_shares_are_drawn_by_free_space_and_the_same_again() -> None:
+    candidates = [Candidate(BookieId(name)) for name in ("a:1", "b:1", "c:1", "d:1")]
+    free = {BookieId("a:1"): 100 << 30, BookieId("b:1"): 200 << 30, BookieId("c:1"): 100 << 30}
+    firsts = Counter(drawn(f"share {n}", candidates, free)[0].bookie_id for n in range(4000))
+
+    for name, part in (("a:1", 0.2), ("b:1", 0.4), ("c:1", 0.2), ("d:1", 0.2)):
+        assert abs(firsts[BookieId(name)] / 4000 - part) < 0.05
+    less = {bookie: size - (1 << 30) for bookie, size in free.items()}
+    same = sum(
+        drawn(f"share {n}", candidates, free) == drawn(f"share {n}", candidates[::-1], less)
+        for n in range(1000)
+    )
+    assert same > 700, "some space was used meanwhile, and few choices changed"
+
+
+def test_a_rack_that_has_a_copy_comes_last() -> None:
+    candidates = [Candidate(BookieId(name)) for name in ("a:1", "b:1", "c:1")]
+    avoided = [BookieId("a:1"), BookieId("c:1")]
+    for n in range(50):
+        assert drawn(f"share {n}", candidates, {}, avoided)[0].bookie_id == "b:1"

@@ -160,7 +160,7 @@ def _tails(
             yield tail()
             count += 1
         except BookieError as error:
-            logs.pop(bookie, None)  # it may have moved: the next look asks where it is
+            replicas.pop(bookie, None)  # it may have moved: the next look asks where it is
             causes[bookie] = error.message
 
 
