@@ -23,7 +23,7 @@ from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import InvalidArgumentError
-from spark_bookkeeper.logs import logs
+from spark_bookkeeper.logs import consumers, logs
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.arguments import check_text, whole_number
@@ -267,6 +267,7 @@ class BookKeeper:
         roll_bytes: int | None = None,
         roll_seconds: int | None = None,
         retain_seconds: int | None = None,
+        retain_for: Sequence[str] = (),
     ) -> Log:
         """Make an empty log; every ledger of it is made as is said here, see ``create_ledger``.
 
@@ -274,6 +275,8 @@ class BookKeeper:
             roll_bytes, roll_seconds: its writer goes on in a new ledger when the old one has so
                 many bytes, or was written for so long; ``None`` leaves that to ``roll()``.
             retain_seconds: after rolling, ledgers that ended longer ago are truncated.
+            retain_for: named followers, see ``consumers``: what one of them has still to read is
+                kept, however old it is. Who has not published a position yet has all to read.
 
         Raises:
             LogExistsError: there is one of that name. Nothing was changed.
@@ -289,6 +292,7 @@ class BookKeeper:
             roll_bytes,
             roll_seconds,
             retain_seconds,
+            tuple(_several("retain_for", retain_for)),
         )
         return logs.create_log(self.context, name, options, self._frames)
 
@@ -309,6 +313,18 @@ class BookKeeper:
     def logs_arrow(self) -> pa.Table:
         """All logs, as an Arrow table: no Spark."""
         return logs.logs_table(self.context)
+
+    def consumers(self, log: str) -> Any:
+        """Who follows a log under a name, and how far behind, as a DataFrame (``CONSUMERS``)."""
+        return self._frames.from_arrow(self.consumers_arrow(log))
+
+    def consumers_arrow(self, log: str) -> pa.Table:
+        """The same as an Arrow table (``logs.consumers.CONSUMERS``): no Spark.
+
+        Raises:
+            NoSuchLogError: there is no log of that name.
+        """
+        return consumers.consumers_table(self.context, log)
 
     def ledger(self, ledger_id: int) -> views.LedgerInfo:
         """One ledger as its metadata tells it now. Raises ``NoSuchLedgerError``."""

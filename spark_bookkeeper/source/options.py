@@ -185,8 +185,9 @@ class SourceOptions:
     starting_offsets: Place | None = option(
         parse_place,
         READS,
-        'The first entry: `earliest`, `latest`, `{"ledger": 7, "entry": 12}` or `7:12`. Streams '
-        "look at it when they have no checkpoint yet",
+        'The first entry: `earliest`, `latest`, `{"ledger": 7, "entry": 12}` (or `7:12`), or the '
+        'first one appended at a time or later, `{"time": "2026-11-22T06:30:00Z"}`. Streams look '
+        "at it when they have no checkpoint yet",
         shown="`earliest`; of a stream `latest`",
     )
     ending_offsets: Place | None = option(
