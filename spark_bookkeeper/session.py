@@ -39,6 +39,8 @@ from spark_bookkeeper.replication.report import CheckReport, RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner, no_progress
 from spark_bookkeeper.runtime import process
 from spark_bookkeeper.runtime.beside import begin
+from spark_bookkeeper.source.functions import register_functions
+from spark_bookkeeper.source.registration import register_source
 from spark_bookkeeper.spark.frames import SparkFrames
 
 if TYPE_CHECKING:
@@ -388,6 +390,31 @@ class BookKeeper:
     def lost_entries_arrow(self, ledger_ids: Iterable[int] | None = None) -> pa.Table:
         """The same as an Arrow table: no Spark."""
         return lost_entries(self.context, LocalRunner(self.context), _ids(ledger_ids))
+
+    # SQL
+
+    def register_sql(self, spark: Any = None) -> Sequence[str]:
+        """Set up a session for SQL: the data source knows this cluster, and there are functions.
+
+        Afterwards ``spark.read.format("bookkeeper").option("log", "orders")`` needs no
+        ``metadataUri``, and ``SELECT * FROM bk_ledgers()`` works; so do ``bk_fragments``,
+        ``bk_entries``, ``bk_slots`` (all three take ``ledger => 7``), ``bk_bookies``, ``bk_logs``,
+        ``bk_underreplicated`` and ``bk_consumers('orders')``.
+
+        Args:
+            spark: ``None`` is the session of this connection.
+
+        Returns:
+            the names of the functions.
+        """
+        chosen = self.spark if spark is None else spark
+        connection = self.connection
+        options = {
+            **{f"zk.{name}": str(value) for name, value in connection.zk_options.items()},
+            **{f"storage.{name}": str(value) for name, value in connection.storage_options.items()},
+        }
+        defaults = register_source(chosen, self.metadata_uri, **options)
+        return register_functions(chosen, defaults)
 
     # Replication work
 

@@ -168,7 +168,7 @@ class SourceOptions:
         _text,
         ALL,
         "The cluster: `zk+hierarchical://zk1:2181,zk2:2181/ledgers`, or `zk1:2181`. Without it: "
-        "`spark.bookkeeper.metadataUri`, where `sbk.register(spark)` was called, or the "
+        "`spark.bookkeeper.metadataUri`, where `sbk.register_source(spark)` was called, or the "
         "environment's `SPARK_BOOKKEEPER_METADATA_URI`",
         shown="required",
     )
@@ -384,8 +384,8 @@ class SourceOptions:
                 "option metadataUri is missing: "
                 '.option("metadataUri", "zk+hierarchical://zk1:2181/ledgers"), or in SQL '
                 "OPTIONS (metadataUri '...'). For a whole session set "
-                "spark.bookkeeper.metadataUri and call spark_bookkeeper.register(spark); for all "
-                f"sessions of a driver set {METADATA_URI_VARIABLE} in its environment"
+                "spark.bookkeeper.metadataUri and call spark_bookkeeper.register_source(spark); "
+                f"for all sessions of a driver set {METADATA_URI_VARIABLE} in its environment"
             )
         return Connection(uri, ClientConfig(), dict(self.storage), dict(self.zk))
 

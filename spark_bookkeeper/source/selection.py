@@ -140,7 +140,7 @@ def open_selection(context: ClientContext, options: SourceOptions) -> Selection:
     """
     if options.log is not None:
         return Selection(context, options, open_log(context, options.log).schema)
-    ids = ledger_ids(options)
+    ids = named_ledgers(options)
     schemas = [ledger.schema for ledger in open_ledgers(context, options, ids)]
     if not schemas:
         raise NoSuchLedgerError(
@@ -151,7 +151,7 @@ def open_selection(context: ClientContext, options: SourceOptions) -> Selection:
     return Selection(context, options, united(schemas), ids)
 
 
-def ledger_ids(options: SourceOptions) -> list[LedgerId]:
+def named_ledgers(options: SourceOptions) -> list[LedgerId]:
     """The ledgers that were named, each once, in their order."""
     runs = options.ledgers or ()
     if options.ledger is not None:
