@@ -28,20 +28,20 @@ def read_batch(message: Buffer, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def read_columns(
-    message: Buffer, schema: pa.Schema, columns: Sequence[int], is_compressed: bool
+    message: Buffer, schema: pa.Schema, columns: Sequence[str], is_compressed: bool
 ) -> pa.RecordBatch:
-    """The same, only these columns, by their places in the schema and in its order.
+    """The same, only these columns.
 
     Columns that are not compressed are not copied either, so there is nothing to save. Others
     cost their decompression, and Arrow leaves out some only where it reads a stream.
     """
-    wanted = sorted(columns)
-    if not is_compressed or not wanted or len(wanted) == len(schema):
+    wanted = [schema.get_field_index(name) for name in columns]
+    if not is_compressed or not wanted:
         return read_batch(message, schema).select(wanted)
     stream = pa.py_buffer(b"".join((schema.serialize(), message)))
     options = pa.ipc.IpcReadOptions(included_fields=wanted)
     with pa.ipc.open_stream(stream, options=options) as reader:
-        return reader.read_next_batch()
+        return reader.read_next_batch().select(columns)
 
 
 class NewEntry(NamedTuple):

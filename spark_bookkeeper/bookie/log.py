@@ -276,7 +276,7 @@ class LedgerLog:
         return self._reader.read_each(locations)
 
     def scan(
-        self, locations: Iterable[Location], columns: Sequence[int] | None = None
+        self, locations: Iterable[Location], columns: Sequence[str] | None = None
     ) -> Iterator[ScannedRows]:
         """Verified rows, a message at a time; see ``EntryReader.scan``."""
         return self._reader.scan(locations, columns)

@@ -114,12 +114,12 @@ class EntryReader:
                 yield location, answer
 
     def scan(
-        self, locations: Iterable[Location], columns: Sequence[int] | None = None
+        self, locations: Iterable[Location], columns: Sequence[str] | None = None
     ) -> Iterator[ScannedRows]:
         """Rows in the order given, a message at a time: the quick way to read a range.
 
         Args:
-            columns: only these are decoded, by their places in the schema; ``None`` is all.
+            columns: only these are decoded; ``None`` is all.
 
         Raises:
             CorruptEntryError: as ``read``.
@@ -140,7 +140,7 @@ class EntryReader:
                 yield self._scan_payloads(group, data, columns)
 
     def _scan_payloads(
-        self, group: Sequence[Location], data: pa.Buffer, columns: Sequence[int] | None
+        self, group: Sequence[Location], data: pa.Buffer, columns: Sequence[str] | None
     ) -> ScannedRows:
         batch = self._payload_batch(group[0], data)
         rows = [location.row for location in group]
@@ -154,7 +154,7 @@ class EntryReader:
             for location, value in zip(group, batch.column(0), strict=True):
                 self._verify(location, value.as_buffer())
         return ScannedRows(
-            batch if columns is None else batch.select(sorted(columns)),
+            batch if columns is None else batch.select(columns),
             np.array([location.entry_id for location in group], dtype=np.int64),
             np.zeros(len(group), dtype=np.int64),
             tuple(group),
@@ -174,7 +174,7 @@ class EntryReader:
         return batch.column(0)
 
     def _batch(
-        self, location: Location, data: pa.Buffer, columns: Sequence[int] | None = None
+        self, location: Location, data: pa.Buffer, columns: Sequence[str] | None = None
     ) -> pa.RecordBatch:
         """The one place that decodes rows: what Arrow does not take is damaged.
 

@@ -44,7 +44,7 @@ class Fetcher:
         ledger: Ledger,
         spread: int = 0,
         *,
-        columns: Sequence[int] | None = None,
+        columns: Sequence[str] | None = None,
         only: BookieId | None = None,
         skip_lost: bool = False,
     ) -> None:
@@ -54,7 +54,7 @@ class Fetcher:
             context: the cluster.
             ledger: as its metadata is known.
             spread: lets readers of the same ledger begin with different replicas.
-            columns: what ``scan`` decodes, by places in the schema; ``None`` is all.
+            columns: what ``scan`` decodes; ``None`` is all.
             only: read the replicas of this bookie alone, and so the entries that it should have.
             skip_lost: go on past entries that no bookie can deliver, and note them in ``lost``.
         """
@@ -343,7 +343,7 @@ def _scan_entries(
     log: LedgerLog,
     entries: Sequence[EntryId],
     index: EntryIndex,
-    columns: Sequence[int] | None = None,
+    columns: Sequence[str] | None = None,
 ) -> _Delivery[ScannedRows]:
     found, refused = scan_verified(log, entries, index, columns)
     places = [place for rows in found for place in rows.locations]

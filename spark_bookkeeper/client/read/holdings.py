@@ -69,7 +69,7 @@ def scan_verified(
     log: LedgerLog,
     entries: Sequence[EntryId],
     index: EntryIndex,
-    columns: Sequence[int] | None = None,
+    columns: Sequence[str] | None = None,
 ) -> tuple[list[ScannedRows], Refusals]:
     """The same as ``read_verified``, as rows, a message at a time; not in any order."""
     found: list[ScannedRows] = []
@@ -81,7 +81,7 @@ def _scan(
     entries: Sequence[EntryId],
     index: EntryIndex,
     keep: Callable[[ScannedRows], None],
-    columns: Sequence[int] | None = None,
+    columns: Sequence[str] | None = None,
 ) -> Refusals:
     """Hands on the rows of all that is good; the reasons for the rest."""
     refused: Refusals = {}
@@ -101,7 +101,7 @@ def _scan_places(
     log: LedgerLog,
     places: Sequence[Location],
     keep: Callable[[ScannedRows], None],
-    columns: Sequence[int] | None,
+    columns: Sequence[str] | None,
 ) -> Refusals:
     bad: Refusals = {}
     done = 0
@@ -129,11 +129,11 @@ def _message_at(places: Sequence[Location], start: int) -> list[Location]:
 
 
 def _as_rows(
-    place: Location, stored: StoredEntry, columns: Sequence[int] | None, bookie_id: str
+    place: Location, stored: StoredEntry, columns: Sequence[str] | None, bookie_id: str
 ) -> ScannedRows:
     batch = stored.batch()
     if columns is not None:
-        batch = batch.select(sorted(columns))
+        batch = batch.select(columns)
     return ScannedRows(
         batch,
         np.full(batch.num_rows, stored.entry_id, dtype=np.int64),
