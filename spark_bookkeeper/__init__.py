@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from spark_bookkeeper.protocol.log import Position
     from spark_bookkeeper.replication.report import CheckReport, RecoveryReport
     from spark_bookkeeper.session import BookKeeper
+    from spark_bookkeeper.source.registration import register_source
     from spark_bookkeeper.spark.session import spark_session
 
     __version__: str
@@ -112,6 +113,7 @@ __all__ = [
     "connect",
     "demo",
     "local",
+    "register_source",
     "spark_session",
 ]
 
@@ -131,6 +133,7 @@ _HOMES = {
     "RecoveryReport": "spark_bookkeeper.replication.report",
     "connect": "spark_bookkeeper.opening",
     "local": "spark_bookkeeper.opening",
+    "register_source": "spark_bookkeeper.source.registration",
     "spark_session": "spark_bookkeeper.spark.session",
 }
 """Where a public name lives, when it is not an error."""

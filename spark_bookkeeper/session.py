@@ -32,7 +32,7 @@ from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.delta.archive import PLACE_COLUMNS, Archive, ArchiveReport
 from spark_bookkeeper.errors import InvalidArgumentError
-from spark_bookkeeper.logs import logs
+from spark_bookkeeper.logs import consumers, logs
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.arguments import check_text, whole_number
@@ -49,6 +49,8 @@ from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner, n
 from spark_bookkeeper.runtime import process
 from spark_bookkeeper.runtime.beside import begin
 from spark_bookkeeper.runtime.public_names import PublicNames
+from spark_bookkeeper.source.functions import register_functions
+from spark_bookkeeper.source.registration import register_source
 from spark_bookkeeper.spark.frames import SparkFrames
 
 if TYPE_CHECKING:
@@ -279,6 +281,7 @@ class BookKeeper(PublicNames):
         roll_bytes: int | None = None,
         roll_seconds: int | None = None,
         retain_seconds: int | None = None,
+        retain_for: Sequence[str] = (),
     ) -> Log:
         """Make an empty log; every ledger of it is made as is said here, see ``create_ledger``.
 
@@ -286,6 +289,8 @@ class BookKeeper(PublicNames):
             roll_bytes, roll_seconds: its writer goes on in a new ledger when the old one has so
                 many bytes, or was written for so long; ``None`` leaves that to ``roll()``.
             retain_seconds: after rolling, ledgers that ended longer ago are truncated.
+            retain_for: named followers, see ``consumers``: what one of them has still to read is
+                kept, however old it is. Who has not published a position yet has all to read.
 
         Raises:
             LogExistsError: there is one of that name. Nothing was changed.
@@ -301,6 +306,7 @@ class BookKeeper(PublicNames):
             roll_bytes,
             roll_seconds,
             retain_seconds,
+            tuple(_several("retain_for", retain_for)),
         )
         return logs.create_log(self.context, name, options, self._frames)
 
@@ -321,6 +327,18 @@ class BookKeeper(PublicNames):
     def logs_arrow(self) -> pa.Table:
         """All logs, as an Arrow table: no Spark."""
         return logs.logs_table(self.context)
+
+    def consumers(self, log: str) -> Any:
+        """Who follows a log under a name, and how far behind, as a DataFrame (``CONSUMERS``)."""
+        return self._frames.from_arrow(self.consumers_arrow(log))
+
+    def consumers_arrow(self, log: str) -> pa.Table:
+        """The same as an Arrow table (``logs.consumers.CONSUMERS``): no Spark.
+
+        Raises:
+            NoSuchLogError: there is no log of that name.
+        """
+        return consumers.consumers_table(self.context, log)
 
     def ledger(self, ledger_id: int) -> views.LedgerInfo:
         """One ledger as its metadata tells it now. Raises ``NoSuchLedgerError``."""
@@ -412,6 +430,31 @@ class BookKeeper(PublicNames):
     def lost_entries_arrow(self, ledger_ids: Iterable[int] | None = None) -> pa.Table:
         """The same as an Arrow table: no Spark."""
         return lost_entries(self.context, LocalRunner(self.context), _ids(ledger_ids))
+
+    # SQL
+
+    def register_sql(self, spark: Any = None) -> Sequence[str]:
+        """Set up a session for SQL: the data source knows this cluster, and there are functions.
+
+        Afterwards ``spark.read.format("bookkeeper").option("log", "orders")`` needs no
+        ``metadataUri``, and ``SELECT * FROM bk_ledgers()`` works; so do ``bk_fragments``,
+        ``bk_entries``, ``bk_slots`` (all three take ``ledger => 7``), ``bk_bookies``, ``bk_logs``,
+        ``bk_underreplicated`` and ``bk_consumers('orders')``.
+
+        Args:
+            spark: ``None`` is the session of this connection.
+
+        Returns:
+            the names of the functions.
+        """
+        chosen = self.spark if spark is None else spark
+        connection = self.connection
+        options = {
+            **{f"zk.{name}": str(value) for name, value in connection.zk_options.items()},
+            **{f"storage.{name}": str(value) for name, value in connection.storage_options.items()},
+        }
+        defaults = register_source(chosen, self.metadata_uri, **options)
+        return register_functions(chosen, defaults)
 
     # Replication work
 

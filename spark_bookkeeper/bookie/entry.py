@@ -7,7 +7,6 @@ IPC record batch message. The form, like the bytes, is the same on every replica
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,23 +21,6 @@ def read_batch(message: Buffer, schema: pa.Schema) -> pa.RecordBatch:
     not look where offsets inside it point to.
     """
     return pa.ipc.read_record_batch(pa.py_buffer(message), schema)
-
-
-def read_columns(
-    message: Buffer, schema: pa.Schema, columns: Sequence[int], is_compressed: bool
-) -> pa.RecordBatch:
-    """The same, only these columns, by their places in the schema and in its order.
-
-    Columns that are not compressed are not copied either, so there is nothing to save. Others
-    cost their decompression, and Arrow leaves out some only where it reads a stream.
-    """
-    wanted = sorted(columns)
-    if not is_compressed or not wanted or len(wanted) == len(schema):
-        return read_batch(message, schema).select(wanted)
-    stream = pa.py_buffer(b"".join((schema.serialize(), message)))
-    options = pa.ipc.IpcReadOptions(included_fields=wanted)
-    with pa.ipc.open_stream(stream, options=options) as reader:
-        return reader.read_next_batch()
 
 
 class NewEntry(NamedTuple):

@@ -32,7 +32,7 @@ _NOT_OF_LOGS = ("name", "owner", "custom_metadata")
 
 @click.group(name="log", epilog="Example: spark-bookkeeper log list")
 def log() -> None:
-    """Logs made of ledgers: create, list, show, append, read, truncate, delete."""
+    """Logs made of ledgers: create, list, show, append, read, consumers, truncate, delete."""
 
 
 @log.command(epilog="Example: spark-bookkeeper log create orders --ensemble-size 4")
@@ -42,6 +42,9 @@ def log() -> None:
 @click.option("--roll-bytes", type=_SIZE, help="Begin a new ledger after so many bytes.")
 @click.option("--roll-seconds", type=_SIZE, help="And after so long.")
 @click.option("--retain-seconds", type=_SIZE, help="Truncate what ended longer ago.")
+@click.option(
+    "--retain-for", multiple=True, metavar="CONSUMER", help="But not what it has to read."
+)
 @access_options
 @click.pass_obj
 def create(
@@ -53,6 +56,7 @@ def create(
     roll_bytes: int | None,
     roll_seconds: int | None,
     retain_seconds: int | None,
+    retain_for: Sequence[str],
 ) -> int:
     """Create an empty log. Its ledgers are made as is said here."""
     for option in _NOT_OF_LOGS:
@@ -70,6 +74,7 @@ def create(
             roll_bytes=roll_bytes,
             roll_seconds=roll_seconds,
             retain_seconds=retain_seconds,
+            retain_for=retain_for,
             **options,
         )
     settings.output.result(
@@ -230,6 +235,33 @@ def truncate(settings: Settings, access: Access, name: str, before: str, yes: bo
     return EXIT_DONE
 
 
+@log.command(epilog="Example: spark-bookkeeper log consumers orders")
+@click.argument("name")
+@click.option("--forget", metavar="CONSUMER", help="This one is no more: nobody waits for it.")
+@access_options
+@click.pass_obj
+def consumers(settings: Settings, access: Access, name: str, forget: str | None) -> int:
+    """Show who follows a log under a name, and how far behind its end each is."""
+    with connected(settings, access) as bk:
+        if forget is not None:
+            bk.open_log(name).forget_consumer(forget)
+        rows = bk.consumers_arrow(name).to_pylist()
+
+    def present() -> None:
+        if forget is not None:
+            settings.output.say(f"consumer {forget} of log {name} is forgotten")
+        if not rows:
+            settings.output.say(f"log {name} has no named followers")
+            return
+        settings.output.table(
+            ["consumer", "reads next", "entries behind", "bytes behind", "seconds behind"],
+            [_consumer_cells(row) for row in rows],
+        )
+
+    settings.output.result({"log": name, "consumers": rows}, present)
+    return EXIT_DONE
+
+
 @log.command(epilog="Example: spark-bookkeeper log delete orders --yes")
 @click.argument("name")
 @click.option("--yes", is_flag=True, help="Do not ask.")
@@ -285,6 +317,18 @@ def _rows(log: Log, entries: Iterator[Entry]) -> Iterator[list[Any]]:
 def _values(batch: pa.RecordBatch) -> Iterator[list[Any]]:
     for row in batch.to_pylist():
         yield list(row.values())
+
+
+def _consumer_cells(row: Mapping[str, Any]) -> list[Any]:
+    seconds = row["seconds_behind"]
+    next_entry = f"{row['ledger_id']}:{row['entry_id']}"
+    return [
+        row["consumer"],
+        f"{next_entry} (truncated)" if row["is_truncated"] else next_entry,
+        row["entries_behind"],
+        row["bytes_behind"],
+        "unknown" if seconds is None else f"{seconds:.1f}",
+    ]
 
 
 def _listed(ledgers: Sequence[int]) -> str:

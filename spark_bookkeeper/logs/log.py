@@ -25,12 +25,13 @@ from spark_bookkeeper.errors import (
     NoSuchEntryError,
     NoSuchLedgerError,
 )
-from spark_bookkeeper.logs import atomic, seeking, standby, truncation
+from spark_bookkeeper.logs import atomic, consumers, seeking, standby, truncation
 from spark_bookkeeper.logs.atomic import LogWrite, StagedWrite
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.opening import take_over
 from spark_bookkeeper.logs.options import LogOptions, evolve
 from spark_bookkeeper.logs.writer import LogWriter
+from spark_bookkeeper.metadata import consumers as registers
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.election import Election, Vote
 from spark_bookkeeper.protocol.arguments import whole_number
@@ -345,6 +346,23 @@ class Log(PublicNames):
         else:
             ledger_id = parse_ledger_id(before)
         return truncation.truncate(self._context, self.name, self._nonce, ledger_id)
+
+    def publish(self, consumer: str, position: Place) -> None:
+        """Say under a name what this follower reads next: ``BookKeeper.consumers`` shows it, and
+        retention can wait for it (``retain_for``).
+
+        Args:
+            consumer: the name; who publishes under the same one later counts.
+            position: what was before it is read, and done with.
+
+        Raises:
+            InvalidArgumentError: no follower can have that name, or it is no position.
+        """
+        consumers.publish(self._context, self.name, self._nonce, consumer, _position(position))
+
+    def forget_consumer(self, consumer: str) -> None:
+        """A named follower is no more, and nobody waits for it; idempotent."""
+        registers.forget(self._context.store.registers, self.name, consumer)
 
     # Inside
 

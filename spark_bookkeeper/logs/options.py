@@ -17,6 +17,7 @@ from spark_bookkeeper.client.write.bulk import Frames
 from spark_bookkeeper.client.write.columns import check_columns
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.metadata import logs
+from spark_bookkeeper.metadata.consumers import parse_consumer_name
 from spark_bookkeeper.protocol.arguments import check_password, whole_number
 from spark_bookkeeper.protocol.log import LogHead
 from spark_bookkeeper.protocol.metadata import DigestType
@@ -44,12 +45,21 @@ class LogOptions:
     """And when it has written the old one for so long. Looked at with each append."""
     retain_seconds: int | None = None
     """After rolling, ledgers that ended longer ago are truncated, by the clocks of the writers."""
+    retain_for: tuple[str, ...] = ()
+    """Named followers; what one of them has still to read is not truncated for its age."""
 
     def __post_init__(self) -> None:
         for name in ("roll_bytes", "roll_seconds", "retain_seconds"):
             value = getattr(self, name)
             if value is not None:
                 whole_number(name, value, 1)
+        for name in self.retain_for:
+            parse_consumer_name(name)
+        if self.retain_for and self.retain_seconds is None:
+            raise InvalidArgumentError(
+                f"retain_for={list(self.retain_for)!r} says for whom retention waits, and "
+                "retain_seconds, which truncates, is not given; give both"
+            )
         check_columns(self.schema)
         check_password(self.password)
         whole_number("entry_target_bytes", self.entry_target_bytes, 1)
@@ -68,6 +78,7 @@ class LogOptions:
             "roll_bytes": self.roll_bytes,
             "roll_seconds": self.roll_seconds,
             "retain_seconds": self.retain_seconds,
+            "retain_for": list(self.retain_for),
         }
 
     @classmethod
@@ -88,6 +99,7 @@ class LogOptions:
                 roll_bytes=_number(values, "roll_bytes"),
                 roll_seconds=_number(values, "roll_seconds"),
                 retain_seconds=_number(values, "retain_seconds"),
+                retain_for=_names(values, "retain_for"),
             )
         except (KeyError, ValueError, TypeError, OSError, pa.ArrowException) as error:
             raise MetadataFormatError(
@@ -129,6 +141,13 @@ def evolve(
 
 def _schema_text(schema: pa.Schema) -> str:
     return b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def _names(values: Mapping[str, object], key: str) -> tuple[str, ...]:
+    names = values.get(key, ())
+    if not isinstance(names, list | tuple):
+        raise TypeError(f"{key} is {names!r}")
+    return tuple(str(name) for name in names)
 
 
 def _number(values: Mapping[str, object], key: str) -> int | None:

@@ -29,6 +29,7 @@ from spark_bookkeeper.errors import (
     NoSuchLogError,
 )
 from spark_bookkeeper.logs import truncation
+from spark_bookkeeper.logs.consumers import needed_from
 from spark_bookkeeper.logs.opening import (
     FollowedError,
     OvertakenError,
@@ -355,6 +356,10 @@ class LogWriter(PublicNames):
         time_ms = self._context.runtime.wall_ms() - self._options.retain_seconds * 1000
         try:
             first = truncation.ended_before(self._context, self.name, self._nonce, time_ms)
+            waits_for = self._options.retain_for
+            if first is not None and waits_for:
+                needed = needed_from(self._context, self.name, self._nonce, waits_for)
+                first = None if needed is None else min(first, needed)
             if first is not None:
                 truncation.truncate(self._context, self.name, self._nonce, first)
         except BookKeeperError as error:

@@ -17,13 +17,17 @@ from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read.reader import LedgerReader
+from spark_bookkeeper.client.read.sizes import average_bytes
 from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.errors import (
     DataLossError,
+    MetadataError,
     NoSuchEntryError,
     NoSuchLedgerError,
 )
+from spark_bookkeeper.logs import consumers
 from spark_bookkeeper.logs.listing import list_ledgers
+from spark_bookkeeper.logs.logs import open_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.store import Versioned
@@ -31,8 +35,7 @@ from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import LogHead, Position
 from spark_bookkeeper.source.offsets import Offset
 from spark_bookkeeper.source.options import SourceOptions
-from spark_bookkeeper.source.places import EARLIEST, LATEST, Place
-from spark_bookkeeper.source.planning import average_bytes
+from spark_bookkeeper.source.places import EARLIEST, LATEST, Moment, Place
 
 _log = logging.getLogger(__name__)
 
@@ -42,8 +45,8 @@ LOOK_SECONDS: Final = 0.1
 IDLE_LOOK_SECONDS: Final = 1.0
 """And when nothing came for long."""
 
-LEDGERS_AT_ONCE: Final = 64
-"""Whose metadata is read together on the way to a limit."""
+PUBLISH_SECONDS: Final = 0.5
+"""Between two times that a named stream says how far it has come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,9 @@ class FollowedLedger:
             return front.at(Position(self._ledger_id, EntryId(0)))
         if place == LATEST:
             return front
+        if isinstance(place, Moment):
+            entry_id = self._opened().entry_at(place.time)
+            return front.at(Position(self._ledger_id, entry_id))
         assert isinstance(place, Position)
         _check_not_ahead(place, front)
         return front.at(place)
@@ -167,6 +173,8 @@ class FollowedLog:
         self._front: Position | None = None
         self._next_look = 0.0
         self._pause = LOOK_SECONDS
+        self._published: Offset | None = None
+        self._next_publishing = 0.0
 
     def begin(self, place: Place) -> Offset:
         head = self._head()
@@ -175,6 +183,8 @@ class FollowedLog:
         front = self.front()
         if place == LATEST:
             return front
+        if isinstance(place, Moment):
+            return self._offset(open_log(self._context, self.name).position_at(place.time))
         assert isinstance(place, Position)
         _check_not_ahead(place, front)
         if place.ledger_id < head.begins_at:
@@ -227,6 +237,21 @@ class FollowedLog:
             if first <= last:
                 found.append(EntryRange(ledger, first, last))
         return found
+
+    def publish(self, consumer: str, offset: Offset) -> None:
+        """Say how far the stream has come, for people and for retention. Trouble is no matter:
+        the next micro-batch says it again.
+        """
+        if offset == self._published or self._context.runtime.now() < self._next_publishing:
+            return
+        try:
+            log, nonce = self.name, self.nonce
+            consumers.publish(self._context, log, nonce, consumer, offset.position)
+        except MetadataError as error:
+            _log.warning("the position of consumer %s is not published: %s", consumer, error)
+        else:
+            self._published = offset
+        self._next_publishing = self._context.runtime.now() + PUBLISH_SECONDS
 
     # Inside
 

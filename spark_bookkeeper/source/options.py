@@ -168,7 +168,7 @@ class SourceOptions:
         _text,
         ALL,
         "The cluster: `zk+hierarchical://zk1:2181,zk2:2181/ledgers`, or `zk1:2181`. Without it: "
-        "`spark.bookkeeper.metadataUri`, where `sbk.register(spark)` was called, or the "
+        "`spark.bookkeeper.metadataUri`, where `sbk.register_source(spark)` was called, or the "
         "environment's `SPARK_BOOKKEEPER_METADATA_URI`",
         shown="required",
     )
@@ -185,8 +185,9 @@ class SourceOptions:
     starting_offsets: Place | None = option(
         parse_place,
         READS,
-        'The first entry: `earliest`, `latest`, `{"ledger": 7, "entry": 12}` or `7:12`. Streams '
-        "look at it when they have no checkpoint yet",
+        'The first entry: `earliest`, `latest`, `{"ledger": 7, "entry": 12}` (or `7:12`), or the '
+        'first one appended at a time or later, `{"time": "2026-11-22T06:30:00Z"}`. Streams look '
+        "at it when they have no checkpoint yet",
         shown="`earliest`; of a stream `latest`",
     )
     ending_offsets: Place | None = option(
@@ -383,8 +384,8 @@ class SourceOptions:
                 "option metadataUri is missing: "
                 '.option("metadataUri", "zk+hierarchical://zk1:2181/ledgers"), or in SQL '
                 "OPTIONS (metadataUri '...'). For a whole session set "
-                "spark.bookkeeper.metadataUri and call spark_bookkeeper.register(spark); for all "
-                f"sessions of a driver set {METADATA_URI_VARIABLE} in its environment"
+                "spark.bookkeeper.metadataUri and call spark_bookkeeper.register_source(spark); "
+                f"for all sessions of a driver set {METADATA_URI_VARIABLE} in its environment"
             )
         return Connection(uri, ClientConfig(), dict(self.storage), dict(self.zk))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Final
 
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
@@ -20,11 +21,21 @@ class End:
 EARLIEST: Final = End("earliest")
 LATEST: Final = End("latest")
 
-Place = Position | End
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The first entry that was appended then or later, by the clock of its writer."""
+
+    time: datetime
+    """With a time zone."""
+
+
+Place = Position | End | Moment
 
 
 def parse_place(text: str) -> Place:
-    """``earliest``, ``latest``, ``{"ledger": 7, "entry": 12}`` or ``7:12``.
+    """``earliest``, ``latest``, ``{"ledger": 7, "entry": 12}``, ``7:12``, or
+    ``{"time": "2026-11-22T06:30:00Z"}``.
 
     Raises:
         ValueError: it is none of them.
@@ -42,7 +53,20 @@ def parse_place(text: str) -> Place:
         value = json.loads(stripped)
     except ValueError as error:
         raise ValueError(f"it is not JSON: {error}") from None
+    if isinstance(value, dict) and value.keys() == {"time"}:
+        return Moment(_time(value["time"]))
     return position_of(value)
+
+
+def _time(value: object) -> datetime:
+    """Of milliseconds since 1970 or a text of ISO 8601, which is UTC without a zone."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return datetime.fromtimestamp(value / 1000, timezone.utc)
+    text = str(value)
+    if text.endswith("Z"):  # not known to Python 3.10
+        text = text.removesuffix("Z") + "+00:00"
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)
 
 
 def position_of(value: object) -> Position:
@@ -52,7 +76,9 @@ def position_of(value: object) -> Position:
         ValueError: it has another form.
     """
     if not isinstance(value, dict) or not {"ledger"} <= value.keys() <= {"ledger", "entry"}:
-        raise ValueError('it is not of the form {"ledger": 7, "entry": 12}')
+        raise ValueError(
+            'it is not of the form {"ledger": 7, "entry": 12} or {"time": "2026-11-22T06:30:00Z"}'
+        )
     ledger, entry = value["ledger"], value.get("entry", 0)
     for number in (ledger, entry):
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 1 << 63:

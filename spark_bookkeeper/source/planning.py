@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES, Ledger
+from spark_bookkeeper.client.read.sizes import average_bytes
 from spark_bookkeeper.client.read.splits import SMALL_PIECE_BYTES, cut
 from spark_bookkeeper.client.write.bulk import EntryRange
-from spark_bookkeeper.errors import BookieError
 from spark_bookkeeper.protocol.ids import EntryId
 
 PIECES: Final = 8
@@ -20,9 +18,6 @@ to those who plan."""
 
 BATCH_PIECE_BYTES: Final = 32 << 20
 """A task of a micro-batch takes about so much."""
-
-SAMPLE_ENTRIES: Final = 64
-"""So many entries tell how large the entries of an open ledger are."""
 
 
 class Run(NamedTuple):
@@ -101,26 +96,3 @@ def _split(run: Run, most: int) -> Iterator[Run]:
         end = first + run.entries * (index + 1) // count - 1
         part = EntryRange(run.range.ledger, EntryId(start), EntryId(end))
         yield Run(part, run.size_bytes * (end - start + 1) / run.entries)
-
-
-def average_bytes(context: ClientContext, ledger: Ledger, first: EntryId, last: EntryId) -> float:
-    """About how large the entries ``first .. last`` are, each.
-
-    Of a ledger that is not closed one bookie is asked about the first of them; nothing is read.
-    """
-    metadata = ledger.metadata
-    if metadata.length_bytes is not None and metadata.last_entry_id is not None:
-        return metadata.length_bytes / max(1, metadata.last_entry_id + 1)
-    ensemble = metadata.fragment_of(first).ensemble
-    wanted = [EntryId(e) for e in range(first, min(last, first + SAMPLE_ENTRIES - 1) + 1)]
-    for bookie in ensemble if wanted else ():
-        try:
-            replica = context.bookies.replica(bookie, ledger)
-            purpose = f"looking for entries of ledger {ledger.ledger_id}"
-            look = partial(replica.holdings, wanted[0], wanted[-1])
-            held = context.bookies.ask(replica, purpose, look)
-        except BookieError:
-            continue
-        if len(held):
-            return float(held.sizes.mean())
-    return DEFAULT_ENTRY_TARGET_BYTES / 8

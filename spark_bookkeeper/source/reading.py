@@ -23,7 +23,7 @@ from spark_bookkeeper.source.options import OF_LEDGERS, SourceOptions
 from spark_bookkeeper.source.planning import plan
 from spark_bookkeeper.source.rows import delivered_rows, sent
 from spark_bookkeeper.source.schema import wanted_columns
-from spark_bookkeeper.source.selection import ledger_ids, open_selection
+from spark_bookkeeper.source.selection import named_ledgers, open_selection
 from spark_bookkeeper.source.views import VIEW_SCHEMAS, view_table
 from spark_bookkeeper.spark.schemas import arrow_schema, delivered, delivered_schema
 from spark_bookkeeper.spark.workers import task_context
@@ -110,7 +110,7 @@ class ViewReader(DataSourceReader):
             from spark_bookkeeper.logs.logs import open_log
 
             return open_log(context, self._options.log).ledgers()
-        return ledger_ids(self._options) or None
+        return named_ledgers(self._options) or None
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

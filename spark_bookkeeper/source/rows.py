@@ -11,7 +11,7 @@ from spark_bookkeeper.bookie.bookie import Rows
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.client.read.lost import warn_of_lost
-from spark_bookkeeper.client.read.projection import places_of, under
+from spark_bookkeeper.client.read.projection import present_in, under
 from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.errors import NoSuchLedgerError
 from spark_bookkeeper.protocol.ids import LedgerId, parse_bookie_id
@@ -52,7 +52,7 @@ def delivered_rows(
             context,
             each.ledger,
             spread,
-            columns=places_of(each.ledger.schema, wanted),
+            columns=present_in(each.ledger.schema, wanted),
             only=only,
             skip_lost=not options.fail_on_data_loss,
             has_details=options.include_metadata,

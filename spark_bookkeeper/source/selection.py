@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.read.reader import read_last_add_confirmed
+from spark_bookkeeper.client.read.reader import LedgerReader, read_last_add_confirmed
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.errors import (
@@ -28,7 +28,7 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.source.options import SourceOptions
-from spark_bookkeeper.source.places import EARLIEST, LATEST, Place
+from spark_bookkeeper.source.places import EARLIEST, LATEST, Moment, Place
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,13 @@ class Selection:
             if not ledger.metadata.is_closed and self.options.open_mode == "recover":
                 recovered = recover_ledger(self.context, ledger.ledger_id)
                 ledger = Ledger.of(ledger.ledger_id, recovered.value)
-            found.append(self._range(ledger))
+            start, end = self.options.starting_offsets, self.options.ending_offsets
+            found.append(self._range(ledger, self._in(ledger, start), self._in(ledger, end)))
         return [each for each in found if each.first <= each.last]
 
     def _ranges_of_log(self, name: str) -> list[EntryRange]:
         head = logs.read_log(self.context.store.registers, name)
-        start, end = self.options.starting_offsets, self.options.ending_offsets
+        start, end = self._in_log(name, "starting_offsets"), self._in_log(name, "ending_offsets")
         if start == LATEST or end == EARLIEST:
             return []
         first = start.ledger_id if isinstance(start, Position) else None
@@ -81,15 +82,28 @@ class Selection:
         password = LogOptions.from_json(name, head.options).password
         ranges = []
         for ledger in open_ledgers(self.context, self.options, listed, password):
-            ranges.append(self._range(ledger))
+            ranges.append(self._range(ledger, start, end))
             if not ledger.metadata.is_closed:
                 break  # what follows it may not be acknowledged before it
         return [each for each in ranges if each.first <= each.last]
 
-    def _range(self, ledger: Ledger) -> EntryRange:
+    def _in_log(self, name: str, option: str) -> Place | None:
+        """A place of the log, as a position where it was told as a time."""
+        place: Place | None = getattr(self.options, option)
+        if isinstance(place, Moment):
+            return open_log(self.context, name).position_at(place.time)
+        return place
+
+    def _in(self, ledger: Ledger, place: Place | None) -> Place | None:
+        """The same of one ledger."""
+        if not isinstance(place, Moment):
+            return place
+        reader = LedgerReader(self.context, ledger)
+        return Position(ledger.ledger_id, reader.entry_at(place.time))
+
+    def _range(self, ledger: Ledger, start: Place | None, end: Place | None) -> EntryRange:
         readable = readable_end(self.context, ledger)
         first, last = EntryId(0), readable
-        start, end = self.options.starting_offsets, self.options.ending_offsets
         if start == LATEST or end == EARLIEST:
             last = NO_ENTRY
         if isinstance(start, Position):
@@ -126,7 +140,7 @@ def open_selection(context: ClientContext, options: SourceOptions) -> Selection:
     """
     if options.log is not None:
         return Selection(context, options, open_log(context, options.log).schema)
-    ids = ledger_ids(options)
+    ids = named_ledgers(options)
     schemas = [ledger.schema for ledger in open_ledgers(context, options, ids)]
     if not schemas:
         raise NoSuchLedgerError(
@@ -137,7 +151,7 @@ def open_selection(context: ClientContext, options: SourceOptions) -> Selection:
     return Selection(context, options, united(schemas), ids)
 
 
-def ledger_ids(options: SourceOptions) -> list[LedgerId]:
+def named_ledgers(options: SourceOptions) -> list[LedgerId]:
     """The ledgers that were named, each once, in their order."""
     runs = options.ledgers or ()
     if options.ledger is not None:

@@ -73,6 +73,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not isinstance(limit, ReadAllAvailable):
                 options = self._options
                 limits = Limits(options.max_entries_per_trigger, options.max_bytes_per_trigger)
+            if self._options.consumer is not None and isinstance(self._followed, FollowedLog):
+                self._followed.publish(self._options.consumer, begin)  # all before it is done
             end = self._followed.ahead(begin, limits)
             if self._target is not None and end.position > self._target.position:
                 end = end.at(max(begin.position, self._target.position))

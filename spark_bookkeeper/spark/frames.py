@@ -17,7 +17,7 @@ from spark_bookkeeper.bookie.bookie import Rows
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.client.read.lost import warn_of_lost
-from spark_bookkeeper.client.read.projection import places_of, under
+from spark_bookkeeper.client.read.projection import present_in, under
 from spark_bookkeeper.client.read.splits import cut
 from spark_bookkeeper.client.write.bulk import BulkPlan, EntryRange, Frames, TaskResult
 from spark_bookkeeper.connection import Connection
@@ -233,7 +233,7 @@ def _read_task(
                     context,
                     piece.ledger,
                     spread=number,
-                    columns=places_of(piece.ledger.schema, wanted),
+                    columns=present_in(piece.ledger.schema, wanted),
                     skip_lost=skip_lost,
                 )
                 scanned = fetcher.scan(piece.first, piece.last)

@@ -10,6 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import spark_bookkeeper as sbk
+from spark_bookkeeper.cluster.local import LocalCluster
+
 Call = Callable[..., Any]
 """See ``conftest.py``."""
 
@@ -89,3 +92,20 @@ def test_a_wrong_call_ends_with_2_and_says_why(
     done = call("log", *arguments)
 
     assert (done.code, said in done.err) == (2, True), done.err
+
+
+def test_named_followers_are_shown_and_forgotten(
+    call: Call, cluster: LocalCluster, numbers: Path
+) -> None:
+    call("log", "create", "followed", "--retain-seconds", 3600, "--retain-for", "etl")
+    assert "no named followers" in call("log", "consumers", "followed").out
+    written = call("log", "append", "followed", numbers, "--json").json
+    with sbk.connect(cluster.metadata_uri) as bk:
+        bk.open_log("followed").publish("etl", f"{written['ledger_id']}:1")
+
+    (row,) = call("log", "consumers", "followed", "--json").json["consumers"]
+    lines = len(numbers.read_text().splitlines())
+    assert (row["consumer"], row["entries_behind"]) == ("etl", lines - 1)
+    assert f"{written['ledger_id']}:1" in call("log", "consumers", "followed").out
+    assert "forgotten" in call("log", "consumers", "followed", "--forget", "etl").out
+    assert call("log", "consumers", "followed", "--json").json["consumers"] == []

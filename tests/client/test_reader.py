@@ -447,7 +447,7 @@ def test_some_columns_are_fetched_without_the_others(
     writer.close()
     ledger, _ = ground.context.ledger(writer.ledger_id)
 
-    found = Fetcher(ground.context, ledger, columns=[1]).scan(EntryId(0), last)
+    found = Fetcher(ground.context, ledger, columns=["text"]).scan(EntryId(0), last)
 
     batches = [piece.batch for piece in found]
     assert pa.Table.from_batches(batches).equals(rows.select(["text"]))

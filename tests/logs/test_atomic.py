@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.bookie.storage import local
 from spark_bookkeeper.client import lifecycle, staging
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recover.recovery import recover_ledger
@@ -502,6 +504,13 @@ class DeadAt:
         raise BookieUnavailableError("the process is dead", bookie_id=place)
 
 
+@pytest.fixture
+def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No disk is waited for: what dies here is a process, and not a machine."""
+    monkeypatch.setattr(local, "_sync_content", lambda _: None)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
 def at_every_operation(
     tmp_path: Path,
     act: Callable[[Ground, ClientContext], object],
@@ -521,7 +530,7 @@ def at_every_operation(
 
 
 def test_a_driver_killed_at_any_operation_of_a_write_leaves_it_all_or_nothing_and_once(
-    tmp_path: Path,
+    tmp_path: Path, unsynced: None
 ) -> None:
     def write(_: Ground, victim: ClientContext) -> None:
         log = open_log(victim, "orders")
@@ -551,7 +560,7 @@ def test_a_driver_killed_at_any_operation_of_a_write_leaves_it_all_or_nothing_an
 
 
 def test_a_driver_killed_at_any_request_for_metadata_of_a_write_that_was_overtaken(
-    tmp_path: Path,
+    tmp_path: Path, unsynced: None
 ) -> None:
     transaction = Transaction("query", 7)
 
@@ -568,7 +577,7 @@ def test_a_driver_killed_at_any_request_for_metadata_of_a_write_that_was_overtak
         assert rows(log) == [b"first", b"quick", b"a"]
 
 
-def test_a_lost_answer_at_any_step_adds_the_rows_once(tmp_path: Path) -> None:
+def test_a_lost_answer_at_any_step_adds_the_rows_once(tmp_path: Path, unsynced: None) -> None:
     """Each operation on metadata takes effect, and its answer is lost, once."""
     number = 0
     while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.errors import DataLossError, InvalidArgumentError, NoSuchEntryError
+from spark_bookkeeper.logs.consumers import consumers_table
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.logs import create_log, delete_log
 from spark_bookkeeper.logs.options import LogOptions
@@ -20,7 +22,8 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.source.following import Followed, FollowedLog, Limits, followed
 from spark_bookkeeper.source.offsets import Offset
 from spark_bookkeeper.source.options import SourceOptions
-from spark_bookkeeper.source.places import EARLIEST, LATEST
+from spark_bookkeeper.source.places import EARLIEST, LATEST, Moment
+from spark_bookkeeper.source.selection import open_selection
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 
 USUAL = LogOptions(Quorum(3, 3, 2))
@@ -292,3 +295,47 @@ def test_offsets_are_the_same_text_every_time() -> None:
 
     assert list(offset.to_json()) == ["version", "log", "nonce", "ledger", "entry"]
     assert Offset.from_json(dict(reversed(offset.to_json().items()))) == offset
+
+
+def test_a_stream_can_begin_at_a_time(tmp_path: Path) -> None:
+    now = 1_000
+
+    class Clock(InlineRuntime):
+        def wall_ms(self) -> int:
+            return now * 1000
+
+    context = Ground(tmp_path, runtime=Clock()).context
+    log = create_log(context, "orders", USUAL)
+    with log.become_writer() as writer:
+        for number in range(6):
+            writer.append(b"%d" % number)
+            now += 10
+            if number == 2:
+                writer.roll()
+    stream = follow(context)
+
+    time = datetime.fromtimestamp(1_040, timezone.utc)
+    found = list(batches(context, stream, stream.begin(Moment(time))))
+    assert found == [[b"4", b"5"]]
+    options = SourceOptions.parse({"log": "orders", "startingOffsets": '{"time": 1040000}'})
+    (chosen,) = open_selection(context, options).ranges()
+    assert (chosen.first, chosen.last) == (1, 2)
+
+
+def test_a_named_stream_publishes_what_it_is_done_with(context: ClientContext, log: Log) -> None:
+    with log.become_writer() as writer:
+        writer.append(b"a")
+        writer.append(b"b")
+    stream = follow(context)
+    assert isinstance(stream, FollowedLog)
+    start = stream.begin(EARLIEST)
+    middle = stream.ahead(start, Limits(entries=1))
+
+    stream.publish("etl", start)
+    stream.publish("etl", middle)  # too soon after the last time
+    (told,) = consumers_table(context, "orders").to_pylist()
+    assert told["entries_behind"] == 2
+    context.runtime.sleep(10)
+    stream.publish("etl", middle)
+    (told,) = consumers_table(context, "orders").to_pylist()
+    assert told["entries_behind"] == 1

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pickle
+from datetime import datetime, timezone
 
 import pytest
 
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.source.options import SourceOptions, Use
-from spark_bookkeeper.source.places import EARLIEST, LATEST
+from spark_bookkeeper.source.places import EARLIEST, LATEST, Moment
 
 
 def parse(**options: str) -> SourceOptions:
@@ -34,7 +36,7 @@ def test_texts_become_values_whatever_the_case_of_their_names() -> None:
 
     assert options.metadata_uri == "zk1:2181"
     assert options.ledgers == ((7, 7), (9, 12))
-    assert options.starting_offsets == Position(7, 12)
+    assert options.starting_offsets == Position(LedgerId(7), EntryId(12))
     assert options.ending_offsets == LATEST
     assert options.open_mode == "noRecovery"
     assert options.columns == ("a", "b")
@@ -51,7 +53,7 @@ def test_what_is_not_given_has_its_default() -> None:
     assert options.given() == {"log"}
     assert (options.open_mode, options.fail_on_data_loss) == ("recover", True)
     assert parse(startingOffsets="EARLIEST").starting_offsets == EARLIEST
-    assert parse(startingOffsets="7:12").starting_offsets == Position(7, 12)
+    assert parse(startingOffsets="7:12").starting_offsets == Position(LedgerId(7), EntryId(12))
 
 
 @pytest.mark.parametrize(
@@ -85,6 +87,14 @@ def test_what_cannot_be_meant_is_refused_with_what_could_be(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=said):
         SourceOptions.parse(options)
+
+
+def test_a_place_can_be_told_as_a_time() -> None:
+    time = datetime(2026, 11, 22, 6, 30, tzinfo=timezone.utc)
+    for text in ('"2026-11-22T06:30:00Z"', '"2026-11-22T06:30:00"', "1795329000000"):
+        assert parse(startingOffsets=f'{{"time": {text}}}').starting_offsets == Moment(time)
+    with pytest.raises(InvalidArgumentError, match="startingOffsets"):
+        parse(startingOffsets='{"time": "soon"}')
 
 
 def test_secrets_are_in_no_text() -> None:

@@ -23,7 +23,7 @@ def main(master: str, uri: str, source: str, sink: str, checkpoint: str, *more: 
         spark_task_maxFailures=8,
     )
     read = spark.readStream.format("bookkeeper").option("metadataUri", uri).option("log", source)
-    read = read.option("startingOffsets", "earliest").option("maxEntriesPerTrigger", 2)
+    read = read.option("startingOffsets", "earliest").option("maxEntriesPerTrigger", 4)
     frame = read.load().selectExpr("id * 2 as id").repartition(2)
     write = frame.writeStream.format("bookkeeper").option("metadataUri", uri).option("log", sink)
     write = write.option("checkpointLocation", checkpoint)

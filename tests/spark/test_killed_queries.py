@@ -88,13 +88,24 @@ def wait_until_started(driver: subprocess.Popen[str], errors: Path) -> None:
     assert driver.stdout.readline() == "started\n", errors.read_text()[-4000:]
 
 
-def run_for(driver: subprocess.Popen[str], errors: Path, seconds: float) -> None:
-    """Let a query run that long, and kill it."""
-    wait_until_started(driver, errors)
+def run_and_kill(driver: subprocess.Popen[str], directory: Path, dice: random.Random) -> None:
+    """Let a query begin one or two batches, and kill it somewhere in the last of them.
+
+    Spark notes the offsets of a batch when it begins.
+    """
+    wait_until_started(driver, directory / "stderr")
+    begun = directory / "checkpoint" / "offsets"
+    last = len(list(begun.glob("[0-9]*"))) + dice.randint(1, 2)
+    while len(list(begun.glob("[0-9]*"))) < last:
+        wait(driver, 0.02)
+    wait(driver, dice.choice([0.0, 0.1, 0.4, 1.0]) * dice.random())
+    kill(driver)
+
+
+def wait(driver: subprocess.Popen[str], seconds: float) -> None:
     with suppress(subprocess.TimeoutExpired):
         driver.wait(seconds)
         raise AssertionError("the query ended by itself")
-    kill(driver)
 
 
 def feed(source: Log, first: int, writes: int) -> int:
@@ -119,9 +130,9 @@ def test_a_query_killed_at_random_moments_copies_a_log_once(
     source = cluster.create_log("source", schema=SCHEMA)
     sink = cluster.create_log("sink", schema=SCHEMA)
     dice = random.Random(7)
-    end, progress = feed(source, 0, 40), list[int]()
+    end, progress = feed(source, 0, 20), list[int]()
     for _ in range(KILLS):
-        run_for(query("local[2]", source, sink), tmp_path / "stderr", dice.uniform(0.0, 6.0))
+        run_and_kill(query("local[2]", source, sink), tmp_path, dice)
         progress.append(len(sink.ledgers()))
         end = feed(source, end, 4)
 

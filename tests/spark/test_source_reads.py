@@ -198,14 +198,15 @@ def test_metadata_is_rows_too(bk: BookKeeper, read: Read, ledger: int, view: str
         assert len(own) < len(found)
 
 
-def test_a_view_of_sql_has_its_options_and_sees_new_rows(bk: BookKeeper, ledger: int) -> None:
+def test_a_view_of_sql_has_its_options(bk: BookKeeper, ledger: int) -> None:
     spark = bk.spark
     spark.sql(
         "CREATE OR REPLACE TEMPORARY VIEW seen USING bookkeeper "
         f"OPTIONS (metadataUri '{bk.metadata_uri}', ledger '{ledger}')"
     )
 
-    assert spark.sql("SELECT sum(id) AS s FROM seen WHERE id < 10").first()["s"] == 45
+    (row,) = spark.sql("SELECT sum(id) AS s FROM seen WHERE id < 10").collect()
+    assert row.s == 45
 
 
 def test_compressed_columns_that_are_not_wanted_are_left_out(bk: BookKeeper, read: Read) -> None:
@@ -250,3 +251,22 @@ def test_lost_replicas_cost_a_look_at_the_next_and_lost_entries_are_passed_over_
     with pytest.raises(PySparkException, match=r"\[BOOKKEEPER_ENTRY_UNREADABLE\]"):
         reader.load().count()
     assert reader.option("failOnDataLoss", "false").load().count() == 0
+
+
+def test_sql_has_a_table_function_for_each_view(bk: BookKeeper, ledger: int) -> None:
+    spark = bk.spark.newSession()
+    names = bk.register_sql(spark)
+
+    assert "bk_ledgers" in names
+    assert spark.sql(f"SELECT state FROM bk_ledgers() WHERE ledger_id = {ledger}").collect()
+    entries = spark.sql(f"SELECT entry_id FROM bk_entries(ledger => '{ledger}')").collect()
+    assert [row.entry_id for row in entries] == list(range(10))
+    uri = bk.metadata_uri
+    assert spark.sql(f"SELECT * FROM bk_bookies(uri => '{uri}')").count() == 6
+    log = bk.create_log("consumed-in-sql")
+    with log.become_writer() as writer:
+        log.publish("etl", writer.append(b"a"))
+    (row,) = spark.sql("SELECT * FROM bk_consumers('consumed-in-sql')").collect()
+    assert (row.consumer, row.entries_behind) == ("etl", 1)
+    # The session knows its cluster, so that it is not named with each read.
+    assert spark.read.format("bookkeeper").option("ledger", ledger).load().count() == 100

@@ -43,7 +43,7 @@ class Fetcher:
         ledger: Ledger,
         spread: int = 0,
         *,
-        columns: Sequence[int] | None = None,
+        columns: Sequence[str] | None = None,
         only: BookieId | None = None,
         skip_lost: bool = False,
         has_details: bool = False,
@@ -54,7 +54,7 @@ class Fetcher:
             context: the cluster.
             ledger: as its metadata is known.
             spread: lets readers of the same ledger begin with different replicas.
-            columns: what ``scan`` decodes, by places in the schema; ``None`` is all.
+            columns: what ``scan`` decodes; ``None`` is all.
             only: read the replicas of this bookie alone, and so the entries that it should have.
             skip_lost: go on past entries that no bookie can deliver, and note them in ``lost``.
             has_details: have ``scan`` tell of each entry where it was read.
@@ -64,7 +64,7 @@ class Fetcher:
         self._context = context
         self._ledger = ledger
         self._spread = spread
-        self._columns = None if columns is None else [ledger.schema.names[n] for n in columns]
+        self._columns = columns
         self._only = only
         self._skip_lost = skip_lost
         self._has_details = has_details

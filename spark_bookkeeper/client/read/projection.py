@@ -37,14 +37,11 @@ def projected(schema: pa.Schema, columns: Iterable[str] | None) -> pa.Schema:
     return pa.schema(fields, metadata=schema.metadata if len(fields) == len(schema) else None)
 
 
-def places_of(schema: pa.Schema, wanted: pa.Schema) -> Sequence[int] | None:
-    """Where a ledger's schema has the columns of a projection, those that it has; ``None`` is all,
-    in order.
-    """
+def present_in(schema: pa.Schema, wanted: pa.Schema) -> Sequence[str] | None:
+    """Those columns of a projection that a ledger has; ``None`` is all of the ledger, in order."""
     if wanted.names == schema.names:
         return None
-    places = (schema.get_field_index(name) for name in wanted.names)
-    return [place for place in places if place >= 0]
+    return [name for name in wanted.names if name in schema.names]
 
 
 def under(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:

@@ -22,7 +22,7 @@ from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.presence import GONE, WriterState, writer_of, writer_state
 from spark_bookkeeper.client.read.fetch import Fetcher, checked_range
 from spark_bookkeeper.client.read.lost import lost_table
-from spark_bookkeeper.client.read.projection import places_of, projected, under
+from spark_bookkeeper.client.read.projection import present_in, projected, under
 from spark_bookkeeper.client.read.times import first_at_or_after, to_ms
 from spark_bookkeeper.client.write.bulk import EntryRange, Frames
 from spark_bookkeeper.client.writer_info import WriterInfo
@@ -324,7 +324,7 @@ class LedgerReader(PublicNames):
         fetcher = Fetcher(
             self._context,
             self._ledger,
-            columns=places_of(self.schema, schema),
+            columns=present_in(self.schema, schema),
             skip_lost=skip_lost,
         )
         batches = [under(piece.batch, schema) for piece in fetcher.scan(start, end)]

@@ -44,7 +44,7 @@ def first_at_or_after(
     low, high = 0, last + 1
     while low < high:
         middle = EntryId((low + high) // 2)
-        appended_at_ms = _appended_at_ms(context, ledger, middle)
+        appended_at_ms = appended_at_ms_of(context, ledger, middle)
         if appended_at_ms is None or appended_at_ms < time_ms:
             low = middle + 1
         else:
@@ -52,7 +52,12 @@ def first_at_or_after(
     return EntryId(low)
 
 
-def _appended_at_ms(context: ClientContext, ledger: Ledger, entry_id: EntryId) -> int | None:
+def appended_at_ms_of(context: ClientContext, ledger: Ledger, entry_id: EntryId) -> int | None:
+    """When an entry was appended, by its writer's clock; ``None`` where it was not told.
+
+    Raises:
+        EntryUnreadableError: no bookie of its write set says where it is.
+    """
     ensemble = ledger.metadata.fragment_of(entry_id).ensemble
     causes: dict[str, str] = {}
     for position in ledger.metadata.quorum.write_set(entry_id):

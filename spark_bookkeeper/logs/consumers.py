@@ -1,0 +1,157 @@
+"""Named followers of a log: how far they have come, and how far behind its end that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.read.reader import read_last_add_confirmed
+from spark_bookkeeper.client.read.sizes import average_bytes
+from spark_bookkeeper.client.read.times import appended_at_ms_of
+from spark_bookkeeper.client.views import moment
+from spark_bookkeeper.errors import EntryUnreadableError, MetadataFormatError
+from spark_bookkeeper.logs.listing import list_ledgers
+from spark_bookkeeper.metadata import consumers as registers
+from spark_bookkeeper.metadata import logs
+from spark_bookkeeper.metadata.consumers import Consumer
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.protocol.ids import EntryId, LedgerId
+from spark_bookkeeper.protocol.log import Position
+
+CONSUMERS: Final = pa.schema(
+    [
+        pa.field("log", pa.string(), nullable=False),
+        pa.field("consumer", pa.string(), nullable=False),
+        pa.field("ledger_id", pa.int64(), nullable=False),
+        pa.field("entry_id", pa.int64(), nullable=False),
+        pa.field("published_at", pa.timestamp("us", tz="UTC")),
+        pa.field("entries_behind", pa.int64(), nullable=False),
+        pa.field("bytes_behind", pa.int64(), nullable=False),
+        pa.field("seconds_behind", pa.float64()),
+        pa.field("is_truncated", pa.bool_(), nullable=False),
+    ]
+)
+"""``ledger_id`` and ``entry_id`` are read next. ``bytes_behind`` is about right. ``seconds_behind``
+is the age of what is read next, by the clocks of its writer and of who asks: 0 when nothing is
+there, null when that is not known. ``is_truncated``: what was to be read next was truncated, and
+the numbers are those from the beginning of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """A ledger of the log, and how many entries it has for readers now."""
+
+    ledger: Ledger
+    end: int
+
+
+def publish(
+    context: ClientContext, log: str, nonce: str, consumer: str, position: Position
+) -> None:
+    """Say how far a follower has come; see ``Log.publish``."""
+    told = Consumer(consumer, nonce, position, context.runtime.wall_ms())
+    registers.publish(context.store.registers, log, told)
+
+
+def consumers_table(context: ClientContext, log: str) -> pa.Table:
+    """One row for each named follower of a log (``CONSUMERS``), by name.
+
+    Raises:
+        NoSuchLogError: there is no log of that name.
+    """
+    head = logs.read_log(context.store.registers, log)
+    found = registers.consumers(context.store.registers, log, head.nonce)
+    if not found:
+        return CONSUMERS.empty_table()
+    least = max(head.begins_at, min(each.position.ledger_id for each in found))
+    head, listed = list_ledgers(context, log, head.nonce, least)
+    extents = _extents(context, [ledger for ledger in listed if ledger >= head.begins_at])
+    rows = [_row(context, log, each, head.begins_at, extents) for each in found]
+    return pa.Table.from_pylist(rows, schema=CONSUMERS)
+
+
+def needed_from(
+    context: ClientContext, log: str, nonce: str, names: Iterable[str]
+) -> LedgerId | None:
+    """The ledger that the hindmost of these followers reads next.
+
+    ``None`` when one of them has not published anything: it has all to read.
+    """
+    found = {each.name: each for each in registers.consumers(context.store.registers, log, nonce)}
+    positions = []
+    for name in names:
+        if name not in found:
+            return None
+        positions.append(found[name].position.ledger_id)
+    return min(positions, default=None)
+
+
+def _extents(context: ClientContext, listed: Sequence[LedgerId]) -> list[_Extent]:
+    extents = []
+    for ledger_id, found in context.store.read_ledgers(listed):
+        if not isinstance(found, Versioned):
+            continue  # truncated meanwhile, or unreadable: bk.logs() tells
+        try:
+            ledger = Ledger.of(ledger_id, found.value)
+        except MetadataFormatError:
+            continue
+        last = ledger.metadata.last_entry_id
+        if last is None:
+            try:
+                last = read_last_add_confirmed(context, ledger)
+            except EntryUnreadableError:
+                break
+        extents.append(_Extent(ledger, last + 1))
+        if not ledger.metadata.is_closed:
+            break  # what follows it may not be acknowledged before it
+    return extents
+
+
+def _row(
+    context: ClientContext,
+    log: str,
+    consumer: Consumer,
+    begins_at: LedgerId,
+    extents: Sequence[_Extent],
+) -> dict[str, Any]:
+    position = consumer.position
+    entries, size = 0, 0.0
+    next_entry: tuple[Ledger, EntryId] | None = None
+    for extent in extents:
+        ledger_id = extent.ledger.ledger_id
+        if ledger_id < position.ledger_id:
+            continue
+        first = position.entry_id if ledger_id == position.ledger_id else EntryId(0)
+        count = extent.end - first
+        if count <= 0:
+            continue
+        last = EntryId(extent.end - 1)
+        entries += count
+        size += count * average_bytes(context, extent.ledger, first, last)
+        next_entry = next_entry or (extent.ledger, first)
+    return {
+        "log": log,
+        "consumer": consumer.name,
+        "ledger_id": position.ledger_id,
+        "entry_id": position.entry_id,
+        "published_at": moment(consumer.published_at_ms),
+        "entries_behind": entries,
+        "bytes_behind": round(size),
+        "seconds_behind": 0.0 if next_entry is None else _age(context, *next_entry),
+        "is_truncated": position.ledger_id < begins_at,
+    }
+
+
+def _age(context: ClientContext, ledger: Ledger, entry_id: EntryId) -> float | None:
+    try:
+        appended_at_ms = appended_at_ms_of(context, ledger, entry_id)
+    except EntryUnreadableError:
+        return None
+    if appended_at_ms is None:
+        return None
+    return max(0.0, (context.runtime.wall_ms() - appended_at_ms) / 1000)

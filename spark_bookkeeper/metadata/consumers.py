@@ -1,0 +1,103 @@
+"""How far named followers of a log have come: a register for each, beside the log.
+
+The position of consumer ``etl`` of log ``orders`` is the register ``consumers/orders/etl``, a JSON
+object. It is for people and for retention: what a follower reads next it keeps for itself.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.metadata.registers import change_register
+from spark_bookkeeper.metadata.store import Registers, Versioned
+from spark_bookkeeper.protocol.ids import EntryId, LedgerId
+from spark_bookkeeper.protocol.log import Position, parse_log_name
+
+_PARENT = "consumers"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A named follower, and the entry that it reads next."""
+
+    name: str
+    nonce: str
+    """The life of the log that it follows."""
+    position: Position
+    published_at_ms: int
+    """By the clock of the follower, in milliseconds since 1970: for people."""
+
+
+def publish(registers: Registers, log: str, consumer: Consumer) -> None:
+    """Say how far a follower has come; what it said before is replaced.
+
+    Raises:
+        InvalidArgumentError: no follower can have that name.
+        MetadataUnavailableError: it may or may not be published.
+    """
+    change_register(
+        registers,
+        _register(log, consumer.name),
+        lambda found: _decoded(consumer.name, found),
+        lambda _: _encoded(consumer),
+        lambda _: consumer,
+    )
+
+
+def consumers(registers: Registers, log: str, nonce: str) -> list[Consumer]:
+    """Those that follow this life of a log and gave themselves a name, by name.
+
+    One that cannot be decoded is left out: it publishes again.
+    """
+    parent = f"{_PARENT}/{parse_log_name(log)}"
+    found = []
+    for name in registers.names(parent):
+        consumer = _decoded(name, registers.read(f"{parent}/{name}"))
+        if consumer is not None and consumer.nonce == nonce:
+            found.append(consumer)
+    return found
+
+
+def forget(registers: Registers, log: str, name: str) -> None:
+    """A follower is no more; nobody waits for it. Idempotent."""
+    registers.delete(_register(log, name))
+
+
+def parse_consumer_name(name: object) -> str:
+    """``name``, if it can be a follower's. Raises ``InvalidArgumentError``."""
+    try:
+        return parse_log_name(name)
+    except InvalidArgumentError:
+        raise InvalidArgumentError(
+            f"consumer name {name!r} is none: 1 to 200 letters, digits, '.', '_' and '-', of which "
+            "the first is a letter, a digit or '_', for example 'etl'"
+        ) from None
+
+
+def _register(log: str, name: str) -> str:
+    return f"{_PARENT}/{parse_log_name(log)}/{parse_consumer_name(name)}"
+
+
+def _encoded(consumer: Consumer) -> bytes:
+    value = {
+        "version": _VERSION,
+        "nonce": consumer.nonce,
+        "ledger": consumer.position.ledger_id,
+        "entry": consumer.position.entry_id,
+        "published_at_ms": consumer.published_at_ms,
+    }
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
+def _decoded(name: str, found: Versioned[bytes] | None) -> Consumer | None:
+    if found is None:
+        return None
+    try:
+        value = json.loads(found.value)
+        position = Position(LedgerId(int(value["ledger"])), EntryId(int(value["entry"])))
+        return Consumer(name, str(value["nonce"]), position, int(value["published_at_ms"]))
+    except (KeyError, ValueError, TypeError):
+        return None

@@ -1,0 +1,89 @@
+"""Named followers: how far they are behind, and that retention waits for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spark_bookkeeper.errors import InvalidArgumentError, NoSuchLogError
+from spark_bookkeeper.logs.consumers import consumers_table
+from spark_bookkeeper.logs.log import Log
+from spark_bookkeeper.logs.logs import create_log, delete_log
+from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.protocol.ids import EntryId
+from spark_bookkeeper.protocol.log import Position
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.testing.ground import Ground
+
+USUAL = LogOptions(Quorum(3, 3, 2))
+
+
+def test_a_follower_tells_its_place_and_is_told_how_far_behind_that_is(
+    ground: Ground, log: Log
+) -> None:
+    with log.become_writer() as writer:
+        writer.append(bytes(100))
+        middle = writer.append(bytes(100))
+        writer.roll()
+        last = writer.append(bytes(100))
+    log.publish("etl", middle)
+    log.publish("audit", Position(last.ledger_id, EntryId(last.entry_id + 1)))
+
+    audit, etl = consumers_table(ground.context, "orders").to_pylist()
+
+    assert (audit["consumer"], audit["entries_behind"], audit["seconds_behind"]) == ("audit", 0, 0)
+    assert (etl["consumer"], etl["entries_behind"], etl["bytes_behind"]) == ("etl", 2, 200)
+    assert (etl["ledger_id"], etl["entry_id"]) == (middle.ledger_id, middle.entry_id)
+    assert etl["seconds_behind"] >= 0
+    assert not etl["is_truncated"]
+    log.truncate(last)
+    _, etl = consumers_table(ground.context, "orders").to_pylist()
+    assert etl["is_truncated"]
+    assert etl["entries_behind"] == 1
+    log.forget_consumer("etl")
+    assert consumers_table(ground.context, "orders").column("consumer").to_pylist() == ["audit"]
+
+
+def test_a_place_of_another_life_of_the_log_says_nothing(ground: Ground, log: Log) -> None:
+    log.publish("etl", "7:0")
+    delete_log(ground.context, "orders")
+    with pytest.raises(NoSuchLogError):
+        consumers_table(ground.context, "orders")
+    create_log(ground.context, "orders", USUAL)
+
+    assert consumers_table(ground.context, "orders").num_rows == 0
+
+
+def test_no_follower_can_have_a_name_that_is_a_path(log: Log) -> None:
+    with pytest.raises(InvalidArgumentError, match="consumer name"):
+        log.publish("../orders", "7:0")
+    with pytest.raises(InvalidArgumentError, match="give both"):
+        replace(USUAL, retain_for=("etl",))
+
+
+def test_retention_waits_for_those_it_is_told_to_wait_for(ground: Ground) -> None:
+    now = 0
+
+    class Clock(ThreadRuntime):
+        def wall_ms(self) -> int:
+            return now * 1000
+
+    options = replace(USUAL, retain_seconds=1, retain_for=("etl", "audit"))
+    log = create_log(ground.client(Clock()), "aging", options)
+    with log.become_writer() as writer:
+        ledgers = [writer.ledger_id]
+        for _ in range(4):
+            writer.append(b"x")
+            now += 60
+            writer.roll()
+            ledgers.append(writer.ledger_id)
+        assert log.ledgers() == ledgers  # neither has said anything: all is kept
+
+        log.publish("etl", Position(ledgers[3], EntryId(0)))
+        log.publish("audit", Position(ledgers[2], EntryId(0)))
+        now += 60
+        writer.roll()
+
+    assert log.ledgers()[0] == ledgers[2]
