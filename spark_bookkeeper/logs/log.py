@@ -202,6 +202,7 @@ class Log:
             staged = self._stage(transaction, frames.schema(data))
             run = partial(frames.write_parts, data, staged.plan)
         else:
+            self._options = LogOptions.from_json(self.name, self._head().options)
             table = rows.to_table(data, self.schema)
             staged = self._stage(transaction, table.schema)
             run = partial(write_local, staged.plan, table, self._context)

@@ -3,20 +3,17 @@
 It is made and asked in processes beside the driver, and pickled to others, so it holds texts
 only. What it needs is imported when it is asked: Spark imports this module to look for sources,
 also where nobody uses this one.
-
-Trouble is told as Spark tells it: the name of its condition in brackets, then what happened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import DataSource
 from typing_extensions import override
 
-from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.source.conditions import told
 from spark_bookkeeper.source.options import SourceOptions, Use
 
 if TYPE_CHECKING:
@@ -98,14 +95,3 @@ def with_session_options(options: Mapping[str, str]) -> type[BookKeeperSource]:
         session_options = given
 
     return BookKeeperSourceOfSession
-
-
-@contextmanager
-def told() -> Iterator[None]:
-    """Errors of ours begin with their condition: only the text reaches the driver."""
-    try:
-        yield
-    except BookKeeperError as error:
-        if error.message.startswith(f"[{error.condition}]"):
-            raise
-        raise type(error)(error.for_worker(), **error.facts) from error

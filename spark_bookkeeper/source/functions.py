@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from spark_bookkeeper.logs.consumers import CONSUMERS, consumers_table
-from spark_bookkeeper.source.data_source import told
+from spark_bookkeeper.source.conditions import told
 from spark_bookkeeper.source.options import SourceOptions
 from spark_bookkeeper.source.selection import named_ledgers
 from spark_bookkeeper.source.views import VIEW_SCHEMAS, view_table

@@ -18,7 +18,7 @@ from typing_extensions import override
 from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
-from spark_bookkeeper.source.data_source import told
+from spark_bookkeeper.source.conditions import told
 from spark_bookkeeper.source.options import OF_LEDGERS, SourceOptions
 from spark_bookkeeper.source.planning import plan
 from spark_bookkeeper.source.rows import delivered_rows, sent

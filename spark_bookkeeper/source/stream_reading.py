@@ -24,7 +24,7 @@ from typing_extensions import override
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.connection import Connection
-from spark_bookkeeper.source.data_source import told
+from spark_bookkeeper.source.conditions import told
 from spark_bookkeeper.source.following import FollowedLedger, FollowedLog, Limits, followed
 from spark_bookkeeper.source.offsets import Offset
 from spark_bookkeeper.source.options import SourceOptions, Use

@@ -25,7 +25,7 @@ from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.logs import atomic
 from spark_bookkeeper.logs.atomic import StagedWrite
 from spark_bookkeeper.protocol.transactions import Transaction
-from spark_bookkeeper.source.data_source import told
+from spark_bookkeeper.source.conditions import told
 from spark_bookkeeper.source.options import SourceOptions
 from spark_bookkeeper.source.writing import Written, check_appending, check_log_options, results
 from spark_bookkeeper.spark.schemas import arrow_schema

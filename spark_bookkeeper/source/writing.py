@@ -28,7 +28,7 @@ from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.transactions import Transaction, transaction_of
-from spark_bookkeeper.source.data_source import told
+from spark_bookkeeper.source.conditions import told
 from spark_bookkeeper.source.options import SourceOptions
 from spark_bookkeeper.spark.schemas import arrow_schema
 from spark_bookkeeper.spark.workers import task_context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.bookie.storage import local
 from spark_bookkeeper.client import lifecycle, staging
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recover.recovery import recover_ledger
@@ -132,6 +134,20 @@ def test_rows_of_another_schema_are_refused_before_anything_is_made(
         atomic.stage(ground.context, "none")
 
     assert list(ground.context.store.ledger_ids()) == []
+
+
+def test_a_write_follows_columns_that_the_log_was_given_meanwhile(ground: Ground, log: Log) -> None:
+    """Also one that began before, and is in the list behind one with the new columns."""
+    staged = atomic.stage(ground.context, "orders")
+    results = written(ground.context, staged, b"before")
+    wider = pa.schema([("payload", pa.binary()), ("shop", pa.int64())])
+    open_log(ground.client(), "orders").become_writer(schema=wider).close()
+
+    log.write(pa.table({"payload": [b"new"], "shop": [7]}, schema=wider))
+    atomic.commit(ground.context, staged, results)
+
+    found = open_log(ground.context, "orders").read_arrow().to_pylist()
+    assert found == [{"payload": b"new", "shop": 7}, {"payload": b"before", "shop": None}]
 
 
 # Once
@@ -488,8 +504,18 @@ class DeadAt:
         raise BookieUnavailableError("the process is dead", bookie_id=place)
 
 
+@pytest.fixture
+def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No disk is waited for: what dies here is a process, and not a machine."""
+    monkeypatch.setattr(local, "_sync_content", lambda _: None)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
 def at_every_operation(
-    tmp_path: Path, act: Callable[[ClientContext], object], *, is_metadata_only: bool = False
+    tmp_path: Path,
+    act: Callable[[Ground, ClientContext], object],
+    *,
+    is_metadata_only: bool = False,
 ) -> Iterator[Ground]:
     """A cluster for each operation of ``act``, in which it was killed there; and one more."""
     for number in count():
@@ -497,17 +523,17 @@ def at_every_operation(
         create_log(ground.context, "orders", USUAL).write(table(b"first"))
         dead = DeadAt(number, is_metadata_only=is_metadata_only)
         with suppress(Killed, BookKeeperError):
-            act(ground.client(InlineRuntime(), dead))
+            act(ground, ground.client(InlineRuntime(), dead))
         yield ground
         if not dead.is_dead:
             return
 
 
 def test_a_driver_killed_at_any_operation_of_a_write_leaves_it_all_or_nothing_and_once(
-    tmp_path: Path,
+    tmp_path: Path, unsynced: None
 ) -> None:
-    def write(context: ClientContext) -> None:
-        log = open_log(context, "orders")
+    def write(_: Ground, victim: ClientContext) -> None:
+        log = open_log(victim, "orders")
         log.write(table(b"a", b"b"), txn_app_id="query", txn_version=7)
 
     outcomes = list[int]()
@@ -522,32 +548,36 @@ def test_a_driver_killed_at_any_operation_of_a_write_leaves_it_all_or_nothing_an
         assert again.is_new == (seen == [b"first"])
         assert rows(log) == [b"first", b"a", b"b", b"c"], "once, in order"
         assert set(states(ground, log)) == {"CLOSED"}
+        left = no_log_ledgers(ground)
+        assert len(left) <= 1, "one that was killed before it had noted its ledger"
+        for ledger_id in left:
+            custom = ground.context.store.read_ledger(ledger_id).value.custom_metadata
+            assert json.loads(custom[staging.STAGED])["version"] == 7
         outcomes.append(len(seen))
     assert outcomes[0] == 1
     assert outcomes[-1] == 3
     assert len(outcomes) > 30, "there are that many operations"
 
 
-def test_a_driver_killed_at_any_change_of_metadata_of_a_write_that_was_overtaken(
-    tmp_path: Path,
+def test_a_driver_killed_at_any_request_for_metadata_of_a_write_that_was_overtaken(
+    tmp_path: Path, unsynced: None
 ) -> None:
     transaction = Transaction("query", 7)
 
-    def write(context: ClientContext) -> None:
-        staged = atomic.stage(context, "orders", transaction)
-        results = written(context, staged, b"a")
-        open_log(context, "orders").write(table(b"quick"), txn_app_id="quick", txn_version=1)
-        atomic.commit(context, staged, results, transaction)
+    def write(ground: Ground, victim: ClientContext) -> None:
+        staged = atomic.stage(ground.context, "orders", transaction)
+        results = written(ground.context, staged, b"a")
+        open_log(ground.context, "orders").write(table(b"quick"))
+        atomic.commit(victim, staged, results, transaction)
 
     for ground in at_every_operation(tmp_path, write, is_metadata_only=True):
         log = open_log(ground.client(), "orders")
-        log.write(table(b"quick"), txn_app_id="quick", txn_version=1)
         log.write(table(b"a"), txn_app_id="query", txn_version=7)
 
         assert rows(log) == [b"first", b"quick", b"a"]
 
 
-def test_a_lost_answer_at_any_step_adds_the_rows_once(tmp_path: Path) -> None:
+def test_a_lost_answer_at_any_step_adds_the_rows_once(tmp_path: Path, unsynced: None) -> None:
     """Each operation on metadata takes effect, and its answer is lost, once."""
     number = 0
     while True:

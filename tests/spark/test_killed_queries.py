@@ -1,0 +1,255 @@
+"""Queries from a log into another, killed again and again: the output is the input, once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pytest
+
+import spark_bookkeeper as sbk
+from spark_bookkeeper.logs.log import Log
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow]
+
+SCHEMA = pa.schema([("id", pa.int64())])
+KILLS = int(os.environ.get("SPARK_BOOKKEEPER_KILLS", "20"))
+START_SECONDS = 180.0
+ROWS = 20
+"""Of one write to the source."""
+
+Query = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[sbk.BookKeeper]:
+    with sbk.local(bookies=4) as bk:
+        yield bk
+
+
+Drive = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def driver_of(python_path: str, tmp_path: Path) -> Iterator[Drive]:
+    """Start a driver in a process group of its own; all of them are killed at the end."""
+    started = list[subprocess.Popen[str]]()
+    errors = (tmp_path / "stderr").open("w")
+
+    def start(script: str, *arguments: str) -> subprocess.Popen[str]:
+        driver = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name(script)), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, "PYTHONPATH": python_path, "SPARK_LOCAL_IP": "127.0.0.1"},
+            start_new_session=True,
+        )
+        started.append(driver)
+        return driver
+
+    yield start
+    for driver in started:
+        kill(driver)
+    errors.close()
+
+
+@pytest.fixture
+def query(cluster: sbk.BookKeeper, driver_of: Drive, tmp_path: Path) -> Query:
+    """Start a query from one log into another."""
+
+    def start(master: str, source: Log, sink: Log, *more: str) -> subprocess.Popen[str]:
+        arguments = [source.name, sink.name, str(tmp_path / "checkpoint")]
+        return driver_of("copying_query.py", master, cluster.metadata_uri, *arguments, *more)
+
+    return start
+
+
+def kill(driver: subprocess.Popen[str]) -> None:
+    """SIGKILL for the driver, its JVM and its Python workers."""
+    with suppress(ProcessLookupError):
+        os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait()
+    if driver.stdout is not None:
+        driver.stdout.close()
+
+
+def wait_until_started(driver: subprocess.Popen[str], errors: Path) -> None:
+    assert driver.stdout is not None
+    assert driver.stdout.readline() == "started\n", errors.read_text()[-4000:]
+
+
+def run_and_kill(driver: subprocess.Popen[str], directory: Path, dice: random.Random) -> None:
+    """Let a query begin one or two batches, and kill it somewhere in the last of them.
+
+    Spark notes the offsets of a batch when it begins.
+    """
+    wait_until_started(driver, directory / "stderr")
+    begun = directory / "checkpoint" / "offsets"
+    last = len(list(begun.glob("[0-9]*"))) + dice.randint(1, 2)
+    while len(list(begun.glob("[0-9]*"))) < last:
+        wait(driver, 0.02)
+    wait(driver, dice.choice([0.0, 0.1, 0.4, 1.0]) * dice.random())
+    kill(driver)
+
+
+def wait(driver: subprocess.Popen[str], seconds: float) -> None:
+    with suppress(subprocess.TimeoutExpired):
+        driver.wait(seconds)
+        raise AssertionError("the query ended by itself")
+
+
+def feed(source: Log, first: int, writes: int) -> int:
+    """More rows for the source; the first id that is not in it yet."""
+    for start in range(first, first + writes * ROWS, ROWS):
+        source.write(pa.table({"id": pa.array(range(start, start + ROWS), pa.int64())}))
+    return first + writes * ROWS
+
+
+def check(cluster: sbk.BookKeeper, sink: Log, end: int) -> None:
+    found = sink.read_arrow().column("id").to_pylist()
+    assert len(found) == len(set(found)), "nothing twice"
+    assert sorted(found) == [2 * n for n in range(end)], "nothing lost"
+    in_logs = set(cluster.logs_arrow().column("ledger_id").to_pylist())
+    left = [i for i in cluster.ledgers_arrow().column("ledger_id").to_pylist() if i not in in_logs]
+    assert left == [], "leftovers are removed by the batches behind them"
+
+
+def test_a_query_killed_at_random_moments_copies_a_log_once(
+    cluster: sbk.BookKeeper, query: Query, tmp_path: Path
+) -> None:
+    source = cluster.create_log("source", schema=SCHEMA)
+    sink = cluster.create_log("sink", schema=SCHEMA)
+    dice = random.Random(7)
+    end, progress = feed(source, 0, 20), list[int]()
+    for _ in range(KILLS):
+        run_and_kill(query("local[2]", source, sink), tmp_path, dice)
+        progress.append(len(sink.ledgers()))
+        end = feed(source, end, 4)
+
+    driver = query("local[2]", source, sink, "until-end")
+    assert driver.wait(START_SECONDS * 4) == 0
+
+    check(cluster, sink, end)
+    assert len(set(progress)) > KILLS // 4, f"it was killed while it worked: {progress}"
+
+
+# Executors on hosts of their own, speculation, tasks that are slow or fail
+
+
+@pytest.fixture
+def standalone(tmp_path: Path, python_path: str) -> Iterator[str]:
+    """A standalone master with two workers, each on a host of its own as far as Spark knows."""
+    tool = Path(sys.executable).with_name("spark-class")
+    port = _free_port()
+    url = f"spark://127.0.0.1:{port}"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": python_path,
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_WORKER_DIR": str(tmp_path / "work"),
+        "SPARK_LOG_DIR": str(tmp_path / "logs"),
+    }
+    master = [tool, "org.apache.spark.deploy.master.Master", "-h", "127.0.0.1"]
+    commands = [([*master, "--port", port, "--webui-port", 0], "127.0.0.1")]
+    for host in ("127.0.0.2", "127.0.0.3"):
+        worker = [tool, "org.apache.spark.deploy.worker.Worker", "-h", host]
+        commands.append(([*worker, "-c", 2, "-m", "900m", "--webui-port", 0, url], host))
+    with (tmp_path / "cluster").open("w") as output:
+        processes = [
+            subprocess.Popen(
+                list(map(str, command)),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**environment, "SPARK_LOCAL_IP": host},
+                start_new_session=True,
+            )
+            for command, host in commands
+        ]
+        try:
+            yield url
+        finally:
+            for process in processes:
+                for child in _tree(process.pid):
+                    with suppress(psutil.NoSuchProcess):
+                        child.kill()
+                process.wait()
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        top = psutil.Process(pid)
+        return [*top.children(recursive=True), top]
+    return []
+
+
+def executors(url: str) -> list[psutil.Process]:
+    """The executors of the applications of a master."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            line = process.cmdline()
+            is_executor = any(part.endswith("CoarseGrainedExecutorBackend") for part in line)
+            if is_executor and any(url.removeprefix("spark://") in part for part in line):
+                found.append(process)
+    return found
+
+
+def test_executors_that_are_killed_cost_nothing(
+    cluster: sbk.BookKeeper, query: Query, standalone: str, tmp_path: Path
+) -> None:
+    source = cluster.create_log("executors-source", schema=SCHEMA)
+    sink = cluster.create_log("executors-sink", schema=SCHEMA)
+    end = feed(source, 0, 40)
+    dice = random.Random(8)
+    driver = query(standalone, source, sink, "until-end")
+    wait_until_started(driver, tmp_path / "stderr")
+    killed = 0
+    while killed < 4:
+        try:
+            driver.wait(dice.uniform(4.0, 8.0))
+            break
+        except subprocess.TimeoutExpired:
+            for executor in executors(standalone)[:1]:
+                for process in _tree(executor.pid):
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
+                killed += 1
+    assert driver.wait(START_SECONDS * 4) == 0
+
+    assert killed > 0
+    check(cluster, sink, end)
+
+
+def test_with_speculation_a_slow_and_a_failing_task_each_row_is_there_once(
+    cluster: sbk.BookKeeper, driver_of: Drive, standalone: str, tmp_path: Path
+) -> None:
+    sink = cluster.create_log("speculating", schema=SCHEMA)
+    markers = tmp_path / "markers"
+    markers.mkdir()
+    arguments = [standalone, cluster.metadata_uri, sink.name, "6000", str(markers)]
+
+    driver = driver_of("speculating_write.py", *arguments)
+
+    assert driver.wait(START_SECONDS * 2) == 0, (tmp_path / "stderr").read_text()[-4000:]
+    assert {path.name for path in markers.iterdir()} == {"0-first", "0-again", "1-first", "1-again"}
+    assert sink.read_arrow().column("id").to_pylist() == list(range(6000))
