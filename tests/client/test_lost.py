@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -30,7 +32,7 @@ def written(ground: Ground, quorum: Quorum, entries: int = 6, **options: str) ->
 def test_only_the_columns_that_are_wanted_are_decoded(
     ground: Ground, compression: str | None
 ) -> None:
-    options = {} if compression is None else {"compression": compression}
+    options: dict[str, Any] = {} if compression is None else {"compression": compression}
     reader = written(ground, Quorum(3, 3, 2), **options)
 
     assert reader.read_arrow(0, 0, columns=["name"]).equals(ROWS.select(["name"]))
