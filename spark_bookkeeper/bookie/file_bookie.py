@@ -64,7 +64,7 @@ class FileBookie(Bookie):
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         """Where the files are; for this package, and for whoever formats partitions."""
-        self._logs: dict[tuple[LedgerKey, str], LedgerLog] = {}
+        self._logs: dict[LedgerKey, LedgerLog] = {}
         self._reserve = Reserve(storage)
 
     def __repr__(self) -> str:
@@ -81,12 +81,11 @@ class FileBookie(Bookie):
 
     def log(self, ledger: LedgerRef) -> LedgerLog:
         """The slot log of a ledger, with what this session saw of it."""
-        name = (ledger.key, ledger.incarnation)
-        log = self._logs.get(name)
-        if log is None:
+        log = self._logs.get(ledger.key)
+        if log is None or (log.ledger is not ledger and log.ledger != ledger):
             if len(self._logs) >= _LOGS_KEPT:
                 self._logs.clear()
-            log = self._logs.setdefault(name, LedgerLog(self.storage, ledger))
+            log = self._logs[ledger.key] = LedgerLog(self.storage, ledger)
         return log
 
     @override
