@@ -53,13 +53,8 @@ class SparkDoor(Frames, Protocol):
     def session(self) -> Any:
         """The Spark session; started when there is none."""
 
-    def runner(self, context: ClientContext, job: str) -> Runner:
-        """Runs work as a Spark job.
-
-        Args:
-            context: of the driver, who looks after the bookies while the tasks work.
-            job: names it in Spark's own pages.
-        """
+    def runner(self, job: str) -> Runner:
+        """Runs work as a Spark job; ``job`` names it in Spark's own pages."""
 
 
 class BookKeeper:
@@ -516,7 +511,7 @@ class BookKeeper:
 
     def _runner(self, job: str, dry_run: bool = False) -> Runner:
         """A Spark job, unless there is nothing to run."""
-        return LocalRunner(self.context) if dry_run else self._door.runner(self.context, job)
+        return LocalRunner(self.context) if dry_run else self._door.runner(job)
 
 
 def _digest_type(name: str) -> DigestType:

@@ -33,7 +33,6 @@ from spark_bookkeeper.replication.recover_ledgers import Recovered, RecoverWork,
 from spark_bookkeeper.replication.recovery_plan import (
     PlannedShare,
     PlanRow,
-    live_at,
     planned_shares,
 )
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport
@@ -50,7 +49,7 @@ from spark_bookkeeper.replication.runner import (
     no_progress,
     reason_of,
 )
-from spark_bookkeeper.replication.shares import share_bytes
+from spark_bookkeeper.replication.shares import live_at, share_bytes
 from spark_bookkeeper.replication.targets import Targets
 
 _Copying = FragmentWork | PieceWork

@@ -109,16 +109,16 @@ def _plan(
 def recover_one(context: ClientContext, work: RecoverWork) -> Sequence[Recovered]:
     """Recover one ledger and say how it ended."""
     ledger_id = work.ledger_id
-    unwaited: dict[BookieId, str] = {}
+    silent: dict[BookieId, str] = {}
     try:
         metadata = recover_ledger(
-            context, ledger_id, work.known, on_unwaited=unwaited.__setitem__
+            context, ledger_id, work.known, on_silent=silent.__setitem__
         ).value
     except NoSuchLedgerError as error:
         return [Recovered(ledger_id, Outcome.GONE, error.message)]
     except BookKeeperError as error:
         return [Recovered(ledger_id, Outcome.LEFT, error.message, FIRST)]
-    reason = "; ".join(f"bookie {bookie}: {said}" for bookie, said in unwaited.items()) or None
+    reason = "; ".join(f"bookie {bookie}: {said}" for bookie, said in silent.items()) or None
     size = metadata.length_bytes or 0
     return [Recovered(ledger_id, Outcome.CLOSED, reason, FIRST, metadata.last_entry_id, size)]
 

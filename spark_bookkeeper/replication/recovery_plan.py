@@ -11,18 +11,18 @@ from typing import ClassVar, Final
 import pyarrow as pa
 
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.errors import MetadataFormatError, NotEnoughBookiesError
+from spark_bookkeeper.errors import NotEnoughBookiesError
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import (
     MissingReplica,
     entries_at,
-    live_bookies,
     live_copies,
     missing_replicas,
 )
 from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, Row
+from spark_bookkeeper.replication.shares import live_at
 from spark_bookkeeper.replication.targets import Targets
 
 PLAN_SCHEMA: Final = pa.schema(
@@ -88,21 +88,6 @@ class PlannedShare:
             self.live_copies,
             self.live_copies_after,
         )
-
-
-def live_at(
-    ledger_id: LedgerId,
-    metadata: LedgerMetadata,
-    lost: Sequence[BookieId],
-    alive: Mapping[BookieId, Registration],
-) -> frozenset[BookieId]:
-    """Where a ledger has live copies now: not on a lost bookie, nor on any other that is down."""
-    try:
-        meant = Ledger.of(ledger_id, metadata).incarnations
-    except MetadataFormatError:
-        meant = {}  # its work says that it cannot be read
-    registered = {bookie: found.incarnation for bookie, found in alive.items()}
-    return live_bookies(registered, meant, lost)
 
 
 def planned_shares(

@@ -8,20 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
-from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import BookKeeperError
-from spark_bookkeeper.runtime.bell import Bell
-from spark_bookkeeper.runtime.runtime import Runtime
 
 _log = logging.getLogger(__name__)
-
-TELL_SECONDS: Final = 2.0
-"""Between two looks for bookies that are waited for."""
 
 
 class Item(Protocol):
@@ -105,6 +98,10 @@ class Runner(Protocol):
     """Carries out items, each at least once, in any order."""
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether the bookies are asked by other processes, which tell nothing before they end."""
+
+    @property
     def width(self) -> int:
         """How many items are under way at once, at the most; limits are shared out by it."""
 
@@ -121,6 +118,8 @@ class Runner(Protocol):
 class LocalRunner:
     """In this process, a few items at a time."""
 
+    is_elsewhere: Final = False
+
     def __init__(self, context: ClientContext, width: int = 8) -> None:
         self._context = context
         self._width = width
@@ -136,51 +135,16 @@ class LocalRunner:
         counting = self._context.runtime.condition()
         progress(step.phase, 0, len(items), 0)  # the first items may take long
 
-        def tell() -> None:
-            if progress is no_progress:
-                return
-            waits = waiting(self._context.bookies) if done < len(items) else ""
-            progress(f"{step.phase}{waits}", done, len(items), size)
-
-        def tell_again() -> None:
-            with counting:
-                tell()
-
         def carry_out_one(item: ItemT) -> Sequence[ResultT]:
             nonlocal done, size
             results = carry_out(step, self._context, item)
             with counting:
                 done += 1
                 size += sum(result.bytes for result in results)
-                tell()
+                progress(step.phase, done, len(items), size)
             return results
 
-        with now_and_then(self._context.runtime, tell_again, progress):
-            for start in range(0, len(items), self._width):
-                batch = list(items[start : start + self._width])
-                for results in self._context.runtime.map(carry_out_one, batch, self._width):
-                    yield from results
-
-
-@contextmanager
-def now_and_then(runtime: Runtime, tell: Callable[[], None], progress: Progress) -> Iterator[None]:
-    """Call ``tell`` every ``TELL_SECONDS`` meanwhile, if anybody listens to ``progress``."""
-    ended = Bell(runtime)
-
-    def tell_again() -> None:
-        while not ended.wait(TELL_SECONDS):
-            tell()
-
-    if progress is not no_progress:
-        runtime.spawn("waiting", tell_again)
-    try:
-        yield
-    finally:
-        ended.ring()
-
-
-def waiting(bookies: Bookies) -> str:
-    """Who is waited for, to be said behind the name of a phase; empty: nobody."""
-    silent = sorted(bookies.silent())
-    named = " and ".join(f"{bookie} for {seconds:.0f} s" for bookie, _, seconds in silent)
-    return f", waiting for {named}" if named else ""
+        for start in range(0, len(items), self._width):
+            batch = list(items[start : start + self._width])
+            for results in self._context.runtime.map(carry_out_one, batch, self._width):
+                yield from results

@@ -73,8 +73,8 @@ class SparkFrames(SparkDoor):
         return spark_session(**self._conf) if self._spark is None else self._spark
 
     @override
-    def runner(self, context: ClientContext, job: str) -> Runner:
-        return SparkRunner(lambda: self.session, self._connection, context, job)
+    def runner(self, job: str) -> Runner:
+        return SparkRunner(lambda: self.session, self._connection, job)
 
     @override
     def is_frame(self, data: Any) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Final
@@ -21,8 +20,6 @@ from typing_extensions import override
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.connection import Connection
-from spark_bookkeeper.errors import MetadataError
-from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.runner import (
     Failure,
     Item,
@@ -32,8 +29,6 @@ from spark_bookkeeper.replication.runner import (
     Runner,
     Step,
     carry_out,
-    now_and_then,
-    waiting,
 )
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.spark.job import collect, first_line, parallelism, spark_errors
@@ -48,9 +43,6 @@ would only wait for each other."""
 
 ITEMS_PER_TASK: Final = 256
 """With more items there are more tasks than cores, so that progress can be seen."""
-
-LOOKS_AT_ONCE: Final = 32
-"""Bookies that the driver asks for a sign of life every few seconds, in turn."""
 
 BYTES_PER_TASK: Final = 256 << 20
 """The same for items that say how large they are (``size_bytes``)."""
@@ -69,20 +61,19 @@ class SparkRunner(Runner):
         session: gives the Spark session, when there is something to run and not before; a wrong
             call is refused in less time than Spark needs to start.
         connection: how tasks reach the cluster.
-        context: of the driver, which looks after the bookies meanwhile.
         job: named in Spark's pages together with the phase, ``recover_bookie: copying fragments``.
     """
+
+    is_elsewhere: Final = True
 
     def __init__(
         self,
         session: Callable[[], SparkSession],
         connection: Connection,
-        context: ClientContext,
         job: str,
     ) -> None:
         self._session = session
         self._connection = connection
-        self._context = context
         self._job = job
 
     @cached_property
@@ -110,48 +101,15 @@ class SparkRunner(Runner):
         if not items:
             return
         of_items = _size_bytes(items)
-        telling = self._context.runtime.condition()
-        done = size = 0
-        look = self._look()
-
-        def tell() -> None:
-            with telling:
-                waits = waiting(self._context.bookies) if done < len(items) else ""
-                progress(f"{step.phase}{waits}", done, len(items), size)
 
         def on_tasks(tasks: int, of: int) -> None:
-            nonlocal done, size
             share = tasks / of if of else 0
-            with telling:  # about, until the results are there
-                done, size = int(len(items) * share), int(of_items * share)
-            tell()
+            # About, until the results are there.
+            progress(step.phase, int(len(items) * share), len(items), int(of_items * share))
 
-        def look_and_tell() -> None:
-            next(look)
-            tell()
-
-        with now_and_then(self._context.runtime, look_and_tell, progress):
-            found = self._run_job(step, items, on_tasks)
-        with telling:
-            done, size = len(items), sum(result.bytes for result in found)
-        tell()
+        found = self._run_job(step, items, on_tasks)
+        progress(step.phase, len(items), len(items), sum(result.bytes for result in found))
         yield from found
-
-    def _look(self) -> Iterator[None]:
-        """Look whether the bookies answer, a few of them at each turn.
-
-        Tasks wait for a bookie that hangs, and cannot tell before they end. It hangs for everybody,
-        so the driver asks for itself.
-        """
-        bookies = self._context.bookies
-        names: Sequence[BookieId] = ()
-        while True:
-            if not names:
-                with suppress(MetadataError):
-                    names = bookies.known()
-            bookies.look(names[:LOOKS_AT_ONCE])
-            names = names[LOOKS_AT_ONCE:]
-            yield
 
     def _run_job(
         self,

@@ -24,14 +24,18 @@ PATIENT: Final = ClientConfig(metadata_timeout_ms=60_000)
 class ArrowDoor(SparkDoor):
     """Stands where Spark would: Arrow tables are its frames, and this process runs its jobs."""
 
+    def __init__(self) -> None:
+        self.bk: BookKeeper | None = None
+
     @property
     @override
     def session(self) -> Any:
         raise MissingRequirementError("this session was made without Spark; use connect()")
 
     @override
-    def runner(self, context: ClientContext, job: str) -> Runner:
-        return LocalRunner(context)
+    def runner(self, job: str) -> Runner:
+        assert self.bk is not None
+        return LocalRunner(self.bk.context)
 
     @override
     def is_frame(self, data: Any) -> bool:
@@ -68,14 +72,15 @@ def connect_without_spark(
 
     Raises what ``spark_bookkeeper.connect`` raises.
     """
+    door = ArrowDoor()
     connection = Connection(metadata_uri, config or PATIENT, dict(storage_options or {}))
-    bk = BookKeeper(connection, ArrowDoor())
+    door.bk = BookKeeper(connection, door)
     try:
-        bk.context.store.require_cluster()
+        door.bk.context.store.require_cluster()
     except BaseException:
-        bk.close()
+        door.bk.close()
         raise
-    return bk
+    return door.bk
 
 
 def give_up_after(bk: BookKeeper, seconds: float) -> None:

@@ -134,6 +134,20 @@ def test_work_that_nobody_counts_says_how_long_it_has_been_going_on() -> None:
     assert lines.line(9.0) == "comparing: 9 s so far", "0 of 0 tells nobody anything"
 
 
+def test_who_is_waited_for_is_part_of_the_line_and_begins_no_other_phase() -> None:
+    lines = module._Lines("reading", None, "")
+    lines.phase("copying fragments", 10, 40)
+    began = lines._started = 5.0
+
+    lines.phase("copying fragments, waiting for a:1 for 3 s", 10, 40)
+    assert lines.line(10.0).startswith("copying fragments, waiting for a:1 for 3 s: 10 of 40 after")
+    lines.phase("copying fragments", 20, 40)
+    assert lines.line(10.0).startswith("copying fragments: 20 of 40 after")
+    assert lines._started == began
+    lines.phase("replacing bookies", 0, 1)
+    assert lines._started != began
+
+
 def test_a_terminal_without_the_characters_shows_what_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

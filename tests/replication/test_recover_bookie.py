@@ -18,6 +18,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import BookieFullError, InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.metadata.store import LedgerStore, Registration, Versioned
+from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -31,6 +32,7 @@ from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, Re
 from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime, KillAt, Killed
 
 USUAL = Quorum(3, 3, 2)
+PLAN_COLUMNS = ("sources", "live_copies", "live_copies_after")
 
 
 def written(
@@ -193,6 +195,40 @@ def test_a_dry_run_shows_what_the_run_then_does(tmp_path: Path) -> None:
     assert {row.target for row in plan.rows} <= set(ground.bookie_ids) - {lost}
     assert plan.to_arrow()["target"].null_count == 0
     assert all(row["target"] for row in plan.to_dict()["rows"])
+
+
+def test_a_plan_has_sources_and_live_copies_now_and_after_as_data(tmp_path: Path) -> None:
+    """One bookie is to be recovered, one is down besides, and the ensemble is striped."""
+    ground = Ground(tmp_path, bookies=6)
+    writer = written(ground, Quorum(4, 2, 2), 8)
+    lost, down, *others = writer.metadata.last_fragment.ensemble
+    for bookie in (lost, down):
+        ground.stop(bookie)
+
+    plan = recovered(ground, lost, dry_run=True)
+    both = recovered(ground, lost, down, dry_run=True)
+
+    (row,) = plan.to_arrow().to_pylist()
+    assert list(row) == [*ROW_SCHEMA.names, *PLAN_COLUMNS]
+    assert row["source"] == lost
+    assert row["sources"] == [others[-1]], "its neighbours hold its entries too, and one is down"
+    assert (row["live_copies"], row["live_copies_after"]) == (0, 1)
+    assert (row["entries"], row["bytes"]) == (4, (writer.metadata.length_bytes or 0) // 2)
+    assert [(r["live_copies"], r["live_copies_after"]) for r in both.to_dict()["rows"]] == [
+        (0, 2)
+    ] * 2
+    assert "<th>live_copies_after</th>" in plan._repr_html_()
+    assert recovered(ground, lost).to_arrow().schema == ROW_SCHEMA
+
+
+def test_a_plan_without_work_has_the_columns_of_a_plan(ground: Ground) -> None:
+    lost = ground.bookie_ids[0]
+    ground.stop(lost)
+
+    plan = recovered(ground, lost, dry_run=True)
+
+    assert plan.to_arrow().schema.names[len(ROW_SCHEMA) :] == list(PLAN_COLUMNS)
+    assert plan.to_arrow().num_rows == 0
 
 
 def test_a_dry_run_shows_the_target_of_what_is_still_open(tmp_path: Path) -> None:
@@ -603,7 +639,7 @@ def test_what_the_step_is_asked_about_other_values_changes_nothing_of_the_outcom
     ground.stop(lost, destroy=True)
     elsewhere = writer.metadata.with_replaced_bookie(EntryId(0), 0, BookieId("elsewhere:1"))
     joined = writer.metadata.with_replaced_bookie(EntryId(0), 1, free)
-    real = rereplicate.update_ledger
+    real = update_ledger
     asked: list[LedgerMetadata] = []
 
     def update(

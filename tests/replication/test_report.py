@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+
 import pytest
 
 from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, RecoveryReport, Row
@@ -22,6 +25,25 @@ def test_what_is_left_makes_a_report_incomplete() -> None:
     assert report.unfinished == [ROWS[1]]
     assert report.counts == {"closed": 1, "left": 1, "replicated": 1}
     assert RecoveryReport("recover_bookie", ()).is_complete
+
+
+def test_outcomes_are_the_words_that_reports_show() -> None:
+    """Wherever a text is wanted, and in what is written."""
+    assert {outcome.value for outcome in Outcome if outcome.is_done} == {
+        *("replicated", "closed", "healthy", "gone", "no longer needed")
+    }
+    assert {outcome.value for outcome in Outcome if not outcome.is_done} == {
+        *("planned", "pending", "missing", "damaged", "unreadable", "unavailable"),
+        *("unrecoverable", "left"),
+    }
+    for outcome in Outcome:
+        report = RecoveryReport("recover_bookie", (Row(1, "copy", outcome),))
+        assert outcome == outcome.value
+        assert f"{outcome} {outcome!s} {outcome:>3}" == " ".join([outcome.value] * 3)
+        assert json.loads(json.dumps(report.to_dict()))["rows"][0]["status"] == outcome.value
+        assert report.to_arrow()["status"].to_pylist() == [outcome.value]
+        assert report.counts == {outcome.value: 1}
+        assert pickle.loads(pickle.dumps(report)).rows[0].status is outcome
 
 
 def test_a_plan_is_not_complete_and_nothing_of_it_is_left_but_what_a_run_would_leave() -> None:

@@ -26,13 +26,22 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
+from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.recover_ledgers import recover_ledgers
 from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
-from spark_bookkeeper.replication.report import Row
-from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.replication.report import RecoveryReport, Row
+from spark_bookkeeper.replication.runner import (
+    Failure,
+    ItemT,
+    LocalRunner,
+    Progress,
+    ResultT,
+    Step,
+)
 from spark_bookkeeper.runtime.runtime import Runtime
 from spark_bookkeeper.testing.hanging import OPERATIONS, Hang, HangingStorage
+from spark_bookkeeper.testing.pieces import Piece, step
 from spark_bookkeeper.testing.simulation.faults import NO_FAULTS
 from spark_bookkeeper.testing.simulation.ground import SimCluster
 from spark_bookkeeper.testing.simulation.runtime import SimRuntime
@@ -363,6 +372,66 @@ def test_the_progress_of_a_job_names_who_is_waited_for() -> None:
     waits = [phase for phase in told if f"waiting for {stage.culprit} for" in phase]
     assert len(waits) > 5
     assert told[-1] == "checking ledgers"
+
+
+class Elsewhere:
+    """Does its items in another process, for a minute: here nobody is asked for anything."""
+
+    is_elsewhere = True
+    width = 8
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def run(
+        self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
+    ) -> Iterator[ResultT]:
+        progress(step.phase, 0, len(items), 0)
+        self._runtime.sleep(60.0)
+        progress(step.phase, len(items), len(items), 0)
+        yield from (step.failed(item, Failure("not done")) for item in items)
+
+
+def test_the_progress_of_work_elsewhere_names_who_gives_no_answer_here() -> None:
+    """One bookie hangs; it is asked as seldom as one that hangs is, and the others name nobody."""
+    told: list[str] = []
+    work = [Piece(1), Piece(2)]
+
+    def wait(stage: Stage) -> None:
+        context = stage.client()
+        runner = Elsewhere(context.runtime)
+        job = Job("a_job", context, runner, lambda phase, *_: told.append(phase))
+        assert len(list(job.run(step(lambda *_: []), work))) == 2
+
+    stage = perform(Hang, wait)
+
+    named = [
+        phase for phase in told if phase.startswith(f"working, waiting for {stage.culprit} for")
+    ]
+    assert len(named) > 20
+    assert set(told) - set(named) == {"working"}
+    assert told[-1] == "working"
+    trials = 60_000 // CONFIG.bookie_retry_ms
+    assert 1 < stage.hang.count <= trials + 2
+
+
+@pytest.mark.parametrize("bound_ms", [1_000, 60_000])
+def test_a_ledger_that_was_closed_without_a_bookie_says_so_in_its_row(bound_ms: int) -> None:
+    """Whether it was given up, or not waited for any longer."""
+    reports: list[RecoveryReport] = []
+
+    def recover(stage: Stage) -> None:
+        context = stage.cluster.context(stage.actor, ClientConfig(bookie_timeout_ms=bound_ms))
+        reports.append(recover_ledgers(context, LocalRunner(context), [stage.open]))
+
+    stage = perform(Hang, recover)
+
+    (row,) = reports[0].rows
+    assert row.status == "closed"
+    assert stage.culprit in str(row.reason)
+    assert "no answer for" in str(row.reason)
+    assert all(other not in str(row.reason) for other in stage.others)
+    assert reports[0].is_complete
 
 
 def slow_fences(

@@ -6,14 +6,20 @@ Reading a FIFO that nobody writes to waits for ever, as a mount does whose serve
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import spark_bookkeeper as sbk
 from spark_bookkeeper.bookie.schema import MARKER_PATH
+from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.replication.job import Job
+from spark_bookkeeper.spark.runner import SparkRunner
+from spark_bookkeeper.testing.pieces import Done, Piece, step
 
 pytestmark = pytest.mark.spark
 
@@ -34,6 +40,40 @@ def hang(own_bk: sbk.BookKeeper, bookie: str) -> None:
     marker = own_bk.cluster.root_of(bookie) / MARKER_PATH
     os.mkfifo(marker.with_name("never"))
     marker.with_name("never").replace(marker)
+
+
+def test_the_progress_of_a_spark_job_names_a_bookie_that_hangs(
+    own_bk: sbk.BookKeeper, spark: Any, tmp_path: Path
+) -> None:
+    """Before any task has said a word: the work here waits until the name was told."""
+    told = tmp_path / "told"
+    culprit = sorted(own_bk.context.bookies.registrations())[0]
+
+    def wait(_: ClientContext, piece: Piece) -> Sequence[Done]:
+        given_up = time.monotonic() + 120
+        while not told.exists() and time.monotonic() < given_up:
+            time.sleep(0.1)
+        return [Done(piece.number, reason=str(told.exists()))]
+
+    phases: list[str] = []
+
+    def progress(phase: str, *_: int) -> None:
+        phases.append(phase)
+        if f", waiting for {culprit} for" in phase:
+            told.touch()
+
+    hang(own_bk, culprit)
+    with sbk.connect(own_bk.metadata_uri, spark=spark, config=CONFIG) as fresh:
+        runner = SparkRunner(lambda: fresh.spark, fresh.connection, "a_job")
+        job = Job("a_job", fresh.context, runner, progress)
+        (done,) = job.run(step(wait, "checking ledgers"), [Piece(1)])
+
+    assert done.reason == "True"
+    assert phases[0] == phases[-1] == "checking ledgers"
+    named = {phase for phase in phases if "waiting for" in phase}
+    assert all(phase.startswith("checking ledgers, ") for phase in named)
+    others = set(own_bk.context.bookies.registrations()) - {culprit}
+    assert not any(other in phase for other in others for phase in named)
 
 
 def test_jobs_go_on_without_a_bookie_that_hangs(

@@ -158,11 +158,16 @@ def _with_spark(connection: Connection, settings: Settings) -> BookKeeper:
 
 
 def _in_this_process(connection: Connection) -> BookKeeper:
-    return BookKeeper(connection, _NoSpark())
+    door = _NoSpark()
+    bk = BookKeeper(connection, door)
+    door.context = bk.context
+    return bk
 
 
 class _NoSpark:
     """Stands where Spark would: jobs run in this process, and there are no DataFrames."""
+
+    context: ClientContext
 
     def is_frame(self, data: Any) -> bool:
         return False
@@ -188,8 +193,8 @@ class _NoSpark:
     def session(self) -> Any:
         self._refuse()
 
-    def runner(self, context: ClientContext, job: str) -> Runner:
-        return LocalRunner(context)
+    def runner(self, job: str) -> Runner:
+        return LocalRunner(self.context)
 
     def _refuse(self) -> NoReturn:
         raise MissingRequirementError("this command was started without Spark")

@@ -63,14 +63,14 @@ def recover_ledger(
     ledger_id: LedgerId,
     known: Versioned[LedgerMetadata] | None = None,
     *,
-    on_unwaited: Callable[[BookieId, str], object] = _tell_nobody,
+    on_silent: Callable[[BookieId, str], object] = _tell_nobody,
 ) -> Versioned[LedgerMetadata]:
     """Close a ledger that nobody closed; returns its metadata, CLOSED.
 
     Args:
         known: its metadata as it was read before.
-        on_unwaited: called with each silent bookie that was not waited for, and with what it was
-            asked and for how long.
+        on_silent: called with each silent bookie that the ledger was closed without, and with
+            what it was asked for, and for how long.
 
     Raises:
         NoSuchLedgerError: it was deleted, also when its id is another ledger's by now.
@@ -87,14 +87,14 @@ def recover_ledger(
     if found.value.is_closed:
         return found
     try:
-        return _LedgerRecovery(context, ledger.with_metadata(found.value), found, on_unwaited).run()
+        return _LedgerRecovery(context, ledger.with_metadata(found.value), found, on_silent).run()
     except (RecoveryUndecidedError, NotEnoughBookiesError, EntryUnreadableError):
         now = read_again(context.store, ledger_id, found.value.nonce)
         if now.value.is_closed:  # by somebody who met less trouble: all-closes-agree
             return now
         if context.bookies.have_moved():
             moved = Ledger.of(ledger_id, now.value)
-            return _LedgerRecovery(context, moved, now, on_unwaited).run()
+            return _LedgerRecovery(context, moved, now, on_silent).run()
         raise
 
 
@@ -109,10 +109,12 @@ class _LedgerRecovery:
         context: ClientContext,
         ledger: Ledger,
         found: Versioned[LedgerMetadata],
-        on_unwaited: Callable[[BookieId, str], object] = _tell_nobody,
+        on_silent: Callable[[BookieId, str], object] = _tell_nobody,
     ) -> None:
         self._context = context
-        self._on_unwaited = on_unwaited
+        self._on_silent = on_silent
+        self._silent: dict[BookieId, str] = {}
+        """Whose fence was not waited for, or not any longer."""
         self._ledger = ledger
         self._found = found
         self._machine = Recovery(found.value)
@@ -127,7 +129,10 @@ class _LedgerRecovery:
         self._fence()
         decision = self._decide()
         ensemble = self._write_back(decision)
-        return self._close(decision, ensemble)
+        closed = self._close(decision, ensemble)
+        for bookie, said in self._silent.items():
+            self._on_silent(bookie, said)
+        return closed
 
     # Step 2: fence
 
@@ -157,7 +162,7 @@ class _LedgerRecovery:
                 self._ensemble[position],
                 said,
             )
-            self._on_unwaited(self._ensemble[position], said)
+            self._silent[self._ensemble[position]] = said
             self._machine.answered(position, UnknownAnswer(said))
 
     def _take_fence(self, late_since: float | None = None) -> bool:
@@ -174,10 +179,14 @@ class _LedgerRecovery:
             return came is not None
         position, result = came
         answer: Answer
+        bookie = self._ensemble[position]
+        self._silent.pop(bookie, None)
         try:
             self._logs[position], tail = result()
         except (BookieError, NoSuchLedgerError) as error:
             answer = UnknownAnswer(error.message)
+            if self._context.bookies.is_silent(bookie):
+                self._silent[bookie] = error.message
         else:
             self._tails[position] = tail
             answer = self._fenced_answer(position)
