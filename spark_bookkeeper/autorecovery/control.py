@@ -17,7 +17,7 @@ from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.underreplication import Underreplication
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import parse_bookie_id
-from spark_bookkeeper.replication.runner import Runner
+from spark_bookkeeper.replication.runner import LocalRunner, Runner
 
 
 @dataclass(frozen=True)
@@ -154,13 +154,11 @@ class AutorecoveryControl:
             NoClusterError, MetadataUnavailableError.
         """
         local = None if bookie_id is None else parse_bookie_id(bookie_id)
-        started = Autorecovery(
-            self._context,
-            self._runner("autorecovery"),
-            config or AutorecoveryConfig(),
-            process_name(local),
-            local,
-        )
+        config = config or AutorecoveryConfig()
+        runner = self._runner("autorecovery")
+        if isinstance(runner, LocalRunner):
+            runner = LocalRunner(self._context, config.ledgers_at_once)
+        started = Autorecovery(self._context, runner, config, process_name(local), local)
         started.start()
         return started
 
