@@ -42,6 +42,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.opening import OvertakenError, recover_last, seal_oldest
 from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.logs.retention import retain
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.log import LogHead
@@ -228,12 +229,13 @@ def _attempt(
         if head.newest is not None and head.newest >= ledger_id:
             raise OvertakenError
         sealed = staging.seal(context, staged.plan, results, {staging.STAGED: note})
-        add_sealed(context, staged.log, staged.nonce, ledger_id, transaction)
+        head = add_sealed(context, staged.log, staged.nonce, ledger_id, transaction)
     except DoneError as error:
         is_same = transaction is not None and error.last.version == transaction.version
         holder = error.last.ledger_id if is_same else None
         return LogWrite(staged.log, holder, NO_ENTRY, rows, is_new=False)
     assert sealed.last_entry_id is not None, "a closed ledger has an end"
+    retain(context, staged.log, staged.nonce, LogOptions.from_json(staged.log, head.options))
     return LogWrite(staged.log, ledger_id, sealed.last_entry_id, rows, is_new=True)
 
 
@@ -264,8 +266,11 @@ def add_sealed(
     nonce: str,
     ledger_id: LedgerId,
     transaction: Transaction | None,
-) -> None:
+) -> LogHead:
     """Add a closed ledger behind the end of a log, whose writer is fenced before.
+
+    Returns:
+        the log then.
 
     Raises:
         OvertakenError: the list has come to a higher id without it.
@@ -286,14 +291,14 @@ def add_sealed(
             )
         except DoneError as error:
             if error.last.ledger_id == ledger_id:
-                return  # an answer was lost, and others went on
+                return head  # an answer was lost, and others went on
             raise
         except OvertakenError:
             if ledger_id in list_ledgers(context, name, nonce, ledger_id)[1]:
-                return
+                return head
             continue
         seal_oldest(context, name, added)
-        return
+        return added
 
 
 def _step_to_add(

@@ -28,8 +28,6 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
     NoSuchLogError,
 )
-from spark_bookkeeper.logs import truncation
-from spark_bookkeeper.logs.consumers import needed_from
 from spark_bookkeeper.logs.opening import (
     FollowedError,
     OvertakenError,
@@ -38,6 +36,7 @@ from spark_bookkeeper.logs.opening import (
     withdraw,
 )
 from spark_bookkeeper.logs.options import LogOptions, evolve
+from spark_bookkeeper.logs.retention import retain
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
@@ -195,7 +194,7 @@ class LogWriter(PublicNames):
             except BookKeeperError as error:
                 _log.warning("ledger %d is closed later: %s", old.ledger_id, error.message)
             else:
-                self._retain()
+                retain(self._context, self.name, self._nonce, self._options)
             return new.ledger_id
 
     def evolve(self, schema: Any) -> LedgerId:
@@ -348,22 +347,6 @@ class LogWriter(PublicNames):
             _log.warning("log %s was not rolled: %s", self.name, error.message)
         finally:
             self._is_rolling_due = False
-
-    def _retain(self) -> None:
-        """Truncate what the log need not keep any more; whoever rolls next tries again."""
-        if self._options.retain_seconds is None:
-            return
-        time_ms = self._context.runtime.wall_ms() - self._options.retain_seconds * 1000
-        try:
-            first = truncation.ended_before(self._context, self.name, self._nonce, time_ms)
-            waits_for = self._options.retain_for
-            if first is not None and waits_for:
-                needed = needed_from(self._context, self.name, self._nonce, waits_for)
-                first = None if needed is None else min(first, needed)
-            if first is not None:
-                truncation.truncate(self._context, self.name, self._nonce, first)
-        except BookKeeperError as error:
-            _log.warning("log %s was not truncated: %s", self.name, error.message)
 
     def _go_on(self, ledger: LedgerWriter) -> None:
         """Hand the appends that waited to a ledger. Each of them ends, whatever happens here."""

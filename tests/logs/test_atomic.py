@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from typing_extensions import override
 
 from spark_bookkeeper.bookie.storage import local
 from spark_bookkeeper.client import lifecycle, staging
@@ -35,6 +36,7 @@ from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol import transactions
 from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.log import LogHead
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.transactions import Transaction
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, Killed
@@ -148,6 +150,25 @@ def test_a_write_follows_columns_that_the_log_was_given_meanwhile(ground: Ground
 
     found = open_log(ground.context, "orders").read_arrow().to_pylist()
     assert found == [{"payload": b"new", "shop": 7}, {"payload": b"before", "shop": None}]
+
+
+def test_writes_truncate_what_the_log_need_not_keep(ground: Ground) -> None:
+    class Later(InlineRuntime):
+        shift_ms = 0
+
+        @override
+        def wall_ms(self) -> int:
+            return super().wall_ms() + self.shift_ms
+
+    runtime = Later()
+    context = ground.client(runtime)
+    log = create_log(context, "short", LogOptions(Quorum(3, 3, 2), retain_seconds=60))
+    log.write(table(b"a"))
+    log.write(table(b"b"))
+    runtime.shift_ms = 61_000
+    log.write(table(b"c"))
+
+    assert rows(log) == [b"b", b"c"], "the one before the newest ended just now"
 
 
 # Once
@@ -439,9 +460,9 @@ def test_what_may_still_come_into_the_log_is_never_removed(
     results = written(ground.context, staged, b"a")
     add = atomic.add_sealed
 
-    def aborted(*args: Any) -> None:
+    def aborted(*args: Any) -> LogHead:
         assert not atomic.abort(ground.client(), staged)
-        add(*args)
+        return add(*args)
 
     monkeypatch.setattr(atomic, "add_sealed", aborted)
     atomic.commit(ground.context, staged, results)
@@ -626,7 +647,7 @@ def test_a_head_without_transactions_is_what_earlier_versions_read(
 
 
 def test_two_hundred_thousand_ledgers_and_all_applications_fit_into_a_node() -> None:
-    from spark_bookkeeper.protocol.log import Chunk, LogHead
+    from spark_bookkeeper.protocol.log import Chunk
     from spark_bookkeeper.protocol.transactions import Committed, Transactions
 
     last = tuple(
