@@ -1,0 +1,94 @@
+"""Documents whose blocks are run as somebody who follows them would."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+RUN = ("python", "console")
+"""Blocks that are run. ``sh`` blocks are the two commands, ``text`` and ``toml`` show something."""
+
+SHOWN = ("sh", "text", "toml", "sql")
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    text: str
+    line: int
+
+
+def blocks(document: Path) -> list[Block]:
+    text = document.read_text(encoding="utf-8")
+    return [
+        Block(found[1], found[2], text[: found.start()].count("\n") + 1)
+        for found in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    ]
+
+
+def chapters(document: Path) -> Iterator[tuple[str, str]]:
+    """Neighbouring blocks of one language as one script, numbered by their lines."""
+    runnable = [block for block in blocks(document) if block.language in RUN]
+    for language, found in groupby(runnable, lambda block: block.language):
+        lines: list[str] = []
+        for block in found:
+            lines += [""] * (block.line - len(lines)) if language == "python" else []
+            lines += block.text.splitlines()
+        yield language, "\n".join(lines) + "\n"
+
+
+def commands(chapter: str) -> list[str]:
+    return [line.removeprefix("$ ") for line in chapter.splitlines()]
+
+
+def environment(place: Path) -> dict[str, str]:
+    """Where somebody works who has the project and its commands at hand."""
+    (place / "jobs").symlink_to(ROOT / "jobs")
+    (place / "bin").mkdir()
+    shim = place / "bin" / "spark-bookkeeper"
+    shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m spark_bookkeeper "$@"\n')
+    shim.chmod(0o755)
+    here = str(Path(sys.executable).parent)
+    made = {
+        **os.environ,
+        "PATH": os.pathsep.join([str(place / "bin"), here, os.environ.get("PATH", "")]),
+        "PYTHONPATH": str(ROOT),
+        "PYTHONWARNINGS": "ignore",
+    }
+    made.pop("SPARK_BOOKKEEPER_METADATA_URI", None)
+    return made
+
+
+def follow(document: Path, place: Path, around: dict[str, str]) -> None:
+    """Run its blocks in order; a console block leaves its variables to the next."""
+    kept = place / "environment"
+    for language, chapter in chapters(document):
+        if language == "python":
+            (place / "chapter.py").write_text(chapter, encoding="utf-8")
+            call = [sys.executable, "chapter.py"]
+        else:
+            lines = ["set -euo pipefail", *commands(chapter), f"env -0 > '{kept}'"]
+            call = ["bash", "-c", "\n".join(lines)]
+        done = subprocess.run(
+            call, cwd=place, env=around, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            pytest.fail(
+                f"a {language} chapter of {document.name} ended with {done.returncode}\n"
+                f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}",
+                pytrace=False,
+            )
+        if language == "console":
+            around = dict(
+                pair.split("=", 1) for pair in kept.read_text().split("\0") if "=" in pair
+            )
