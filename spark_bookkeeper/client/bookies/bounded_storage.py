@@ -1,8 +1,8 @@
 """A bookie's storage whose calls come back: with an answer, or with the error that there is none.
 
 It lies under every bookie in files that a client opens (``connection.py``), so nothing above can
-wait for ever for a bookie that hangs. Within ``Door.ask`` a call goes straight through; elsewhere each is
-asked for by itself.
+wait for ever for a bookie that hangs. Within ``Door.ask`` a call goes straight through; elsewhere
+each is asked for by itself.
 """
 
 from __future__ import annotations
