@@ -11,8 +11,8 @@ your warm backup").
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from spark_bookkeeper.client.read.reader import Entry
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError, LogOwnershipLostError
@@ -22,8 +22,22 @@ from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.runtime.runtime import Runtime
 
-if TYPE_CHECKING:
-    from spark_bookkeeper.logs.log import Log, Place
+Place = Position | str
+
+
+class Followed(Protocol):
+    """What a standby wants of a log."""
+
+    def follow(
+        self, start: Place | None, timeout_ms: int | None, is_over: Callable[[], bool]
+    ) -> Iterator[Entry]:
+        """Entries as they come, until ``is_over``."""
+
+    def entries(self, start: Place | None = None, end: Place | None = None) -> Iterator[Entry]:
+        """The entries of a range."""
+
+    def become_writer(self, is_leader: Callable[[], bool] | None = None) -> LogWriter:
+        """Fence whoever writes it."""
 
 
 class _Turn:
@@ -47,7 +61,7 @@ class _Turn:
 
 
 def stand_by(
-    log: Log,
+    log: Followed,
     runtime: Runtime,
     vote: Vote,
     apply: Callable[[Entry], object],

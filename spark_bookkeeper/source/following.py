@@ -21,7 +21,9 @@ from spark_bookkeeper.client.read.sizes import average_bytes
 from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.errors import (
     DataLossError,
+    EntryUnreadableError,
     MetadataError,
+    MetadataUnavailableError,
     NoSuchEntryError,
     NoSuchLedgerError,
 )
@@ -195,10 +197,16 @@ class FollowedLog:
         now = self._context.runtime.now()
         if self._front is None or now >= self._next_look:
             before = self._front
-            self._front = self._look()
+            try:
+                self._front = self._look()
+            except (EntryUnreadableError, MetadataUnavailableError) as error:
+                if before is None:
+                    raise
+                _log.warning("log %s is not looked at now: %s", self.name, error)
             idle = before == self._front
             self._pause = min(self._pause * 2, IDLE_LOOK_SECONDS) if idle else LOOK_SECONDS
             self._next_look = now + self._pause
+        assert self._front is not None, "it was looked at"
         return self._offset(self._front)
 
     def ahead(self, start: Offset, limits: Limits) -> Offset:

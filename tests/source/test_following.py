@@ -220,6 +220,27 @@ def test_an_empty_log_begins_where_its_first_ledger_will_be(
     assert [p for batch in batches(context, stream, start) for p in batch] == [b"a"]
 
 
+def test_an_idle_stream_outlives_bookies_that_are_away(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, runtime=InlineRuntime())
+    log = create_log(ground.context, "orders", USUAL)
+    writer = log.become_writer()
+    writer.append(b"a")
+    stream = follow(ground.context)
+    start = stream.begin(LATEST)
+    away = list(ground.bookie_ids)
+    for bookie in away:
+        ground.stop(bookie)
+    ground.context.runtime.sleep(10)
+    assert stream.ahead(start, Limits()) == start
+
+    for bookie in away:
+        ground.start(bookie)
+    writer.append(b"b")
+    writer.append(b"c")
+    found = [p for batch in batches(ground.context, stream, start) for p in batch]
+    assert found[-1:] in ([b"b"], [b"c"])
+
+
 def test_an_idle_stream_asks_seldom_however_often_it_is_asked(tmp_path: Path) -> None:
     ground = Ground(tmp_path, runtime=InlineRuntime())
     log = create_log(ground.context, "orders", USUAL)

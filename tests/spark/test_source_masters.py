@@ -38,7 +38,7 @@ with sbk.local(bookies=4, spark=spark) as bk:
     spark.sql("CREATE TEMPORARY VIEW seen USING bookkeeper OPTIONS (log 'shared')")
     assert spark.sql("SELECT count(*) AS n FROM seen").collect()[0].n == 2000
     try:
-        spark.read.format("bookkeeper").option("lgo", "shared").load()
+        spark.read.format("bookkeeper").option("lgo", "shared").load().schema
     except Exception as error:
         assert "did you mean 'log'" in str(error), error
     else:
