@@ -44,6 +44,7 @@ from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.report import CheckReport, RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner, no_progress
 from spark_bookkeeper.runtime import process
+from spark_bookkeeper.runtime.public_names import PublicNames
 
 
 class SparkDoor(Frames, Protocol):
@@ -57,12 +58,14 @@ class SparkDoor(Frames, Protocol):
         """Runs work as a Spark job; ``job`` names it in Spark's own pages."""
 
 
-class BookKeeper:
+class BookKeeper(PublicNames):
     """A connection to one cluster. A context manager; ``close`` is idempotent.
 
     Bytes and Arrow tables are written and read without Spark; a session is needed (and
     started, in local use) only when a DataFrame or a job is asked for.
     """
+
+    _INTERNALS = frozenset({"connection", "context"})
 
     def __init__(
         self,

@@ -51,8 +51,8 @@ MOST_NAMED: Final = 10
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at."""
+class Diagnosis:
+    """One thing that was looked at, how it is, and what to do about it."""
 
     check: str
     verdict: Verdict
@@ -77,7 +77,7 @@ def doctor(settings: Settings, access: Access) -> int:
     code = EXIT_DONE
     if settings.metadata_uri is None:
         findings.append(
-            Finding(
+            Diagnosis(
                 "cluster",
                 "warning",
                 "none was named, so only this machine was looked at",
@@ -101,7 +101,7 @@ def doctor(settings: Settings, access: Access) -> int:
     return code
 
 
-def _show(settings: Settings, findings: Sequence[Finding]) -> None:
+def _show(settings: Settings, findings: Sequence[Diagnosis]) -> None:
     settings.output.table(
         ["check", "verdict", "what was found"], [[f.check, f.verdict, f.detail] for f in findings]
     )
@@ -112,20 +112,20 @@ def _show(settings: Settings, findings: Sequence[Finding]) -> None:
         settings.output.say("everything is well")
 
 
-def _this_machine() -> Iterator[Finding]:
-    yield Finding("python", "ok", platform.python_version())
+def _this_machine() -> Iterator[Diagnosis]:
+    yield Diagnosis("python", "ok", platform.python_version())
     for package in ("spark-bookkeeper", "pyspark", "pyarrow", "kazoo", "fsspec", "delta-spark"):
         try:
-            yield Finding(package, "ok", importlib.metadata.version(package))
+            yield Diagnosis(package, "ok", importlib.metadata.version(package))
         except importlib.metadata.PackageNotFoundError:
             remedy = None if package == "spark-bookkeeper" else f"pip install {package}"
             verdict: Verdict = "warning" if remedy else "ok"
-            yield Finding(package, verdict, "not installed as a package", remedy)
+            yield Diagnosis(package, verdict, "not installed as a package", remedy)
     try:
         home = java_home()
-        yield Finding("java", "ok", f"{_java_version(home / 'bin' / 'java')} in {home}")
+        yield Diagnosis("java", "ok", f"{_java_version(home / 'bin' / 'java')} in {home}")
     except MissingRequirementError as error:
-        yield Finding(
+        yield Diagnosis(
             "java",
             "problem",
             error.message.split(". ")[0],
@@ -141,7 +141,7 @@ def _java_version(java: os.PathLike[str]) -> str:
     return next((line for line in lines if "version" in line), "of unknown version")
 
 
-def _unreachable(error: BookKeeperError, uri: str) -> Finding:
+def _unreachable(error: BookKeeperError, uri: str) -> Diagnosis:
     remedy = "is the URI right, is ZooKeeper running, does a firewall stand between?"
     if "127.0.0.1" in uri or "localhost" in uri:
         remedy = (
@@ -155,23 +155,23 @@ def _unreachable(error: BookKeeperError, uri: str) -> Finding:
         )
     elif isinstance(error, MetadataFormatError):
         remedy = "what is at this place is not a BookKeeper cluster that this version can read"
-    return Finding("zookeeper", "problem", error.message, remedy)
+    return Diagnosis("zookeeper", "problem", error.message, remedy)
 
 
-def _cluster(bk: BookKeeper) -> Iterator[Finding]:
+def _cluster(bk: BookKeeper) -> Iterator[Diagnosis]:
     store = bk.context.store
     instance_id: str | None = None
     try:
         instance_id = store.instance_id()
     except MetadataFormatError as junk:
-        yield Finding(
+        yield Diagnosis(
             "zookeeper",
             "problem",
             junk.message,
             "give that node the cluster's name again before an agent is started",
         )
     else:
-        yield Finding("zookeeper", "ok", f"{bk.metadata_uri} answers; cluster {instance_id}")
+        yield Diagnosis("zookeeper", "ok", f"{bk.metadata_uri} answers; cluster {instance_id}")
     alive = bk.context.bookies.registrations()
     cookies = {cookie.value.bookie_id: cookie.value for cookie in store.cookies()}
     ledgers: dict[LedgerId, LedgerMetadata] = {}
@@ -185,7 +185,7 @@ def _cluster(bk: BookKeeper) -> Iterator[Finding]:
         if state is not None:
             states[ledger_id] = state
     if not alive:
-        yield Finding(
+        yield Diagnosis(
             "bookies",
             "problem",
             "none is registered, so nothing can be written",
@@ -197,7 +197,7 @@ def _cluster(bk: BookKeeper) -> Iterator[Finding]:
     yield from bk.context.runtime.map(look.at, known)
     yield from _shared(bk, {**{b: c.root_uri for b, c in cookies.items()}, **_roots(alive)})
     for error in unreadable[:MOST_NAMED]:
-        yield Finding(
+        yield Diagnosis(
             "ledger metadata",
             "problem",
             error.message,
@@ -233,7 +233,7 @@ def _roots(alive: Mapping[BookieId, Registration]) -> dict[BookieId, str]:
     return {bookie: live.root_uri for bookie, live in alive.items() if live.incarnation}
 
 
-def _shared(bk: BookKeeper, roots: Mapping[BookieId, str]) -> Iterator[Finding]:
+def _shared(bk: BookKeeper, roots: Mapping[BookieId, str]) -> Iterator[Diagnosis]:
     """What would be lost together."""
 
     def look(bookie: BookieId) -> tuple[BookieId, Place]:
@@ -245,9 +245,11 @@ def _shared(bk: BookKeeper, roots: Mapping[BookieId, str]) -> Iterator[Finding]:
     for found in shared(dict(bk.context.runtime.map(look, sorted(roots)))):
         check = f"bookies on one {found.what}"
         if found.is_for_trying:
-            yield Finding(check, "ok", f"{found}: good for trying things out, not for keeping them")
+            yield Diagnosis(
+                check, "ok", f"{found}: good for trying things out, not for keeping them"
+            )
         else:
-            yield Finding(
+            yield Diagnosis(
                 check,
                 "warning",
                 f"{found}: what loses one loses the others, and perhaps every copy of an entry",
@@ -260,7 +262,7 @@ def _writers(
     bk: BookKeeper,
     ledgers: Mapping[LedgerId, LedgerMetadata],
     states: Mapping[LedgerId, WriterState],
-) -> Finding:
+) -> Diagnosis:
     """Ledgers that nobody closed and nobody writes; their bookies say for how long."""
     check = "writers of open ledgers"
     gone = [ledger_id for ledger_id, state in states.items() if state == "gone"]
@@ -271,7 +273,7 @@ def _writers(
         "writer left no note"
     )
     if not gone:
-        return Finding(check, "ok", counts if states else "every ledger is closed")
+        return Diagnosis(check, "ok", counts if states else "every ledger is closed")
 
     def name(ledger_id: LedgerId) -> str:
         metadata = ledgers[ledger_id]
@@ -289,7 +291,7 @@ def _writers(
     named = bk.context.runtime.map(name, gone[:MOST_NAMED])
     more = "; ..." if len(gone) > MOST_NAMED else ""
     shown = " ".join(map(str, gone[:MOST_NAMED])) + (" ..." if more else "")
-    return Finding(
+    return Diagnosis(
         check,
         "warning",
         f"{counts}: {'; '.join(named)}{more}. Gone: {GONE}",
@@ -309,20 +311,20 @@ class _Look:
     named: Set[BookieId]
     """Bookies that some ledger counts on."""
 
-    def at(self, bookie: BookieId) -> Finding:
+    def at(self, bookie: BookieId) -> Diagnosis:
         check = f"bookie {bookie}"
         live, cookie = self.alive.get(bookie), self.cookies.get(bookie)
         if live is None:
             where = f"; its storage was {cookie.root_uri}" if cookie else "; it has no cookie"
             if bookie not in self.named:
-                return Finding(
+                return Diagnosis(
                     check,
                     "warning",
                     f"not registered{where}, and no ledger counts on it",
                     "start its agent again, or have it forgotten: "
                     f"spark-bookkeeper bookie recover {bookie} --delete-cookie",
                 )
-            return Finding(
+            return Diagnosis(
                 check,
                 "problem",
                 f"lost: not registered{where}",
@@ -330,14 +332,14 @@ class _Look:
                 f"spark-bookkeeper bookie recover {bookie} --delete-cookie",
             )
         if not live.incarnation:
-            return Finding(
+            return Diagnosis(
                 check,
                 "warning",
                 "names no storage: it serves BookKeeper's own protocol, or its registration is "
                 "broken; no ledgers of ours go there",
             )
         if cookie is None:
-            return Finding(
+            return Diagnosis(
                 check,
                 "problem",
                 "its cookie is gone: it takes no new data, and once stopped it will not start",
@@ -345,7 +347,7 @@ class _Look:
                 f"--bookie-id {bookie} --root {shlex.quote(live.root_uri)}",
             )
         if cookie.incarnation != live.incarnation:
-            return Finding(
+            return Diagnosis(
                 check,
                 "problem",
                 f"its cookie has incarnation {cookie.incarnation}, its registration "
@@ -354,12 +356,12 @@ class _Look:
             )
         return self._storage(check, bookie, live)
 
-    def _storage(self, check: str, bookie: BookieId, live: Registration) -> Finding:
+    def _storage(self, check: str, bookie: BookieId, live: Registration) -> Diagnosis:
         try:
             storage = self.bk.context.bookies.storage(bookie)
             marker = check_marker(storage, live.incarnation, bookie)
             if self.instance_id is not None and marker.instance_id != self.instance_id:
-                return Finding(
+                return Diagnosis(
                     check,
                     "problem",
                     f"its storage belongs to cluster {marker.instance_id}",
@@ -368,7 +370,7 @@ class _Look:
             probe(storage, ThreadRuntime().token)
             space = storage.space()
         except BookKeeperError as error:
-            return Finding(
+            return Diagnosis(
                 check,
                 "problem",
                 f"registered, but from here: {error.message}",
@@ -377,16 +379,18 @@ class _Look:
         state = "read-only" if live.is_readonly else "writable"
         facts = f"{state}, {live.root_uri}, cookie = marker, conditional create works"
         if space is None:
-            return Finding(check, "ok", facts)
+            return Diagnosis(check, "ok", facts)
         facts += f", {space[0] / GIB:,.1f} of {space[1] / GIB:,.1f} GiB free"
         if live.is_readonly or space[0] < LITTLE_SPACE:
-            return Finding(
+            return Diagnosis(
                 check, "warning", facts, "make room: delete ledgers, or add a disk or a bookie"
             )
-        return Finding(check, "ok", facts)
+        return Diagnosis(check, "ok", facts)
 
 
-def _ledgers(ledgers: Mapping[LedgerId, LedgerMetadata], lost: set[BookieId]) -> Iterator[Finding]:
+def _ledgers(
+    ledgers: Mapping[LedgerId, LedgerMetadata], lost: set[BookieId]
+) -> Iterator[Diagnosis]:
     total = f"{len(ledgers):,} ledgers"
     stuck = [i for i, m in ledgers.items() if m.state.name == "IN_RECOVERY"]
     exposed = [
@@ -447,8 +451,8 @@ def _on_ledgers(
     what: str,
     remedy: Callable[[str], str],
     verdict: Verdict,
-) -> Finding:
+) -> Diagnosis:
     if not found:
-        return Finding(check, "ok", f"none of {total}")
+        return Diagnosis(check, "ok", f"none of {total}")
     shown = " ".join(map(str, found[:MOST_NAMED])) + (" ..." if len(found) > MOST_NAMED else "")
-    return Finding(check, verdict, f"{len(found):,} of {total} {what}: {shown}", remedy(shown))
+    return Diagnosis(check, verdict, f"{len(found):,} of {total} {what}: {shown}", remedy(shown))

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
 import pyarrow as pa
 
@@ -27,6 +27,7 @@ from spark_bookkeeper.metadata.update import read_again
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import NONCE, Fragment, LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import entries_at
+from spark_bookkeeper.runtime.public_names import PublicNames
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -110,7 +111,7 @@ REPLICAS: Final = pa.schema(
 
 
 @dataclass(frozen=True)
-class LedgerInfo:
+class LedgerInfo(PublicNames):
     """One ledger as its metadata told it when this was made."""
 
     ledger_id: int
@@ -138,6 +139,8 @@ class LedgerInfo:
     milliseconds since 1970; for people."""
     _context: ClientContext = field(repr=False, compare=False)
     _frame: Callable[[pa.Table], Any] = field(repr=False, compare=False)
+
+    _INTERNALS: ClassVar[frozenset[str]] = frozenset({"of"})
 
     @classmethod
     def of(

@@ -58,10 +58,9 @@ def generate_cookie(
     * Metadata name the incarnation of every bookie in their ensembles, so a partition of another
       incarnation would never be asked for their entries (SLOT-LOG rule R11). It is refused here
       all the same: the right one may turn up.
-    * Whoever was given up (``bookie recover --delete-cookie``) is in no ensemble any more, and
-      what it holds is asked for by nobody. It comes back as one does that was down while its
-      shares were made again elsewhere: what it stored of a ledger is what that ledger's writer
-      sent it, still true, and it may be chosen for copies like any other.
+    * A bookie that was given up (``bookie recover --delete-cookie``) is in no ensemble any more, so
+      nobody asks for what it holds. What it holds is still true, for a ledger's entries never
+      change. It may be chosen for new data and copies like any other.
     * What cannot be told from the marker is an older copy of the partition. The caller asks.
 
     Returns:
@@ -175,8 +174,9 @@ def has_cookie(store: MetadataStore, marker: Marker) -> bool:
 def check_whole(store: MetadataStore, claims: Claims) -> None:
     """Refuse a partition without a cookie that is not the one the ledgers mean, or is empty.
 
-    Reads all ledgers' metadata, which is for a day on which a cookie was lost. One that cannot be
-    decoded is passed over: what it means is checked again by whoever reads it (R11).
+    It reads the metadata of every ledger, which is slow, and done only when a cookie is missing. A
+    ledger that cannot be decoded is passed over: whoever reads its data checks the incarnation
+    again (R11).
     """
     assert claims.marker is not None
     wrong: list[LedgerId] = []

@@ -50,7 +50,11 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What the cluster was told, and why: of two reasons each begins and ends by itself."""
+    """What the cluster was told, and why.
+
+    A bookie is read-only for want of space, of its cookie, or of both. Each reason is kept, since
+    each may end while the other goes on.
+    """
 
     is_short: bool
     """Space is short."""

@@ -52,6 +52,7 @@ from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.metadata.uri import MetadataUri
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.runtime.public_names import PublicNames
 from spark_bookkeeper.runtime.runtime import Runtime, Task, ThreadRuntime
 
 log = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ _SUPERVISION_SECONDS = 1.0
 """Between two looks whether ZooKeeper still runs."""
 
 
-class LocalCluster:
+class LocalCluster(PublicNames):
     """A ZooKeeper and bookies on this machine. Use it in ``with``, or ``start`` and ``close``.
 
     It also closes when the interpreter ends. However it ends, no process stays behind. A
@@ -84,6 +85,8 @@ class LocalCluster:
         config: how the agents look after the bookies.
         runtime: clock and threads.
     """
+
+    _INTERNALS = frozenset({"agent"})
 
     def __init__(
         self,
@@ -320,7 +323,7 @@ class _Running:
             log.warning("ZooKeeper in %s ended; it is started again", self.zookeeper.directory)
             try:
                 self.zookeeper.start()
-            except BookKeeperError as failure:  # it counts as stopped now: one attempt
+            except BookKeeperError as failure:  # it is stopped now, so nobody tries again
                 log.error("%s. Close the cluster and start it again", failure)  # noqa: TRY400
 
     def bookie(self, bookie_id: str) -> LocalBookie:

@@ -29,6 +29,7 @@ from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.log import LogHead, Position
+from spark_bookkeeper.runtime.public_names import PublicNames
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ Place = Position | str
 """Where callers may give a position: also as text, ``"7:12"``."""
 
 
-class Log:
+class Log(PublicNames):
     """One log. Reading never disturbs its writer; only ``become_writer`` and ``delete`` fence."""
 
     def __init__(

@@ -40,6 +40,7 @@ from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
+from spark_bookkeeper.runtime.public_names import PublicNames
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ ROLL_RETRY_SECONDS: Final = 10.0
 """After a roll that the log's options asked for has failed, before the next one."""
 
 
-class LogWriter:
+class LogWriter(PublicNames):
     """Appends to one log, until it is closed or another writer takes over.
 
     A context manager: a normal exit closes the newest ledger, an exceptional one leaves it to the

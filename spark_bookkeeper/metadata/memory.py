@@ -426,7 +426,7 @@ class MemoryStore:
         return self.cluster.instance_id
 
     def _show_writer(self, ledger_id: LedgerId, writer: str | None) -> None:
-        """Unless the create is given up already, as one that was postponed may be."""
+        """Show that a writer lives, unless its create was given up before it took effect."""
         if writer is not None and (ledger_id, writer) in self._written:
             self.cluster.writers.add((ledger_id, writer))
 

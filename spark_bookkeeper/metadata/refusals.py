@@ -57,6 +57,7 @@ def id_used(ledger_id: LedgerId) -> LedgerExistsError:
         "former ledger open would write to the new one, or read it as the old one. Choose an id "
         "that was never used, or let one be generated",
         ledger_id=ledger_id,
+        was_used=True,
     )
 
 
@@ -67,6 +68,7 @@ def other_life(ledger_id: LedgerId) -> NoSuchLedgerError:
         "created another with the same id, by a tool that does not refuse that; nothing was "
         "changed. Open the ledger again to work with the one that is there now",
         ledger_id=ledger_id,
+        is_another=True,
     )
 
 

@@ -211,9 +211,10 @@ class Recovery:
         return tuple(hits), tuple(misses)
 
     def _unfenced(self) -> Undecided:
-        """Too few fences: what is found on the fenced bookies says nothing about the end.
+        """Too few bookies are fenced, so nothing proves where the ledger ends.
 
-        The entry named is the first, from where reading would begin, that could still be written.
+        It names the first entry, of those that would be read, that a writer could still get stored
+        on an ack quorum.
         """
         fenced = self._fenced().keys()
         first = self.first_recovered

@@ -184,7 +184,7 @@ class Writer:
             case BookieReadOnly(position, bookie):
                 if self.ensemble[position] != bookie or self._is_changing:
                     return []
-                if self._leaving == position:  # still behind: no longer waited for, this time
+                if self._leaving == position:  # it has not caught up: do not wait any longer
                     self._leaving = None
                     return self._confirm()
                 self._leaving = position
@@ -207,10 +207,10 @@ class Writer:
     def _leave(self) -> list[Command]:
         """Replace a bookie that is read-only, as soon as it stores what is acknowledged.
 
-        It serves what it has, so no re-replication will ever look for what it never got: its
-        share of what is acknowledged must be whole before it is left. Meanwhile nothing more is
-        acknowledged, or a slow one would never come to the end of it. Who is told of it a second
-        time meanwhile goes on without leaving: it may be one that hangs.
+        A read-only bookie stays alive, so no re-replication looks for what it never got: it must
+        store its share of what is acknowledged before it is left. Until then nothing more is
+        acknowledged, or a slow bookie would never catch up. When the caller says for a second
+        time that the bookie is read-only, it may hang, and the writer goes on with it.
         """
         assert self._leaving is not None
         if self._is_changing or self._stored_through[self._leaving] < self.last_add_confirmed:
@@ -228,7 +228,8 @@ class Writer:
 
     def _change_ensemble(self) -> list[Command]:
         self._is_changing = True
-        self._leaving = None  # what failed comes first; who is read-only is asked about again
+        # A failed bookie comes first. Who is read-only is told of again by the caller.
+        self._leaving = None
         return [ChangeEnsemble(EntryId(self.last_add_confirmed + 1), dict(self._failed))]
 
     def _adopt(self, ensemble: tuple[BookieId, ...]) -> list[Command]:

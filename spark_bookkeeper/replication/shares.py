@@ -76,8 +76,8 @@ def copy_share(
 ) -> int:
     """Copy entries of a fragment to a bookie, durably, and read them back; returns bytes.
 
-    The target itself is not asked for what it lacks; but its records may tell of another's part,
-    or its part be what another's record tells of.
+    The target is no source: it lacks the entries. But it may have half of what makes an entry of a
+    part, the record or the file, while another bookie has the other half; so its log is handed on.
 
     Args:
         entries: ascending, at least one.

@@ -91,7 +91,7 @@ def spark_session(
     if delta and "delta" not in settings.get("spark.jars", "").lower():
         builder = _with_delta_jars(builder, settings.get("spark.jars.packages", ""))
     try:
-        with _no_stacks_of_interrupts():
+        with _no_stacks_of_interrupts(), _with_an_address(settings.get("spark.master", "")):
             return builder.getOrCreate()
     except Exception as error:
         if _was_interrupted(error):
@@ -116,6 +116,23 @@ def check_session(spark: object) -> None:
             f"spark={spark!r} is not a SparkSession; give one, as sbk.spark_session() makes it, or "
             "leave it out: then one is started when it is needed"
         )
+
+
+@contextmanager
+def _with_an_address(master: str) -> Iterator[None]:
+    """Let a local Spark start where the machine's own name has no address.
+
+    Spark asks for it first of all, even when it is told where to listen.
+    """
+    named = {"SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME"} & os.environ.keys()
+    if named or not master.startswith("local"):
+        yield
+        return
+    os.environ["SPARK_LOCAL_IP"] = _LOOPBACK["spark.driver.host"]
+    try:
+        yield
+    finally:
+        os.environ.pop("SPARK_LOCAL_IP", None)
 
 
 @contextmanager

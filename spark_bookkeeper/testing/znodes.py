@@ -1,8 +1,8 @@
 """A ZooKeeper in this process: nodes that hold any bytes, for as many clients as there may be.
 
 ``ZNodes`` stands in for the servers. ``client_class`` makes the class that is put in the place of
-kazoo's client: it carries out kazoo's own requests at once, so everything above it (``link.py``,
-``connection.py``, ``zookeeper.py``) is what runs in front of a real ZooKeeper. Nothing is lost or
+kazoo's client: it carries out kazoo's own requests at once, so everything above it, all of
+``metadata/zookeeper/``, is what runs in front of a real ZooKeeper. Nothing is lost or
 late here; for that there are the memory twin and the embedded ZooKeeper.
 """
 

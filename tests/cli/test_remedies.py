@@ -417,7 +417,7 @@ def an_option_of_the_storage_is_written_as_the_refusal_says(a: Operator) -> None
     example = re.search(r"for example (\S+)", a.said)
     assert example is not None
     assert a.call("bookie", "verify", a.root, "--storage-option", example[1]) in (0, 2)
-    assert "is not of the form" not in a.said
+    assert "has the form" not in a.said
 
 
 # Formatting

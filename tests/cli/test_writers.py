@@ -122,7 +122,7 @@ def test_a_ledger_whose_writer_lives_is_left_alone_and_the_others_are_deleted(
     forced = call_own("ledger", "delete", writer.ledger_id, "--yes", "--even-if-alive", "--json")
 
     assert (forced.code, forced.json) == (0, {"deleted": [writer.ledger_id], "not_found": []})
-    with pytest.raises(NoSuchLedgerError, match="was DELETED"):
+    with pytest.raises(NoSuchLedgerError):
         writer.append(b"3")
 
 

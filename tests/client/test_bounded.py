@@ -229,7 +229,7 @@ def test_who_was_given_up_and_comes_back_still_abandons_what_it_has() -> None:
             finally:
                 sink.abandon()
 
-        with pytest.raises(BookieUnavailableError, match="no answer"):
+        with pytest.raises(BookieUnavailableError):
             bucket.door.ask("copying a part", stuck)
         bucket.runtime.sleep(100.0)
 

@@ -21,7 +21,7 @@ import pytest
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.cli.doctor import Finding, _cluster
+from spark_bookkeeper.cli.doctor import Diagnosis, _cluster
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.metadata.store import Cookie, Registration
@@ -190,7 +190,7 @@ def about_junk(world: World, planted: dict[str, bytes]) -> None:
             ours_only(lambda r=reader: list(r.entries(0, 0)))  # type: ignore[misc]
         ours_only(lambda i=ledger_id: bk.open_ledger(i))  # type: ignore[misc]
     for finding in _cluster(bk):
-        assert isinstance(finding, Finding)
+        assert isinstance(finding, Diagnosis)
 
 
 def doomed(world: World) -> None:

@@ -146,9 +146,9 @@ def test_a_living_writer_learns_of_a_deletion_by_any_tool(
 
     raw.stop()
     raw.close()
-    with pytest.raises(NoSuchLedgerError, match="was DELETED"):
+    with pytest.raises(NoSuchLedgerError):
         eventually(lambda: writer.append(b"1") < 0)
-    with pytest.raises(NoSuchLedgerError, match="was DELETED"):
+    with pytest.raises(NoSuchLedgerError):
         writer.close()
 
 

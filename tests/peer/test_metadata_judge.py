@@ -254,7 +254,7 @@ def test_an_id_whose_ledger_bookkeeper_deleted_stays_used(
     _shell(cluster, tmp_path, "deleteledger", "-ledgerid", str(chosen), "-force")
 
     assert list(cluster.ledger_ids()) == []
-    with pytest.raises(LedgerExistsError, match="was used before"):
+    with pytest.raises(LedgerExistsError):
         cluster.create_ledger(chosen, OPEN)
     lines, complaints = peer.judge(cluster.uri.hosts, cluster.uri.root)
     assert complaints == ""
@@ -275,7 +275,7 @@ def test_a_cluster_that_bookkeeper_formatted_begins_again_with_its_ids(
     assert cluster.generate_ledger_id() == 0, "BookKeeper begins again too"
     created = cluster.create_ledger(LedgerId(50), OPEN)
     cluster.delete_ledger(LedgerId(50), created)
-    with pytest.raises(LedgerExistsError, match="was used before"):
+    with pytest.raises(LedgerExistsError):
         cluster.create_ledger(LedgerId(50), OPEN)
 
 

@@ -11,6 +11,7 @@ import pytest
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.testing.describe import describe_answers, describe_prefixes
 
 QUORUMS = [
     Quorum(e, qw, qa) for e in range(1, 6) for qw in range(1, e + 1) for qa in range(1, qw + 1)
@@ -61,7 +62,9 @@ def test_a_position_holds_exactly_the_entries_striped_to_it() -> None:
             write_set = quorum.write_set(entry_id)
             assert len(set(write_set)) == quorum.write_quorum_size
             for position in range(quorum.ensemble_size):
-                assert quorum.holds(position, entry_id) == (position in write_set)
+                assert quorum.holds(position, entry_id) == (position in write_set), (
+                    f"{quorum}: entry {entry_id} has the write set {write_set}"
+                )
 
 
 def test_every_write_set_that_occurs_is_listed() -> None:
@@ -80,7 +83,9 @@ def test_coverage_means_that_the_silent_can_acknowledge_no_entry() -> None:
                 for e in range(quorum.ensemble_size)
             )
 
-            assert quorum.has_coverage(answered) == (not silent_could_acknowledge)
+            assert quorum.has_coverage(answered) == (not silent_could_acknowledge), (
+                describe_answers(quorum, answered)
+            )
 
 
 def test_coverage_asks_every_write_set_and_not_only_how_many_answered() -> None:
@@ -107,7 +112,9 @@ def test_confirmed_through_is_what_walking_up_entry_by_entry_finds() -> None:
         for vector in product(range(-1, pushed + 1), repeat=quorum.ensemble_size):
             fast = quorum.confirmed_through([EntryId(s) for s in vector], EntryId(pushed))
 
-            assert fast == slow_confirmed(quorum, vector, pushed), (quorum, vector)
+            assert fast == slow_confirmed(quorum, vector, pushed), describe_prefixes(
+                quorum, vector, pushed
+            )
 
 
 def test_confirmed_through_far_from_the_beginning() -> None:

@@ -20,6 +20,14 @@ from spark_bookkeeper.protocol.recovery import (
     UnknownAnswer,
     Verify,
 )
+from spark_bookkeeper.testing.describe import (
+    DAMAGED,
+    NOT_STORED,
+    NOT_STRIPED,
+    STORED,
+    UNKNOWN,
+    describe,
+)
 
 NAMES = tuple(BookieId(name) for name in "abcde")
 DOWN = UnknownAnswer("does not answer")
@@ -284,6 +292,17 @@ def recovery_of(quorum: Quorum, case: Case) -> Recovery:
     return recovery
 
 
+def drawn(quorum: Quorum, case: Case) -> str:
+    shapes = {"held": STORED, "miss": NOT_STORED, "damaged": DAMAGED, "unknown": UNKNOWN}
+    names = NAMES[: quorum.ensemble_size]
+
+    def cell(position: int, entry_id: EntryId) -> str:
+        said = case.get((position, entry_id))
+        return NOT_STRIPED if said is None else shapes[said]
+
+    return describe(quorum, names, ENTRIES, cell)
+
+
 def could_have_been_acknowledged(quorum: Quorum, case: Case, entry_id: EntryId) -> bool:
     """Whether Qa bookies of the write set may hold it, as far as anybody can know."""
     may_hold = [p for p in quorum.write_set(entry_id) if case.get((p, entry_id)) != "miss"]
@@ -319,15 +338,16 @@ def test_every_small_case_ends_where_the_slow_definition_says(quorum: Quorum) ->
         found = recovery.decide()
         kind, entry_id = slow_end(quorum, case)
         if isinstance(found, Undecided):
-            assert kind == "undecided", case
-            assert entry_id in (-1, found.entry_id), case
+            assert kind == "undecided", drawn(quorum, case)
+            assert entry_id in (-1, found.entry_id), drawn(quorum, case)
             continue
-        assert (kind, entry_id) == ("ends", found.last_entry_id), case
+        assert (kind, entry_id) == ("ends", found.last_entry_id), drawn(quorum, case)
         for recovered in map(EntryId, range(found.last_entry_id + 1)):
             holders = tuple(p for p in quorum.write_set(recovered) if case[p, recovered] == "held")
-            assert found.sources[recovered] == holders
+            assert found.sources[recovered] == holders, drawn(quorum, case)
             lacking = [p for p, share in found.missing.items() if recovered in share]
-            assert sorted((*holders, *lacking)) == sorted(quorum.write_set(recovered))
+            write_set = sorted(quorum.write_set(recovered))
+            assert sorted((*holders, *lacking)) == write_set, drawn(quorum, case)
 
 
 @pytest.mark.parametrize(
@@ -341,11 +361,12 @@ def test_blockers_that_answer_move_the_decision(quorum: Quorum) -> None:
         if not isinstance(found, Undecided) or found.entry_id not in ENTRIES:
             continue
         blockers = {number[b] for b in found.blockers}
-        assert blockers, "somebody can unblock it"
+        assert blockers, f"somebody can unblock it{drawn(quorum, case)}"
         if found.lacks_fences:
-            assert all(is_silent(quorum, case, p) for p in blockers)
+            assert all(is_silent(quorum, case, p) for p in blockers), drawn(quorum, case)
         else:
-            assert all(case.get((p, found.entry_id)) in ("unknown", "damaged") for p in blockers)
+            said_nothing = [case.get((p, found.entry_id)) for p in blockers]
+            assert {*said_nothing} <= {"unknown", "damaged"}, drawn(quorum, case)
         for answer in ("held", "miss"):
             better = {
                 cell: answer if cell[0] in blockers and said in ("unknown", "damaged") else said
@@ -353,4 +374,5 @@ def test_blockers_that_answer_move_the_decision(quorum: Quorum) -> None:
             }
             moved = recovery_of(quorum, better).decide()
             if isinstance(moved, Undecided):
-                assert (moved.entry_id, moved.lacks_fences) != (found.entry_id, found.lacks_fences)
+                before = (found.entry_id, found.lacks_fences)
+                assert (moved.entry_id, moved.lacks_fences) != before, drawn(quorum, case)

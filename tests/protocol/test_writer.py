@@ -27,6 +27,7 @@ from spark_bookkeeper.protocol.writer import (
     Writer,
     WriterStatus,
 )
+from spark_bookkeeper.testing.describe import describe_fragments
 
 NAMES = "abcdefghijklmnopqrstuvwxyz"
 
@@ -424,6 +425,7 @@ class World:
             ]
             assert len(holders) >= self.quorum.ack_quorum_size, (
                 f"acked-entries-are-readable: entry {entry_id} is on {len(holders)} bookies"
+                + describe_fragments(self.quorum, self.fragments, self.truth, self.acknowledged)
             )
 
     def store(self, position: int, count: int) -> None:
@@ -529,5 +531,8 @@ def test_in_whatever_order_events_arrive_no_promise_is_broken(
                 world.publish()
             world.finish_change()
 
-    assert world.acknowledged == world.writer.last_add_pushed, "everything is acknowledged"
+    assert world.acknowledged == world.writer.last_add_pushed, (
+        "everything is acknowledged"
+        + describe_fragments(quorum, world.fragments, world.truth, world.writer.last_add_pushed)
+    )
     world.check()

@@ -9,11 +9,13 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
 
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.spark import session
 from spark_bookkeeper.spark.session import session_settings, spark_session
 from spark_bookkeeper.testing.interrupts import Noise, interrupt_until_it_ends
 
@@ -47,6 +49,49 @@ def test_a_defaults_file_decides_where_spark_runs() -> None:
 def test_a_name_that_is_no_setting_of_spark_is_refused_before_anything_starts() -> None:
     with pytest.raises(InvalidArgumentError, match="'executor_memory' is not a Spark setting"):
         spark_session(executor_memory="1g")
+
+
+@pytest.mark.spark
+def test_a_local_session_starts_where_the_machines_own_name_has_no_address(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n", encoding="utf-8")
+    script = "import spark_bookkeeper as sbk; sbk.spark_session('local[1]').stop()"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SPARK_LOCAL")}
+    environment["JAVA_TOOL_OPTIONS"] = f"-Djdk.net.hosts.file={hosts}"  # all names Java knows
+
+    ended = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("master", "given", "during"),
+    [
+        ("local[2]", {}, "127.0.0.1"),
+        ("local[2]", {"SPARK_LOCAL_IP": "10.0.0.9"}, "10.0.0.9"),
+        ("local[2]", {"SPARK_LOCAL_HOSTNAME": "here"}, None),
+        ("spark://master:7077", {}, None),
+    ],
+)
+def test_the_address_is_for_the_start_of_a_local_spark_and_never_against_the_users_word(
+    monkeypatch: pytest.MonkeyPatch, master: str, given: dict[str, str], during: str | None
+) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    monkeypatch.delenv("SPARK_LOCAL_HOSTNAME", raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+
+    with session._with_an_address(master):
+        assert os.environ.get("SPARK_LOCAL_IP") == during
+
+    assert os.environ.get("SPARK_LOCAL_IP") == given.get("SPARK_LOCAL_IP")
 
 
 @pytest.mark.spark

@@ -77,7 +77,8 @@ def new_ledger_options(command: Command) -> Command:
             "entry_target_bytes": entry_target_bytes,
             "password": password.encode(),
             "custom_metadata": {
-                k: v.encode() for k, v in pairs("--label", labels, is_secret=False).items()
+                k: v.encode()
+                for k, v in pairs("--label", labels, "team=flights", is_secret=False).items()
             },
         }
         return command(*arguments, wish=wish, **named)

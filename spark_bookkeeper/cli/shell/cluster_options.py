@@ -85,15 +85,20 @@ def access_options(command: Command) -> Command:
         **named: Any,
     ) -> Any:
         found = load_conf(conf) if conf else Conf()
-        zk = {**found.zk_options, **pairs("--zk-option", zk_options)}
-        storage = {**found.storage_options, **pairs("--storage-option", storage_options)}
+        zk = {**found.zk_options, **pairs("--zk-option", zk_options, "use_ssl=true")}
+        storage = {
+            **found.storage_options,
+            **pairs("--storage-option", storage_options, "endpoint_url=http://host:9000"),
+        }
         access = Access(replace(found, zk_options=zk, storage_options=storage))
         return command(*arguments, access=access, **named)
 
     return with_access  # type: ignore[return-value]  # click sees only that it is callable
 
 
-def pairs(option: str, texts: Sequence[str], *, is_secret: bool = True) -> dict[str, str]:
+def pairs(
+    option: str, texts: Sequence[str], example: str, *, is_secret: bool = True
+) -> dict[str, str]:
     """``KEY=VALUE`` texts as a mapping.
 
     Raises:
@@ -104,7 +109,10 @@ def pairs(option: str, texts: Sequence[str], *, is_secret: bool = True) -> dict[
         key, separator, value = text.partition("=")
         if not separator or not key:
             which = "one" if is_secret else repr(text)
-            raise InvalidArgumentError(f"every {option} has the form KEY=VALUE; {which} has not")
+            raise InvalidArgumentError(
+                f"every {option} has the form KEY=VALUE; {which} has not. Nothing was changed. "
+                f"Write for example {example}"
+            )
         values[key] = value
     return values
 

@@ -31,6 +31,7 @@ from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.runtime import process
+from spark_bookkeeper.runtime.public_names import PublicNames
 
 TAIL_POLL_SECONDS = 0.1
 """Between two looks of ``tail`` at a ledger that has nothing new."""
@@ -130,12 +131,14 @@ def _tails(
             causes[bookie] = error.message
 
 
-class LedgerReader:
+class LedgerReader(PublicNames):
     """Reads one ledger: up to its last entry when closed, up to the LAC when open.
 
     Entry ranges include both ends. Every byte is verified before it is handed out; a replica
     that is dead, wiped or damaged is passed over for the next one.
     """
+
+    _INTERNALS = frozenset({"check_range", "ledger"})
 
     def __init__(
         self, context: ClientContext, ledger: Ledger, frames: Frames | None = None

@@ -306,8 +306,8 @@ class _LedgerRecovery:
                 self._ensemble,
                 entries,
                 self._logs,
-                # Not asked for what it lacks; but its record may tell of another's files, or its
-                # files be what another's record tells of.
+                # The target is no source, for it lacks the entries. It is handed on below all the
+                # same: it may have the record or the file of a part, and another the other half.
                 [p for p, log in sorted(self._logs.items()) if log is not target],
                 target,
             )

@@ -363,7 +363,7 @@ class Adds:
         self._lanes.end()
         self._changed.notify_all()
 
-    # Going on without its writer (``unclosed.py``)
+    # Going on without its writer (``runtime/unclosed.py``)
 
     def is_pending(self) -> bool:
         if self._error is None:

@@ -100,7 +100,11 @@ class PendingEntries:
         self._blocks = [block for block in self._blocks if block.first <= self._last]
 
     def length_after(self, entry_id: int) -> int:
-        """Length of the ledger up to and including an entry that is held, or was the last not."""
+        """Length of the ledger up to and including an entry.
+
+        Args:
+            entry_id: one that is held here, or the one just before the first of these.
+        """
         index = entry_id - self._first
         return self._lengths_after[index] if index >= 0 else self._length_before
 

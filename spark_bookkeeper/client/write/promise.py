@@ -63,7 +63,9 @@ class Promises:
             self.kept_through = through
             self.error = error
             while self._watched and (error is not None or self._watched[0][0] <= through):
-                due.append(self._watched[0][2])  # first: rather called twice than never
+                # Ctrl-C may come between two lines. In this order its callbacks are called twice
+                # then; in the other they would never be called.
+                due.append(self._watched[0][2])
                 heappop(self._watched)
                 due[-1].tell_waiters()
             self.condition.notify_all()

@@ -24,13 +24,14 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.runtime import process
+from spark_bookkeeper.runtime.public_names import PublicNames
 
 _LOG = logging.getLogger(__name__)
 
 _BYTES = (bytes, bytearray, memoryview)
 
 
-class LedgerWriter:
+class LedgerWriter(PublicNames):
     """Appends to one ledger, in order, until it is closed.
 
     A context manager: a normal exit closes the ledger, an exceptional one leaves it to recovery.

@@ -123,7 +123,7 @@ class GroupedWrites:
             return
         with self._lock:
             if group not in self._under_way:
-                return  # lost to whoever asked, and they were told so
+                return  # it was given up before, and those who asked were told
             self._under_way.remove(group)
             self._under_way.update(others)
         try:
@@ -136,17 +136,17 @@ class GroupedWrites:
                 else:
                     write.answer.set(result)
         except BaseException:
-            # As in ``_go_on``, when the answer came before its thread had gone on. Who is not
-            # told here asks again; but what stayed under way would hold up everybody for ever.
+            # Ctrl-C here as in ``_go_on``. Who is not told of an answer gives up after a while and
+            # asks again; but a group that stayed under way would hold up everybody for ever.
             for other in others:
                 self._lose(other, ConnectionLoss())
             raise
 
     def _lose(self, group: _Group, error: Exception) -> None:
-        """Whether the writes of a group were made is not known.
+        """Tell who asked for these writes that their outcome is not known.
 
-        What waits is told the same, and not sent on a later connection: who asked would long
-        believe that it is over. kazoo does so with what it has not sent yet.
+        The writes that wait are given up too, and not sent on a later connection: who asked for
+        them may have given up by then. kazoo does the same with what it has not sent yet.
         """
         with self._lock:
             if group not in self._under_way:

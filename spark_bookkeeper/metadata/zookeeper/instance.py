@@ -12,13 +12,13 @@ from urllib.parse import quote
 
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.link import AbsentError, Changes
-from spark_bookkeeper.metadata.zookeeper.nodes import Connection
+from spark_bookkeeper.metadata.zookeeper.nodes import Nodes
 
 
 class Instance:
     """The cluster at a root."""
 
-    def __init__(self, zk: Connection, root: str) -> None:
+    def __init__(self, zk: Nodes, root: str) -> None:
         self._zk = zk
         self._root = root
         self._changes = Changes()

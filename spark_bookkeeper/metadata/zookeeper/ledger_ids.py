@@ -13,7 +13,7 @@ from typing import Final
 
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.link import AbsentError
-from spark_bookkeeper.metadata.zookeeper.nodes import Connection
+from spark_bookkeeper.metadata.zookeeper.nodes import Nodes
 from spark_bookkeeper.protocol.ids import LedgerId
 
 _COUNTER: Final = "ID-"
@@ -25,7 +25,7 @@ _COUNTERS_KEPT: Final = 3
 class LedgerIds:
     """The counters of the cluster at a root."""
 
-    def __init__(self, zk: Connection, root: str) -> None:
+    def __init__(self, zk: Nodes, root: str) -> None:
         self._zk = zk
         self._root = root
         self._has_long_ids: bool | None = None

@@ -1,7 +1,7 @@
 """A session with ZooKeeper: connected, asked, waited for, asked again, ended.
 
 It translates kazoo's errors, and knows nothing of nodes. What is done to them, and what a lost
-answer means there, is in ``connection.py``.
+answer means there, is in ``nodes.py``.
 """
 
 from __future__ import annotations

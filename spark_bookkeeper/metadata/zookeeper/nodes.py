@@ -91,7 +91,7 @@ class Delete:
 Operation = Create | Delete
 
 
-class Connection:
+class Nodes:
     """One session with ZooKeeper. All methods may be called from any thread.
 
     Every method raises ``MetadataUnavailableError`` when no answer came in time, and
@@ -332,7 +332,7 @@ class Connection:
                 if there.version == version + 1:
                     if there.data == data:
                         return there.version
-                    raise  # one write has happened since, and it was not this one
+                    raise  # exactly one write was made since, and its data are not ours
                 raise MetadataUnavailableError(
                     f"ZooKeeper at {self._link.hosts}: the answer to a write of {path} was "
                     "lost, and it was changed again since. It may or may not have been written "

@@ -23,7 +23,7 @@ from typing import Any
 from spark_bookkeeper.errors import MetadataError
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.link import AbsentError, PresentError
-from spark_bookkeeper.metadata.zookeeper.nodes import Connection
+from spark_bookkeeper.metadata.zookeeper.nodes import Nodes
 from spark_bookkeeper.protocol.ids import LedgerId
 
 _log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class _Held:
 class Presences:
     """The nodes at a root, and those among them that this session holds. Any thread may call."""
 
-    def __init__(self, zk: Connection, root: str) -> None:
+    def __init__(self, zk: Nodes, root: str) -> None:
         self._zk = zk
         self._root = root
         self._lock = threading.Lock()

@@ -14,13 +14,13 @@ from spark_bookkeeper.metadata.zookeeper.link import (
     OccupiedError,
     PresentError,
 )
-from spark_bookkeeper.metadata.zookeeper.nodes import Connection
+from spark_bookkeeper.metadata.zookeeper.nodes import Nodes
 
 
 class ZooKeeperRegisters:
     """Those of the cluster that is there now; implements ``Registers``."""
 
-    def __init__(self, zk: Connection, instance: Instance) -> None:
+    def __init__(self, zk: Nodes, instance: Instance) -> None:
         self._zk = zk
         self._instance = instance
 

@@ -23,7 +23,7 @@ from spark_bookkeeper.metadata.zookeeper.link import (
     Changes,
     PresentError,
 )
-from spark_bookkeeper.metadata.zookeeper.nodes import Connection
+from spark_bookkeeper.metadata.zookeeper.nodes import Nodes
 from spark_bookkeeper.metadata.zookeeper.shared import SharedRead
 from spark_bookkeeper.protocol.ids import BookieId, read_bookie_id
 
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 class Registrations:
     """Those of the cluster at a root; see ``store.BookieRegistry`` for what is promised."""
 
-    def __init__(self, zk: Connection, root: str, session_timeout_ms: int) -> None:
+    def __init__(self, zk: Nodes, root: str, session_timeout_ms: int) -> None:
         self._zk = zk
         self._root = root
         self._session_timeout_ms = session_timeout_ms

@@ -1,7 +1,7 @@
 """The metadata store in ZooKeeper, in Apache BookKeeper's own tree.
 
 What a node is called is in ``paths.py``, what it holds in ``codec.py``, ``cookie_text.py`` and
-``service_info.py``, and how a lost answer is resolved in ``connection.py``. Here and in
+``service_info.py``, and how a lost answer is resolved in ``nodes.py``. Here and in
 ``ledger_ids.py`` and ``registrations.py`` is which nodes an operation touches, in which order.
 
 No id has two lives (SLOT-LOG rule R16). An id that is chosen is marked in the transaction that
@@ -40,7 +40,7 @@ from spark_bookkeeper.metadata.zookeeper.link import (
     OccupiedError,
     PresentError,
 )
-from spark_bookkeeper.metadata.zookeeper.nodes import Connection, Create, Delete, Node, Operation
+from spark_bookkeeper.metadata.zookeeper.nodes import Create, Delete, Node, Nodes, Operation
 from spark_bookkeeper.metadata.zookeeper.presence import Presences
 from spark_bookkeeper.metadata.zookeeper.register_nodes import ZooKeeperRegisters
 from spark_bookkeeper.metadata.zookeeper.registrations import Registrations
@@ -86,7 +86,7 @@ class ZooKeeperStore:
         self._root = self.uri.root
         self._token = token
         self._has_cluster = False
-        self._zk = Connection(
+        self._zk = Nodes(
             self.uri.hosts,
             session_timeout_ms=session_timeout_ms,
             patience_ms=patience_ms,
@@ -146,8 +146,8 @@ class ZooKeeperStore:
             raise (refusals.ledger_exists if there else refusals.id_used)(ledger_id)
         created = self._create_ledger(ledger_id, metadata, is_generated=False)
         if self._ids.has_given(ledger_id):
-            # The counter reached it meanwhile. Somebody may have used it, and deleted what he
-            # made, before the mark was there.
+            # The counter gave out this id while the ledger was made. Another client may have made
+            # and deleted a ledger with it before our mark was there, so the id may be used.
             self.delete_ledger(ledger_id, created)
             raise refusals.id_used(ledger_id)
         return created
@@ -159,7 +159,9 @@ class ZooKeeperStore:
         mark = paths.used_id(self._instance.folder(), ledger_id)
         also = [*_counted_write(path, 0), Create(mark)]
         if is_generated:
-            also.append(Delete(mark))  # that it can be made shows that there is none
+            # A mark that can be created was not there before: this checks that the id is unused.
+            # A generated id needs no mark of its own, so it is deleted in the same transaction.
+            also.append(Delete(mark))
         try:
             self._zk.create_below_parents(
                 path, encode_ledger(metadata), also=also, once=is_generated
@@ -196,7 +198,7 @@ class ZooKeeperStore:
         self._require_cluster()
         metadata = self._with_fresh_token(metadata)
         path = paths.ledger(self._root, ledger_id)
-        if metadata.is_closed:  # if this session wrote it, that is over, whatever the answer is
+        if metadata.is_closed:  # nobody writes it any more, whatever the answer will be
             self._presences.leave(ledger_id, at_once=False)
         also = _counted_write(path, known.own_writes)
         try:
