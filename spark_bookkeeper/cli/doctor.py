@@ -209,24 +209,24 @@ def _cluster(bk: BookKeeper) -> Iterator[Diagnosis]:
     yield from _ledgers(ledgers, set(known) - alive.keys())
 
 
-def _autorecovery(bk: BookKeeper) -> Finding:
+def _autorecovery(bk: BookKeeper) -> Diagnosis:
     """Whether anybody notices a lost bookie; a cluster to play with may do without."""
     found = bk.autorecovery.status()
     counts = f"{found.underreplicated:,} ledgers published as under-replicated"
     if not found.is_enabled:
-        return Finding(
+        return Diagnosis(
             "autorecovery",
             "warning",
             f"disabled for the cluster; {counts}",
             "spark-bookkeeper autorecovery enable, when maintenance is over",
         )
     if found.auditor is None:
-        return Finding(
+        return Diagnosis(
             "autorecovery", "ok", f"none runs: a lost bookie is noticed by you; {counts}"
         )
     if found.warning is not None:
-        return Finding("autorecovery", "warning", f"{counts}; {found.warning}", "see there")
-    return Finding("autorecovery", "ok", f"the auditor is {found.auditor}; {counts}")
+        return Diagnosis("autorecovery", "warning", f"{counts}; {found.warning}", "see there")
+    return Diagnosis("autorecovery", "ok", f"the auditor is {found.auditor}; {counts}")
 
 
 def _roots(alive: Mapping[BookieId, Registration]) -> dict[BookieId, str]:

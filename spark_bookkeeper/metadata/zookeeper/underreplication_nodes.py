@@ -36,7 +36,7 @@ from spark_bookkeeper.metadata.zookeeper.link import (
     OccupiedError,
     PresentError,
 )
-from spark_bookkeeper.metadata.zookeeper.nodes import Connection, Node, Watch
+from spark_bookkeeper.metadata.zookeeper.nodes import Node, Nodes, Watch
 from spark_bookkeeper.protocol.ids import LedgerId
 
 _GROUP: Final = re.compile(r"[0-9a-f]{4}", re.ASCII)
@@ -57,7 +57,7 @@ class ZooKeeperUnderreplication:
         require_cluster: raises ``NoClusterError`` when there is none at that root.
     """
 
-    def __init__(self, zk: Connection, root: str, require_cluster: Callable[[], None]) -> None:
+    def __init__(self, zk: Nodes, root: str, require_cluster: Callable[[], None]) -> None:
         self._zk = zk
         self._place = root
         self._require_cluster = require_cluster
