@@ -400,3 +400,25 @@ def test_a_replica_that_is_there_and_damaged_is_made_whole_in_place(ground: Grou
     assert task_ids(ground) == []
     entries = lifecycle.open_ledger(ground.context, writer.ledger_id, b"", None)
     assert len(list(entries.entries())) == 4
+
+
+def test_a_bookie_that_goes_while_a_worker_works_keeps_the_task(ground: Ground) -> None:
+    ground.add_bookie()
+    writer = written(ground)
+    lost, next_lost, _ = writer.metadata.last_fragment.ensemble
+
+    def lose(place: str, operation: str, path: str) -> None:
+        if operation == "write_ledger" and next_lost not in ground._down:
+            ground.stop(next_lost, destroy=True)
+
+    process = Process(ground, "one", lose)
+    ground.stop(lost, destroy=True)
+    Process(ground, "auditor").audit()  # and it does not look again
+
+    process.work()
+    assert task_ids(ground) == [writer.ledger_id]
+    assert f"{next_lost} went meanwhile" in str(row_of(ground, writer.ledger_id)["last_error"])
+
+    process.runtime.sleep(CONFIG.retry_first_ms / 1000 + 1)
+    process.work()
+    assert_whole(ground, writer)

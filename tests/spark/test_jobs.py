@@ -262,7 +262,7 @@ def test_what_is_published_is_repaired_by_a_job_and_shown_as_a_frame(
     own_bk: sbk.BookKeeper, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bk = own_bk
-    writers = fill(bk, 4)
+    writers = fill(bk, 2, counts=(20,))
     lost = writers[0].metadata.last_fragment.ensemble[0]
     published = sorted(w.ledger_id for w in writers if lost in w.metadata.bookies())
     destroy(bk, lost)
@@ -282,8 +282,9 @@ def test_what_is_published_is_repaired_by_a_job_and_shown_as_a_frame(
     told = {row["ledger_id"]: row["reason"] for row in report["rows"] if row["action"] == "task"}
     assert sorted(told) == published
     assert all("fully replicated" in reason for reason in told.values())
-    assert bk.underreplicated().count() == 0
-    assert bk.check_ledgers(percentage=100).is_complete
+    assert bk.underreplicated_arrow().num_rows == 0
+    local = LocalRunner(bk.context)
+    assert check_ledgers(bk.context, local, None, 100).is_complete
 
 
 @pytest.mark.spark
