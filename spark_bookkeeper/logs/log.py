@@ -246,7 +246,7 @@ class Log:
         """
         for reader, first, last in self._pieces(self._begin(start, start_time), end):
             if first <= last:
-                yield from self._widened(reader.entries(first, last))
+                yield from self._widened(reader, first, last)
 
     def read_arrow(
         self,
@@ -313,7 +313,7 @@ class Log:
             for found, first, last in self._pieces(following, None, reader):
                 reader = found
                 if first <= last:
-                    yield from self._widened(reader.entries(first, last))
+                    yield from self._widened(reader, first, last)
                     waiting_since = runtime.now()
                 following = Position(reader.ledger_id, EntryId(last + 1))
                 if reader.is_closed:  # all of it was read, so it may be truncated
@@ -381,13 +381,13 @@ class Log:
             self._context, ledger_id, self._options.password, self._frames
         )
 
-    def _widened(self, entries: Iterator[Entry]) -> Iterator[Entry]:
-        """Under the log's schema, also those of ledgers from before it was evolved."""
+    def _widened(self, reader: LedgerReader, first: int, last: int) -> Iterator[Entry]:
+        """Entries under the log's schema, also of a ledger from before it was evolved."""
         schema = self.schema
-        for entry in entries:
-            if entry.batch.schema.equals(schema, check_metadata=False):
-                yield entry
-            else:
+        if reader.schema.equals(schema, check_metadata=False):
+            yield from reader.entries(first, last)
+        else:
+            for entry in reader.entries(first, last):
                 yield replace(entry, batch=widen(entry.batch, schema))
 
     def _begin(self, start: Place | None, start_time: datetime | None) -> Place | None:

@@ -18,7 +18,12 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read.holdings import locate
 from spark_bookkeeper.client.read.reader import read_last_add_confirmed
-from spark_bookkeeper.errors import BookieError, EntryUnreadableError, MetadataFormatError
+from spark_bookkeeper.errors import (
+    BookieError,
+    EntryUnreadableError,
+    MetadataFormatError,
+    MissingRequirementError,
+)
 from spark_bookkeeper.logs import logs
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
@@ -169,7 +174,10 @@ def _ledger(ledger_id: LedgerId, metadata: LedgerMetadata) -> Ledger | None:
 
 
 def _underreplicated(context: ClientContext) -> pa.Table:
-    return UNDERREPLICATED.empty_table()
+    raise MissingRequirementError(
+        "this version keeps no list of ledgers that lack replicas; view=fragments shows which "
+        "bookies are missing (missing_bookies), and bk.check_ledgers() what they lack"
+    )
 
 
 _of_cluster: Final[Mapping[str, Callable[[ClientContext], Any]]] = {

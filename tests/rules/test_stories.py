@@ -538,8 +538,8 @@ def a_reader_stops_at_what_is_confirmed(directory: Path) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     read = client_reader.read_last_add_confirmed
 
-    def all_there_is(context: Any, ledger: Ledger) -> EntryId:
-        confirmed = read(context, ledger)
+    def all_there_is(context: Any, ledger: Ledger, *kept: Any) -> EntryId:
+        confirmed = read(context, ledger, *kept)
         for bookie in ledger.metadata.last_fragment.ensemble:
             try:
                 found = context.bookies.log(bookie, ledger).tail().entries

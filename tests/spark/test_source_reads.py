@@ -251,6 +251,12 @@ def test_lost_replicas_cost_a_look_at_the_next_and_lost_entries_are_passed_over_
     with pytest.raises(PySparkException, match=r"\[BOOKKEEPER_ENTRY_UNREADABLE\]"):
         reader.load().count()
     assert reader.option("failOnDataLoss", "false").load().count() == 0
+    opened = bk.open_ledger(writer.ledger_id)
+    assert opened.read(skip_lost=True, columns=["name"]).count() == 0
+    told = bk.lost_entries().collect()
+    assert {(row.first_entry_id, row.last_entry_id, row.bookie_id) for row in told} == {
+        (0, 2, bookie) for bookie in ensemble
+    }
 
 
 def test_sql_has_a_table_function_for_each_view(bk: BookKeeper, ledger: int) -> None:

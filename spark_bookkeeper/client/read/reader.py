@@ -84,8 +84,8 @@ class Entry:
         return value
 
 
-SlotLogs = dict[tuple[BookieId, str], LedgerLog]
-"""Of one ledger, by bookie and incarnation: each knows how far it has looked."""
+SlotLogs = dict[BookieId, LedgerLog]
+"""Of one ledger, by bookie: each knows how far it has looked."""
 
 
 def read_last_add_confirmed(
@@ -140,8 +140,9 @@ def _tails(
     answers = Answers[BookieId, Tail](context.runtime)
     for bookie in bookies:
         try:
-            known = bookie, ledger.incarnations.get(bookie, "")
-            log = logs.get(known) or logs.setdefault(known, context.bookies.log(bookie, ledger))
+            log = logs.get(bookie)
+            if log is None or log.incarnation != ledger.incarnations.get(bookie):
+                logs[bookie] = log = context.bookies.log(bookie, ledger)
             door = context.bookies.door(bookie)
             answers.ask(bookie, door, f"reading the end of ledger {ledger.ledger_id}", log.tail)
         except BookieError as error:
@@ -158,6 +159,7 @@ def _tails(
             yield tail()
             count += 1
         except BookieError as error:
+            logs.pop(bookie, None)  # it may have moved: the next look asks where it is
             causes[bookie] = error.message
 
 

@@ -429,5 +429,5 @@ class _Door:
     late: Callable[[], Exception]
 
 
-POSTPONABLE: Final = frozenset({"put", "create_ledger", "write_ledger"})
+POSTPONABLE: Final = frozenset({"put", "create_ledger", "write_ledger", "write_register"})
 """Writes that can still arrive after their caller gave up."""

@@ -384,6 +384,8 @@ class World:
             assert not task.is_alive, f"{task!r} goes on after its crash"
         actor.parked.clear()
         self._ready = [task for task in self._ready if task.actor is not actor]
+        if self._next is not None and self._next.actor is actor:  # it was to go on
+            self._next = None
         actor.is_crashed = was_crashed
 
     def _refuse_the_dead(self, task: Task) -> None:

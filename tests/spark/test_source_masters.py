@@ -1,0 +1,94 @@
+"""The data source where its processes are others: Spark Connect, and executors of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow]
+
+SCRIPT = """
+import sys
+import spark_bookkeeper as sbk
+
+master, *pairs = sys.argv[1:]
+spark = sbk.spark_session(master, **dict(pair.split("=", 1) for pair in pairs))
+with sbk.local(bookies=4, spark=spark) as bk:
+    frame = spark.range(0, 1000, 1, 3)
+    log = bk.create_log("shared", schema=frame.schema)
+    with log.become_writer() as writer:
+        writer.append(frame)
+        writer.roll()
+        writer.append(frame)
+
+    # Found without registration: only the cluster is named.
+    named = spark.read.format("bookkeeper").option("metadataUri", bk.metadata_uri)
+    assert named.option("log", "shared").load().count() == 2000
+    assert named.option("log", "shared").option("includeMetadata", "true").load().where(
+        "_metadata.bookie is null"
+    ).count() == 0
+
+    names = bk.register_sql(spark)
+    assert "bk_ledgers" in names
+    assert spark.sql("SELECT * FROM bk_logs()").count() == 2
+    assert spark.read.format("bookkeeper").option("view", "entries").load().count() > 0
+    spark.sql("CREATE TEMPORARY VIEW seen USING bookkeeper OPTIONS (log 'shared')")
+    assert spark.sql("SELECT count(*) AS n FROM seen").collect()[0].n == 2000
+    try:
+        spark.read.format("bookkeeper").option("lgo", "shared").load()
+    except Exception as error:
+        assert "did you mean 'log'" in str(error), error
+    else:
+        raise AssertionError("an unknown option was taken")
+
+    query = (
+        spark.readStream.format("bookkeeper")
+        .option("log", "shared")
+        .option("startingOffsets", "earliest")
+        .option("maxEntriesPerTrigger", "2")
+        .option("consumer", "counting")
+        .load()
+        .writeStream.format("memory")
+        .queryName("counted")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert spark.table("counted").count() == 2000
+    (row,) = bk.consumers("shared").collect()
+    assert (row.consumer, row.entries_behind) == ("counting", 0), row
+spark.stop()
+print("all is well")
+"""
+
+ON_LOCAL_CLUSTER = (
+    "spark.executor.memory=512m",
+    "spark.driver.host=127.0.0.1",
+    "spark.driver.bindAddress=127.0.0.1",
+)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("local[2]", "spark.api.mode=connect"),
+        ("local-cluster[2,1,1024]", *ON_LOCAL_CLUSTER),
+    ],
+    ids=["connect", "local-cluster"],
+)
+def test_ledgers_are_read_and_followed(python_path: str, arguments: tuple[str, ...]) -> None:
+    environment = {**os.environ, "PYTHONPATH": python_path, "SPARK_LOCAL_IP": "127.0.0.1"}
+    more = [f"spark.executorEnv.PYTHONPATH={python_path}"] if "cluster" in arguments[0] else []
+
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *arguments, *more],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+
+    assert "all is well" in done.stdout, done.stderr[-4000:]
