@@ -220,20 +220,19 @@ def test_executors_that_are_killed_cost_nothing(
     source = cluster.create_log("executors-source", schema=SCHEMA)
     sink = cluster.create_log("executors-sink", schema=SCHEMA)
     end = feed(source, 0, 40)
-    dice = random.Random(8)
     driver = query(standalone, source, sink, "until-end")
     wait_until_started(driver, tmp_path / "stderr")
+    done = tmp_path / "checkpoint" / "commits"
     killed = 0
-    while killed < 4:
-        try:
-            driver.wait(dice.uniform(4.0, 8.0))
-            break
-        except subprocess.TimeoutExpired:
-            for executor in executors(standalone)[:1]:
-                for process in _tree(executor.pid):
-                    with suppress(psutil.NoSuchProcess):
-                        process.kill()
-                killed += 1
+    for batches in (1, 3, 6):
+        while driver.poll() is None and len(list(done.glob("[0-9]*"))) < batches:
+            with suppress(subprocess.TimeoutExpired):
+                driver.wait(0.02)
+        for executor in executors(standalone)[:1]:
+            for process in _tree(executor.pid):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            killed += 1
     assert driver.wait(START_SECONDS * 4) == 0
 
     assert killed > 0
