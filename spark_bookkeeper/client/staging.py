@@ -6,8 +6,8 @@ lists them (SLOT-LOG rule R15). In the end one process claims the ledger by comp
 lists the parts of those attempts that succeeded, and closes it. A ledger is claimed once, so that
 it has one writer session for all its life (R16).
 
-Whoever removes a staged ledger that is not closed flags it before, as every deletion does. So
-whoever has closed one knows that nobody has removed it, nor will without looking who needs it.
+Whoever removes a staged ledger that is not closed flags it before. So whoever has closed one
+knows that nobody has removed it, nor will without looking who needs it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from spark_bookkeeper.errors import (
     BookieError,
     BookieUnavailableError,
     LedgerFencedError,
+    NoSuchLedgerError,
+    VersionConflictError,
 )
 from spark_bookkeeper.metadata.update import read_again, update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
@@ -127,13 +129,33 @@ def restage(
     return new, copied
 
 
-def discard(context: ClientContext, ledger_id: LedgerId) -> None:
-    """Remove a staged ledger that nobody is to be shown. Idempotent.
+def discard(context: ClientContext, ledger_id: LedgerId) -> bool:
+    """Remove a staged ledger, unless it is closed: who has closed it may be about to show it.
 
-    One that is not closed is flagged and fenced, so that whoever is about to close it fails. For
-    one that is closed the caller knows that nobody needs it.
+    It is flagged, and then deleted as it was flagged. So whoever closes it meanwhile fails; and
+    when somebody recovers it meanwhile, which closes it as its sealer would, it stays.
+
+    Returns:
+        whether it is gone.
+
+    Raises:
+        MetadataUnavailableError: it may or may not be gone.
     """
-    lifecycle.delete_ledger(context, ledger_id, even_if_alive=True)
+    store = context.store
+    try:
+        flagged = update_ledger(store, ledger_id, _flagged)
+        if flagged.value.is_closed:
+            return False
+        store.delete_ledger(ledger_id, flagged)
+    except NoSuchLedgerError:
+        return True
+    except VersionConflictError:
+        return False
+    return True
+
+
+def _flagged(old: LedgerMetadata) -> LedgerMetadata | None:
+    return old.in_recovery() if old.state is LedgerState.OPEN else None
 
 
 def _plan(context: ClientContext, ledger: Ledger) -> BulkPlan:

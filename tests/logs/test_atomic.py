@@ -20,6 +20,7 @@ from spark_bookkeeper.client import lifecycle, staging
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.bulk import TaskResult, write_local, write_task
+from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     BookKeeperError,
@@ -42,6 +43,13 @@ from spark_bookkeeper.protocol.transactions import Transaction
 from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, Killed
 
 USUAL = LogOptions(Quorum(3, 3, 2))
+
+
+@pytest.fixture
+def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No disk is waited for: what dies here is a process, and not a machine."""
+    monkeypatch.setattr(local, "_sync_content", lambda _: None)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def table(*payloads: bytes) -> pa.Table:
@@ -334,8 +342,6 @@ def test_a_writer_that_rolls_is_deposed_with_both_of_its_ledgers(
     ground: Ground, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The write comes when the new ledger is in the list and the old one is still written."""
-    from spark_bookkeeper.client.write.writer import LedgerWriter
-
     writer = open_log(ground.client(), "orders").become_writer()
     writer.append(b"a")
     flush = LedgerWriter.flush
@@ -470,6 +476,57 @@ def test_what_may_still_come_into_the_log_is_never_removed(
     assert rows(log) == [b"a"]
 
 
+@pytest.mark.parametrize("is_recovered", [False, True])
+def test_whenever_a_ledger_is_closed_while_it_is_discarded_it_is_gone_or_stays_as_told(
+    tmp_path: Path, unsynced: None, is_recovered: bool
+) -> None:
+    """A driver that was believed dead closes its ledger, before it adds it, at each operation of
+    the one that discards it; or somebody recovers it then, which closes it at the same end.
+    """
+    for number in count():
+        ground = Ground(tmp_path / str(number), bookies=3)
+        create_log(ground.context, "orders", USUAL)
+        staged = atomic.stage(ground.context, "orders")
+        writer = staging._claim(ground.context, staged.plan, {})
+        writer.append_written(written(ground.context, staged, b"a"))
+        outcome = list[bool]()
+        steps = list[str]()
+
+        def close(
+            place: str,
+            operation: str,
+            path: str,
+            ground: Ground = ground,
+            staged: StagedWrite = staged,
+            writer: LedgerWriter = writer,
+            outcome: list[bool] = outcome,
+            steps: list[str] = steps,
+            number: int = number,
+        ) -> None:
+            steps.append(operation)
+            if len(steps) == number + 1:
+                if is_recovered:
+                    with suppress(BookKeeperError):
+                        recover_ledger(ground.client(), staged.ledger_id)
+                try:
+                    writer.close()
+                except BookKeeperError:
+                    writer.abandon()
+                    outcome.append(False)
+                else:
+                    outcome.append(True)
+
+        is_gone = atomic.abort(ground.client(InlineRuntime(), close), staged)
+
+        if outcome == [True]:
+            assert not is_gone, "who has closed it may add it"
+            assert ground.context.store.read_ledger(staged.ledger_id).value.is_closed
+        if not outcome:  # it was over before
+            writer.abandon()
+            assert number >= 3, "there are that many operations"
+            return
+
+
 def test_the_next_write_of_an_application_removes_what_its_earlier_ones_have_left(
     ground: Ground, log: Log
 ) -> None:
@@ -523,13 +580,6 @@ class DeadAt:
         if place == METADATA:
             raise MetadataUnavailableError("the process is dead")
         raise BookieUnavailableError("the process is dead", bookie_id=place)
-
-
-@pytest.fixture
-def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No disk is waited for: what dies here is a process, and not a machine."""
-    monkeypatch.setattr(local, "_sync_content", lambda _: None)
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def at_every_operation(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -18,7 +19,12 @@ import pytest
 import spark_bookkeeper as sbk
 from spark_bookkeeper.logs.log import Log
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(3600),
+]
 
 SCHEMA = pa.schema([("id", pa.int64())])
 KILLS = int(os.environ.get("SPARK_BOOKKEEPER_KILLS", "20"))
@@ -146,8 +152,15 @@ def test_a_query_killed_at_random_moments_copies_a_log_once(
 # Executors on hosts of their own, speculation, tasks that are slow or fail
 
 
+@dataclass
+class Standalone:
+    url: str
+    workers: list[int]
+    """Process ids."""
+
+
 @pytest.fixture
-def standalone(tmp_path: Path, python_path: str) -> Iterator[str]:
+def standalone(tmp_path: Path, python_path: str) -> Iterator[Standalone]:
     """A standalone master with two workers, each on a host of its own as far as Spark knows."""
     tool = Path(sys.executable).with_name("spark-class")
     port = _free_port()
@@ -177,7 +190,7 @@ def standalone(tmp_path: Path, python_path: str) -> Iterator[str]:
             for command, host in commands
         ]
         try:
-            yield url
+            yield Standalone(url, [process.pid for process in processes[1:]])
         finally:
             for process in processes:
                 for child in _tree(process.pid):
@@ -202,51 +215,49 @@ def _tree(pid: int) -> list[psutil.Process]:
     return []
 
 
-def executors(url: str) -> list[psutil.Process]:
-    """The executors of the applications of a master."""
+def executors(standalone: Standalone) -> list[psutil.Process]:
+    """The executors that the workers have started."""
     found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            line = process.cmdline()
-            is_executor = any(part.endswith("CoarseGrainedExecutorBackend") for part in line)
-            if is_executor and any(url.removeprefix("spark://") in part for part in line):
-                found.append(process)
+    for worker in standalone.workers:
+        for process in _tree(worker):
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                if any(part.endswith("ExecutorBackend") for part in process.cmdline()):
+                    found.append(process)
     return found
 
 
 def test_executors_that_are_killed_cost_nothing(
-    cluster: sbk.BookKeeper, query: Query, standalone: str, tmp_path: Path
+    cluster: sbk.BookKeeper, query: Query, standalone: Standalone, tmp_path: Path
 ) -> None:
     source = cluster.create_log("executors-source", schema=SCHEMA)
     sink = cluster.create_log("executors-sink", schema=SCHEMA)
     end = feed(source, 0, 40)
-    dice = random.Random(8)
-    driver = query(standalone, source, sink, "until-end")
+    driver = query(standalone.url, source, sink, "until-end")
     wait_until_started(driver, tmp_path / "stderr")
+    done = tmp_path / "checkpoint" / "commits"
     killed = 0
-    while killed < 4:
-        try:
-            driver.wait(dice.uniform(4.0, 8.0))
-            break
-        except subprocess.TimeoutExpired:
-            for executor in executors(standalone)[:1]:
-                for process in _tree(executor.pid):
-                    with suppress(psutil.NoSuchProcess):
-                        process.kill()
-                killed += 1
+    for batches in (1, 3, 6):
+        while driver.poll() is None and len(list(done.glob("[0-9]*"))) < batches:
+            with suppress(subprocess.TimeoutExpired):
+                driver.wait(0.02)
+        for executor in executors(standalone)[:1]:
+            for process in _tree(executor.pid):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            killed += 1
     assert driver.wait(START_SECONDS * 4) == 0
 
-    assert killed > 0
+    assert killed > 0, "there was one to kill"
     check(cluster, sink, end)
 
 
 def test_with_speculation_a_slow_and_a_failing_task_each_row_is_there_once(
-    cluster: sbk.BookKeeper, driver_of: Drive, standalone: str, tmp_path: Path
+    cluster: sbk.BookKeeper, driver_of: Drive, standalone: Standalone, tmp_path: Path
 ) -> None:
     sink = cluster.create_log("speculating", schema=SCHEMA)
     markers = tmp_path / "markers"
     markers.mkdir()
-    arguments = [standalone, cluster.metadata_uri, sink.name, "6000", str(markers)]
+    arguments = [standalone.url, cluster.metadata_uri, sink.name, "6000", str(markers)]
 
     driver = driver_of("speculating_write.py", *arguments)
 

@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow]
 
 SCRIPT = """
 import sys
+import tempfile
 import spark_bookkeeper as sbk
 
 master, *pairs = sys.argv[1:]
@@ -60,6 +61,29 @@ with sbk.local(bookies=4, spark=spark) as bk:
     assert spark.table("counted").count() == 2000
     (row,) = bk.consumers("shared").collect()
     assert (row.consumer, row.entries_behind) == ("counting", 0), row
+
+    sink = bk.create_log("sink", schema=frame.schema)
+    for _ in range(2):
+        write = frame.write.format("bookkeeper").mode("append").option("log", "sink")
+        write.option("txnAppId", "job").option("txnVersion", "1").save()
+    spark.sql("CREATE TEMPORARY VIEW added USING bookkeeper OPTIONS (log 'sink')")
+    spark.sql("INSERT INTO added VALUES (1000), (1001)")
+    query = (
+        spark.readStream.format("bookkeeper")
+        .option("log", "shared")
+        .option("startingOffsets", "earliest")
+        .load()
+        .writeStream.format("bookkeeper")
+        .option("log", "sink")
+        .option("checkpointLocation", tempfile.mkdtemp())
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert sink.read_arrow().column("id").to_pylist() == [
+        *range(1000), *sorted(sink.read_arrow().column("id").to_pylist()[1000:1002]),
+        *range(1000), *range(1000),
+    ]
 spark.stop()
 print("all is well")
 """
@@ -79,7 +103,9 @@ ON_LOCAL_CLUSTER = (
     ],
     ids=["connect", "local-cluster"],
 )
-def test_ledgers_are_read_and_followed(python_path: str, arguments: tuple[str, ...]) -> None:
+def test_ledgers_are_read_followed_and_written(
+    python_path: str, arguments: tuple[str, ...]
+) -> None:
     environment = {**os.environ, "PYTHONPATH": python_path, "SPARK_LOCAL_IP": "127.0.0.1"}
     more = [f"spark.executorEnv.PYTHONPATH={python_path}"] if "cluster" in arguments[0] else []
 
