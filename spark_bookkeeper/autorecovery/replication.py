@@ -190,7 +190,7 @@ class _Replication:
     def finish(self, status: Outcome, reason: str | None) -> None:
         """The task goes, unless somebody has marked the ledger again since it was read."""
         ledger_id = self._work.ledger_id
-        # The note first: without a task it would stay for ever, and a task without one is done anew.
+        # The note first: without a task it would stay for ever; a task without one is done anew.
         looked = self._notes.read(ledger_id).percentage
         self._notes.forget(ledger_id)
         if not self._context.store.underreplication.remove(self._task):
