@@ -190,10 +190,16 @@ class _Replication:
     def finish(self, status: Outcome, reason: str | None) -> None:
         """The task goes, unless somebody has marked the ledger again since it was read."""
         ledger_id = self._work.ledger_id
+        # The note first: without a task it would stay for ever; a task without one is done anew.
+        looked = self._notes.read(ledger_id).percentage
+        self._notes.forget(ledger_id)
         if not self._context.store.underreplication.remove(self._task):
+            if looked:  # by whoever marked it again, perhaps
+                self._notes.change(
+                    ledger_id, lambda note: replace(note, percentage=max(note.percentage, looked))
+                )
             self._say("task", Outcome.LEFT, "it was marked again meanwhile, and stays")
             return
-        self._notes.forget(ledger_id)
         if status is Outcome.REPLICATED:
             at_ms = self._task.value.marked_at_ms
             age = None if at_ms is None else self._context.runtime.wall_ms() - at_ms
