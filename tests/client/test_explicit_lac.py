@@ -15,7 +15,7 @@ from spark_bookkeeper.client.write.fan_out import Lanes
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
-    BookieFullError,
+    BookieReadOnlyError,
     BookieUnavailableError,
     LedgerFencedError,
 )
@@ -201,7 +201,7 @@ def test_a_bookie_without_space_is_not_replaced_for_it(
     def full(self: Reserve, size: int) -> None:
         spent.append(size)
         if len(spent) > 3:
-            raise BookieFullError("no space", bookie_id="b")
+            raise BookieReadOnlyError("no space", bookie_id="b")
         spend(self, size)
 
     monkeypatch.setattr(Reserve, "spend", full)
