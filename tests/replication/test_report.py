@@ -34,7 +34,7 @@ def test_outcomes_are_the_words_that_reports_show() -> None:
     }
     assert {outcome.value for outcome in Outcome if not outcome.is_done} == {
         *("planned", "pending", "missing", "damaged", "unreadable", "unavailable"),
-        *("unrecoverable", "left"),
+        *("unrecoverable", "misplaced", "left"),
     }
     for outcome in Outcome:
         report = RecoveryReport("recover_bookie", (Row(1, "copy", outcome),))
