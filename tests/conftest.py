@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,3 +63,28 @@ def left_writers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for writer in kept:
         with suppress(BookKeeperError):
             writer.abandon()
+
+
+DELTA = "4.4.0"
+DELTA_ARTIFACTS = ("delta-spark_4.2_2.13", "delta-storage")
+
+
+@pytest.fixture(scope="session")
+def delta_jars() -> list[Path]:
+    """The two jars that tables need, fetched once with Maven."""
+    home = Path.home() / ".m2" / "repository" / "io" / "delta"
+    found = [home / name / DELTA / f"{name}-{DELTA}.jar" for name in DELTA_ARTIFACTS]
+    if not all(jar.is_file() for jar in found):
+        if shutil.which("mvn") is None:
+            pytest.skip("the jars of Delta are not here, and there is no Maven to fetch them")
+        for name in DELTA_ARTIFACTS:
+            subprocess.run(
+                [
+                    *["mvn", "-B", "-q", "dependency:get", "-Dtransitive=false"],
+                    f"-Dartifact=io.delta:{name}:{DELTA}",
+                ],
+                check=True,
+                timeout=300,
+                stdin=subprocess.DEVNULL,
+            )
+    return found

@@ -37,7 +37,7 @@ os._exit(0 if report.is_complete else 1)
 
 @pytest.mark.timeout(3600)
 def test_twenty_kills_and_every_row_is_there_once(
-    bk: sbk.BookKeeper, jars: list[Path], tmp_path: Path
+    bk: sbk.BookKeeper, delta_jars: list[Path], tmp_path: Path
 ) -> None:
     log = bk.create_log("killed", schema=bk.spark.range(1).schema)
     rows = 0
@@ -47,7 +47,7 @@ def test_twenty_kills_and_every_row_is_there_once(
             writer.roll()
             rows += 50_000
     path = str(tmp_path / "table")
-    names = ",".join(str(jar) for jar in jars)
+    names = ",".join(str(jar) for jar in delta_jars)
     dice = random.Random(7)
 
     def archive(seed: str) -> subprocess.CompletedProcess[str]:
