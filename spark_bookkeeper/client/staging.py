@@ -19,7 +19,7 @@ from typing import Any, Final
 from spark_bookkeeper.bookie.bookie import LedgerRef
 from spark_bookkeeper.bookie.entry import PartRef
 from spark_bookkeeper.bookie.replica import Replica
-from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client import deletion, lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult, WrittenPart
@@ -127,13 +127,13 @@ def restage(
     return new, copied
 
 
-def discard(context: ClientContext, ledger_id: LedgerId) -> None:
-    """Remove a staged ledger that nobody is to be shown. Idempotent.
+def discard(context: ClientContext, ledger_id: LedgerId) -> bool:
+    """Remove a staged ledger that is not closed; whether it is gone. Idempotent.
 
-    One that is not closed is flagged and fenced, so that whoever is about to close it fails. For
-    one that is closed the caller knows that nobody needs it.
+    It is flagged and fenced, so that whoever is about to close it fails. One that is closed, by
+    now too, stays as it is: whoever closed it may have shown it to others since.
     """
-    lifecycle.delete_ledger(context, ledger_id, even_if_alive=True)
+    return deletion.delete_unless_closed(context, ledger_id)
 
 
 def _plan(context: ClientContext, ledger: Ledger) -> BulkPlan:

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from spark_bookkeeper.client import staging
+from spark_bookkeeper.client import lifecycle, staging
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult
 from spark_bookkeeper.client.write.columns import check_schema
@@ -374,20 +374,18 @@ def _discard(context: ClientContext, staged: StagedWrite) -> bool:
 
 
 def _discard_ledger(context: ClientContext, name: str, nonce: str, ledger_id: LedgerId) -> bool:
-    try:
-        found = context.store.read_ledger(ledger_id)
-    except NoSuchLedgerError:
+    """Remove a staged ledger, unless it is in the log or may come there; whether it is gone."""
+    if staging.discard(context, ledger_id):
         return True
-    if found.value.is_closed:
-        # Whoever closed it may be about to add it, unless the list has gone past it.
-        try:
-            head, listed = list_ledgers(context, name, nonce, ledger_id)
-        except NoSuchLogError:
-            pass
-        else:
-            if ledger_id in listed or head.newest is None or head.newest < ledger_id:
-                return False
-    staging.discard(context, ledger_id)
+    # Whoever closed it may be about to add it, unless the list has gone past it.
+    try:
+        head, listed = list_ledgers(context, name, nonce, ledger_id)
+    except NoSuchLogError:
+        pass
+    else:
+        if ledger_id in listed or head.newest is None or head.newest < ledger_id:
+            return False
+    lifecycle.delete_ledger(context, ledger_id)
     return True
 
 

@@ -21,7 +21,7 @@ from spark_bookkeeper.client import staging
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult
 from spark_bookkeeper.connection import Connection
-from spark_bookkeeper.errors import InvalidArgumentError, NoSuchLedgerError
+from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.logs import atomic
 from spark_bookkeeper.logs.atomic import StagedWrite
 from spark_bookkeeper.protocol.ids import LedgerId
@@ -124,14 +124,7 @@ class LedgerWriter(DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Also called when ``commit`` raised: a ledger that is closed has its rows, and stays."""
         with told():
-            context = task_context(self._connection)
-            ledger_id = LedgerId(self._plan.key.ledger_id)
-            try:
-                if context.store.read_ledger(ledger_id).value.is_closed:
-                    return
-                staging.discard(context, ledger_id)
-            except NoSuchLedgerError:
-                return
+            staging.discard(task_context(self._connection), LedgerId(self._plan.key.ledger_id))
 
 
 def batch_writer(

@@ -470,6 +470,45 @@ def test_what_may_still_come_into_the_log_is_never_removed(
     assert rows(log) == [b"a"]
 
 
+@pytest.mark.parametrize("is_recovered", [False, True])
+def test_a_write_that_commits_at_any_step_of_its_removal_is_in_the_log_once(
+    tmp_path: Path, unsynced: None, is_recovered: bool
+) -> None:
+    """A driver that was deposed commits while the next one removes what it has left."""
+    transaction = Transaction("query", 7)
+    for number in count():
+        ground = Ground(tmp_path / str(number), runtime=InlineRuntime())
+        log = create_log(ground.context, "orders", USUAL)
+        staged = atomic.stage(ground.context, "orders", transaction)
+        results = written(ground.context, staged, b"a")
+        left = [number]
+
+        def commit(
+            place: str,
+            operation: str,
+            path: str,
+            ground: Ground = ground,
+            staged: StagedWrite = staged,
+            results: Sequence[TaskResult] = results,
+            left: list[int] = left,
+        ) -> None:
+            left[0] -= 1
+            if left[0] == -1:
+                if is_recovered:  # a reader who was told its id
+                    with suppress(BookKeeperError):
+                        recover_ledger(ground.context, staged.ledger_id)
+                with suppress(BookKeeperError):
+                    atomic.commit(ground.context, staged, results, transaction)
+
+        atomic.remove_leftovers(ground.client(InlineRuntime(), commit), "orders", "query")
+        log.write(table(b"a"), txn_app_id="query", txn_version=7)
+
+        assert rows(log) == [b"a"]
+        if left[0] >= 0:
+            break
+    assert number > 5, "there are that many operations"
+
+
 def test_the_next_write_of_an_application_removes_what_its_earlier_ones_have_left(
     ground: Ground, log: Log
 ) -> None:
