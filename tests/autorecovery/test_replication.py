@@ -418,7 +418,7 @@ def test_the_most_endangered_ledger_comes_first(ground: Ground) -> None:
     ground.add_bookie()
     lost = ground.bookie_ids[:2]
     writers: list[LedgerWriter] = []
-    while {len(set(lost) & w.metadata.bookies()) for w in writers} < {1, 2}:
+    while not {1, 2} <= {len(set(lost) & w.metadata.bookies()) for w in writers}:
         writers += written_on(ground, lost[0], 1, Quorum(4, 4, 2))
     process = Process(ground)
     for bookie in lost:
