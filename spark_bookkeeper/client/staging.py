@@ -89,7 +89,11 @@ def seal(
 
 
 def restage(
-    context: ClientContext, plan: BulkPlan, results: Sequence[TaskResult], note: bytes
+    context: ClientContext,
+    plan: BulkPlan,
+    results: Sequence[TaskResult],
+    note: bytes,
+    labels: Mapping[str, bytes] | None = None,
 ) -> tuple[BulkPlan, list[TaskResult]]:
     """The same rows in a new staged ledger, whose id is higher: files are copied as they are.
 
@@ -98,6 +102,7 @@ def restage(
         plan: of the ledger that the tasks wrote to.
         results: what they wrote there.
         note: kept in the metadata of the new ledger as ``STAGED``.
+        labels: of the new ledger.
 
     Returns:
         the plan of the new ledger, and the results as if its tasks had written there.
@@ -113,6 +118,7 @@ def restage(
         schema=plan.encoding.schema,
         password=plan.encoding.password,
         digest_type=plan.encoding.digest_type,
+        labels=labels,
         compression=plan.encoding.compression,
         entry_target_bytes=plan.entry_target_bytes,
     )
@@ -220,4 +226,8 @@ def _copy_file(
     there = replica(new, *target)
     there.prepare()
     copied = there.copy_part(replica(plan, *source), ref, is_copy=False)
-    assert copied.name == ref.name, "a part has one name (R15)"
+    if copied.name != ref.name:  # the slot, the same everywhere, lists the name
+        raise BookieUnavailableError(
+            f"bookie {target[0]} has something else under the name of part {ref.name}",
+            bookie_id=target[0],
+        )

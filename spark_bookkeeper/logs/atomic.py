@@ -135,7 +135,7 @@ def stage(
         schema=options.schema,
         password=options.password,
         digest_type=options.digest_type,
-        labels={"log": name.encode()},
+        labels=_labels(name),
         compression=options.compression,
         entry_target_bytes=options.entry_target_bytes,
     )
@@ -194,7 +194,7 @@ def commit(
                 _forget_leftovers(context, staged)
             return written
         before = staged
-        plan, results = staging.restage(context, staged.plan, results, note)
+        plan, results = staging.restage(context, staged.plan, results, note, _labels(staged.log))
         staged = replace(staged, plan=plan)
         _remember(context, staged)
         if not _discard(context, before):
@@ -349,6 +349,10 @@ def _commit_nothing(
     finally:
         _discard(context, staged)
     return LogWrite(staged.log, None, NO_ENTRY, 0, is_new=is_new)
+
+
+def _labels(log: str) -> dict[str, bytes]:
+    return {"log": log.encode()}
 
 
 # Leftovers

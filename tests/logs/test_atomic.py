@@ -258,8 +258,11 @@ def test_a_write_that_was_overtaken_comes_behind_the_one_that_was_faster(
 
     done = atomic.commit(ground.context, slow, results)
 
+    assert done.ledger_id is not None
     assert done.ledger_id != slow.ledger_id, "ids ascend along a log"
     assert rows(log) == [b"quick", b"slow"]
+    custom = ground.context.store.read_ledger(done.ledger_id).value.custom_metadata
+    assert custom["log"] == b"orders", "labels are those that any ledger of the log has"
     assert no_log_ledgers(ground) == []
 
 
@@ -288,6 +291,28 @@ def test_an_overtaken_write_whose_bookie_is_lost_is_copied_from_the_others(
     atomic.commit(ground.client(), slow, results)
 
     assert rows(open_log(ground.client(), "orders")) == [b"quick", b"slow"]
+
+
+def test_a_bookie_with_something_else_under_the_name_of_a_part_is_left_out(
+    ground: Ground, log: Log
+) -> None:
+    slow = atomic.stage(ground.context, "orders")
+    results = written(ground.context, slow, b"slow")
+    log.write(table(b"quick"))
+    taken: list[Path] = []
+
+    def take(place: str, operation: str, path: str) -> None:
+        if operation == "size" and "/parts/" in path and not taken:
+            taken.append(ground.root(place) / path)
+            taken[0].parent.mkdir(parents=True, exist_ok=True)
+            taken[0].write_bytes(b"something else")
+
+    ground.before.append(take)
+    atomic.commit(ground.context, slow, results)
+
+    assert taken
+    assert rows(log) == [b"quick", b"slow"]
+    assert taken[0].read_bytes() == b"something else"
 
 
 def test_who_is_overtaken_each_time_gives_up_and_leaves_nothing(
