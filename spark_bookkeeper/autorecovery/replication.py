@@ -19,8 +19,9 @@ from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.errors import NoSuchLedgerError
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.metadata.underreplication import Task
+from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
-from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.task_notes import TaskNote
 from spark_bookkeeper.protocol.underreplication import absent_members, live_bookies
 from spark_bookkeeper.replication.check_ledgers import CheckWork
@@ -90,18 +91,21 @@ class _Replication:
     def run(self) -> None:
         ledger, found = self._context.ledger(self._work.ledger_id)
         note = self._notes.read(self._work.ledger_id)
-        absent = self._absent(ledger)
-        self._rereplicate(ledger, absent)
-        last = ledger.metadata.last_fragment
-        if not ledger.metadata.is_closed and set(last.ensemble) & set(absent):
-            if self._waits_for_writer(last.first_entry_id, note, absent):
-                return
-            # Not before the grace period, and never without: fence, recover, close; then copy.
-            known = self._context.ledger(self._work.ledger_id, found.value.nonce)[1]
-            recover = RecoverWork(self._work.ledger_id, known)
-            self.rows += (each.row() for each in recover_one(self._context, recover))
-            ledger, _ = self._context.ledger(self._work.ledger_id, found.value.nonce)
-            self._rereplicate(ledger, self._absent(ledger))
+        self._rereplicate(ledger, self._absent(ledger))
+        if not ledger.metadata.is_closed:
+            # Copying took its time, and the writer may have left the lost bookie meanwhile.
+            ledger, found = self._context.ledger(self._work.ledger_id, found.value.nonce)
+            self._alive = self._context.bookies.last_registrations()
+            absent = self._absent(ledger)
+            last = ledger.metadata.last_fragment
+            if not ledger.metadata.is_closed and set(last.ensemble) & set(absent):
+                if self._waits_for_writer(last.first_entry_id, note, absent):
+                    return
+                # Not before the grace period, and never without: fence, recover, close; then copy.
+                ledger = self._recover(ledger, found)
+                self._rereplicate(ledger, self._absent(ledger))
+            elif note.open_fragment is not None:  # should one go again, the time begins anew
+                note = self._notes.change(self._work.ledger_id, TaskNote.without_grace)
         self._repair_in_place(ledger, note)
         self._settle(found.value.nonce)
 
@@ -139,11 +143,28 @@ class _Replication:
         now_ms = self._context.runtime.wall_ms()
         if not self._work.may_wait or grace_ms == 0 or note.grace_over(fragment, now_ms, grace_ms):
             return False
-        away = self._away(absent)
-        after = note.with_grace(fragment, now_ms, grace_ms, away, self._writable())
-        self._notes.change(self._work.ledger_id, lambda _: after)
+        away, writable = self._away(absent), self._writable()
+        after = self._notes.change(
+            self._work.ledger_id,
+            lambda old: old.with_grace(fragment, now_ms, grace_ms, away, writable),
+        )
         self._say("task", Outcome.LEFT, after.last_error, fragment)
         return True
+
+    def _recover(self, ledger: Ledger, found: Versioned[LedgerMetadata]) -> Ledger:
+        """Close an open ledger, unless its writer has gone on to another fragment just now."""
+        last = ledger.metadata.last_fragment
+
+        def flag(old: LedgerMetadata) -> LedgerMetadata | None:
+            is_same = old.state is LedgerState.OPEN and old.last_fragment == last
+            return old.in_recovery() if is_same else None
+
+        ledger_id = self._work.ledger_id
+        known = update_ledger(self._context.store, ledger_id, flag, known=found)
+        if known.value.state is not LedgerState.OPEN:
+            recover = RecoverWork(ledger_id, known)
+            self.rows += (each.row() for each in recover_one(self._context, recover))
+        return self._context.ledger(ledger_id, found.value.nonce)[0]
 
     def _repair_in_place(self, ledger: Ledger, note: TaskNote) -> None:
         """Replicas that the task names and whose bookies are there: looked at, and made whole."""
@@ -168,7 +189,7 @@ class _Replication:
         absent = self._absent(ledger)
         unfinished = [row for row in self.rows if not row.status.is_done]
         if not absent and not unfinished:
-            self.finish(Outcome.REPLICATED, None)
+            self.finish(Outcome.REPLICATED, None, ledger)
         elif self._is_for_others(ledger, absent):
             self._say(
                 "task", Outcome.LEFT, f"what is left is for other workers than {self._work.local}'s"
@@ -187,19 +208,31 @@ class _Replication:
 
     # How it ends
 
-    def finish(self, status: Outcome, reason: str | None) -> None:
-        """The task goes, unless somebody has marked the ledger again since it was read."""
-        ledger_id = self._work.ledger_id
+    def finish(self, status: Outcome, reason: str | None, ledger: Ledger | None = None) -> None:
+        """The task goes, unless somebody has marked the ledger again since it was read.
+
+        Args:
+            ledger: one that lacked nothing when it was looked at last. A bookie that has gone since
+                may have been marked in the task that went, which named it before.
+        """
+        ledger_id, tree = self._work.ledger_id, self._context.store.underreplication
         # The note first: without a task it would stay for ever; a task without one is done anew.
         looked = self._notes.read(ledger_id).percentage
         self._notes.forget(ledger_id)
-        if not self._context.store.underreplication.remove(self._task):
+        if not tree.remove(self._task):
             if looked:  # by whoever marked it again, perhaps
                 self._notes.change(
                     ledger_id, lambda note: replace(note, percentage=max(note.percentage, looked))
                 )
             self._say("task", Outcome.LEFT, "it was marked again meanwhile, and stays")
             return
+        if ledger is not None:
+            # That answer came with the news of everybody who was marked before it.
+            self._alive = self._context.bookies.last_registrations()
+            if absent := self._absent(ledger):
+                tree.mark(ledger_id, absent, self._context.runtime.wall_ms())
+                self._say("task", Outcome.LEFT, f"{', '.join(absent)} went meanwhile")
+                return
         if status is Outcome.REPLICATED:
             at_ms = self._task.value.marked_at_ms
             age = None if at_ms is None else self._context.runtime.wall_ms() - at_ms
@@ -210,16 +243,21 @@ class _Replication:
     def defer(self, reason: str, blocker: str | None, absent: Sequence[BookieId]) -> None:
         """The task stays, with a note for whoever comes next."""
         config = self._work.config
-        after = self._notes.read(self._work.ledger_id).failed(
-            reason,
-            blocker,
-            self._context.runtime.wall_ms(),
-            waits_for=self._away(absent),
-            writable=self._writable(),
-            first_ms=config.retry_first_ms,
-            most_ms=config.retry_most_ms,
-        )
-        self._notes.change(self._work.ledger_id, lambda _: after)
+        now_ms = self._context.runtime.wall_ms()
+        away, writable = self._away(absent), self._writable()
+
+        def failed(old: TaskNote) -> TaskNote:
+            return old.failed(
+                reason,
+                blocker,
+                now_ms,
+                waits_for=away,
+                writable=writable,
+                first_ms=config.retry_first_ms,
+                most_ms=config.retry_most_ms,
+            )
+
+        self._notes.change(self._work.ledger_id, failed)
         self._say("task", Outcome.LEFT, reason)
 
     def _blocker(

@@ -14,6 +14,7 @@ from spark_bookkeeper.autorecovery.replication import TaskWork, task_step
 from spark_bookkeeper.autorecovery.tasks import Tasks
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.config import AutorecoveryConfig
+from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import Registers
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
@@ -56,6 +57,8 @@ class ReplicationWorker:
         self._name = name
         self._local = local
         self._may_wait = may_wait
+        self._locked: dict[LedgerId, None] = {}
+        """Locks to be released, also those whose release has failed until now."""
         self._tasks = Tasks(context, local, config.retry_most_ms)
         self.fully_replicated = 0
         """Ledgers that this worker has made whole."""
@@ -95,6 +98,7 @@ class ReplicationWorker:
             DisabledError: somebody disabled autorecovery; what is under way was finished.
         """
         check_enabled(self._context)
+        self._release()
         found = [each.ledger_id for each in self._tasks.next(changed)]
         progress("replicating", 0, len(found), 0)
         done = size = 0
@@ -116,27 +120,37 @@ class ReplicationWorker:
 
     def _batch(self, ledger_ids: Sequence[LedgerId], progress: Progress) -> list[Row]:
         tree = self._context.store.underreplication
-        held: list[LedgerId] = []
         try:
             for ledger_id in ledger_ids:
                 if tree.lock(ledger_id, self._name):
-                    held.append(ledger_id)
+                    self._locked[ledger_id] = None
             items = [
                 TaskWork(ledger_id, self._local, self._config, may_wait=self._may_wait)
-                for ledger_id in held
+                for ledger_id in self._locked
+                if ledger_id in ledger_ids
             ]
             limit = read_limit(self._context.store.registers)
             job = Job("rereplicate", self._context, self._runner, progress, limit)
             rows = list(job.run(task_step(), items))
         finally:
-            for ledger_id in held:
+            for ledger_id in ledger_ids:
                 self._tasks.forget_note(ledger_id)
-                tree.unlock(ledger_id)
+            self._release()
         for row in rows:
             if row.action == "task":
                 self.fully_replicated += row.status is Outcome.REPLICATED
                 _log.info("ledger %s: %s", row.ledger_id, row.reason or row.status)
         return rows
+
+    def _release(self) -> None:
+        """Release every lock; one that cannot be now is released with the next round."""
+        for ledger_id in list(self._locked):
+            try:
+                self._context.store.underreplication.unlock(ledger_id)
+            except BookKeeperError as error:
+                _log.warning("the lock of ledger %s stays for now: %s", ledger_id, error.message)
+            else:
+                del self._locked[ledger_id]
 
 
 def rereplicate(

@@ -320,7 +320,8 @@ class LedgerLog:
                 number += 1
             if number > max(top, 0):
                 self.storage.sync(self.paths.slot(number - 1))  # merely found, and relied on (R9b)
-                if self._slots.is_fence(number - 1):
+                # Met and not put: it may be in a lost slot, with others above it since the listing.
+                if self._slots.is_fence(number - 1) and self._is_absent(number):
                     return min(filled, default=number - 1)
             if self.storage.put_if_absent(self.paths.slot(number), fence):
                 filled.append(number)
@@ -328,6 +329,9 @@ class LedgerLog:
                     return filled[0]
             occupied.add(number)  # a hole that was filled, or a race that was lost: look again
             top = max(top, number)
+
+    def _is_absent(self, number: int) -> bool:
+        return self.storage.size(self.paths.slot(number)) is None
 
     def _check_holes(self, count: int, top: int) -> None:
         """So many are not filled one by one."""

@@ -78,6 +78,27 @@ def delete_ledger(
         return Deletion(wanted, "UNREADABLE")
 
 
+def delete_unless_closed(context: ClientContext, ledger_id: LedgerId) -> bool:
+    """Delete a ledger that is not closed, whoever writes it; whether it is gone. Idempotent.
+
+    Compared and deleted in one step: one that somebody closed meanwhile stays as it is, since he
+    may count on it.
+
+    Raises:
+        MetadataFormatError: what is there cannot be decoded. Nothing was changed.
+        MetadataUnavailableError: it may or may not have been deleted; repeat.
+    """
+    try:
+        found = context.store.read_ledger(ledger_id)
+        flagged = update.update_ledger(context.store, ledger_id, _stop, known=found)
+    except NoSuchLedgerError:
+        return True
+    if flagged.value.is_closed:
+        return False
+    _fence(context, ledger_id, flagged.value)
+    return update.delete_ledger(context.store, ledger_id, known=flagged, unless_closed=True)
+
+
 def check_nobody_writes(context: ClientContext, ledger_id: LedgerId, found: LedgerMetadata) -> None:
     """Raises ``InvalidArgumentError`` for a ledger whose writer lives, or may live."""
     if found.is_closed:

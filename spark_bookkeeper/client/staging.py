@@ -19,7 +19,7 @@ from typing import Any, Final
 from spark_bookkeeper.bookie.bookie import LedgerRef
 from spark_bookkeeper.bookie.entry import PartRef
 from spark_bookkeeper.bookie.replica import Replica
-from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client import deletion, lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult, WrittenPart
@@ -28,8 +28,6 @@ from spark_bookkeeper.errors import (
     BookieError,
     BookieUnavailableError,
     LedgerFencedError,
-    NoSuchLedgerError,
-    VersionConflictError,
 )
 from spark_bookkeeper.metadata.update import read_again, update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
@@ -91,7 +89,11 @@ def seal(
 
 
 def restage(
-    context: ClientContext, plan: BulkPlan, results: Sequence[TaskResult], note: bytes
+    context: ClientContext,
+    plan: BulkPlan,
+    results: Sequence[TaskResult],
+    note: bytes,
+    labels: Mapping[str, bytes] | None = None,
 ) -> tuple[BulkPlan, list[TaskResult]]:
     """The same rows in a new staged ledger, whose id is higher: files are copied as they are.
 
@@ -100,6 +102,7 @@ def restage(
         plan: of the ledger that the tasks wrote to.
         results: what they wrote there.
         note: kept in the metadata of the new ledger as ``STAGED``.
+        labels: of the new ledger.
 
     Returns:
         the plan of the new ledger, and the results as if its tasks had written there.
@@ -115,6 +118,7 @@ def restage(
         schema=plan.encoding.schema,
         password=plan.encoding.password,
         digest_type=plan.encoding.digest_type,
+        labels=labels,
         compression=plan.encoding.compression,
         entry_target_bytes=plan.entry_target_bytes,
     )
@@ -130,32 +134,12 @@ def restage(
 
 
 def discard(context: ClientContext, ledger_id: LedgerId) -> bool:
-    """Remove a staged ledger, unless it is closed: who has closed it may be about to show it.
+    """Remove a staged ledger that is not closed; whether it is gone. Idempotent.
 
-    It is flagged, and then deleted as it was flagged. So whoever closes it meanwhile fails; and
-    when somebody recovers it meanwhile, which closes it as its sealer would, it stays.
-
-    Returns:
-        whether it is gone.
-
-    Raises:
-        MetadataUnavailableError: it may or may not be gone.
+    It is flagged and fenced, so that whoever is about to close it fails. One that is closed, by
+    now too, stays as it is: whoever closed it may have shown it to others since.
     """
-    store = context.store
-    try:
-        flagged = update_ledger(store, ledger_id, _flagged)
-        if flagged.value.is_closed:
-            return False
-        store.delete_ledger(ledger_id, flagged)
-    except NoSuchLedgerError:
-        return True
-    except VersionConflictError:
-        return False
-    return True
-
-
-def _flagged(old: LedgerMetadata) -> LedgerMetadata | None:
-    return old.in_recovery() if old.state is LedgerState.OPEN else None
+    return deletion.delete_unless_closed(context, ledger_id)
 
 
 def _plan(context: ClientContext, ledger: Ledger) -> BulkPlan:
@@ -242,4 +226,8 @@ def _copy_file(
     there = replica(new, *target)
     there.prepare()
     copied = there.copy_part(replica(plan, *source), ref, is_copy=False)
-    assert copied.name == ref.name, "a part has one name (R15)"
+    if copied.name != ref.name:  # the slot, the same everywhere, lists the name
+        raise BookieUnavailableError(
+            f"bookie {target[0]} has something else under the name of part {ref.name}",
+            bookie_id=target[0],
+        )

@@ -135,7 +135,7 @@ def stage(
         schema=options.schema,
         password=options.password,
         digest_type=options.digest_type,
-        labels={"log": name.encode()},
+        labels=_labels(name),
         compression=options.compression,
         entry_target_bytes=options.entry_target_bytes,
     )
@@ -194,7 +194,7 @@ def commit(
                 _forget_leftovers(context, staged)
             return written
         before = staged
-        plan, results = staging.restage(context, staged.plan, results, note)
+        plan, results = staging.restage(context, staged.plan, results, note, _labels(staged.log))
         staged = replace(staged, plan=plan)
         _remember(context, staged)
         if not _discard(context, before):
@@ -351,6 +351,10 @@ def _commit_nothing(
     return LogWrite(staged.log, None, NO_ENTRY, 0, is_new=is_new)
 
 
+def _labels(log: str) -> dict[str, bytes]:
+    return {"log": log.encode()}
+
+
 # Leftovers
 
 
@@ -374,6 +378,7 @@ def _discard(context: ClientContext, staged: StagedWrite) -> bool:
 
 
 def _discard_ledger(context: ClientContext, name: str, nonce: str, ledger_id: LedgerId) -> bool:
+    """Remove a staged ledger, unless it is in the log or may come there; whether it is gone."""
     if staging.discard(context, ledger_id):
         return True
     # Whoever closed it may be about to add it, unless the list has gone past it.

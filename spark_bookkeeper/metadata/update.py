@@ -46,25 +46,46 @@ def update_ledger(
 
 
 def delete_ledger(
-    store: LedgerStore, ledger_id: LedgerId, *, known: Versioned[LedgerMetadata] | None = None
-) -> None:
+    store: LedgerStore,
+    ledger_id: LedgerId,
+    *,
+    known: Versioned[LedgerMetadata] | None = None,
+    unless_closed: bool = False,
+) -> bool:
     """Delete the ledger that is there now, or ``known``; one that is gone counts as deleted.
 
     Never another one that was made with its id meanwhile. Only a ledger that cannot be decoded
     is deleted without a comparison.
 
+    Args:
+        store: where the metadata is.
+        ledger_id: whose.
+        known: a value that the caller has read.
+        unless_closed: leave one that is closed, by now too, or that cannot be decoded.
+
+    Returns:
+        whether it is gone.
+
     Raises:
         VersionConflictError: it kept changing.
         MetadataUnavailableError: it may or may not have been deleted.
+        MetadataFormatError: it cannot be decoded, and so may be closed; with ``unless_closed``.
     """
     try:
         current = known if known is not None else store.read_ledger(ledger_id)
         deletion = _Deletion(store, ledger_id, current)
-        change(deletion, lambda is_deleted: True, known=deletion.as_seen())
+
+        def step(_: bool) -> bool | None:
+            return None if unless_closed and deletion.seen.value.is_closed else True
+
+        return change(deletion, step, known=deletion.as_seen()).value
     except NoSuchLedgerError:
-        return
+        return True
     except MetadataFormatError:
+        if unless_closed:
+            raise
         store.delete_ledger(ledger_id, None)
+        return True
 
 
 def read_again(

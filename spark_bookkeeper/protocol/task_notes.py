@@ -99,6 +99,10 @@ class TaskNote:
             blocker="the grace period of an open ledger",
         )
 
+    def without_grace(self) -> TaskNote:
+        """No writer is waited for: the last fragment lacks nobody."""
+        return replace(self, open_fragment=None, open_since_ms=0)
+
 
 def next_check_at(last_ms: int | None, interval_ms: int, now_ms: int) -> int | None:
     """When a check is due that is done every so often; ``None`` for never.

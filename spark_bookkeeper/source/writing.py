@@ -124,8 +124,7 @@ class LedgerWriter(DataSourceArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Also called when ``commit`` raised: a ledger that is closed has its rows, and stays."""
         with told():
-            context = task_context(self._connection)
-            staging.discard(context, LedgerId(self._plan.key.ledger_id))
+            staging.discard(task_context(self._connection), LedgerId(self._plan.key.ledger_id))
 
 
 def batch_writer(

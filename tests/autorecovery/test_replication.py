@@ -12,6 +12,7 @@ from spark_bookkeeper.autorecovery.publishing import DisabledError
 from spark_bookkeeper.autorecovery.table import underreplicated_table
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.errors import MetadataUnavailableError
 from spark_bookkeeper.metadata.update import delete_ledger
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerState
@@ -19,7 +20,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
-from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.ground import METADATA, Ground
 
 
 def task_ids(ground: Ground) -> list[int]:
@@ -170,6 +171,69 @@ def test_a_fragment_that_is_new_has_a_grace_period_of_its_own(ground: Ground) ->
     assert not ground.context.store.read_ledger(LedgerId(writer.ledger_id)).value.is_closed
 
 
+def test_a_writer_that_replaces_the_bookie_while_others_are_copied_is_not_fenced(
+    ground: Ground,
+) -> None:
+    """The grace period is over, and the worker has read the ledger for the last time but one."""
+    writer = written(ground, close=False)
+    lost = victim_of(writer)
+    seen: list[str] = []
+
+    def replace_it(place: str, operation: str, path: str) -> None:
+        if operation == "read_register" and seen[-1:] == ["read_ledger"] and "lock" in seen:
+            ground.until(
+                lambda: (
+                    writer.append(b"x") >= 0 and lost not in writer.metadata.last_fragment.ensemble
+                )
+            )
+        if place == METADATA:
+            seen.append(operation)
+
+    process = Process(ground)
+    ground.stop(lost)
+    process.audit()
+    process.work()
+    late = Process(ground, "late", replace_it)
+    late.runtime.sleep(process.runtime.now() + CONFIG.open_ledger_grace_ms / 1000 + 1)
+    late.work()
+
+    assert lost not in writer.metadata.last_fragment.ensemble
+    assert writer.append(b"y") > 0, "it is not fenced"
+    late.runtime.sleep(CONFIG.retry_most_ms / 1000 + 1)
+    late.work()
+    writer._adds.drain()
+    writer.close()
+    assert_whole(ground, writer)
+
+
+def test_a_bookie_that_goes_again_gives_the_writer_its_time_again(ground: Ground) -> None:
+    """The first time it came back, and something else kept the task."""
+    writer = written(ground, close=False)
+    store = ground.context.store
+    first, second = writer.metadata.last_fragment.ensemble[:2]
+    process = Process(ground)
+    ground.stop(first)
+    process.audit()
+    process.work()
+    ground.start(first)
+    for path in ground.files(second, "slots"):
+        path.unlink()
+    store.underreplication.mark(LedgerId(writer.ledger_id), [second], 1)
+    process.work()
+    assert task_ids(ground) == [writer.ledger_id], "an open fragment is not repaired in place"
+    process.runtime.sleep(CONFIG.open_ledger_grace_ms / 1000 + 1)
+    process.work()
+
+    ground.stop(first)
+    process.runtime.sleep(CONFIG.retry_most_ms / 1000 + 1)
+    process.work()
+
+    assert store.read_ledger(LedgerId(writer.ledger_id)).value.state is LedgerState.OPEN
+    process.runtime.sleep(CONFIG.open_ledger_grace_ms / 1000 + 1)
+    process.work()
+    assert store.read_ledger(LedgerId(writer.ledger_id)).value.is_closed
+
+
 def test_a_ledger_that_was_deleted_needs_nothing(ground: Ground) -> None:
     writer = written(ground)
     process = Process(ground)
@@ -281,6 +345,56 @@ def test_a_task_that_is_marked_again_meanwhile_stays(ground: Ground) -> None:
     assert_whole(ground, writer)
 
 
+def test_a_bookie_that_goes_again_while_its_task_is_taken_away_is_published_again(
+    ground: Ground,
+) -> None:
+    """The task names it already, so that its mark changes nothing."""
+    writer = written(ground)
+    lost = victim_of(writer)
+    auditor = Process(ground, "auditor")
+    audits: list[float] = []
+
+    def go_again(place: str, operation: str, path: str) -> None:
+        if operation == "remove_task" and not audits:
+            ground.stop(lost)
+            audits.append(auditor.audit())
+
+    ground.stop(lost)
+    auditor.audit()
+    ground.start(lost)
+    auditor.audit()
+    Process(ground, "one", go_again).work()
+
+    assert audits
+    assert task_ids(ground) == [writer.ledger_id]
+    Process(ground, "two").work()
+    assert_whole(ground, writer)
+
+
+def test_locks_whose_release_failed_are_released_later(ground: Ground) -> None:
+    lost = ground.bookie_ids[0]
+    writers = written_on(ground, lost, 3)
+    failed: list[str] = []
+
+    def fail_once(place: str, operation: str, path: str) -> None:
+        if operation == "unlock" and not failed:
+            failed.append(path)
+            raise MetadataUnavailableError("no answer")
+
+    process = Process(ground, "one", fail_once, config=replace(CONFIG, ledgers_at_once=4))
+    ground.stop(lost, destroy=True)
+    process.audit()
+
+    rows = process.work()
+
+    assert {row.ledger_id for row in rows if row.action == "task"} == {
+        writer.ledger_id for writer in writers if lost in writer.metadata.bookies()
+    }
+    assert list(ground.context.store.underreplication.locks()) == [int(failed[0])]
+    process.work()
+    assert_whole(ground, *writers)
+
+
 def test_what_another_worker_has_locked_is_passed_over(ground: Ground) -> None:
     lost = ground.bookie_ids[0]
     writers = written_on(ground, lost, 3)
@@ -304,7 +418,7 @@ def test_the_most_endangered_ledger_comes_first(ground: Ground) -> None:
     ground.add_bookie()
     lost = ground.bookie_ids[:2]
     writers: list[LedgerWriter] = []
-    while {len(set(lost) & w.metadata.bookies()) for w in writers} < {1, 2}:
+    while not {1, 2} <= {len(set(lost) & w.metadata.bookies()) for w in writers}:
         writers += written_on(ground, lost[0], 1, Quorum(4, 4, 2))
     process = Process(ground)
     for bookie in lost:

@@ -696,6 +696,26 @@ def test_r5_a_fence_with_nothing_above_it_is_no_doubt(bookie: Bookie) -> None:
         assert not tail.entries.doubts
 
 
+def test_r5_a_slot_with_the_bytes_of_a_fence_is_unknown_to_who_listed_before_that_fence(
+    bookie: Bookie,
+) -> None:
+    """Else the fence looks like the first absent slot, with nothing below it and above it."""
+    bookie.writer().add(0, bookie.record(0, 0))
+    is_fenced: list[bool] = []
+
+    def be_quicker(op: str, path: str, moment: Moment) -> None:
+        if (op, path) == ("sync", bookie.slot_path(0)) and not is_fenced:
+            is_fenced.append(True)
+            bookie.log().fence()
+            bookie.disk.files[bookie.slot_path(0)] = bookie.disk.files[bookie.slot_path(1)]
+
+    tail = bookie.log(be_quicker).fence()
+
+    assert is_fenced
+    with pytest.raises(CorruptEntryError, match="lost, and its place fenced"):
+        tail.entries.check_absent(0)
+
+
 def test_r5_a_slot_with_its_neighbours_bytes_is_unknown(bookie: Bookie) -> None:
     writer = bookie.writer()
     for slot in range(3):

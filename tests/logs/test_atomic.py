@@ -266,8 +266,11 @@ def test_a_write_that_was_overtaken_comes_behind_the_one_that_was_faster(
 
     done = atomic.commit(ground.context, slow, results)
 
+    assert done.ledger_id is not None
     assert done.ledger_id != slow.ledger_id, "ids ascend along a log"
     assert rows(log) == [b"quick", b"slow"]
+    custom = ground.context.store.read_ledger(done.ledger_id).value.custom_metadata
+    assert custom["log"] == b"orders", "labels are those that any ledger of the log has"
     assert no_log_ledgers(ground) == []
 
 
@@ -296,6 +299,28 @@ def test_an_overtaken_write_whose_bookie_is_lost_is_copied_from_the_others(
     atomic.commit(ground.client(), slow, results)
 
     assert rows(open_log(ground.client(), "orders")) == [b"quick", b"slow"]
+
+
+def test_a_bookie_with_something_else_under_the_name_of_a_part_is_left_out(
+    ground: Ground, log: Log
+) -> None:
+    slow = atomic.stage(ground.context, "orders")
+    results = written(ground.context, slow, b"slow")
+    log.write(table(b"quick"))
+    taken: list[Path] = []
+
+    def take(place: str, operation: str, path: str) -> None:
+        if operation == "size" and "/parts/" in path and not taken:
+            taken.append(ground.root(place) / path)
+            taken[0].parent.mkdir(parents=True, exist_ok=True)
+            taken[0].write_bytes(b"something else")
+
+    ground.before.append(take)
+    atomic.commit(ground.context, slow, results)
+
+    assert taken
+    assert rows(log) == [b"quick", b"slow"]
+    assert taken[0].read_bytes() == b"something else"
 
 
 def test_who_is_overtaken_each_time_gives_up_and_leaves_nothing(
@@ -525,6 +550,45 @@ def test_whenever_a_ledger_is_closed_while_it_is_discarded_it_is_gone_or_stays_a
             writer.abandon()
             assert number >= 3, "there are that many operations"
             return
+
+
+@pytest.mark.parametrize("is_recovered", [False, True])
+def test_a_write_that_commits_at_any_step_of_its_removal_is_in_the_log_once(
+    tmp_path: Path, unsynced: None, is_recovered: bool
+) -> None:
+    """A driver that was deposed commits while the next one removes what it has left."""
+    transaction = Transaction("query", 7)
+    for number in count():
+        ground = Ground(tmp_path / str(number), runtime=InlineRuntime())
+        log = create_log(ground.context, "orders", USUAL)
+        staged = atomic.stage(ground.context, "orders", transaction)
+        results = written(ground.context, staged, b"a")
+        left = [number]
+
+        def commit(
+            place: str,
+            operation: str,
+            path: str,
+            ground: Ground = ground,
+            staged: StagedWrite = staged,
+            results: Sequence[TaskResult] = results,
+            left: list[int] = left,
+        ) -> None:
+            left[0] -= 1
+            if left[0] == -1:
+                if is_recovered:  # a reader who was told its id
+                    with suppress(BookKeeperError):
+                        recover_ledger(ground.context, staged.ledger_id)
+                with suppress(BookKeeperError):
+                    atomic.commit(ground.context, staged, results, transaction)
+
+        atomic.remove_leftovers(ground.client(InlineRuntime(), commit), "orders", "query")
+        log.write(table(b"a"), txn_app_id="query", txn_version=7)
+
+        assert rows(log) == [b"a"]
+        if left[0] >= 0:
+            break
+    assert number > 5, "there are that many operations"
 
 
 def test_the_next_write_of_an_application_removes_what_its_earlier_ones_have_left(

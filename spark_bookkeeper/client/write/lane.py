@@ -218,9 +218,9 @@ class Lane:
             self._slot += 1
         except BookieReadOnlyError:
             return  # nothing was put
-        except BookieError as error:
-            if not _is_unknown(error):
-                raise
+        except SlotTakenError:
+            raise
+        except BookieUnavailableError:  # also where no space was left: it may have been put
             self._doubt = record
 
     def _prepared(self) -> Replica:

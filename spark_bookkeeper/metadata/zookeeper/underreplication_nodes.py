@@ -177,8 +177,13 @@ class ZooKeeperUnderreplication:
             session = self._held.pop(ledger_id, None)
         if session is None or session != self._zk.session_id:
             return  # it went with its session, and may be another's by now
-        with suppress(AbsentError):
-            self._zk.delete(paths.lock(self._root, ledger_id))
+        try:
+            with suppress(AbsentError):
+                self._zk.delete(paths.lock(self._root, ledger_id))
+        except BaseException:  # it may be there still, and then only this session can release it
+            with self._lock:
+                self._held.setdefault(ledger_id, session)
+            raise
 
     def locks(self, changed: Changed | None = None) -> Mapping[LedgerId, str]:
         try:
