@@ -27,7 +27,10 @@ from spark_bookkeeper.client.names import ledger_called
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.decommission import DecommissionReport, decommission_bookie
+from spark_bookkeeper.cluster.diagnosis import Diagnoses
+from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.cluster.machine import machine_diagnoses
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.delta.archive import PLACE_COLUMNS, Archive, ArchiveReport
@@ -377,6 +380,19 @@ class BookKeeper(PublicNames):
     def underreplicated_arrow(self) -> pa.Table:
         """The same as an Arrow table (``autorecovery.table.UNDERREPLICATED``): no Spark."""
         return underreplicated_table(self.context)
+
+    def doctor(self) -> Diagnoses:
+        """Is everything set up right, and what to do: this machine, the cluster, every bookie.
+
+        True when nothing is a problem: ``if bk.doctor(): ...``; ``print`` shows what needs care.
+        Changes nothing; a small file is written to every bookie and removed again.
+
+        Raises:
+            MetadataUnavailableError: ZooKeeper does not answer.
+        """
+        context = self.context
+        findings = (*machine_diagnoses(), *cluster_diagnoses(context))
+        return Diagnoses(findings, frame=self._frames.from_arrow)
 
     def safe_to_lose(self, bookie_ids: str | Sequence[str]) -> Losses:
         """Which ledgers would have fewer than Qa live copies without these bookies.

@@ -19,10 +19,9 @@ from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, c
 from spark_bookkeeper.cli.shell.output import text_of
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
-from spark_bookkeeper.cli.shell.writers import age
 from spark_bookkeeper.client.ledger import schema_of
 from spark_bookkeeper.client.lifecycle import RESERVED_PREFIX
-from spark_bookkeeper.client.presence import GONE
+from spark_bookkeeper.client.presence import GONE, age
 from spark_bookkeeper.client.views import SLOTS, UNREADABLE, LedgerInfo, moment, moment_text
 from spark_bookkeeper.protocol.ids import BookieId, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
