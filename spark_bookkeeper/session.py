@@ -21,6 +21,7 @@ from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 from spark_bookkeeper.client import lifecycle, views
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.deletion import Deletion
+from spark_bookkeeper.client.history import history_table
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.client.names import ledger_called
@@ -31,6 +32,8 @@ from spark_bookkeeper.cluster.diagnosis import Diagnoses
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.cluster.machine import machine_diagnoses
+from spark_bookkeeper.cluster.orphans import orphans_table
+from spark_bookkeeper.cluster.space import space_table
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.delta.archive import PLACE_COLUMNS, Archive, ArchiveReport
@@ -405,6 +408,46 @@ class BookKeeper(PublicNames):
         """
         names = [bookie_ids] if isinstance(bookie_ids, str) else _several("bookie_ids", bookie_ids)
         return losses(self.context, [parse_bookie_id(name) for name in names])
+
+    def space(self) -> Any:
+        """What takes space on each bookie, ledger by ledger, as a DataFrame (``SPACE``).
+
+        Live bytes are those of ledgers that somebody owns, orphan bytes those of ``orphans()``;
+        garbage is what was deleted, or is left of copies that no metadata name. Every file of
+        every bookie is looked at, so it takes a while; nothing is changed.
+        """
+        return self._frames.from_arrow(self.space_arrow())
+
+    def space_arrow(self) -> pa.Table:
+        """The same as an Arrow table (``cluster.space.SPACE``): no Spark."""
+        return space_table(self.context)
+
+    def orphans(self) -> Any:
+        """Ledgers that nobody owns, and why it seems so, as a DataFrame (``ORPHANS``).
+
+        Those that nobody writes, no log names, and that have no label of a user. Whether somebody
+        misses them only people know: ``delete_ledger`` is theirs to call.
+        """
+        return self._frames.from_arrow(self.orphans_arrow())
+
+    def orphans_arrow(self) -> pa.Table:
+        """The same as an Arrow table (``cluster.orphans.ORPHANS``): no Spark."""
+        return orphans_table(self.context)
+
+    def history(self, ledger_id: int) -> Any:
+        """What happened to a ledger, as far as anybody kept it, as a DataFrame (``HISTORY``).
+
+        Who created it and when, where its ensemble changed, its fences and its end. Times of
+        changes are not kept, nor the names of bookies that a recovery replaced.
+
+        Raises:
+            NoSuchLedgerError: there is no such ledger.
+        """
+        return self._frames.from_arrow(self.history_arrow(ledger_id))
+
+    def history_arrow(self, ledger_id: int) -> pa.Table:
+        """The same as an Arrow table (``client.history.HISTORY``): no Spark."""
+        return history_table(self.context, parse_ledger_id(ledger_id))
 
     def diff_replicas(self, ledger_id: int) -> Any:
         """Every entry on every bookie of its write set, side by side, as a DataFrame."""

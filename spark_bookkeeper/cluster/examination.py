@@ -37,10 +37,15 @@ MOST_NAMED: Final = 10
 """Ledgers that one finding names; it counts them all."""
 
 
-def cluster_diagnoses(context: ClientContext) -> Iterator[Diagnosis]:
+def cluster_diagnoses(
+    context: ClientContext, *, metadata_only: bool = False
+) -> Iterator[Diagnosis]:
     """The metadata, every bookie with its storage, ledgers, writers, autorecovery.
 
     A small file is written to every bookie and removed again.
+
+    Args:
+        metadata_only: ask no bookie, and look at nothing that takes long.
     """
     store = context.store
     instance_id: str | None = None
@@ -75,10 +80,12 @@ def cluster_diagnoses(context: ClientContext) -> Iterator[Diagnosis]:
             "start them: spark-bookkeeper bookie start --bookie-id HOST:3181 --root DIRECTORY",
         )
     named = {bookie for metadata in ledgers.values() for bookie in metadata.bookies()}
-    look = _Look(context, instance_id, alive, cookies, named)
+    look = _Look(context, instance_id, alive, cookies, named, metadata_only)
     known = sorted(alive.keys() | cookies.keys() | named)
     yield from context.runtime.map(look.at, known)
-    yield from _shared(context, {**{b: c.root_uri for b, c in cookies.items()}, **_roots(alive)})
+    if not metadata_only:
+        roots = {b: c.root_uri for b, c in cookies.items()}
+        yield from _shared(context, {**roots, **_roots(alive)})
     for error in unreadable[:MOST_NAMED]:
         yield Diagnosis(
             "ledger metadata",
@@ -87,7 +94,8 @@ def cluster_diagnoses(context: ClientContext) -> Iterator[Diagnosis]:
             "its data cannot be read, recovered or counted here; the other ledgers can. Do not "
             "remove anything before somebody looked at it",
         )
-    yield _writers(context, ledgers, states)
+    if not metadata_only:
+        yield _writers(context, ledgers, states)
     yield _autorecovery(context)
     yield from _ledgers(ledgers, set(known) - alive.keys())
 
@@ -182,6 +190,20 @@ def _writers(
     )
 
 
+def _by_registration(check: str, live: Registration) -> Diagnosis:
+    """A bookie that is alive, by what its agent says of it."""
+    if not live.is_readonly:
+        return Diagnosis(check, "ok", "registered, writable")
+    why = f": {live.readonly_reason}" if live.readonly_reason else ""
+    return Diagnosis(
+        check,
+        "warning",
+        f"read-only{why}",
+        "make room if it is full; if it was set by hand: spark-bookkeeper bookie set-writable "
+        f"{live.bookie_id}",
+    )
+
+
 @dataclass(frozen=True)
 class _Look:
     """Looks at one bookie."""
@@ -193,6 +215,7 @@ class _Look:
     cookies: Mapping[BookieId, Cookie]
     named: Set[BookieId]
     """Bookies that some ledger counts on."""
+    metadata_only: bool
 
     def at(self, bookie: BookieId) -> Diagnosis:
         check = f"bookie {bookie}"
@@ -237,6 +260,8 @@ class _Look:
                 f"{live.incarnation}",
                 "stop its agent and start it again; what it then says is the cause",
             )
+        if self.metadata_only:
+            return _by_registration(check, live)
         return self._storage(check, bookie, live)
 
     def _storage(self, check: str, bookie: BookieId, live: Registration) -> Diagnosis:
