@@ -589,13 +589,11 @@ class BookKeeper(PublicNames):
             percentage: of the entries that are read and verified, besides the first and the last
                 of every share; 100 verifies every digest.
         """
-        if not 0 <= whole_number("percentage", percentage) <= 100:
-            raise InvalidArgumentError(f"percentage={percentage} is not between 0 and 100")
         report = check_ledgers(
             self.context,
             self._runner("check_ledgers"),
             _ids(ledger_ids),
-            percentage,
+            _percentage(percentage),
             progress=progress,
         )
         return replace(report, frame=self._frames.from_arrow)
@@ -604,19 +602,28 @@ class BookKeeper(PublicNames):
         self,
         ledger_ids: Iterable[int] | None = None,
         *,
+        percentage: int = 100,
         dry_run: bool = False,
         bytes_per_second: int | None = None,
         progress: Progress = no_progress,
     ) -> RecoveryReport:
         """Make missing and damaged copies again where they belong, as a Spark job.
 
-        Every replica of every entry is read for it. Bookies that are lost are not its business:
-        ``recover_bookie`` replaces those.
+        Bookies that are lost are not its business: ``recover_bookie`` replaces those.
+
+        Args:
+            ledger_ids: which; ``None`` is all.
+            percentage: of the entries that are looked at, as in ``check_ledgers``. What is wrong
+                with the others stays as it is, so the default reads every replica of every entry.
+            dry_run: only say what would be copied.
+            bytes_per_second: limit for the whole job.
+            progress: called with phase, items done, items in all, bytes so far.
         """
         report = repair_ledgers(
             self.context,
             self._runner("repair_ledgers"),
             _ids(ledger_ids),
+            percentage=_percentage(percentage),
             dry_run=dry_run,
             bytes_per_second=_rate(bytes_per_second),
             progress=progress,
@@ -766,6 +773,14 @@ def _rate(bytes_per_second: int | None) -> int | None:
     return (
         None if bytes_per_second is None else whole_number("bytes_per_second", bytes_per_second, 1)
     )
+
+
+def _percentage(percentage: int) -> int:
+    if not 0 <= whole_number("percentage", percentage) <= 100:
+        raise InvalidArgumentError(
+            f"percentage={percentage} is not between 0 and 100; 100 looks at every entry"
+        )
+    return percentage
 
 
 def _several(name: str, values: Any) -> list[Any]:
