@@ -21,13 +21,19 @@ from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 from spark_bookkeeper.client import lifecycle, views
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.deletion import Deletion
+from spark_bookkeeper.client.history import history_table
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.client.names import ledger_called
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.decommission import DecommissionReport, decommission_bookie
+from spark_bookkeeper.cluster.diagnosis import Diagnoses
+from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.cluster.machine import machine_diagnoses
+from spark_bookkeeper.cluster.orphans import orphans_table
+from spark_bookkeeper.cluster.space import space_table
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.delta.archive import PLACE_COLUMNS, Archive, ArchiveReport
@@ -378,6 +384,19 @@ class BookKeeper(PublicNames):
         """The same as an Arrow table (``autorecovery.table.UNDERREPLICATED``): no Spark."""
         return underreplicated_table(self.context)
 
+    def doctor(self) -> Diagnoses:
+        """Is everything set up right, and what to do: this machine, the cluster, every bookie.
+
+        True when nothing is a problem: ``if bk.doctor(): ...``; ``print`` shows what needs care.
+        Changes nothing; a small file is written to every bookie and removed again.
+
+        Raises:
+            MetadataUnavailableError: ZooKeeper does not answer.
+        """
+        context = self.context
+        findings = (*machine_diagnoses(), *cluster_diagnoses(context))
+        return Diagnoses(findings, frame=self._frames.from_arrow)
+
     def safe_to_lose(self, bookie_ids: str | Sequence[str]) -> Losses:
         """Which ledgers would have fewer than Qa live copies without these bookies.
 
@@ -389,6 +408,46 @@ class BookKeeper(PublicNames):
         """
         names = [bookie_ids] if isinstance(bookie_ids, str) else _several("bookie_ids", bookie_ids)
         return losses(self.context, [parse_bookie_id(name) for name in names])
+
+    def space(self) -> Any:
+        """What takes space on each bookie, ledger by ledger, as a DataFrame (``SPACE``).
+
+        Live bytes are those of ledgers that somebody owns, orphan bytes those of ``orphans()``;
+        garbage is what was deleted, or is left of copies that no metadata name. Every file of
+        every bookie is looked at, so it takes a while; nothing is changed.
+        """
+        return self._frames.from_arrow(self.space_arrow())
+
+    def space_arrow(self) -> pa.Table:
+        """The same as an Arrow table (``cluster.space.SPACE``): no Spark."""
+        return space_table(self.context)
+
+    def orphans(self) -> Any:
+        """Ledgers that nobody owns, and why it seems so, as a DataFrame (``ORPHANS``).
+
+        Those that nobody writes, no log names, and that have no label of a user. Whether somebody
+        misses them only people know: ``delete_ledger`` is theirs to call.
+        """
+        return self._frames.from_arrow(self.orphans_arrow())
+
+    def orphans_arrow(self) -> pa.Table:
+        """The same as an Arrow table (``cluster.orphans.ORPHANS``): no Spark."""
+        return orphans_table(self.context)
+
+    def history(self, ledger_id: int) -> Any:
+        """What happened to a ledger, as far as anybody kept it, as a DataFrame (``HISTORY``).
+
+        Who created it and when, where its ensemble changed, its fences and its end. Times of
+        changes are not kept, nor the names of bookies that a recovery replaced.
+
+        Raises:
+            NoSuchLedgerError: there is no such ledger.
+        """
+        return self._frames.from_arrow(self.history_arrow(ledger_id))
+
+    def history_arrow(self, ledger_id: int) -> pa.Table:
+        """The same as an Arrow table (``client.history.HISTORY``): no Spark."""
+        return history_table(self.context, parse_ledger_id(ledger_id))
 
     def diff_replicas(self, ledger_id: int) -> Any:
         """Every entry on every bookie of its write set, side by side, as a DataFrame."""
@@ -530,13 +589,11 @@ class BookKeeper(PublicNames):
             percentage: of the entries that are read and verified, besides the first and the last
                 of every share; 100 verifies every digest.
         """
-        if not 0 <= whole_number("percentage", percentage) <= 100:
-            raise InvalidArgumentError(f"percentage={percentage} is not between 0 and 100")
         report = check_ledgers(
             self.context,
             self._runner("check_ledgers"),
             _ids(ledger_ids),
-            percentage,
+            _percentage(percentage),
             progress=progress,
         )
         return replace(report, frame=self._frames.from_arrow)
@@ -545,19 +602,28 @@ class BookKeeper(PublicNames):
         self,
         ledger_ids: Iterable[int] | None = None,
         *,
+        percentage: int = 100,
         dry_run: bool = False,
         bytes_per_second: int | None = None,
         progress: Progress = no_progress,
     ) -> RecoveryReport:
         """Make missing and damaged copies again where they belong, as a Spark job.
 
-        Every replica of every entry is read for it. Bookies that are lost are not its business:
-        ``recover_bookie`` replaces those.
+        Bookies that are lost are not its business: ``recover_bookie`` replaces those.
+
+        Args:
+            ledger_ids: which; ``None`` is all.
+            percentage: of the entries that are looked at, as in ``check_ledgers``. What is wrong
+                with the others stays as it is, so the default reads every replica of every entry.
+            dry_run: only say what would be copied.
+            bytes_per_second: limit for the whole job.
+            progress: called with phase, items done, items in all, bytes so far.
         """
         report = repair_ledgers(
             self.context,
             self._runner("repair_ledgers"),
             _ids(ledger_ids),
+            percentage=_percentage(percentage),
             dry_run=dry_run,
             bytes_per_second=_rate(bytes_per_second),
             progress=progress,
@@ -707,6 +773,14 @@ def _rate(bytes_per_second: int | None) -> int | None:
     return (
         None if bytes_per_second is None else whole_number("bytes_per_second", bytes_per_second, 1)
     )
+
+
+def _percentage(percentage: int) -> int:
+    if not 0 <= whole_number("percentage", percentage) <= 100:
+        raise InvalidArgumentError(
+            f"percentage={percentage} is not between 0 and 100; 100 looks at every entry"
+        )
+    return percentage
 
 
 def _several(name: str, values: Any) -> list[Any]:

@@ -21,6 +21,8 @@ from spark_bookkeeper.cli.shell.cluster_options import (
 )
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import MOST_ROWS
+from spark_bookkeeper.cluster.diagnosis import Diagnoses
+from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
@@ -101,6 +103,25 @@ def info(settings: Settings, access: Access) -> int:
 
     settings.output.result(value, show)
     return EXIT_DONE
+
+
+@cluster.command(epilog="Example: spark-bookkeeper cluster health || mail -s bookies ops@here")
+@access_options
+@click.pass_obj
+def health(settings: Settings, access: Access) -> int:
+    """Is the cluster well, as its metadata tell it? Quick, for monitoring; asks no bookie.
+
+    Lost and read-only bookies, ledgers that count on them or have too few live copies, recoveries
+    that did not end, autorecovery. Exit code 0: nothing is a problem; 1: something is; 2: the
+    cluster cannot be reached. `doctor` looks at the storage of the bookies as well.
+    """
+    with connected(settings, access) as bk, settings.output.progress("reading ledger metadata"):
+        found = Diagnoses(tuple(cluster_diagnoses(bk.context, metadata_only=True)))
+    settings.output.result(
+        found.to_dict(),
+        lambda: settings.output.say(f"{'healthy' if found else 'not healthy'}: {found}"),
+    )
+    return EXIT_DONE if found else EXIT_LEFT_UNDONE
 
 
 @cluster.command(epilog="Example: spark-bookkeeper cluster report --html cluster.html")

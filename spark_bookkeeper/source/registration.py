@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from spark_bookkeeper.source.data_source import with_session_options
 from spark_bookkeeper.source.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -34,6 +33,8 @@ def register_source(
     Raises:
         InvalidArgumentError: an option is not known, or its value cannot be meant.
     """
+    from spark_bookkeeper.source.data_source import with_session_options  # needs pyspark
+
     uri = metadata_uri or spark.conf.get(SESSION_URI, None)
     defaults = {name.lower(): text for name, text in options.items()}
     if uri:

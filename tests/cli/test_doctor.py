@@ -11,7 +11,8 @@ import pytest
 from spark_bookkeeper.cli import doctor
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE
-from spark_bookkeeper.cluster import sharing
+from spark_bookkeeper.cluster import examination, sharing
+from spark_bookkeeper.cluster.diagnosis import Diagnoses, Diagnosis
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import MetadataUnavailableError
 from spark_bookkeeper.testing.sessions import connect_without_spark
@@ -50,8 +51,8 @@ def test_bookies_on_one_disk_are_a_warning_where_data_matters(
 ) -> None:
     monkeypatch.setattr(sharing, "_LOOPBACK", frozenset())
     with connect_without_spark(cluster.metadata_uri) as bk:
-        roots = doctor._roots(bk.context.bookies.registrations())
-        (found,) = doctor._shared(bk, roots)
+        roots = examination._roots(bk.context.bookies.registrations())
+        (found,) = examination._shared(bk.context, roots)
 
     assert (found.verdict, found.check) == ("warning", "bookies on one disk")
     assert found.remedy is not None
@@ -161,7 +162,7 @@ def test_without_a_cluster_this_machine_is_looked_at(
 def test_a_machine_without_java_is_told_what_brings_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from spark_bookkeeper.cli import doctor as module
+    from spark_bookkeeper.cluster import machine as module
     from spark_bookkeeper.errors import MissingRequirementError
 
     def none() -> Path:
@@ -172,3 +173,27 @@ def test_a_machine_without_java_is_told_what_brings_one(
 
     assert run(["doctor"]) == 1
     assert "spark-bookkeeper[local]" in capsys.readouterr().out
+
+
+def test_python_is_told_the_same_as_the_command_line(cluster: LocalCluster, call: Call) -> None:
+    with connect_without_spark(cluster.metadata_uri) as bk:
+        told = bk.doctor()
+
+    assert told
+    assert told.is_healthy
+    assert {each.check for each in told.findings} == set(findings(call))
+    assert told.to_arrow().column_names == ["check", "verdict", "detail", "remedy"]
+    assert told.to_dict()["healthy"] is True
+    assert "<table>" in told._repr_html_()
+
+
+def test_what_needs_care_is_what_a_person_reads_first() -> None:
+    lost = Diagnosis("bookie a:1", "problem", "lost: not registered", "start its agent again")
+    told = Diagnoses((Diagnosis("python", "ok", "3.12"), lost))
+
+    assert not told
+    assert str(told) == (
+        "problem: bookie a:1: lost: not registered\n  to do: start its agent again"
+    )
+    assert told.remedies == ["bookie a:1: start its agent again"]
+    assert "&lt;" in Diagnoses((Diagnosis("x", "ok", "<b>"),))._repr_html_()

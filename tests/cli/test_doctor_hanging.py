@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from spark_bookkeeper.cli import doctor
+from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.hanging import OPERATIONS, Hang
@@ -28,11 +26,8 @@ def test_the_doctor_names_who_hangs_and_finds_the_others_well(
         None,
         lambda place, asked, path: hang.meet(asked, path) if place == culprit else None,
     )
-    bk = SimpleNamespace(context=context, metadata_uri="memory")
 
-    found = {
-        f.check: f for f in doctor.cluster_diagnoses(cast(Any, bk)) if f.check.startswith("bookie ")
-    }
+    found = {f.check: f for f in cluster_diagnoses(context) if f.check.startswith("bookie ")}
     hang.release()
 
     assert hang.count

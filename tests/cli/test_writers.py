@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_bookkeeper.cli.shell.writers import age
+from spark_bookkeeper.client.presence import age
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import NoSuchLedgerError

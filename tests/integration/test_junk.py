@@ -21,8 +21,9 @@ import pytest
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.cli.doctor import Diagnosis, cluster_diagnoses
 from spark_bookkeeper.cli.main import run
+from spark_bookkeeper.cluster.diagnosis import Diagnosis
+from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.metadata.zookeeper import link, paths
@@ -139,7 +140,7 @@ def look(world: World) -> dict[str, Any]:
         ],
         "doctor": sorted(
             (f.check, f.verdict)
-            for f in cluster_diagnoses(bk)
+            for f in cluster_diagnoses(bk.context)
             if f.check.removeprefix("bookie ") in known
         ),
         "read": [bk.open_ledger(i).read_arrow().num_rows for i in world.healthy[:2]],
@@ -191,7 +192,7 @@ def about_junk(world: World, planted: dict[str, bytes]) -> None:
         if not isinstance(reader, BookKeeperError):
             ours_only(lambda r=reader: list(r.entries(0, 0)))  # type: ignore[misc]
         ours_only(lambda i=ledger_id: bk.open_ledger(i))  # type: ignore[misc]
-    for diagnosis in cluster_diagnoses(bk):
+    for diagnosis in cluster_diagnoses(bk.context):
         assert isinstance(diagnosis, Diagnosis)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
-from spark_bookkeeper.cli.doctor import cluster_diagnoses
+from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.metadata.uri import parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import paths
@@ -61,7 +61,7 @@ def test_junk_in_a_real_zookeeper_stops_nothing_but_itself(tmp_path: Path) -> No
                 assert {listed[i] for i in healthy} == {"CLOSED"}
                 states = {r["bookie_id"]: r["state"] for r in bk.bookies_arrow().to_pylist()}
                 assert {states[b] for b in alive} == {"writable"}
-                assert list(cluster_diagnoses(bk))
+                assert list(cluster_diagnoses(bk.context))
                 reports: list[Report] = [
                     bk.check_ledgers(),
                     bk.recover_ledgers(),

@@ -121,6 +121,8 @@ def test_arguments_of_another_type_are_refused_by_name_and_rule(bk: BookKeeper) 
         percentage: Any = wrong
         with pytest.raises(InvalidArgumentError, match=f"percentage={wrong!r}"):
             bk.check_ledgers(percentage=percentage)
+        with pytest.raises(InvalidArgumentError, match=f"percentage={wrong!r}"):
+            bk.repair_ledgers(percentage=percentage)
     with pytest.raises(InvalidArgumentError, match="bytes_per_second=0 is below 1"):
         bk.repair_ledgers(bytes_per_second=0)
     with pytest.raises(InvalidArgumentError, match="digest_type=3"):

@@ -69,6 +69,23 @@ def test_copies_that_never_arrived_and_a_damaged_file_are_made_again(
     assert ground.context.store.read_ledger(writer.ledger_id).value.fragments == before
 
 
+def test_a_repair_of_a_sample_puts_right_what_a_check_of_it_finds(ground: Ground) -> None:
+    """The first and the last of every share belong to every sample; a look at all finds more."""
+    writer = written(ground)
+    inside, last = writer.metadata.last_fragment.ensemble[:2]
+    damage(ground, inside, 4)
+    drop_slots(ground, last, 1)
+    client = ground.client()
+
+    sample = repair_ledgers(client, LocalRunner(client), None, percentage=0)
+
+    assert [(row.source, row.entries, row.status) for row in sample.rows] == [
+        (last, 1, "replicated")
+    ]
+    assert [row.source for row in repaired(ground).rows] == [inside]
+    assert is_whole(ground)
+
+
 def test_a_limit_on_bytes_is_one_for_all_that_is_repaired_at_once(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,7 @@ from spark_bookkeeper.cli.bookie.partition import (
     root_option,
 )
 from spark_bookkeeper.cli.bookie.readonly import set_readonly_, set_writable_
+from spark_bookkeeper.cli.bookie.space import space
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import (
     Access,
@@ -55,6 +56,7 @@ def bookie() -> None:
 
 bookie.add_command(list_)
 bookie.add_command(show)
+bookie.add_command(space)
 bookie.add_command(recover)
 bookie.add_command(decommission)
 bookie.add_command(cookie)

@@ -13,16 +13,16 @@ from spark_bookkeeper.cli.ledger.archive import archive
 from spark_bookkeeper.cli.ledger.creation import create_ledger, new_ledger_options
 from spark_bookkeeper.cli.ledger.data import append, read, schema_of_file
 from spark_bookkeeper.cli.ledger.deletion import delete
+from spark_bookkeeper.cli.ledger.owners import history, orphans
 from spark_bookkeeper.cli.ledger.picture import draw_fragments, legend
 from spark_bookkeeper.cli.ledger.work import check, diff, recover, repair
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.output import text_of
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
-from spark_bookkeeper.cli.shell.writers import age
 from spark_bookkeeper.client.ledger import schema_of
 from spark_bookkeeper.client.lifecycle import RESERVED_PREFIX
-from spark_bookkeeper.client.presence import GONE
+from spark_bookkeeper.client.presence import GONE, age
 from spark_bookkeeper.client.views import SLOTS, UNREADABLE, LedgerInfo, moment, moment_text
 from spark_bookkeeper.protocol.ids import BookieId, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
@@ -42,6 +42,8 @@ ledger.add_command(recover)
 ledger.add_command(delete)
 ledger.add_command(check)
 ledger.add_command(diff)
+ledger.add_command(history)
+ledger.add_command(orphans)
 ledger.add_command(repair)
 ledger.add_command(archive)
 

@@ -102,8 +102,15 @@ def check(
 
 @click.command(epilog="Example: spark-bookkeeper ledger repair 7 --dry-run")
 @_ledger_ids
+@click.option(
+    "--percentage",
+    type=click.IntRange(0, 100),
+    default=100,
+    show_default=True,
+    help="Of the entries that are looked at; what is wrong with others stays as it is.",
+)
 @click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on copying.")
-@click.option("--dry-run", is_flag=True, help="Read everything, and say what would be copied.")
+@click.option("--dry-run", is_flag=True, help="Look, and say what would be copied.")
 @report_table
 @no_spark
 @access_options
@@ -112,6 +119,7 @@ def repair(
     settings: Settings,
     access: Access,
     ledger_ids: Sequence[int],
+    percentage: int,
     bytes_per_second: int | None,
     dry_run: bool,
     report_table: str | None,
@@ -129,6 +137,7 @@ def repair(
         with settings.output.progress("repairing ledgers", unit="ledgers") as progress:
             report = bk.repair_ledgers(
                 wanted,
+                percentage=percentage,
                 dry_run=dry_run,
                 bytes_per_second=bytes_per_second,
                 progress=progress.phase,

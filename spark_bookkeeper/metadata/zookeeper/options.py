@@ -58,8 +58,8 @@ def client_options(options: Mapping[str, str]) -> dict[str, Any]:
     for name, text in options.items():
         if name not in _KNOWN:
             near = difflib.get_close_matches(name, _KNOWN, n=1)
-            hint = f"did you mean {near[0]!r}" if near else f"known are {', '.join(_KNOWN)}"
-            raise InvalidArgumentError(f"ZooKeeper option {name!r} is not known; {hint}?")
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(_KNOWN)}"
+            raise InvalidArgumentError(f"ZooKeeper option {name!r} is not known; {hint}")
         try:
             values[name] = _KNOWN[name](text)
         except ValueError as error:

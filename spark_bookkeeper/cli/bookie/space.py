@@ -1,0 +1,87 @@
+"""``spark-bookkeeper bookie space``: what takes the space, and what could be had back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import click
+
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
+from spark_bookkeeper.cli.shell.work import MOST_ROWS
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.protocol.ids import parse_bookie_id
+
+_KINDS: Final = ("live_bytes", "garbage_bytes", "orphan_bytes")
+
+
+@click.command(epilog="Example: spark-bookkeeper bookie space 10.0.0.3:3181 --ledgers")
+@click.argument("bookie_ids", metavar="[BOOKIE...]", nargs=-1)
+@click.option("--ledgers", "by_ledger", is_flag=True, help="Also each ledger on each bookie.")
+@access_options
+@click.pass_obj
+def space(settings: Settings, access: Access, bookie_ids: Sequence[str], by_ledger: bool) -> int:
+    """Show live, garbage and orphan bytes per bookie; nothing is changed.
+
+    Orphan bytes are those of `ledger orphans`; garbage is what was deleted, or copies that no
+    metadata name. Every file of every bookie is looked at. Exit code 1 when a bookie could not be
+    asked.
+    """
+    wanted = {parse_bookie_id(bookie) for bookie in bookie_ids}
+    with connected(settings, access) as bk, settings.output.progress("looking at bookies"):
+        rows = bk.space_arrow().to_pylist()
+        known = {row["bookie_id"] for row in bk.bookies_arrow().to_pylist()}
+    for bookie in sorted(wanted - known):
+        raise InvalidArgumentError(
+            f"bookie {bookie} is unknown; `spark-bookkeeper bookie list` shows the bookies"
+        )
+    shown = [row for row in rows if not wanted or row["bookie_id"] in wanted]
+    # One that holds nothing has no rows, and is told all the same.
+    bookies = [_sum(bookie, shown) for bookie in sorted(wanted or known)]
+
+    def show() -> None:
+        settings.output.table(
+            ["bookie", "ledgers", "live bytes", "garbage", "orphan", "not asked because"],
+            [
+                [b["bookie_id"], b["ledgers"], *(_number(b[kind]) for kind in _KINDS), b["reason"]]
+                for b in bookies
+            ],
+        )
+        if not by_ledger:
+            return
+        held = [row for row in shown if row["ledger_id"] is not None]
+        held.sort(key=lambda row: -sum(row[kind] for kind in _KINDS))
+        settings.output.table(
+            ["bookie", "ledger", "log", "live bytes", "garbage", "orphan", "why"],
+            [
+                [
+                    *(row[name] for name in ("bookie_id", "ledger_id", "log")),
+                    *(_number(row[kind]) for kind in _KINDS),
+                    row["reason"],
+                ]
+                for row in held[:MOST_ROWS]
+            ],
+        )
+        if len(held) > MOST_ROWS:
+            settings.output.say(f"the {MOST_ROWS} largest of {len(held):,}; --json has all")
+
+    settings.output.result({"bookies": bookies, "ledgers": shown if by_ledger else []}, show)
+    return EXIT_LEFT_UNDONE if any(bookie["reason"] for bookie in bookies) else EXIT_DONE
+
+
+def _sum(bookie: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    here = [row for row in rows if row["bookie_id"] == bookie]
+    reasons = [row["reason"] for row in here if row["ledger_id"] is None]
+    held = [row for row in here if row["ledger_id"] is not None]
+    sizes = {kind: None if reasons else sum(row[kind] for row in held) for kind in _KINDS}
+    return {
+        "bookie_id": bookie,
+        "ledgers": None if reasons else len({row["ledger_id"] for row in held}),
+        **sizes,
+        "reason": reasons[0] if reasons else None,
+    }
+
+
+def _number(size_bytes: int | None) -> str | None:
+    return None if size_bytes is None else f"{size_bytes:,}"

@@ -1,0 +1,51 @@
+"""``bookie space``, ``ledger orphans``, ``ledger history``, ``cluster health``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spark_bookkeeper.cluster.local import LocalCluster
+
+pytestmark = pytest.mark.integration
+
+Call = Callable[..., Any]
+"""See ``conftest.py``."""
+
+
+def test_space_and_orphans_and_history_of_a_ledger(
+    own_cluster: LocalCluster, call_own: Call
+) -> None:
+    made = call_own("ledger", "create", "--json").json["ledger_id"]
+
+    orphan = call_own("ledger", "orphans", "--json").json["orphans"]
+    events = call_own("ledger", "history", made, "--json").json["events"]
+    space = call_own("bookie", "space", "--ledgers", "--json")
+
+    assert [row["ledger_id"] for row in orphan] == [made]
+    assert [event["event"] for event in events] == ["created", "closed"]
+    assert (space.code, {b["bookie_id"] for b in space.json["bookies"]}) == (
+        0,
+        set(own_cluster.bookie_ids),
+    )
+    assert call_own("bookie", "space", "h:1").code == 2
+    assert call_own("ledger", "history", 999).code == 2
+    assert f"ledger delete {made}" in call_own("ledger", "orphans").out
+
+
+def test_health_is_exit_code_1_when_a_bookie_that_counts_is_lost(
+    own_cluster: LocalCluster, call_own: Call
+) -> None:
+    made = call_own("ledger", "create", "--json").json["ledger_id"]
+    assert call_own("cluster", "health").code == 0
+    lost = call_own("ledger", "show", made, "--json").json["fragments"][-1]["ensemble"][0]
+    own_cluster.stop_bookie(lost)
+
+    told = call_own("cluster", "health", "--json")
+    space = call_own("bookie", "space", lost)
+
+    assert (told.code, told.json["healthy"]) == (1, False)
+    assert f"bookie {lost}" in {f["check"] for f in told.json["findings"] if f["remedy"]}
+    assert (space.code, "not registered" in space.out) == (1, True)

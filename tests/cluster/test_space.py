@@ -1,0 +1,160 @@
+"""What takes the space, who owns a ledger, and what happened to it: asked, and nothing changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.deletion import delete_ledger
+from spark_bookkeeper.client.history import HISTORY, history_table
+from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.cluster.orphans import ORPHANS, orphans_table
+from spark_bookkeeper.cluster.space import DELETED, NOT_NAMED, SPACE, space_table
+from spark_bookkeeper.errors import NoSuchLedgerError
+from spark_bookkeeper.logs.logs import create_log, delete_log
+from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
+from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.testing.ground import Ground
+
+USUAL = Quorum(3, 3, 2)
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    """Four bookies in directories, metadata in memory."""
+    return Ground(tmp_path)
+
+
+def made(ground: Ground, **labels: bytes) -> LedgerWriter:
+    """A ledger with one entry; its writer has a session of its own, and lives."""
+    writer = lifecycle.create_ledger(ground.client(), USUAL, labels=labels)
+    writer.append(b"0")
+    return writer
+
+
+def orphans(ground: Ground) -> dict[int, str]:
+    table = orphans_table(ground.context)
+    assert table.schema == ORPHANS
+    return {row["ledger_id"]: row["reason"] for row in table.to_pylist()}
+
+
+def space(ground: Ground, ledger_id: int) -> list[dict[str, Any]]:
+    table = space_table(ground.context)
+    assert table.schema == SPACE
+    return [row for row in table.to_pylist() if row["ledger_id"] == ledger_id]
+
+
+def test_a_ledger_is_nobodys_when_it_has_no_label_and_nobody_writes_it(ground: Ground) -> None:
+    writer, named, owned = made(ground), made(ground, name=b"a"), made(ground, owner=b"me")
+    assert orphans(ground) == {}
+
+    for each in (writer, named, owned):
+        each.close()
+
+    assert set(orphans(ground)) == {writer.ledger_id}
+
+
+def test_a_ledger_whose_writer_is_gone_is_nobodys_as_well(ground: Ground) -> None:
+    writer = made(ground)
+    writer._context.store.close()
+
+    assert set(orphans(ground)) == {writer.ledger_id}
+
+
+def test_the_ledgers_of_a_log_are_the_logs(ground: Ground) -> None:
+    log = create_log(ground.context, "orders", LogOptions(USUAL))
+    with log.become_writer() as writer:
+        writer.append(b"1")
+    stray = made(ground, log=b"orders")
+    stray.close()
+
+    assert list(orphans(ground)) == [stray.ledger_id]
+    assert "log 'orders'" in orphans(ground)[stray.ledger_id]
+    delete_log(ground.context, "orders")
+    assert list(orphans(ground)) == [stray.ledger_id]
+
+
+def test_bytes_are_live_then_orphan_then_garbage(ground: Ground) -> None:
+    writer = made(ground)
+    rows = space(ground, writer.ledger_id)
+    sizes = {row["live_bytes"] for row in rows}
+
+    assert len(rows) == 3
+    assert all(size > 0 for size in sizes)
+    assert {(r["garbage_bytes"], r["orphan_bytes"], r["reason"]) for r in rows} == {(0, 0, None)}
+    writer.close()
+    rows = space(ground, writer.ledger_id)
+    assert {row["orphan_bytes"] for row in rows} == sizes
+    delete_ledger(ground.context, writer.ledger_id)
+    rows = space(ground, writer.ledger_id)
+    assert {row["garbage_bytes"] for row in rows} == sizes
+    assert {row["reason"] for row in rows} == {DELETED}
+
+
+def test_copies_that_no_fragment_names_are_no_live_bytes(ground: Ground) -> None:
+    writer = made(ground, name=b"a")
+    writer.close()
+    left = writer.metadata.last_fragment.ensemble[0]
+    wish = BookieRecovery(bookies=(left,), even_if_alive=True)
+    recover_bookie(ground.context, LocalRunner(ground.context), wish)
+
+    here = {row["bookie_id"]: row for row in space(ground, writer.ledger_id)}
+
+    assert set(here) == set(ground.bookie_ids)
+    assert [b for b, row in here.items() if row["reason"] == NOT_NAMED] == [left]
+    assert [b for b, row in here.items() if row["garbage_bytes"]] == [left]
+
+
+def test_a_bookie_that_is_lost_is_told_with_the_reason(ground: Ground) -> None:
+    lost = ground.bookie_ids[0]
+    ground.stop(lost)
+
+    rows = [r for r in space_table(ground.context).to_pylist() if r["bookie_id"] == lost]
+
+    assert len(rows) == 1
+    assert "not registered" in rows[0]["reason"]
+    assert rows[0]["live_bytes"] is None
+
+
+def test_looking_changes_nothing(ground: Ground) -> None:
+    writer = made(ground)
+    ground.forget()
+
+    space_table(ground.context)
+    orphans_table(ground.context)
+    history_table(ground.context, LedgerId(writer.ledger_id))
+
+    assert not {"put_if_absent", "create", "delete", "delete_directory"} & ground.count().keys()
+    assert writer.append(b"1") == 1
+
+
+def test_a_history_has_creation_changes_fences_and_the_end(ground: Ground) -> None:
+    writer = made(ground)
+    ensemble = writer.metadata.last_fragment.ensemble
+    table = history_table(ground.context, LedgerId(writer.ledger_id))
+    assert table.schema == HISTORY
+    assert table["event"].to_pylist() == ["created"]
+    ground.stop(ensemble[0])
+    ground.until(lambda: writer.append(b"1") > 0 and len(writer.metadata.fragments) == 2)
+    lifecycle.open_ledger(ground.context, writer.ledger_id)
+
+    rows = history_table(ground.context, LedgerId(writer.ledger_id)).to_pylist()
+
+    assert [row["event"] for row in rows] == ["created", "ensemble changed", "fenced", "closed"]
+    assert [row["step"] for row in rows] == [0, 1, 2, 3]
+    assert "tester@ground" in rows[0]["by"]
+    assert rows[0]["at"] is not None
+    assert f"in place of {ensemble[0]}" in rows[1]["detail"]
+    assert set(rows[2]["bookies"]) <= set(rows[1]["bookies"])
+    assert rows[3]["entry_id"] == writer.last_add_confirmed
+
+
+def test_there_is_no_history_of_what_is_not_there(ground: Ground) -> None:
+    with pytest.raises(NoSuchLedgerError):
+        history_table(ground.context, LedgerId(7))
