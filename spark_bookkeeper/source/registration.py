@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from spark_bookkeeper.source.data_source import with_session_options
 from spark_bookkeeper.source.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -34,6 +33,9 @@ def register_source(
     Raises:
         InvalidArgumentError: an option is not known, or its value cannot be meant.
     """
+    # The class imports pyspark, which a session without Spark does without.
+    from spark_bookkeeper.source.data_source import with_session_options
+
     uri = metadata_uri or spark.conf.get(SESSION_URI, None)
     defaults = {name.lower(): text for name, text in options.items()}
     if uri:

@@ -8,8 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from spark_bookkeeper.autorecovery.control import AutorecoveryControl
 from spark_bookkeeper.cli import doctor
 from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.hanging import OPERATIONS, Hang
 
@@ -28,7 +30,8 @@ def test_the_doctor_names_who_hangs_and_finds_the_others_well(
         None,
         lambda place, asked, path: hang.meet(asked, path) if place == culprit else None,
     )
-    bk = SimpleNamespace(context=context, metadata_uri="memory")
+    autorecovery = AutorecoveryControl(context, lambda _: LocalRunner(context))
+    bk = SimpleNamespace(context=context, metadata_uri="memory", autorecovery=autorecovery)
 
     found = {
         f.check: f for f in doctor.cluster_diagnoses(cast(Any, bk)) if f.check.startswith("bookie ")
