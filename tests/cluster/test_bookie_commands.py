@@ -104,7 +104,7 @@ def test_an_agent_shows_its_health_and_metrics_at_its_port(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         bookie = f"127.0.0.1:{probe.getsockname()[1]}"
-    agent = start_agent(store, root, bookie)
+    agent = start_agent(store, root, bookie=bookie)
     assert agent.stderr is not None
     assert f"http://{bookie}" in agent.stderr.readline()
 

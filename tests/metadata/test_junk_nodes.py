@@ -6,7 +6,6 @@ import itertools
 import logging
 from collections.abc import Iterator
 from functools import partial
-
 from typing import Any
 
 import pytest
@@ -112,7 +111,9 @@ def test_a_ledger_with_a_node_below_its_own_is_not_deleted_and_the_error_says_wh
     created = store.create_ledger(LedgerId(7), open_ledger())
     path = paths.ledger(ROOT, LedgerId(7))
     store._zk.create(f"{path}/by-hand", b"")
-    delete: partial[Any] = partial(store.delete_ledger, LedgerId(7), None)  # of one that cannot be decoded
+    delete: partial[Any] = partial(
+        store.delete_ledger, LedgerId(7), None
+    )  # of one that cannot be decoded
     if is_known:
         delete = partial(update.delete_ledger, store, LedgerId(7), known=created)
 
