@@ -11,8 +11,8 @@ your warm backup").
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from spark_bookkeeper.client.read.reader import Entry
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError, LogOwnershipLostError
@@ -22,8 +22,25 @@ from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.runtime.runtime import Runtime
 
-if TYPE_CHECKING:
-    from spark_bookkeeper.logs.log import Log, Place
+
+class Followed(Protocol):
+    """What a standby needs of the log."""
+
+    def follow(
+        self,
+        start: Position | str | None,
+        timeout_ms: int | None,
+        is_over: Callable[[], bool],
+    ) -> Iterator[Entry]:
+        """See ``Log``."""
+
+    def become_writer(self, is_leader: Callable[[], bool] | None = None) -> LogWriter:
+        """See ``Log``."""
+
+    def entries(
+        self, start: Position | str | None = None, end: Position | str | None = None
+    ) -> Iterator[Entry]:
+        """See ``Log``."""
 
 
 class _Turn:
@@ -47,11 +64,11 @@ class _Turn:
 
 
 def stand_by(
-    log: Log,
+    log: Followed,
     runtime: Runtime,
     vote: Vote,
     apply: Callable[[Entry], object],
-    start: Place | None,
+    start: Position | str | None,
 ) -> LogWriter:
     """See ``Log.stand_by``."""
     following = start
