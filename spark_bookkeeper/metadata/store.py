@@ -11,32 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_bookkeeper.errors import MetadataFormatError
+from spark_bookkeeper.metadata.versioned import Versioned as Versioned  # with the store
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
 if TYPE_CHECKING:
     from spark_bookkeeper.metadata.election import Ballots
     from spark_bookkeeper.metadata.underreplication import Underreplication
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Versioned(Generic[T]):
-    """A value with the store's counters for compare-and-swap."""
-
-    value: T
-    version: int
-    own_writes: int = 0
-    """Of a ledger: how often this library wrote it, its creation included, as the store counts.
-
-    0 where only other tools did. It tells a ledger that another tool deleted and made again,
-    whose version began at 0 again as well, from the one that was read.
-    """
-
 
 READONLY_REASON: Final = "spark-bookkeeper.readonly_reason"
 """The property in which an agent says why its bookie is read-only."""

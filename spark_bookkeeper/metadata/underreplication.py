@@ -25,7 +25,7 @@ from spark_bookkeeper.metadata.formats import (
     parse_bytes,
     parse_text,
 )
-from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.metadata.versioned import Versioned
 from spark_bookkeeper.protocol.ids import LedgerId
 
 
