@@ -188,10 +188,13 @@ def about_junk(world: World, planted: dict[str, bytes]) -> None:
             info._repr_html_()
             ours_only(info.slots_arrow)
             ours_only(lambda i=ledger_id: bk.diff_replicas_arrow(i))  # type: ignore[misc]
+        ours_only(lambda i=ledger_id: bk.history_arrow(i))  # type: ignore[misc]
         reader = ours_only(lambda i=ledger_id: bk.open_ledger_no_recovery(i))  # type: ignore[misc]
         if not isinstance(reader, BookKeeperError):
             ours_only(lambda r=reader: list(r.entries(0, 0)))  # type: ignore[misc]
         ours_only(lambda i=ledger_id: bk.open_ledger(i))  # type: ignore[misc]
+    bk.space_arrow()
+    bk.orphans_arrow()
     for diagnosis in cluster_diagnoses(bk.context):
         assert isinstance(diagnosis, Diagnosis)
 
