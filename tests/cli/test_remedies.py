@@ -396,7 +396,10 @@ def a_directory_that_is_not_there_is_made(a: Operator) -> None:
 
 @case
 def a_second_agent_waits_for_the_end_of_the_first(a: Operator) -> None:
-    other = ZooKeeperStore(a.cluster.metadata_uri, token=ThreadRuntime().token)
+    # It waits for one and a half times this long before it is refused.
+    other = ZooKeeperStore(
+        a.cluster.metadata_uri, token=ThreadRuntime().token, session_timeout_ms=3_000
+    )
     agent = BookieAgent(a.store, a.runs()._storage, a.bookie, ThreadRuntime())
     agent.start()
     second = BookieAgent(other, agent._storage, a.bookie, ThreadRuntime())
