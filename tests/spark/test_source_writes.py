@@ -237,6 +237,7 @@ def test_every_batch_of_a_stream_is_one_ledger_once_also_when_spark_repeats_it(
     assert staged(bk) == []
 
 
+@pytest.mark.slow
 def test_two_queries_and_a_writer_share_a_log(
     bk: BookKeeper, log: Log, stream: Callable[..., Any]
 ) -> None:
@@ -266,6 +267,7 @@ def test_a_stream_is_told_what_it_cannot_do(
             write.option("checkpointLocation", str(tmp_path / "none")).start().processAllAvailable()
 
 
+@pytest.mark.slow
 def test_foreach_batch_writes_each_batch_once(bk: BookKeeper, log: Log, tmp_path: Path) -> None:
     source = bk.create_log(f"{log.name}-source", schema=SCHEMA)
     source.write(ids(bk, 0, 10))
