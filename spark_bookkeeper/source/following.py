@@ -246,11 +246,14 @@ class FollowedLog:
                 found.append(EntryRange(ledger, first, last))
         return found
 
-    def publish(self, consumer: str, offset: Offset) -> None:
+    def publish(self, consumer: str, offset: Offset, *, is_last: bool = False) -> None:
         """Say how far the stream has come, for people and for retention. Trouble is no matter:
         the next micro-batch says it again.
+
+        Not oftener than every ``PUBLISH_SECONDS``, except for what nothing comes after.
         """
-        if offset == self._published or self._context.runtime.now() < self._next_publishing:
+        is_soon = self._context.runtime.now() < self._next_publishing
+        if offset == self._published or (is_soon and not is_last):
             return
         try:
             log, nonce = self.name, self.nonce

@@ -74,7 +74,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 options = self._options
                 limits = Limits(options.max_entries_per_trigger, options.max_bytes_per_trigger)
             if self._options.consumer is not None and isinstance(self._followed, FollowedLog):
-                self._followed.publish(self._options.consumer, begin)  # all before it is done
+                # All before it is done. A query that ends there is not asked again.
+                is_last = self._target is not None and begin.position >= self._target.position
+                self._followed.publish(self._options.consumer, begin, is_last=is_last)
             end = self._followed.ahead(begin, limits)
             if self._target is not None and end.position > self._target.position:
                 end = end.at(max(begin.position, self._target.position))

@@ -360,3 +360,6 @@ def test_a_named_stream_publishes_what_it_is_done_with(context: ClientContext, l
     stream.publish("etl", middle)
     (told,) = consumers_table(context, "orders").to_pylist()
     assert told["entries_behind"] == 1
+    stream.publish("etl", stream.ahead(middle, Limits()), is_last=True)  # however soon
+    (told,) = consumers_table(context, "orders").to_pylist()
+    assert told["entries_behind"] == 0

@@ -104,7 +104,7 @@ FAILING: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", FAILING)
+@pytest.mark.parametrize("what", ["UDF", "cast", pytest.param("worker", marks=pytest.mark.slow)])
 def test_an_error_of_spark_stays_what_it_is_and_says_what_became_of_the_append(
     spark: Any, writer: sbk.LedgerWriter, what: str
 ) -> None:

@@ -80,9 +80,19 @@ def test_a_log_is_read_once_through_rolls_takeovers_and_restarts(
     assert stream.offsets[0]["version"] == 1
     assert stream.offsets[-1]["log"] == "streamed"
 
+
+@pytest.mark.slow
+def test_a_restart_with_nothing_new_reads_nothing(bk: BookKeeper, tmp_path: Path) -> None:
+    log = bk.create_log("nothing-new", schema=rows(1).schema)
+    stream = Stream(bk, tmp_path, log="nothing-new", startingOffsets="earliest")
+    with log.become_writer() as writer:
+        writer.append(rows(10))
+    stream.catch_up()
+
     query = stream.catch_up()
-    assert stream.ids == list(range(50))
+
     assert query.exception() is None
+    assert stream.ids == list(range(10))
 
 
 @pytest.mark.slow
