@@ -78,7 +78,6 @@ def conf(server: Secured, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.slow  # the two below get in the same way, each with one command
 def test_an_agent_and_every_command_reach_a_cluster_behind_tls_and_a_password(
     server: Secured,
     conf: Path,
