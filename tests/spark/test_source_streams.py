@@ -64,18 +64,18 @@ def test_a_log_is_read_once_through_rolls_takeovers_and_restarts(
     log = bk.create_log("streamed", schema=rows(1).schema)
     stream = Stream(bk, tmp_path, log="streamed", startingOffsets="earliest")
     old = log.become_writer()
-    for number in range(3):
+    for number in range(5):
         old.append(rows(10, number * 10))
     stream.catch_up(maxEntriesPerTrigger=2)
     batches = len(stream.offsets)
     old.roll()
-    old.append(rows(10, 30))
+    old.append(rows(10, 50))
     with log.become_writer() as new:  # whoever wrote before is fenced
-        new.append(rows(10, 40))
+        new.append(rows(10, 60))
         new.roll()
     stream.catch_up()
 
-    assert stream.ids == list(range(50))
+    assert stream.ids == list(range(70))
     assert batches >= 2
     assert stream.offsets[0]["version"] == 1
     assert stream.offsets[-1]["log"] == "streamed"
