@@ -100,6 +100,7 @@ def test_it_starts_again_where_it_was(directory: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_killed_cluster_is_noticed_and_started_again(directory: Path) -> None:
     first = start_detached(directory, 1)
     assert first.pid is not None

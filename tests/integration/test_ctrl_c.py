@@ -57,6 +57,7 @@ def test_during_an_append(cluster: LocalCluster, bk: BookKeeper, kind: str, rows
         check_numbered_ledger(bk, writer.ledger_id, *writer.acknowledged)
 
 
+@pytest.mark.slow
 def test_during_a_close(tmp_path: Path) -> None:
     with (
         LocalCluster(tmp_path / "c", bookies=3) as cluster,

@@ -208,6 +208,7 @@ def sessions(cluster: LocalCluster) -> int:
     pytest.fail("ZooKeeper does not say how many sessions it has")
 
 
+@pytest.mark.slow
 def test_a_writer_whose_session_ended_while_it_was_frozen_goes_on(
     own: LocalCluster,
 ) -> None:
