@@ -15,6 +15,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Row
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import Ground, Hook, InlineRuntime
+from spark_bookkeeper.testing.rows import wait_for_every_copy
 
 USUAL = Quorum(3, 3, 2)
 CONFIG = AutorecoveryConfig(ledgers_at_once=1)
@@ -27,8 +28,8 @@ def written(
     writer = lifecycle.create_ledger(ground.context, quorum)
     for number in range(count):
         writer.append(b"%d" % number)
+    wait_for_every_copy(writer)
     if close:
-        writer._adds.drain()  # noqa: SLF001  (an append waits for Qa copies; here all are wanted)
         writer.close()
     return writer
 
