@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.bookie.storage.storage import Storage
@@ -83,7 +83,7 @@ def place_of(storage: Storage, bookie_id: BookieId, *, is_new: bool = False) -> 
         bookie_id: whose it should be.
         is_new: the partition is about to be formatted here, and has no marker yet.
     """
-    parts = urlsplit(storage.uri)
+    parts = _split(storage.uri)
     if parts.scheme != "file":
         return Place(storage.uri)
     try:
@@ -96,13 +96,21 @@ def place_of(storage: Storage, bookie_id: BookieId, *, is_new: bool = False) -> 
 
 
 def _keys(bookie: BookieId, place: Place) -> Iterable[tuple[What, str]]:
-    parts = urlsplit(place.root_uri)
+    parts = _split(place.root_uri)
     if parts.scheme not in ("", "file"):
         yield "bucket", f"{parts.scheme}://{parts.netloc}"
         return
     if place.disk is not None:
         yield "disk", place.disk
     yield "machine", _host(bookie)
+
+
+def _split(uri: str) -> SplitResult:
+    """The parts of a root; none of what is no URI, for a registration may say anything."""
+    try:
+        return urlsplit(uri)
+    except ValueError:
+        return SplitResult("", "", "", "", "")
 
 
 def _host(bookie: BookieId) -> str:

@@ -94,3 +94,9 @@ def test_partitions_of_one_disk_have_its_name(
     monkeypatch.setattr(sharing, "_DEVICES", links)
 
     assert sharing._disk(str(tmp_path)) == ("sda" if is_partition else "sda1")
+
+
+def test_a_root_that_is_no_uri_says_nothing_and_stops_nobody() -> None:
+    places = {BookieId("a:1"): Place("x://[junk"), BookieId("b:1"): Place("x://[junk")}
+
+    assert list(shared(places)) == []
