@@ -27,7 +27,7 @@ pytestmark = [
 ]
 
 SCHEMA = pa.schema([("id", pa.int64())])
-KILLS = int(os.environ.get("SPARK_BOOKKEEPER_KILLS", "8"))
+KILLS = int(os.environ.get("SPARK_BOOKKEEPER_KILLS", "4"))
 START_SECONDS = 180.0
 ROWS = 20
 """Of one write to the source."""
