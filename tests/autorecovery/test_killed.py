@@ -107,12 +107,10 @@ def killed_at_some_of(directory: Path, role: str, most: int) -> None:
     assert steps > 5
 
     tried = sorted({steps * n // most for n in range(most)} if most < steps else range(steps))
-    died = 0
     for number in tried:
         ground = situation(directory / str(number), role)
         killed = KillAt(number)
         run_role(ground, role, killed)
-        died += killed.is_dead  # with other bookies chosen it may take a few steps less
+        assert killed.is_dead, "it died where it was to die"
         finish(ground)
         assert end_of(ground) == expected, f"killed at step {number} of {steps}"
-    assert died >= len(tried) * 0.8
