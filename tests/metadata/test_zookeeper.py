@@ -84,6 +84,8 @@ class Proxy:
         """The kinds of all requests so far."""
         self.swallow_answers = False
         """Requests go through; no answer comes back, and the connection stays."""
+        self.never_greeted = 0
+        """How many of the next connections are taken and never answered."""
         self._open: set[socket.socket] = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -100,6 +102,10 @@ class Proxy:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                if self.never_greeted:
+                    self.never_greeted -= 1
+                    self._open.add(client)
+                    continue
                 server = socket.create_connection(self._upstream)
                 for each in (client, server):
                     each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -926,6 +932,29 @@ def test_a_frozen_zookeeper_is_given_up_in_bounded_time(zookeeper: ZooKeeperStor
         store.read_ledger(LedgerId(7))
 
     assert time.monotonic() - start < 20
+    store.close()
+    proxy.close()
+
+
+def test_a_server_that_takes_a_connection_and_never_greets_is_asked_again(
+    zookeeper: ZooKeeperStores,
+) -> None:
+    """As one that starts does with who comes between its port and the server behind it."""
+    proxy = Proxy(zookeeper.address)
+    proxy.never_greeted = 1
+
+    store = ZooKeeperStore(
+        f"zk+hierarchical://{proxy.address}{zookeeper.root}",
+        token=_token,
+        session_timeout_ms=60_000,
+        patience_ms=50_000,
+    )  # without a bound of its own the greeting would take the whole session's timeout
+    store.initialize_cluster()
+    proxy.never_greeted = 1
+    proxy.cut()
+
+    assert list(store.ledger_ids()) == []
+    assert proxy.never_greeted == 0
     store.close()
     proxy.close()
 

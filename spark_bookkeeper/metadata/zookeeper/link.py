@@ -48,6 +48,11 @@ UNCERTAIN: Final = (
 )
 """Errors after which a request may have been carried out."""
 
+_GREETING_SECONDS: Final = 2.0
+"""How long a server may take to answer the first request of a connection, before it is asked over
+a new one; doubled each time. One that starts never answers who comes between its port and the
+server behind it, and kazoo alone would wait there for the whole timeout of the session."""
+
 _log = logging.getLogger("spark_bookkeeper.zookeeper")
 _log.setLevel(logging.ERROR)  # kazoo tells of every attempt to connect; errors tell it once
 
@@ -255,7 +260,17 @@ class Link:
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-    """kazoo's threads, with less to do for each request."""
+    """kazoo's threads, with less to do for each request, and no endless wait for a greeting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._greeted_by: Any = None
+        self._greeting_seconds = _GREETING_SECONDS
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """A connection that nothing was heard on."""
+        self._greeted_by = super().create_connection(*args, **kwargs)
+        return self._greeted_by
 
     def select(
         self,
@@ -265,12 +280,19 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has n
         timeout: float | None = None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """As kazoo's own, which makes and closes an epoll descriptor for each of many looks."""
+        awaits_greeting = self._greeted_by is not None and self._greeted_by in readable
+        if awaits_greeting and timeout is not None:
+            timeout = min(timeout, self._greeting_seconds)
         poll = select.poll()
         for each in readable:
             poll.register(each, select.POLLIN)
         for each in writable:
             poll.register(each, select.POLLOUT)
         ready = {number for number, _ in poll.poll(None if timeout is None else timeout * 1000)}
+        if awaits_greeting and ready:
+            self._greeted_by, self._greeting_seconds = None, _GREETING_SECONDS
+        elif awaits_greeting:
+            self._greeting_seconds *= 2  # or the server is busy
         return (
             [each for each in readable if each.fileno() in ready],
             [each for each in writable if each.fileno() in ready],
