@@ -1,9 +1,9 @@
 """Settings as frozen values: numbers and strings, checked when they are made, never components.
 
-They can be printed, compared and sent to a Spark executor. ``load_client_config``,
-``load_bookie_config`` and ``load_conf`` read them from TOML; the files in ``conf/`` show every key
-with its unit and default. One file may hold the keys of both kinds, and tables of options. Clients,
-stores and clocks are built from them elsewhere (``connection.py``).
+They can be printed, compared and sent to a Spark executor. ``load_conf`` reads them from
+TOML; the files in ``conf/`` show every key with its unit and default. One file may hold the keys of
+all kinds, and tables of options. Clients, stores and clocks are built from them elsewhere
+(``connection.py``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ else:
 _TABLES: Final = ("zk", "storage")
 """Tables of options that a file may hold besides the keys of the configs."""
 
-KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 
@@ -228,21 +227,6 @@ def load_conf(path: str | Path) -> Conf:
         {key: _as_text(key, value, source) for key, value in options["zk"].items()},
         options["storage"],
     )
-
-
-def load_client_config(path: str | Path) -> ClientConfig:
-    """The ``ClientConfig`` of a TOML file; see ``load_conf``."""
-    return load_conf(path).client
-
-
-def load_bookie_config(path: str | Path) -> BookieConfig:
-    """The ``BookieConfig`` of a TOML file; see ``load_conf``."""
-    return load_conf(path).bookie
-
-
-def load_autorecovery_config(path: str | Path) -> AutorecoveryConfig:
-    """The ``AutorecoveryConfig`` of a TOML file; see ``load_conf``."""
-    return load_conf(path).autorecovery
 
 
 def config_from(cls: type[Config], values: Mapping[str, Any], source: str) -> Config:

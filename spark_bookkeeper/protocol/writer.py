@@ -161,11 +161,6 @@ class Writer:
         assert self.last_add_confirmed <= self.last_add_pushed, "lac-is-confirmed"
         return commands
 
-    @property
-    def has_pending(self) -> bool:
-        """Whether entries wait to be acknowledged."""
-        return self.last_add_confirmed < self.last_add_pushed
-
     def _handle(self, event: Event) -> list[Command]:
         match event:
             case AddRequested(count):

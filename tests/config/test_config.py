@@ -12,8 +12,6 @@ from spark_bookkeeper.config import (
     BookieConfig,
     ClientConfig,
     config_from,
-    load_bookie_config,
-    load_client_config,
     load_conf,
 )
 from spark_bookkeeper.errors import InvalidArgumentError
@@ -23,7 +21,7 @@ def test_keys_that_are_left_out_have_their_defaults(tmp_path: Path) -> None:
     path = tmp_path / "client.toml"
     path.write_text("add_timeout_ms = 5_000\n", encoding="utf-8")
 
-    assert load_client_config(path) == replace(ClientConfig(), add_timeout_ms=5_000)
+    assert load_conf(path).client == replace(ClientConfig(), add_timeout_ms=5_000)
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path) -> None:
@@ -31,7 +29,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(tmp_path: Path) ->
     path.write_text("add_timeout = 5\n", encoding="utf-8")
 
     with pytest.raises(InvalidArgumentError) as caught:
-        load_client_config(path)
+        load_conf(path)
 
     assert str(path) in str(caught.value)
     assert "did you mean 'add_timeout_ms'?" in str(caught.value)
@@ -73,10 +71,10 @@ def test_a_bookie_is_never_both_readonly_and_writable() -> None:
 def test_a_file_that_is_not_there_or_no_toml_is_named(tmp_path: Path) -> None:
     absent = tmp_path / "absent.toml"
     with pytest.raises(InvalidArgumentError, match=r"cannot read .*absent\.toml: No such file"):
-        load_bookie_config(absent)
+        load_conf(absent)
     absent.write_text("probe_interval_ms 5", encoding="utf-8")
     with pytest.raises(InvalidArgumentError, match=r"absent\.toml is not TOML"):
-        load_bookie_config(absent)
+        load_conf(absent)
 
 
 def test_a_config_travels_and_does_not_change() -> None:
@@ -100,8 +98,8 @@ def test_one_file_may_hold_the_keys_of_clients_and_bookies_and_options_of_both(
 
     found = load_conf(path)
 
-    assert found.client == load_client_config(path) == ClientConfig(add_timeout_ms=5_000)
-    assert found.bookie == load_bookie_config(path) == BookieConfig(probe_interval_ms=700)
+    assert found.client == ClientConfig(add_timeout_ms=5_000)
+    assert found.bookie == BookieConfig(probe_interval_ms=700)
     assert found.zk_options == {"use_ssl": "true", "auth_data": "digest:ann:secret"}
     assert found.storage_options == {"endpoint_url": "http://127.0.0.1:9000"}
     assert "secret" not in repr(found)

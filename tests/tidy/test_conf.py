@@ -12,9 +12,7 @@ from spark_bookkeeper.config import (
     AutorecoveryConfig,
     BookieConfig,
     ClientConfig,
-    load_autorecovery_config,
-    load_bookie_config,
-    load_client_config,
+    load_conf,
 )
 from spark_bookkeeper.spark.session import conf_directory
 
@@ -32,9 +30,9 @@ def test_every_configuration_file_is_known_here() -> None:
 
 
 def test_a_file_holds_the_defaults() -> None:
-    assert load_client_config(CONF / "client.toml") == ClientConfig()
-    assert load_bookie_config(CONF / "bookie.toml") == BookieConfig()
-    assert load_autorecovery_config(CONF / "autorecovery.toml") == AutorecoveryConfig()
+    assert load_conf(CONF / "client.toml").client == ClientConfig()
+    assert load_conf(CONF / "bookie.toml").bookie == BookieConfig()
+    assert load_conf(CONF / "autorecovery.toml").autorecovery == AutorecoveryConfig()
 
 
 @pytest.mark.parametrize("name", FILES)

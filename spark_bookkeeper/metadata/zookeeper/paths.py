@@ -20,11 +20,6 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 LONG_ID_FIRST: Final = (1 << 31) - 1
 """The smallest id in the long form, and the first that the short generator cannot give."""
 
-SPECIAL_NAMES: Final = frozenset(
-    {"available", "cookies", "idgen", "idgen-long", "underreplication", "INSTANCEID", "LAYOUT"}
-)
-"""Children of the root that are no part of the ledgers."""
-
 READONLY: Final = "readonly"
 
 _SHORT_PARENT = re.compile(r"\d{2}")
