@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pyarrow as pa
+from prometheus_client import CollectorRegistry
 from typing_extensions import Self
 
 from spark_bookkeeper.autorecovery.control import AutorecoveryControl
@@ -464,6 +465,11 @@ class BookKeeper(PublicNames):
         read, wrote and copied is counted in their worker processes.
         """
         return self.context.metrics.as_dict()
+
+    @property
+    def metrics_registry(self) -> CollectorRegistry:
+        """The same as a registry of ``prometheus_client``, to be served with a program's own."""
+        return self.context.metrics.registry
 
     def lost_entries(
         self, ledger_ids: Iterable[int] | None = None, *, progress: Progress = no_progress
