@@ -10,7 +10,9 @@ What Spark tasks count stays in their worker processes: a client shows what its 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
@@ -26,6 +28,57 @@ class _Registry(CollectorRegistry):
         for metric in super().collect():
             metric.samples = [s for s in metric.samples if not s.name.endswith("_created")]
             yield metric
+
+
+class _Together(CollectorRegistry):
+    """Several registries as one to read from."""
+
+    def __init__(self, registries: Sequence[CollectorRegistry]) -> None:
+        super().__init__()
+        self._registries = registries
+
+    def collect(self) -> Iterator[Metric]:
+        told: set[str] = set()
+        for registry in self._registries:
+            for metric in registry.collect():
+                if metric.name not in told:
+                    told.add(metric.name)
+                    yield metric
+
+
+class Clock(Protocol):
+    """What durations are taken from."""
+
+    def now(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Timer:
+    """How long something takes, apart for when it succeeds and when it fails."""
+
+    succeeded: Histogram
+    failed: Histogram
+
+    @contextmanager
+    def __call__(self, clock: Clock) -> Iterator[None]:
+        """Time what is done in the block; an error makes it a failure."""
+        began, took = clock.now(), self.failed
+        try:
+            yield
+            took = self.succeeded
+        finally:
+            took.observe((clock.now() - began) * 1000)
+
+
+def _timer(registry: CollectorRegistry, name: str, what: str) -> Timer:
+    both = Histogram(
+        f"bookkeeper_client_{name}",
+        f"Milliseconds that {what}",
+        ["success"],
+        buckets=MILLISECONDS,
+        registry=registry,
+    )
+    return Timer(both.labels("true"), both.labels("false"))
 
 
 class Metrics:
@@ -58,9 +111,14 @@ class Metrics:
             if not sample.name.endswith("_bucket")
         }
 
-    def exposition(self) -> bytes:
-        """The text that Prometheus reads."""
-        return generate_latest(self.registry)
+    def exposition(self, *others: Metrics) -> bytes:
+        """The text that Prometheus reads.
+
+        Args:
+            others: further registries of this process. What several have, as the counters of
+                sessions with ZooKeeper, the first one tells: a name stands there once.
+        """
+        return generate_latest(_Together([self.registry, *(other.registry for other in others)]))
 
 
 class ClientMetrics(Metrics):
@@ -97,15 +155,12 @@ class ClientMetrics(Metrics):
             "Fences that recoveries put on bookies: one for each bookie that answered",
             registry=registry,
         )
-        self._recovery_ms = Histogram(
-            "bookkeeper_client_LEDGER_RECOVER",
-            "Milliseconds that the recovery of a ledger took",
-            ["success"],
-            buckets=MILLISECONDS,
-            registry=registry,
+        self.creating = _timer(registry, "LEDGER_CREATE", "creating a ledger took")
+        self.opening = _timer(
+            registry, "LEDGER_OPEN", "opening a ledger took, with its recovery where it needed one"
         )
-        self.recovery_ms = self._recovery_ms.labels("true")
-        self.failed_recovery_ms = self._recovery_ms.labels("false")
+        self.deleting = _timer(registry, "LEDGER_DELETE", "deleting a ledger took")
+        self.recovering = _timer(registry, "LEDGER_RECOVER", "the recovery of a ledger took")
         self.read_entries = Counter(
             "bookkeeper_client_READ_ENTRIES", "Entries read", registry=registry
         )
@@ -130,6 +185,16 @@ class ClientMetrics(Metrics):
         self.copied_bytes = Counter(
             "replication_worker_NUM_BYTES_WRITTEN",
             "Bytes of the entries copied to bookies that lacked them",
+            registry=registry,
+        )
+        self.replicated_ledgers = Counter(
+            "replication_worker_ledgers_replicated",
+            "Ledgers that a replication worker made whole",
+            registry=registry,
+        )
+        self.published_ledgers = Counter(
+            "auditor_ledgers_published",
+            "Ledgers that audits published as under-replicated",
             registry=registry,
         )
         self._silent_bookies = Gauge(

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pyarrow as pa
+from prometheus_client import CollectorRegistry
 from typing_extensions import Self
 
 from spark_bookkeeper.autorecovery.control import AutorecoveryControl
@@ -47,10 +48,11 @@ from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.lost_entries import lost_entries
+from spark_bookkeeper.replication.recent_jobs import jobs_table, noted
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.recover_ledgers import recover_ledgers
 from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
-from spark_bookkeeper.replication.report import CheckReport, RecoveryReport
+from spark_bookkeeper.replication.report import CheckReport, RecoveryReport, Report
 from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner, no_progress
 from spark_bookkeeper.runtime import process
 from spark_bookkeeper.runtime.beside import begin
@@ -63,6 +65,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
+ReportT = TypeVar("ReportT", bound=Report)
 
 
 class BookKeeper(PublicNames):
@@ -384,6 +387,18 @@ class BookKeeper(PublicNames):
         """The same as an Arrow table (``autorecovery.table.UNDERREPLICATED``): no Spark."""
         return underreplicated_table(self.context)
 
+    def jobs(self) -> Any:
+        """What was done lately, and what is being done, as a DataFrame (``recent_jobs.JOBS``).
+
+        Recoveries, repairs, checks and replication work of every client and agent, the newest
+        first; a job that runs gives a sign of life every few seconds.
+        """
+        return self._frames.from_arrow(self.jobs_arrow())
+
+    def jobs_arrow(self) -> pa.Table:
+        """The same as an Arrow table: no Spark."""
+        return jobs_table(self.context)
+
     def doctor(self) -> Diagnoses:
         """Is everything set up right, and what to do: this machine, the cluster, every bookie.
 
@@ -465,6 +480,11 @@ class BookKeeper(PublicNames):
         """
         return self.context.metrics.as_dict()
 
+    @property
+    def metrics_registry(self) -> CollectorRegistry:
+        """The same as a registry of ``prometheus_client``, to be served with a program's own."""
+        return self.context.metrics.registry
+
     def lost_entries(
         self, ledger_ids: Iterable[int] | None = None, *, progress: Progress = no_progress
     ) -> Any:
@@ -525,14 +545,16 @@ class BookKeeper(PublicNames):
         progress: Progress = no_progress,
     ) -> RecoveryReport:
         """Fence, recover and close ledgers as one Spark job; ``None`` is every one not closed."""
-        report = recover_ledgers(
-            self.context,
-            self._runner("recover_ledgers", dry_run),
-            _ids(ledger_ids),
-            dry_run=dry_run,
-            progress=progress,
+        wanted = _ids(ledger_ids)
+        return self._reported(
+            "recover_ledgers",
+            _named("ledger", wanted),
+            dry_run,
+            progress,
+            lambda runner, told: recover_ledgers(
+                self.context, runner, wanted, dry_run=dry_run, progress=told
+            ),
         )
-        return replace(report, frame=self._frames.from_arrow)
 
     def recover_bookie(
         self,
@@ -572,9 +594,15 @@ class BookKeeper(PublicNames):
             even_if_alive=even_if_alive,
             bytes_per_second=_rate(bytes_per_second),
         )
-        runner = self._runner("recover_bookie", dry_run)
-        report = recover_bookie(self.context, runner, wish, dry_run=dry_run, progress=progress)
-        return replace(report, frame=self._frames.from_arrow)
+        return self._reported(
+            "recover_bookie",
+            _named("bookie", wish.bookies),
+            dry_run,
+            progress,
+            lambda runner, told: recover_bookie(
+                self.context, runner, wish, dry_run=dry_run, progress=told
+            ),
+        )
 
     def check_ledgers(
         self,
@@ -589,14 +617,14 @@ class BookKeeper(PublicNames):
             percentage: of the entries that are read and verified, besides the first and the last
                 of every share; 100 verifies every digest.
         """
-        report = check_ledgers(
-            self.context,
-            self._runner("check_ledgers"),
-            _ids(ledger_ids),
-            _percentage(percentage),
-            progress=progress,
+        wanted, share = _ids(ledger_ids), _percentage(percentage)
+        return self._reported(
+            "check_ledgers",
+            _named("ledger", wanted),
+            False,
+            progress,
+            lambda runner, told: check_ledgers(self.context, runner, wanted, share, progress=told),
         )
-        return replace(report, frame=self._frames.from_arrow)
 
     def repair_ledgers(
         self,
@@ -619,16 +647,23 @@ class BookKeeper(PublicNames):
             bytes_per_second: limit for the whole job.
             progress: called with phase, items done, items in all, bytes so far.
         """
-        report = repair_ledgers(
-            self.context,
-            self._runner("repair_ledgers"),
-            _ids(ledger_ids),
-            percentage=_percentage(percentage),
-            dry_run=dry_run,
-            bytes_per_second=_rate(bytes_per_second),
-            progress=progress,
+        wanted, share, rate = _ids(ledger_ids), _percentage(percentage), _rate(bytes_per_second)
+        return self._reported(
+            "repair_ledgers",
+            _named("ledger", wanted),
+            dry_run,
+            progress,
+            lambda runner, told: repair_ledgers(
+                self.context,
+                runner,
+                wanted,
+                percentage=share,
+                dry_run=dry_run,
+                bytes_per_second=rate,
+                progress=told,
+            ),
+            looks_on_spark=True,
         )
-        return replace(report, frame=self._frames.from_arrow)
 
     def archive_to_delta(
         self,
@@ -706,14 +741,13 @@ class BookKeeper(PublicNames):
         Raises:
             InvalidArgumentError: autorecovery is disabled, before or meanwhile.
         """
-        worker = ReplicationWorker(
-            self.context,
-            self._runner("rereplicate", dry_run),
-            config or AutorecoveryConfig(),
-            process_name(),
-        )
-        report = rereplicate(self.context, worker, dry_run=dry_run, progress=progress)
-        return replace(report, frame=self._frames.from_arrow)
+
+        def run(runner: Runner, told: Progress) -> RecoveryReport:
+            name = process_name()
+            worker = ReplicationWorker(self.context, runner, config or AutorecoveryConfig(), name)
+            return rereplicate(self.context, worker, dry_run=dry_run, progress=told)
+
+        return self._reported("rereplicate", None, dry_run, progress, run)
 
     def decommission_bookie(
         self,
@@ -733,15 +767,43 @@ class BookKeeper(PublicNames):
         Raises:
             InvalidArgumentError: it is alive and not to be drained, or unknown.
         """
-        report = decommission_bookie(
-            self.context,
-            self._runner("decommission_bookie", dry_run),
-            parse_bookie_id(bookie_id),
-            drain=drain,
-            dry_run=dry_run,
-            bytes_per_second=_rate(bytes_per_second),
-            progress=progress,
+        bookie, rate = parse_bookie_id(bookie_id), _rate(bytes_per_second)
+        return self._reported(
+            "decommission_bookie",
+            _named("bookie", [bookie]),
+            dry_run,
+            progress,
+            lambda runner, told: decommission_bookie(
+                self.context,
+                runner,
+                bookie,
+                drain=drain,
+                dry_run=dry_run,
+                bytes_per_second=rate,
+                progress=told,
+            ),
         )
+
+    def _reported(
+        self,
+        job: str,
+        about: str | None,
+        dry_run: bool,
+        progress: Progress,
+        run: Callable[[Runner, Progress], ReportT],
+        *,
+        looks_on_spark: bool = False,
+    ) -> ReportT:
+        """Run a job and note it among the last ones; a dry run only shows what it would do.
+
+        Args:
+            looks_on_spark: also a dry run is worth a Spark job.
+        """
+        runner = self._runner(job, dry_run and not looks_on_spark)
+        if dry_run:
+            report = run(runner, progress)
+        else:
+            report = noted(self.context, job, about, progress, lambda told: run(runner, told))
         return replace(report, frame=self._frames.from_arrow)
 
     def _runner(self, job: str, dry_run: bool = False) -> Runner:
@@ -767,6 +829,14 @@ def _ids(ledger_ids: Iterable[int] | None) -> list[Any] | None:
     if ledger_ids is None:
         return None
     return list(dict.fromkeys(parse_ledger_id(i) for i in _several("ledger_ids", ledger_ids)))
+
+
+def _named(what: str, ids: Sequence[Any] | None) -> str | None:
+    """What a job is about, in a few words; ``None`` is all there is."""
+    if ids is None:
+        return None
+    shown = ", ".join(map(str, ids[:3]))
+    return f"{what}{'s' if len(ids) > 1 else ''} {shown}" + (", ..." if len(ids) > 3 else "")
 
 
 def _rate(bytes_per_second: int | None) -> int | None:

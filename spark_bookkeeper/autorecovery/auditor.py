@@ -126,7 +126,9 @@ class Auditor:
 
     def _published(self, why: str, lost: frozenset[BookieId] | None) -> None:
         report = audit_bookies(self._context, lost)
-        _log.info("%s: %d ledgers published", why, len({r.ledger_id for r in report.rows}))
+        published = len({row.ledger_id for row in report.rows})
+        self._context.metrics.published_ledgers.inc(published)
+        _log.info("%s: %d ledgers published", why, published)
 
     # The checks
 

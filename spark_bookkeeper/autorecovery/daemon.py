@@ -22,6 +22,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.replication.recent_jobs import Tally, add_note
 from spark_bookkeeper.replication.runner import Runner
 from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.runtime import Task
@@ -129,15 +130,19 @@ class Autorecovery:
 
     def work_once(self) -> float:
         """One round of the worker; seconds until the next at the latest."""
+        tally, started_ms = Tally(), self._context.runtime.wall_ms()
         try:
-            for _ in self._worker.round(
+            for row in self._worker.round(
                 self._work_bell.ring, is_stopping=lambda: self._is_stopping
             ):
-                pass
+                tally.add(row)
         except DisabledError:
             if self._context.store.underreplication.is_enabled(self._work_bell.ring):
                 return 0.0  # by now it is enabled again
             return _LOOK_SECONDS
+        finally:
+            if tally.outcomes:
+                add_note(self._context, "autorecovery", self._name, started_ms, tally)
         due = self._worker.next_due_at_ms
         if due is None:
             return _LOOK_SECONDS

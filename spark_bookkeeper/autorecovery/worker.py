@@ -21,6 +21,7 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
 from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
+from spark_bookkeeper.runtime.log_facts import about
 
 _log = logging.getLogger(__name__)
 
@@ -139,7 +140,10 @@ class ReplicationWorker:
         for row in rows:
             if row.action == "task":
                 self.fully_replicated += row.status is Outcome.REPLICATED
-                _log.info("ledger %s: %s", row.ledger_id, row.reason or row.status)
+                if row.status is Outcome.REPLICATED:
+                    self._context.metrics.replicated_ledgers.inc()
+                said = about(ledger_id=row.ledger_id, job="rereplicate")
+                _log.info("ledger %s: %s", row.ledger_id, row.reason or row.status, extra=said)
         return rows
 
     def _release(self) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from spark_bookkeeper.cli.cluster_page import look, render
+from spark_bookkeeper.cli.cluster_facts import look
+from spark_bookkeeper.cli.cluster_page import render
 from spark_bookkeeper.cli.cluster_server import served
 from spark_bookkeeper.cli.shell.cluster_options import (
     Access,

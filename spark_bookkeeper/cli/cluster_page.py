@@ -1,26 +1,25 @@
 """A cluster as one page of HTML: what needs care first, then bookies, ledgers, and their fragments.
 
-The page is complete in itself: no script, no font, no picture comes from elsewhere, and nothing
-of it needs a script at all. So it can be mailed, kept, printed, and read by a screen reader.
+The page is complete in itself: nothing comes from elsewhere, and a page that is kept has no script.
+So it can be mailed, printed, and read by a screen reader. One that is served has a small script of
+its own that brings it up to date without closing what its reader has opened.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from html import escape
 from importlib.resources import files
 from typing import Any, Final
 
-from spark_bookkeeper.client.presence import age, ledgers_with_writers
-from spark_bookkeeper.cluster.diagnosis import Diagnosis
-from spark_bookkeeper.cluster.examination import cluster_diagnoses
-from spark_bookkeeper.errors import MetadataFormatError
+from spark_bookkeeper.cli.cluster_facts import Facts, job_name
+from spark_bookkeeper.client.placement import entries_held
+from spark_bookkeeper.client.presence import age
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
-from spark_bookkeeper.protocol.metadata import LedgerMetadata
-from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
+from spark_bookkeeper.protocol.quorum import Quorum
 
 MOST_LEDGERS: Final = 500
 """Ledgers that a page shows one by one: those that need care, then the newest."""
@@ -29,39 +28,15 @@ MOST_FRAGMENTS: Final = 60
 """Fragments of a ledger that its map shows, the last ones."""
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What a page shows, as it was at one moment."""
-
-    metadata_uri: str
-    at_ms: int
-    diagnoses: Sequence[Diagnosis]
-    bookies: Sequence[Mapping[str, Any]]
-    """Rows of ``bk.bookies()``."""
-
-    ledgers: Mapping[LedgerId, LedgerMetadata]
-    writers: Mapping[LedgerId, str]
-    """Of the ledgers that are not closed: whether their writer lives."""
-
-
-def look(bk: BookKeeper) -> Facts:
-    """The facts of a page, from metadata, registrations, and a probe of every bookie."""
-    ledgers: dict[LedgerId, LedgerMetadata] = {}
-    writers: dict[LedgerId, str] = {}
-    for ledger_id, found, state in ledgers_with_writers(bk.context):
-        if isinstance(found, MetadataFormatError):
-            continue  # the diagnoses name it
-        ledgers[ledger_id] = found
-        if state is not None:
-            writers[ledger_id] = state
-    return Facts(
-        bk.metadata_uri,
-        bk.context.runtime.wall_ms(),
-        list(cluster_diagnoses(bk.context)),
-        bk.bookies_arrow().to_pylist(),
-        ledgers,
-        writers,
-    )
+SECTIONS: Final = {
+    "care": "What needs care",
+    "numbers": "In numbers",
+    "jobs": "Recoveries and checks",
+    "lacking": "Under-replicated",
+    "bookies": "Bookies",
+    "ledgers": "Ledgers",
+}
+"""What stands on a page, in its order, by the anchors of its parts."""
 
 
 def render(facts: Facts, refresh_seconds: int | None = None) -> str:
@@ -69,23 +44,35 @@ def render(facts: Facts, refresh_seconds: int | None = None) -> str:
 
     Args:
         facts: what it shows.
-        refresh_seconds: the browser asks for it again so often; ``None`` for a page that is kept.
+        refresh_seconds: it is asked for again so often, as long as its reader does not stop that;
+            ``None`` for a page that is kept.
     """
     moment = datetime.fromtimestamp(facts.at_ms / 1000, timezone.utc)
-    again = ""
+    head, live = "", ""
     if refresh_seconds is not None:
-        again = f'<meta http-equiv="refresh" content="{refresh_seconds}">\n'
-    style = files("spark_bookkeeper.cli").joinpath("cluster_page.css").read_text(encoding="utf-8")
+        script = _text_of("cluster_page.js").replace("SECONDS", str(refresh_seconds))
+        again = f'<meta http-equiv="refresh" content="{refresh_seconds}">'
+        head = f"<noscript>{again}</noscript>\n<script>\n{script}</script>\n"
+        live = (
+            '<p hidden id="live"><label><input type="checkbox" id="follow" checked> '
+            f"look again every {refresh_seconds} seconds</label></p>"
+        )
+    links = "".join(f'<li><a href="#{key}">{title}</a></li>' for key, title in SECTIONS.items())
     body = "\n".join(
         [
             "<header>",
             "<h1>BookKeeper cluster</h1>",
             f"<p><code>{escape(facts.metadata_uri)}</code>, as of "
-            f'<time datetime="{moment.isoformat()}">{moment:%Y-%m-%d %H:%M:%S} UTC</time></p>',
+            f'<time id="at" datetime="{moment.isoformat()}">{moment:%Y-%m-%d %H:%M:%S} UTC</time>'
+            "</p>",
+            live,
+            f'<nav aria-label="On this page"><ul>{links}</ul></nav>',
             "</header>",
-            "<main>",
-            *_care(facts.diagnoses),
+            '<main id="main">',
+            *_care(facts),
             *_numbers(facts),
+            *_jobs(facts),
+            *_underreplicated(facts),
             *_bookies(facts.bookies),
             *_ledgers(facts),
             "</main>",
@@ -94,27 +81,44 @@ def render(facts: Facts, refresh_seconds: int | None = None) -> str:
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"{again}<title>BookKeeper cluster</title>\n<style>\n{style}</style>\n</head>\n"
-        f"<body>\n{body}\n</body>\n</html>\n"
+        f"<title>BookKeeper cluster</title>\n<style>\n{_text_of('cluster_page.css')}</style>\n"
+        f"{head}</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
 
 
-def _care(diagnoses: Sequence[Diagnosis]) -> Iterator[str]:
-    yield '<section aria-labelledby="care"><h2 id="care">What needs care</h2>'
-    found = sorted(
-        (f for f in diagnoses if f.verdict != "ok"), key=lambda f: f.verdict != "problem"
-    )
+def _text_of(name: str) -> str:
+    return files("spark_bookkeeper.cli").joinpath(name).read_text(encoding="utf-8")
+
+
+def _opened(key: str) -> str:
+    return f'<section aria-labelledby="{key}"><h2 id="{key}">{SECTIONS[key]}</h2>'
+
+
+def _care(facts: Facts) -> Iterator[str]:
+    yield _opened("care")
+    found = [each for each in facts.diagnoses if each.verdict != "ok"]
+    running = [row for row in facts.jobs if row["state"] == "running"]
+    for row in running:
+        yield f'<p class="busy">Under way: {escape(job_name(row))}, {escape(_how_far(row))}.</p>'
     if not found:
         yield '<p class="well">Everything is well.</p></section>'
         return
-    yield '<ul class="care">'
+    counts = Counter(each.verdict for each in found)
+    said = " and ".join(
+        f"{n} {kind}{'' if n == 1 else 's'}"
+        for kind in ("problem", "warning")
+        if (n := counts[kind])
+    )
+    more = ", the most urgent first" if len(found) > 1 else ""
+    yield f"<p>{said}{more}.</p>"
+    yield '<ol class="care">'
     for diagnosis in found:
-        remedy = f"<br>{escape(diagnosis.remedy)}" if diagnosis.remedy else ""
+        remedy = f"<br>To do: {escape(diagnosis.remedy)}" if diagnosis.remedy else ""
         yield (
             f'<li class="{diagnosis.verdict}"><b>{escape(diagnosis.verdict)}: '
             f"{escape(diagnosis.check)}</b> {escape(diagnosis.detail)}{remedy}</li>"
         )
-    yield "</ul></section>"
+    yield "</ol></section>"
 
 
 def _numbers(facts: Facts) -> Iterator[str]:
@@ -128,14 +132,96 @@ def _numbers(facts: Facts) -> Iterator[str]:
         ("entries of closed ledgers", f"{sum((m.last_entry_id or 0) + 1 for m in closed):,}"),
         ("bytes of closed ledgers", f"{_size(size)}, before replication"),
     ]
-    yield '<section aria-labelledby="numbers"><h2 id="numbers">In numbers</h2><dl>'
+    pairs.append(("under-replicated ledgers", f"{len(facts.lacking):,}"))
+    yield _opened("numbers") + "<dl>"
     for name, value in pairs:
         yield f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>"
     yield "</dl></section>"
 
 
+def _jobs(facts: Facts) -> Iterator[str]:
+    yield _opened("jobs")
+    if not facts.jobs:
+        yield "<p>None was noted: no job has run since this cluster keeps notes of them.</p>"
+        yield "</section>"
+        return
+    cells = []
+    for row in facts.jobs:
+        kind = row["state"].split()[0]
+        moment = row["started_at"]
+        ended = row["ended_at"] or row["seen_at"]
+        cells.append(
+            [
+                _wrapped(job_name(row)),
+                f'<span class="state {kind}">{escape(row["state"])}</span>',
+                f'<time datetime="{moment.isoformat()}">{moment:%Y-%m-%d %H:%M:%S}</time>',
+                _duration((ended - moment).total_seconds()),
+                _progress(row) if row["ended_at"] is None else _wrapped(_outcomes(row)),
+                _wrapped(row["by"]),
+            ]
+        )
+    heads = ["job", "state", "began (UTC)", "took", "outcome", "by"]
+    yield from _table("Those that run, and the last ones", heads, cells)
+    yield "</section>"
+
+
+def _progress(row: Mapping[str, Any]) -> str:
+    said = escape(_how_far(row))
+    if not row["total"]:
+        return said
+    bar = f'<progress max="{row["total"]}" value="{row["done"]}" aria-label="{said}"></progress>'
+    return f'{bar} <span class="why">{said}</span>'
+
+
+def _how_far(row: Mapping[str, Any]) -> str:
+    """How far a job is that has not ended; also one that gives no sign of life any more."""
+    if not row["total"]:
+        return str(row["phase"] or "it begins")
+    return f"{row['phase']}: {row['done']:,} of {row['total']:,}, {_size(row['bytes'])}"
+
+
+def _outcomes(row: Mapping[str, Any]) -> str:
+    if row["error"]:
+        return str(row["error"])
+    said = ", ".join(f"{n:,} {status}" for status, n in row["outcomes"])
+    return f"{said}; {_size(row['bytes'])}" if said else "nothing to do"
+
+
+def _wrapped(text: str) -> str:
+    """Text of a cell that may have several lines."""
+    return f'<span class="why">{escape(text)}</span>'
+
+
+def _underreplicated(facts: Facts) -> Iterator[str]:
+    yield _opened("lacking")
+    if not facts.lacking:
+        yield "<p>No ledger: each has the copies that it should have.</p></section>"
+        return
+    shown = facts.lacking[:MOST_LEDGERS]
+    if len(shown) < len(facts.lacking):
+        yield f"<p>{len(shown):,} of {len(facts.lacking):,}, with the fewest live copies.</p>"
+    below = set(_in_order(facts)[:MOST_LEDGERS])
+    cells = [
+        [
+            _link(each.ledger_id) if each.ledger_id in below else str(each.ledger_id),
+            "unknown" if each.live_copies is None else str(each.live_copies),
+            "<br>".join(f"<code>{escape(bookie)}</code>" for bookie in each.missing),
+            "not published" if each.since_ms is None else age(each.since_ms, facts.at_ms),
+            _wrapped(each.reason),
+        ]
+        for each in shown
+    ]
+    heads = ["ledger", "live copies", "lacks those of", "published", "why it is so"]
+    yield from _table("Ledgers with fewer copies than they should have", heads, cells)
+    yield "</section>"
+
+
+def _link(ledger_id: LedgerId) -> str:
+    return f'<a href="#ledger-{ledger_id}">{ledger_id}</a>'
+
+
 def _bookies(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    yield '<section aria-labelledby="bookies"><h2 id="bookies">Bookies</h2>'
+    yield _opened("bookies")
     cells = [
         [
             f"<code>{escape(row['bookie_id'])}</code>",
@@ -163,26 +249,53 @@ def _space(free: int | None, total: int | None) -> str:
 
 
 def _ledgers(facts: Facts) -> Iterator[str]:
-    lost = {row["bookie_id"] for row in facts.bookies if row["state"] == "lost"}
-    yield '<section aria-labelledby="ledgers"><h2 id="ledgers">Ledgers</h2>'
+    lost = facts.lost
+    yield _opened("ledgers")
     if not facts.ledgers:
         yield "<p>There are none.</p></section>"
         return
 
-    def rank(ledger_id: LedgerId) -> tuple[bool, bool, int]:
-        metadata = facts.ledgers[ledger_id]
-        return not lost & metadata.bookies(), metadata.is_closed, -ledger_id
-
-    order = sorted(facts.ledgers, key=rank)
+    order = _in_order(facts)
     if len(order) > MOST_LEDGERS:
         yield (
             f"<p>{MOST_LEDGERS:,} of {len(order):,}: those that name a lost bookie, those that are "
             "not closed, then the newest.</p>"
         )
+    yield from _by_state(facts)
     yield "<p>Each opens to show which bookie holds which fragment.</p>"
     for ledger_id in order[:MOST_LEDGERS]:
         yield from _ledger(ledger_id, facts, lost)
     yield "</section>"
+
+
+def _in_order(facts: Facts) -> Sequence[LedgerId]:
+    """Those that name a lost bookie, those that are not closed, then the newest."""
+    lost = facts.lost
+
+    def rank(ledger_id: LedgerId) -> tuple[bool, bool, int]:
+        metadata = facts.ledgers[ledger_id]
+        return not lost & metadata.bookies(), metadata.is_closed, -ledger_id
+
+    return sorted(facts.ledgers, key=rank)
+
+
+def _by_state(facts: Facts) -> Iterator[str]:
+    """How many there are of each state, and how large: those that are not closed are not known."""
+    cells = []
+    for state in ("OPEN", "IN_RECOVERY", "CLOSED"):
+        those = [m for m in facts.ledgers.values() if m.state.name == state]
+        known = [m for m in those if m.is_closed]
+        if not those:
+            continue
+        cells.append(
+            [
+                f'<span class="state {state}">{state}</span>',
+                f"{len(those):,}",
+                f"{sum((m.last_entry_id or 0) + 1 for m in known):,}" if known else "not known yet",
+                _size(sum(m.length_bytes or 0 for m in known)) if known else "not known yet",
+            ]
+        )
+    yield from _table("Ledgers by state", ["state", "ledgers", "entries", "bytes"], cells)
 
 
 def _ledger(ledger_id: LedgerId, facts: Facts, lost: set[str]) -> Iterator[str]:
@@ -204,9 +317,10 @@ def _ledger(ledger_id: LedgerId, facts: Facts, lost: set[str]) -> Iterator[str]:
         about.append(f"created {age(metadata.ctime_ms, facts.at_ms)}")
     if missing:
         about.append(f"names {len(missing)} lost bookie{'s' if len(missing) > 1 else ''}")
+    state = metadata.state.name
     yield (
-        f'<details><summary><b>{ledger_id}</b> <span class="state {metadata.state.name}">'
-        f"{metadata.state.name}</span> {escape('; '.join(about))}</summary>"
+        f'<details id="ledger-{ledger_id}"><summary><b>{ledger_id}</b> '
+        f'<span class="state {state}">{state}</span> {escape("; ".join(about))}</summary>'
     )
     yield from _map(ledger_id, metadata, lost)
     yield "</details>"
@@ -225,18 +339,21 @@ def _map(ledger_id: LedgerId, metadata: LedgerMetadata, lost: set[str]) -> Itera
         is_lost = bookie in lost
         row = [f"<code>{escape(bookie)}</code>{' (lost)' if is_lost else ''}"]
         for fragment in shown:
-            row.append(_cell(bookie, fragment.ensemble, is_lost))
+            row.append(_cell(bookie, fragment, metadata.quorum, is_lost))
         cells.append(row)
     yield from _table(f"Fragments of ledger {ledger_id}: positions by bookie", heads, cells, "map")
 
 
-def _cell(bookie: BookieId, ensemble: Sequence[BookieId], is_lost: bool) -> str:
-    if bookie not in ensemble:
+def _cell(bookie: BookieId, fragment: FragmentRange, quorum: Quorum, is_lost: bool) -> str:
+    if bookie not in fragment.ensemble:
         return ""
+    position = fragment.ensemble.index(bookie)
     kind = "lost" if is_lost else "held"
-    word = "lost, position" if is_lost else "position"
-    position = ensemble.index(bookie)
-    return f'<span class="{kind}" aria-label="{word} {position}">{position}</span>'
+    said = f"{'lost, ' if is_lost else ''}position {position}"
+    if fragment.last_entry_id is not None:
+        held = entries_held(quorum, position, fragment.first_entry_id, fragment.last_entry_id)
+        said += f", {held:,} {'entry' if held == 1 else 'entries'}"
+    return f'<span class="{kind}" role="img" title="{said}" aria-label="{said}">{position}</span>'
 
 
 def _range(first: int, last: int | None) -> str:
@@ -254,6 +371,11 @@ def _table(
     for first, *others in rows:
         yield f'<tr><th scope="row">{first}</th>{"".join(f"<td>{c}</td>" for c in others)}</tr>'
     yield "</tbody></table></div>"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(max(0.0, seconds), 60)
+    return f"{minutes:,.0f} min {rest:.0f} s" if minutes else f"{rest:.1f} s"
 
 
 def _size(size_bytes: float) -> str:

@@ -9,12 +9,20 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
-from spark_bookkeeper.cli.cluster_page import look, render
+from spark_bookkeeper.cli.cluster_facts import look
+from spark_bookkeeper.cli.cluster_page import render
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.session import BookKeeper
 
 REFRESH_SECONDS: Final = 10
 """The browser asks again so often."""
+
+
+POLICY: Final = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Nothing comes from elsewhere, and nothing goes there."""
 
 
 @contextmanager
@@ -32,6 +40,11 @@ def served(bk: BookKeeper, port: int) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            # Under another name it is asked for by the page of a stranger in the same browser.
+            asked = self.headers.get("Host", "").rpartition(":")[0]
+            if asked not in ("127.0.0.1", "localhost"):
+                self.send_error(HTTPStatus.FORBIDDEN, "ask for 127.0.0.1 or localhost")
+                return
             if self.path != "/":
                 self.send_error(HTTPStatus.NOT_FOUND)
                 return
@@ -45,6 +58,7 @@ def served(bk: BookKeeper, port: int) -> Iterator[str]:
             self.send_header("Content-Type", "text/html; charset=utf-8")
             self.send_header("Content-Length", str(len(page)))
             self.send_header("Cache-Control", "no-store")
+            self.send_header("Content-Security-Policy", POLICY)
             self.end_headers()
             self.wfile.write(page)
 

@@ -10,6 +10,7 @@ the cluster cannot be reached, and nothing was changed.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import sys
 import traceback
@@ -22,6 +23,12 @@ from typing import Any, Final, NoReturn
 import click
 
 from spark_bookkeeper.cli.shell.asking import NotConfirmedError
+from spark_bookkeeper.cli.shell.logs import (
+    LOG_FORMAT_VARIABLE,
+    LOG_FORMATS,
+    LogFormat,
+    start_logging,
+)
 from spark_bookkeeper.cli.shell.output import Output, print_what_can_be_printed
 from spark_bookkeeper.cli.shell.settings import (
     EXIT_DONE,
@@ -115,6 +122,13 @@ def _global_options() -> list[click.Option]:
             callback=_set_verbose,
             help="Stack traces and more progress.",
         ),
+        click.Option(
+            ["--log-format"],
+            type=click.Choice(LOG_FORMATS),
+            expose_value=False,
+            callback=_set_log_format,
+            help="Of the log on stderr.",
+        ),
     ]
 
 
@@ -131,6 +145,18 @@ def _set_json(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 def _set_verbose(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
         _change_settings(ctx, is_verbose=True)
+
+
+def _set_log_format(ctx: click.Context, _: click.Parameter, value: LogFormat | None) -> None:
+    if value:
+        _change_settings(ctx, log_format=value)
+        _log_in(value)
+
+
+def _log_in(log_format: LogFormat) -> None:
+    """What a command warns of, as JSON; as text it goes to stderr by itself."""
+    if log_format == "json":
+        start_logging(log_format, logging.WARNING)
 
 
 def _change_settings(ctx: click.Context, **changes: Any) -> None:
@@ -163,11 +189,27 @@ def _print_version(ctx: click.Context, _: click.Parameter, is_asked_for: bool) -
 )
 @click.option("--json", "is_json", is_flag=True, help="One JSON object on stdout, for programs.")
 @click.option("--verbose", "is_verbose", is_flag=True, help="Stack traces and more progress.")
+@click.option(
+    "--log-format",
+    type=click.Choice(LOG_FORMATS),
+    default="text",
+    show_default=True,
+    envvar=LOG_FORMAT_VARIABLE,
+    show_envvar=True,
+    help="Of the log on stderr: for people, or JSON with ledger, bookie and job.",
+)
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version)
 @click.pass_context
-def root(ctx: click.Context, metadata_uri: str | None, is_json: bool, is_verbose: bool) -> None:
+def root(
+    ctx: click.Context,
+    metadata_uri: str | None,
+    is_json: bool,
+    is_verbose: bool,
+    log_format: LogFormat,
+) -> None:
     """Replicated, fenced, recoverable ledgers for Apache Spark."""
-    ctx.obj = Settings(metadata_uri, Output(is_json=is_json), is_verbose)
+    ctx.obj = Settings(metadata_uri, Output(is_json=is_json), is_verbose, log_format=log_format)
+    _log_in(log_format)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

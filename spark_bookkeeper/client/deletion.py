@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.presence import GONE, writer_of, writer_state
 from spark_bookkeeper.errors import (
@@ -41,6 +42,11 @@ class Deletion:
     not_fenced: Mapping[BookieId, str] = field(default_factory=dict)
     """Bookies that were not told, with the reason: a writer that lives may still store there."""
 
+    def _repr_html_(self) -> str:
+        told = ", ".join(f"{b}: {why}" for b, why in self.not_fenced.items()) or "none"
+        found = self.state or "not there"
+        return fields_table({"deleted": self.ledger_id, "it was": found, "not fenced": told})
+
 
 def delete_ledger(
     context: ClientContext, ledger_id: int, *, even_if_alive: bool = False
@@ -59,7 +65,11 @@ def delete_ledger(
         MetadataFormatError: what is there cannot be decoded. Nothing was changed.
         MetadataUnavailableError: it may or may not have been deleted; repeat.
     """
-    wanted = parse_ledger_id(ledger_id)
+    with context.metrics.deleting(context.runtime):
+        return _delete(context, parse_ledger_id(ledger_id), even_if_alive=even_if_alive)
+
+
+def _delete(context: ClientContext, wanted: LedgerId, *, even_if_alive: bool) -> Deletion:
     store = context.store
     try:
         found = store.read_ledger(wanted)

@@ -75,17 +75,18 @@ def create_ledger(
         InvalidArgumentError: a label key of ours, a size that makes no sense, or columns that no
             ledger can have.
     """
-    ledger, created = make_ledger(
-        context,
-        quorum,
-        schema=schema,
-        password=password,
-        digest_type=digest_type,
-        labels=labels,
-        ledger_id=ledger_id,
-        compression=compression,
-        entry_target_bytes=entry_target_bytes,
-    )
+    with context.metrics.creating(context.runtime):
+        ledger, created = make_ledger(
+            context,
+            quorum,
+            schema=schema,
+            password=password,
+            digest_type=digest_type,
+            labels=labels,
+            ledger_id=ledger_id,
+            compression=compression,
+            entry_target_bytes=entry_target_bytes,
+        )
     return LedgerWriter(context, ledger, created, frames)
 
 
@@ -171,10 +172,11 @@ def open_ledger(
 
     Raises what ``recover_ledger`` raises, and ``UnauthorizedError``.
     """
-    ledger, found = context.ledger(parse_ledger_id(ledger_id))
-    ledger.check_password(password)
-    if not found.value.is_closed:
-        found = recover_ledger(context, ledger.ledger_id, known=found)
+    with context.metrics.opening(context.runtime):
+        ledger, found = context.ledger(parse_ledger_id(ledger_id))
+        ledger.check_password(password)
+        if not found.value.is_closed:
+            found = recover_ledger(context, ledger.ledger_id, known=found)
     return LedgerReader(context, ledger.with_metadata(found.value), frames)
 
 
@@ -182,6 +184,7 @@ def open_ledger_no_recovery(
     context: ClientContext, ledger_id: int, password: bytes = b"", frames: Frames | None = None
 ) -> LedgerReader:
     """Open a ledger for reading up to its last add confirmed; its writer is not disturbed."""
-    ledger, _ = context.ledger(parse_ledger_id(ledger_id))
-    ledger.check_password(password)
+    with context.metrics.opening(context.runtime):
+        ledger, _ = context.ledger(parse_ledger_id(ledger_id))
+        ledger.check_password(password)
     return LedgerReader(context, ledger, frames)

@@ -6,7 +6,7 @@ Everything here reads, and nothing is fenced or changed by looking.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any, ClassVar, Final, NoReturn
@@ -17,6 +17,7 @@ from spark_bookkeeper.bookie.bookie import Verdict
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.placement import MOST_ENTRIES, placement_table, stripes_table
 from spark_bookkeeper.client.presence import ledgers_with_writers, writer_of, writer_state
 from spark_bookkeeper.client.read.newest import Newest, newest_entry
 from spark_bookkeeper.client.read.reader import read_last_add_confirmed
@@ -24,6 +25,7 @@ from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import BookieError, EntryUnreadableError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import read_again
+from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import NONCE, Fragment, LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import entries_at
@@ -186,12 +188,36 @@ class LedgerInfo(PublicNames):
 
     def fragments_arrow(self) -> pa.Table:
         """Its fragments, with the bookies of each that are not alive now."""
-        self._check_here()
-        alive = self._context.bookies.registrations().keys()
-        nonce = self.custom_metadata.get(NONCE)
-        found = read_again(self._context.store, LedgerId(self.ledger_id), nonce)
-        rows = list(fragment_rows(self.ledger_id, found.value, alive))
+        metadata, alive, _ = self._now(with_end=False)
+        rows = list(fragment_rows(self.ledger_id, metadata, alive))
         return pa.Table.from_pylist(rows, schema=FRAGMENTS)
+
+    def placement_df(self) -> Any:
+        """Which bookie has how much of which fragment, as a DataFrame (``PLACEMENT``)."""
+        return self._frame(self.placement_arrow())
+
+    def placement_arrow(self) -> pa.Table:
+        """A row for each bookie of each fragment, as metadata and registrations tell it now."""
+        metadata, alive, end = self._now()
+        return placement_table(self.ledger_id, metadata, alive, end)
+
+    def stripes_df(self, first: int = 0, last: int | None = None) -> Any:
+        """Which bookies hold which entry, as a DataFrame (``STRIPES``)."""
+        return self._frame(self.stripes_arrow(first, last))
+
+    def stripes_arrow(self, first: int = 0, last: int | None = None) -> pa.Table:
+        """A row for each entry and each bookie of its write set.
+
+        Args:
+            first: the first entry.
+            last: the last one, itself included; ``None`` is 64 entries, or fewer where the ledger
+                ends before. What is beyond the end has no rows.
+        """
+        metadata, alive, end = self._now()
+        start = whole_number("first", first, 0)
+        stop = start + MOST_ENTRIES - 1 if last is None else whole_number("last", last, -1)
+        stop = min(stop, -1 if end is None else end)
+        return stripes_table(self.ledger_id, metadata, alive, EntryId(start), EntryId(stop))
 
     def slots_df(self) -> Any:
         """The slots of all its bookies as a DataFrame (``SLOTS``)."""
@@ -208,6 +234,22 @@ class LedgerInfo(PublicNames):
             for row in slot_rows(self._context, ledger, bookie)
         ]
         return pa.Table.from_pylist(rows, schema=SLOTS)
+
+    def _now(
+        self, *, with_end: bool = True
+    ) -> tuple[LedgerMetadata, Collection[BookieId], EntryId | None]:
+        """The metadata of now, who is registered, and the last entry that is known.
+
+        Of a ledger that is not closed the bookies are asked for the last; nothing is fenced.
+        """
+        self._check_here()
+        alive = self._context.bookies.registrations().keys()
+        ledger_id, nonce = LedgerId(self.ledger_id), self.custom_metadata.get(NONCE)
+        metadata = read_again(self._context.store, ledger_id, nonce).value
+        end = metadata.last_entry_id
+        if end is None and with_end:
+            end = newest_entry(self._context, ledger_id, metadata).last_add_confirmed
+        return metadata, alive, end
 
     def __reduce__(self) -> NoReturn:
         self._context.refuse_pickling(f"look at ledger {self.ledger_id}", self._looking())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -17,6 +18,7 @@ from typing_extensions import Self, override
 
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.config import BookieConfig
+from spark_bookkeeper.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +35,7 @@ class HealthServer:
     """
 
     def __init__(self, agent: BookieAgent, config: BookieConfig) -> None:
+        self._beside: list[Metrics] = []
         self.address: tuple[str, int] | None = None
         """Where it listens; ``None`` when it does not."""
         self._server: ThreadingHTTPServer | None = None
@@ -40,7 +43,7 @@ class HealthServer:
             return
         port = config.http_port or int(agent.bookie_id.rpartition(":")[2])
         try:
-            self._server = _Server((config.http_host, port), _handler_of(agent))
+            self._server = _Server((config.http_host, port), _handler_of(agent, self._beside))
         except OSError as error:
             log.warning(
                 "bookie %s serves no /metrics and /health: cannot listen at %s:%s (%s). Set "
@@ -58,6 +61,10 @@ class HealthServer:
             name=f"health-{agent.bookie_id}",
             daemon=True,
         ).start()
+
+    def show_also(self, metrics: Metrics) -> None:
+        """``/metrics`` shows these too: what runs in this process beside the agent."""
+        self._beside.append(metrics)
 
     def close(self) -> None:
         """Listen no more; idempotent."""
@@ -106,14 +113,14 @@ class _Server(ThreadingHTTPServer):
     block_on_close = False  # somebody who does not read an answer keeps nobody waiting
 
 
-def _handler_of(agent: BookieAgent) -> type[BaseHTTPRequestHandler]:
+def _handler_of(agent: BookieAgent, beside: Sequence[Metrics]) -> type[BaseHTTPRequestHandler]:
     class Pages(BaseHTTPRequestHandler):
         timeout = 10  # seconds; who connects and asks nothing is left
 
         def do_GET(self) -> None:
             page = self.path.partition("?")[0]
             if page == "/metrics":
-                self._answer(200, CONTENT_TYPE_LATEST, agent.metrics.exposition())
+                self._answer(200, CONTENT_TYPE_LATEST, agent.metrics.exposition(*beside))
             elif page == "/health":
                 told = health(agent)
                 code = 503 if told["state"] == "unregistered" else 200

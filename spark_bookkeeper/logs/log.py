@@ -38,6 +38,7 @@ from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.log import LogHead, Position
 from spark_bookkeeper.protocol.transactions import Transaction, transaction_of
+from spark_bookkeeper.runtime.log_facts import about
 from spark_bookkeeper.runtime.public_names import PublicNames
 
 _log = logging.getLogger(__name__)
@@ -107,7 +108,11 @@ class Log(PublicNames):
             self._options = LogOptions.from_json(self.name, head.options)
             truncation.finish(self._context, self.name, head)
         except BookKeeperError as error:  # the next one does it
-            _log.info("a truncation of log %s stays unfinished: %s", self.name, error)
+            _log.info(
+                "a truncation of log %s stays unfinished: %s",
+                *(self.name, error),
+                extra=about(log=self.name),
+            )
         return LogWriter(self._context, self.name, self._nonce, self._options, ledger, self._frames)
 
     def elect(self, identity: bytes | None = None) -> Vote:

@@ -9,6 +9,7 @@ from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.logs import truncation
 from spark_bookkeeper.logs.consumers import needed_from
 from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.runtime.log_facts import about
 
 _log = logging.getLogger(__name__)
 
@@ -26,4 +27,4 @@ def retain(context: ClientContext, name: str, nonce: str, options: LogOptions) -
         if first is not None:
             truncation.truncate(context, name, nonce, first)
     except BookKeeperError as error:
-        _log.warning("log %s was not truncated: %s", name, error.message)
+        _log.warning("log %s was not truncated: %s", name, error.message, extra=about(log=name))

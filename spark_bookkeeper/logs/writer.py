@@ -40,6 +40,7 @@ from spark_bookkeeper.logs.retention import retain
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
+from spark_bookkeeper.runtime.log_facts import about
 from spark_bookkeeper.runtime.public_names import PublicNames
 
 _log = logging.getLogger(__name__)
@@ -192,7 +193,11 @@ class LogWriter(PublicNames):
             try:
                 self._close_previous()
             except BookKeeperError as error:
-                _log.warning("ledger %d is closed later: %s", old.ledger_id, error.message)
+                _log.warning(
+                    "ledger %d is closed later: %s",
+                    *(old.ledger_id, error.message),
+                    extra=about(ledger_id=old.ledger_id, log=self.name),
+                )
             else:
                 retain(self._context, self.name, self._nonce, self._options)
             return new.ledger_id
@@ -344,7 +349,9 @@ class LogWriter(PublicNames):
                 self.roll()
         except BookKeeperError as error:  # who appends is told the same, or a later append rolls
             self._roll_not_before = self._context.runtime.now() + ROLL_RETRY_SECONDS
-            _log.warning("log %s was not rolled: %s", self.name, error.message)
+            _log.warning(
+                "log %s was not rolled: %s", self.name, error.message, extra=about(log=self.name)
+            )
         finally:
             self._is_rolling_due = False
 

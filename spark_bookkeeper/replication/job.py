@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -96,6 +96,7 @@ class Job:
         if total is None:
             total = len(plan) if isinstance(plan, Sized) else 0
         planned = iter(plan)
+        step = replace(step, job=self._name)
         before = size = 0
         while True:
             items: list[ItemT] = []

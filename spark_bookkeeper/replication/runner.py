@@ -13,6 +13,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.runtime.log_facts import during
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +64,8 @@ class Step(Generic[ItemT, ResultT_co]):
     """The result of an item whose work ended with an error."""
     limited: Callable[[ItemT, int], ItemT] | None = None
     """The item with its share of a limit, in bytes per second; ``None``: it heeds no limit."""
+    job: str | None = None
+    """The name of the job, for the log; a run of the job fills it in."""
 
 
 def no_progress(phase: str, done: int, total: int, size_bytes: int) -> None:
@@ -87,11 +90,12 @@ def carry_out(step: Step[ItemT, ResultT], context: ClientContext, item: ItemT) -
     One piece that fails must not take the others with it, nor the account of what was done. So
     this holds for errors that are not ours too; only what ends a process ends a job.
     """
-    try:
-        return step.do(context, item)
-    except Exception as error:  # noqa: BLE001  (a fault of ours becomes a result that names it)
-        reason = reason_of(error, f"{step.phase}: {item!r}")
-        return [step.failed(item, Failure(reason, not isinstance(error, BookKeeperError)))]
+    with during(job=step.job, ledger_id=getattr(item, "ledger_id", None)):
+        try:
+            return step.do(context, item)
+        except Exception as error:  # noqa: BLE001  (a fault of ours becomes a result that names it)
+            reason = reason_of(error, f"{step.phase}: {item!r}")
+            return [step.failed(item, Failure(reason, not isinstance(error, BookKeeperError)))]
 
 
 class Runner(Protocol):

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
+import urllib.error
 import urllib.request
+from collections import Counter
+from datetime import datetime, timedelta, timezone
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from spark_bookkeeper.cli.cluster_page import look, render
+from spark_bookkeeper.cli import cluster_facts
+from spark_bookkeeper.cli.cluster_facts import look
+from spark_bookkeeper.cli.cluster_page import SECTIONS, render
 from spark_bookkeeper.cli.cluster_server import served
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.replication import recent_jobs
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.sessions import connect_without_spark
 
@@ -63,17 +71,12 @@ def test_what_needs_care_comes_first_with_its_remedy(own_cluster: LocalCluster) 
         page = render(look(bk))
 
     found = outline(page)
-    assert [text for tag, text in found.text if tag == "h2"] == [
-        "What needs care",
-        "In numbers",
-        "Bookies",
-        "Ledgers",
-    ]
-    care = page[page.index("What needs care") : page.index("In numbers")]
+    assert [text for tag, text in found.text if tag == "h2"] == list(SECTIONS.values())
+    care = page[page.index(">What needs care</h2>") : page.index(">In numbers</h2>")]
     assert f"problem: bookie {lost}" in care
     assert f"spark-bookkeeper bookie recover {lost}" in care
     assert f"<b>{ledger_id}</b>" in page
-    assert 'aria-label="lost, position 0"' in page
+    assert re.search(r'aria-label="lost, position 0, (1 entry|2 entries)"', page)
 
 
 def test_the_names_of_ledgers_are_text(own_cluster: LocalCluster) -> None:
@@ -85,15 +88,138 @@ def test_the_names_of_ledgers_are_text(own_cluster: LocalCluster) -> None:
     assert "<b>clicks" not in page
 
 
+def labels(page: str) -> dict[str, int]:
+    """How many elements have an id; each must be one of its kind."""
+    return Counter(re.findall(r'\bid="([^"]+)"', page))
+
+
+def check_for_keyboard_and_screen_reader(page: str) -> None:
+    """Every part has a heading by which it is called, every picture words, every link an end."""
+    ids = labels(page)
+    assert [name for name, count in ids.items() if count > 1] == []
+    assert re.search(r'<html lang="en">', page)
+    assert "<h1>" in page
+    for target in re.findall(r'href="#([^"]+)"', page):
+        assert target in ids
+    for section in re.findall(r'<section aria-labelledby="([^"]+)"', page):
+        assert f'<h2 id="{section}">' in page
+    for element in re.findall(r"<(?:meter|progress)[^>]*>|<span[^>]*role=\"img\"[^>]*>", page):
+        assert "aria-label=" in element
+    for scroller in re.findall(r'<div class="scroll"[^>]*>', page):
+        assert 'tabindex="0"' in scroller
+        assert 'role="region"' in scroller
+        assert "aria-label=" in scroller
+    for table in re.findall(r"<table.*?</table>", page, re.DOTALL):
+        assert "<caption>" in table
+        assert '<th scope="col">' in table
+    assert "<details" not in page or "<summary>" in page
+    assert "prefers-color-scheme: dark" in page
+    assert 'name="viewport"' in page
+
+
 def test_a_healthy_cluster_says_so_and_asks_for_nothing_from_elsewhere(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     with connect_without_spark(cluster.metadata_uri) as bk:
-        page = render(look(bk), refresh_seconds=5)
+        with bk.create_ledger() as writer:
+            writer.append(b"x")
+        facts = look(bk)
+        kept, followed = render(facts), render(facts, refresh_seconds=5)
 
-    outline(page)
-    assert re.findall(r"""(?:src|href)=|url\(|<script|@import""", page) == []
-    assert '<meta http-equiv="refresh" content="5">' in page
+    for page in (kept, followed):
+        outline(page)
+        check_for_keyboard_and_screen_reader(page)
+        assert re.findall(r"""src=|href="(?!#)|url\(|@import|https?://|//cdn""", page) == []
+        assert "No ledger: each has the copies that it should have." in page
+    assert "<script" not in kept
+    assert re.findall(r"fetch\(([^)]*)\)", followed) == ['"/"']
+    assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in followed
+
+
+def test_during_a_recovery_it_says_what_is_under_way_and_what_is_lacking(
+    own_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recent_jobs, "FIRST_SECONDS", 0.01)
+    pages: list[str] = []
+    with connect_without_spark(own_cluster.metadata_uri) as bk:
+        ledger_id, lost = a_ledger_that_lost_a_bookie(own_cluster, bk)
+
+        def look_when_it_is_seen(phase: str, done: int, total: int, size: int) -> None:
+            if pages or not total:
+                return
+            while not bk.jobs_arrow().num_rows:
+                bk.context.runtime.sleep(0.01)
+            pages.append(render(look(bk)))
+
+        before = render(look(bk))
+        bk.recover_bookie(lost, progress=look_when_it_is_seen)
+        after = render(look(bk))
+    (during,) = pages
+
+    for page in (before, during, after):
+        outline(page)
+        check_for_keyboard_and_screen_reader(page)
+    assert f'<a href="#ledger-{ledger_id}">{ledger_id}</a>' in before
+    assert "no auditor has published it" in before
+    assert "None was noted" in before
+    assert f"Under way: recover_bookie of bookie {lost}" in during
+    assert ">running</span>" in during
+    assert "<progress" in during
+    assert "no auditor has published it" in during
+    assert "Under way" not in after
+    assert ">complete</span>" in after
+    assert "1 replicated" in after
+    assert "No ledger: each has the copies that it should have." in after
+
+
+def test_a_ledger_that_was_published_says_since_when_and_why_it_is_still_so(
+    own_cluster: LocalCluster,
+) -> None:
+    with connect_without_spark(own_cluster.metadata_uri) as bk:
+        ledger_id, lost = a_ledger_that_lost_a_bookie(own_cluster, bk)
+        bk.audit()
+        bk.context.store.underreplication.lock(LedgerId(ledger_id), "<worker>")
+        facts = look(bk)
+        page = render(facts)
+
+    (lacking,) = facts.lacking
+    assert (lacking.ledger_id, lacking.missing, lacking.live_copies) == (ledger_id, (lost,), 2)
+    assert lacking.since_ms is not None
+    assert "&lt;worker&gt; is at it" in page
+    assert re.search(r"<td>(now|\d+ seconds? ago)</td>", page)
+
+
+def test_jobs_that_died_or_left_something_need_care_until_they_are_run_again() -> None:
+    at = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+    def job(minutes: int, state: str, about: str) -> dict[str, Any]:
+        began = at + timedelta(minutes=minutes)
+        return {
+            "job": "recover_bookie",
+            "about": about,
+            "state": state,
+            "started_at": began,
+            "seen_at": began,
+            "outcomes": [("left", 2)],
+            "error": None,
+            "by": "<somebody>",
+        }
+
+    jobs = [
+        job(1, "left undone", "bookie a:1"),
+        job(2, "complete", "bookie a:1"),
+        job(3, "silent", "bookie b:1"),
+        job(4, "left undone", "bookie c:1"),
+        job(5, "running", "bookie d:1"),
+    ]
+
+    found = list(cluster_facts._of_jobs(jobs, round(at.timestamp() * 1000) + 600_000))
+    assert [each.check for each in found] == [
+        "job recover_bookie of bookie c:1",
+        "job recover_bookie of bookie b:1",
+    ]
+    assert "2 left" in found[0].detail
+    assert "7 minutes ago" in found[1].detail
 
 
 def test_it_is_served_as_the_cluster_is_then(own_cluster: LocalCluster) -> None:
@@ -107,6 +233,9 @@ def test_it_is_served_as_the_cluster_is_then(own_cluster: LocalCluster) -> None:
         port = int(url.rstrip("/").rpartition(":")[2])
         with pytest.raises(InvalidArgumentError, match="--port"), served(bk, port):
             pass
+
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(urllib.request.Request(url, headers={"Host": "evil.example:80"}))
 
     assert "There are none." in before
     assert "later" in after

@@ -10,7 +10,7 @@ from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.config import ClientConfig
-from spark_bookkeeper.errors import LedgerFencedError, RecoveryUndecidedError
+from spark_bookkeeper.errors import LedgerFencedError, NoSuchLedgerError, RecoveryUndecidedError
 from spark_bookkeeper.metrics import BookieMetrics, ClientMetrics
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -190,3 +190,28 @@ def test_every_metric_says_what_it_is_and_no_name_has_two_meanings() -> None:
     shared = client.keys() & bookie.keys()
     assert {name.partition("_")[0] for name in shared} == {"zookeeper"}
     assert all(client[name] == bookie[name] for name in shared)
+
+
+def test_ledgers_that_are_created_opened_and_deleted_are_timed_apart_from_failures(
+    ground: Ground,
+) -> None:
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
+        pass
+    lifecycle.open_ledger(ground.context, writer.ledger_id)
+    lifecycle.delete_ledger(ground.context, writer.ledger_id)
+    with pytest.raises(NoSuchLedgerError):
+        lifecycle.open_ledger(ground.context, writer.ledger_id)
+
+    counts = {
+        (verb, success): counted(
+            ground.context, f'bookkeeper_client_LEDGER_{verb}_count{{success="{success}"}}'
+        )
+        for verb in ("CREATE", "OPEN", "DELETE")
+        for success in ("true", "false")
+    }
+    assert {key for key, count in counts.items() if count == 1} == {
+        ("CREATE", "true"),
+        ("OPEN", "true"),
+        ("OPEN", "false"),
+        ("DELETE", "true"),
+    }

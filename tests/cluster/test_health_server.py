@@ -20,6 +20,7 @@ from spark_bookkeeper.cluster.readonly import set_readonly
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
 from spark_bookkeeper.metadata.memory import MemoryCluster
+from spark_bookkeeper.metrics import ClientMetrics
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
@@ -206,3 +207,23 @@ print(world.get("/health")[0])
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "503\n", "")
+
+
+def test_metrics_of_what_runs_beside_the_agent_stand_on_its_page_and_no_name_stands_twice() -> None:
+    world = World()
+    beside = ClientMetrics()
+    beside.replicated_ledgers.inc(3)
+    world.server.show_also(beside)
+    try:
+        assert world.server.address is not None
+        connection = HTTPConnection(*world.server.address)
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+        connection.close()
+    finally:
+        world.server.close()
+
+    helped = [line.split()[2] for line in text.splitlines() if line.startswith("# HELP")]
+    assert len(set(helped)) == len(helped)
+    assert "replication_worker_ledgers_replicated_total 3.0" in text
+    assert "bookie_SERVER_STATUS -1.0" in text

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
+import click
 import pytest
 
-from tests.tidy import written
+import spark_bookkeeper as sbk
+from spark_bookkeeper.cli.main import root
+from spark_bookkeeper.config import AutorecoveryConfig, BookieConfig, ClientConfig
+from tests.tidy import reference, written
 from tests.tidy.written import ROOT, RUN, SHOWN, blocks
 
 PAGES = sorted((ROOT / "spark_bookkeeper" / "docs").glob("*.md"))
@@ -30,3 +38,50 @@ def test_every_block_is_of_a_kind_that_is_run_or_shown(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_works_as_written(page: Path, tmp_path: Path) -> None:
     written.follow(page, tmp_path, written.environment(tmp_path))
+
+
+def test_the_reference_of_the_api_is_the_one_that_docstrings_make() -> None:
+    """``python -m tests.tidy.reference`` writes it anew."""
+    assert reference.PAGE.read_text(encoding="utf-8") == reference.page()
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    assert set(sbk.__all__) - reference.shown() == set()
+
+
+def called(page: Path) -> Iterator[str]:
+    """Commands in the running text and in the blocks of a page."""
+    text = page.read_text(encoding="utf-8")
+    yield from re.findall(r"`(spark-bookkeeper [^`\n]+)`", text)
+    yield from re.findall(
+        r"\b(spark-bookkeeper [a-z][^|`)\n]*)",
+        "\n".join(block.text for block in blocks(page) if block.language == "console"),
+    )
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_a_command_that_a_page_names_is_one(page: Path) -> None:
+    context = click.Context(root)
+    for said in called(page):
+        command: click.Command = root
+        options = {option for each in root.params for option in each.opts} | {"--help"}
+        for word in shlex.split(said)[1:]:
+            if isinstance(command, click.Group) and not word.startswith("-"):
+                found = command.get_command(context, word)
+                assert found is not None, said
+                command = found
+                options |= {option for each in command.params for option in each.opts}
+            elif word.startswith("--"):
+                assert word in options, said
+
+
+def test_settings_that_stand_beside_those_of_bookkeeper_are_there() -> None:
+    page = (ROOT / "spark_bookkeeper" / "docs" / "from-bookkeeper.md").read_text(encoding="utf-8")
+    table = page[page.index("## The settings") : page.index("All of them are in")]
+    named = set(re.findall(r" \| `([a-z_]+)` \| ", table))
+    there = {
+        f.name for kind in (ClientConfig, BookieConfig, AutorecoveryConfig) for f in fields(kind)
+    }
+
+    assert len(named) > 15
+    assert named - there == set()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 import threading
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import click
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
 from spark_bookkeeper.cli.autorecovery.work import audit, rereplicate, run_once
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.logs import start_logging
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.work import open_table, report_table
 from spark_bookkeeper.protocol.ids import parse_bookie_id
@@ -71,9 +71,7 @@ def start(
         config = access.conf.autorecovery
         if once:
             return run_once(settings, bk, config, open_table(settings, report_table))
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-        for name in ("kazoo", "py4j"):
-            logging.getLogger(name).setLevel(logging.ERROR)
+        start_logging(settings.log_format)
         with until_signalled() as stopping:
             running: Autorecovery = bk.autorecovery.start(bookie_id=beside, config=config)
             try:

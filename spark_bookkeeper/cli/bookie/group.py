@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shlex
 import signal
 import threading
@@ -33,6 +32,7 @@ from spark_bookkeeper.cli.shell.cluster_options import (
     connected,
     opened_store,
 )
+from spark_bookkeeper.cli.shell.logs import start_logging
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.dependents import ledgers_that_name
@@ -93,8 +93,7 @@ def start(
     name = parse_bookie_id(bookie_id)
     storage = open_partition(root, access)
     runtime = ThreadRuntime()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    logging.getLogger("kazoo").setLevel(logging.ERROR)
+    start_logging(settings.log_format, bookie_id=name)
     stopping = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -127,7 +126,8 @@ def start(
                         "its /health and /metrics are at http://{}:{}".format(*server.address)
                     )
                 # It ends first, so that it does not publish what its own bookie takes away.
-                with _autorecovery(settings, access, name) if with_autorecovery else nullcontext():
+                beside = _autorecovery(settings, access, name, server)
+                with beside if with_autorecovery else nullcontext():
                     while not stopping.wait(1.0):
                         pass  # a signal just before an endless wait would be heard only at its end
             finally:
@@ -142,9 +142,12 @@ def start(
 
 
 @contextmanager
-def _autorecovery(settings: Settings, access: Access, name: BookieId) -> Iterator[None]:
+def _autorecovery(
+    settings: Settings, access: Access, name: BookieId, server: HealthServer
+) -> Iterator[None]:
     """Auditor and replication worker beside a bookie, with a session of their own."""
     with connected(settings, access) as bk:
+        server.show_also(bk.context.metrics)
         running = bk.autorecovery.start(bookie_id=name, config=access.conf.autorecovery)
         try:
             yield

@@ -6,6 +6,7 @@ exit codes included, is the verb's.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from copy import copy
@@ -20,6 +21,12 @@ from spark_bookkeeper.cli.bookie.decommission import decommission
 from spark_bookkeeper.cli.ledger import work as ledger_work
 from spark_bookkeeper.cli.ledger.archive import archive
 from spark_bookkeeper.cli.main import guarded
+from spark_bookkeeper.cli.shell.logs import (
+    LOG_FORMAT_VARIABLE,
+    LOG_FORMATS,
+    LogFormat,
+    start_logging,
+)
 from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.spark.submitted import separate_stderr
@@ -47,7 +54,7 @@ _EXAMPLES: Final = {
     "decommission_bookie": "zk1:2181,zk2:2181 192.168.1.10:3181",
 }
 
-_GLOBAL: Final = ("--metadata-uri", "--json", "--verbose")
+_GLOBAL: Final = ("--metadata-uri", "--json", "--verbose", "--log-format")
 """Options that the verb has when the command line was used in this process; a job has its own."""
 
 _OURS: Final = ("yes", "no_spark")
@@ -81,10 +88,14 @@ def job_command(name: str) -> click.Command:
         if parameter.name == "bookie_id":
             parameter.metavar, parameter.required = "BOOKIE", True
 
-    def callback(metadata_uri: str, is_json: bool, is_verbose: bool, **options: Any) -> int:
+    def callback(
+        metadata_uri: str, is_json: bool, is_verbose: bool, log_format: LogFormat, **options: Any
+    ) -> int:
         conf = {"spark_log_level": "INFO" if is_verbose else "WARN"}
         context = click.get_current_context()
-        context.obj = Settings(metadata_uri, Output(is_json=is_json), is_verbose, conf)
+        context.obj = Settings(metadata_uri, Output(is_json=is_json), is_verbose, conf, log_format)
+        if log_format == "json":
+            start_logging(log_format, logging.WARNING)
         assert verb.callback is not None
         return int(verb.callback(**options, **answers) or EXIT_DONE)
 
@@ -94,6 +105,13 @@ def job_command(name: str) -> click.Command:
             click.Argument(["metadata_uri"], metavar="METADATA_URI"),
             *kept,
             click.Option(["--json", "is_json"], is_flag=True, help="One JSON object on stdout."),
+            click.Option(
+                ["--log-format"],
+                type=click.Choice(LOG_FORMATS),
+                default="text",
+                envvar=LOG_FORMAT_VARIABLE,
+                help="Of the log on stderr.",
+            ),
             click.Option(
                 ["--verbose", "is_verbose"], is_flag=True, help="Stack traces and Spark's own log."
             ),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from spark_bookkeeper.cli.shell.logs import LogFormat
 from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.errors import (
     BookKeeperError,
@@ -53,6 +54,7 @@ class Settings:
     is_verbose: bool = False
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     """Settings of a Spark session, if one has to be started."""
+    log_format: LogFormat = "text"
 
     def require_metadata_uri(self) -> str:
         """The metadata URI.

@@ -19,6 +19,7 @@ from typing_extensions import TypeVarTuple, Unpack
 
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.runtime.log_facts import about
 from spark_bookkeeper.runtime.runtime import Condition, Runtime
 
 Ts = TypeVarTuple("Ts")
@@ -244,7 +245,11 @@ class Door:
 
     def _hangs(self, call: Call[Any], seconds: float) -> BookieUnavailableError:
         """Somebody gave a call up."""
-        _log.warning("bookie %s: no answer for %.1f s: %s", self.bookie_id, seconds, call.what)
+        _log.warning(
+            "bookie %s: no answer for %.1f s: %s",
+            *(self.bookie_id, seconds, call.what),
+            extra=about(bookie_id=self.bookie_id),
+        )
         return BookieUnavailableError(
             f"bookie {self.bookie_id}: no answer for {seconds:.1f} s: {call.what}. Whether it took "
             f"effect is not known, and it may still do. Look at {self.uri}: its disk, its mount or "

@@ -14,6 +14,7 @@ from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.reader import Unreadable
+from spark_bookkeeper.runtime.log_facts import about
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +81,7 @@ def warn_of_lost(ledger_id: LedgerId, lost: Sequence[Unreadable]) -> None:
         _log.warning(
             "entries %d to %d of ledger %d are passed over, as no bookie can deliver them: %s",
             *(run.first, run.last, run.ledger_id, why),
+            extra=about(ledger_id=run.ledger_id),
         )
 
 

@@ -36,6 +36,7 @@ from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.runtime import process
+from spark_bookkeeper.runtime.log_facts import about
 from spark_bookkeeper.runtime.public_names import PublicNames
 
 TAIL_POLL_SECONDS = 0.1
@@ -458,6 +459,7 @@ class LedgerReader(PublicNames):
             "acknowledged, and closes it; then those who follow it come to its end",
             *(self.ledger_id, self.writer, GONE),
             *(self._confirmed, self.ledger_id, self.ledger_id),
+            extra=about(ledger_id=self.ledger_id),
         )
         return True
 

@@ -12,8 +12,7 @@ land later, which harms nobody.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -47,6 +46,7 @@ from spark_bookkeeper.protocol.recovery import (
     Undecided,
     UnknownAnswer,
 )
+from spark_bookkeeper.runtime.log_facts import about
 
 _log = logging.getLogger(__name__)
 
@@ -87,19 +87,8 @@ def recover_ledger(
     found = update_ledger(context.store, ledger_id, _flag, known=found)
     if found.value.is_closed:
         return found
-    with _timed(context):
+    with context.metrics.recovering(context.runtime):
         return _recover_flagged(context, ledger.with_metadata(found.value), found, on_silent)
-
-
-@contextmanager
-def _timed(context: ClientContext) -> Iterator[None]:
-    began, metrics = context.runtime.now(), context.metrics
-    took = metrics.failed_recovery_ms
-    try:
-        yield
-        took = metrics.recovery_ms
-    finally:
-        took.observe((context.runtime.now() - began) * 1000)
 
 
 def _recover_flagged(
@@ -185,6 +174,7 @@ class _LedgerRecovery:
                 self._ledger.ledger_id,
                 self._ensemble[position],
                 said,
+                extra=about(ledger_id=self._ledger.ledger_id, bookie_id=self._ensemble[position]),
             )
             self._silent[self._ensemble[position]] = said
             self._machine.answered(position, UnknownAnswer(said))

@@ -1,0 +1,216 @@
+"""What the page of a cluster shows, looked at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from spark_bookkeeper.autorecovery.publishing import live_now
+from spark_bookkeeper.client.presence import age, ledgers_with_writers
+from spark_bookkeeper.cluster.diagnosis import Diagnosis
+from spark_bookkeeper.cluster.examination import cluster_diagnoses
+from spark_bookkeeper.errors import MetadataFormatError
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.protocol.underreplication import fewest_copies
+from spark_bookkeeper.session import BookKeeper
+
+_FIRST: Final = (
+    "zookeeper",
+    "bookies",
+    "entries below their ack quorum",
+    "fragments on lost bookies",
+    "bookie ",
+    "ledger metadata",
+    "under-replicated ledgers",
+    "job ",
+)
+"""Findings by the beginnings of their names, in the order in which they need attention."""
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """A ledger that has fewer copies of something than it should."""
+
+    ledger_id: LedgerId
+    missing: tuple[str, ...]
+    """Bookies whose copies it lacks."""
+    live_copies: int | None
+    """Of the entries that have the fewest; ``None`` when that cannot be told."""
+    since_ms: int | None
+    """When an auditor published it; ``None`` when none has."""
+    reason: str
+    """Why it is still so."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a page shows, as it was at one moment."""
+
+    metadata_uri: str
+    at_ms: int
+    diagnoses: Sequence[Diagnosis]
+    """What is not well comes first, and the most urgent of that."""
+    bookies: Sequence[Mapping[str, Any]]
+    """Rows of ``bk.bookies()``."""
+    ledgers: Mapping[LedgerId, LedgerMetadata]
+    writers: Mapping[LedgerId, str]
+    """Of the ledgers that are not closed: whether their writer lives."""
+    lacking: Sequence[Lacking]
+    """The fewest live copies first."""
+    jobs: Sequence[Mapping[str, Any]]
+    """Rows of ``bk.jobs()``: those that run first, then the newest."""
+
+    @property
+    def lost(self) -> set[str]:
+        """Bookies that are not there."""
+        return {row["bookie_id"] for row in self.bookies if row["state"] == "lost"}
+
+
+def look(bk: BookKeeper) -> Facts:
+    """The facts of a page, from metadata, registrations, and a probe of every bookie."""
+    at_ms = bk.context.runtime.wall_ms()
+    ledgers: dict[LedgerId, LedgerMetadata] = {}
+    writers: dict[LedgerId, str] = {}
+    for ledger_id, found, state in ledgers_with_writers(bk.context):
+        if isinstance(found, MetadataFormatError):
+            continue  # the diagnoses name it
+        ledgers[ledger_id] = found
+        if state is not None:
+            writers[ledger_id] = state
+    jobs = sorted(bk.jobs_arrow().to_pylist(), key=lambda row: row["state"] != "running")
+    tasks = bk.underreplicated_arrow().to_pylist()
+    lacking = sorted(
+        _lacking(bk, ledgers, tasks, at_ms),
+        key=lambda each: (each.live_copies is None, each.live_copies or 0, each.ledger_id),
+    )
+    found_wrong = [*cluster_diagnoses(bk.context), *_of_tasks(tasks), *_of_jobs(jobs, at_ms)]
+    return Facts(
+        bk.metadata_uri,
+        at_ms,
+        sorted(found_wrong, key=_urgency),
+        bk.bookies_arrow().to_pylist(),
+        ledgers,
+        writers,
+        lacking,
+        jobs,
+    )
+
+
+def _urgency(found: Diagnosis) -> tuple[int, int]:
+    rank = next((n for n, begin in enumerate(_FIRST) if found.check.startswith(begin)), len(_FIRST))
+    return ("problem", "warning", "ok").index(found.verdict), rank
+
+
+def _lacking(
+    bk: BookKeeper,
+    ledgers: Mapping[LedgerId, LedgerMetadata],
+    tasks: Sequence[Mapping[str, Any]],
+    at_ms: int,
+) -> Iterator[Lacking]:
+    """The tasks of replication workers, and ledgers that nobody has published yet."""
+    registered = {b: r.incarnation for b, r in bk.context.bookies.registrations().items()}
+    published = set()
+    for row in tasks:
+        ledger_id = LedgerId(row["ledger_id"])
+        published.add(ledger_id)
+        metadata = ledgers.get(ledger_id)
+        is_whole = metadata is not None and row["live_copies"] == metadata.quorum.write_quorum_size
+        yield Lacking(
+            ledger_id,
+            tuple(sorted({*row["missing_replicas"], *_away(metadata, registered)})),
+            row["live_copies"],
+            None if row["marked_at"] is None else _ms(row["marked_at"]),
+            _why(row, at_ms, is_whole=is_whole),
+        )
+    for ledger_id, metadata in ledgers.items():
+        missing = _away(metadata, registered)
+        if missing and ledger_id not in published:
+            live = live_now(Versioned(metadata, 0), registered)
+            yield Lacking(
+                ledger_id,
+                tuple(sorted(missing)),
+                fewest_copies(metadata, live),
+                None,
+                "no auditor has published it: none runs, or it waits for the bookie to come back",
+            )
+
+
+def _away(metadata: LedgerMetadata | None, registered: Mapping[BookieId, str]) -> Set[BookieId]:
+    """Bookies that a ledger names, and that are not there."""
+    return set() if metadata is None else metadata.bookies() - registered.keys()
+
+
+def _why(row: Mapping[str, Any], at_ms: int, *, is_whole: bool) -> str:
+    """Why a task is still there.
+
+    Args:
+        is_whole: the bookies that the metadata name now are all there.
+    """
+    said = []
+    if is_whole:
+        said.append("its bookies are all there now: a replication worker looks, and withdraws it")
+    if row["locked_by"]:
+        said.append(f"{row['locked_by']} is at it")
+    if row["blocker"]:
+        said.append(row["blocker"])
+    if row["last_error"]:
+        tries = row["attempts"]
+        said.append(f"after {tries} attempt{'' if tries == 1 else 's'}: {row['last_error']}")
+    if row["next_try_at"] is not None and _ms(row["next_try_at"]) > at_ms:
+        seconds = (_ms(row["next_try_at"]) - at_ms) // 1000 + 1
+        said.append(f"tried again in {seconds:,} s")
+    return "; ".join(said) or "waits for a replication worker"
+
+
+def _of_tasks(tasks: Sequence[Mapping[str, Any]]) -> Iterator[Diagnosis]:
+    stuck = [row for row in tasks if row["blocker"] or row["last_error"]]
+    if stuck:
+        row = stuck[0]
+        yield Diagnosis(
+            "under-replicated ledgers",
+            "warning",
+            f"{len(stuck):,} of {len(tasks):,} cannot be repaired now; ledger {row['ledger_id']}: "
+            f"{row['blocker'] or row['last_error']}",
+            "the table below has all of them, and spark-bookkeeper autorecovery underreplicated",
+        )
+
+
+def _of_jobs(jobs: Sequence[Mapping[str, Any]], at_ms: int) -> Iterator[Diagnosis]:
+    """Jobs that died, failed, or left something, unless the same was run again since."""
+    again: set[tuple[str, str | None]] = set()
+    for row in sorted(jobs, key=lambda row: -_ms(row["started_at"])):
+        same = (row["job"], row["about"])
+        if same in again:
+            continue
+        again.add(same)
+        check = f"job {job_name(row)}"
+        if row["state"] == "silent":
+            yield Diagnosis(
+                check,
+                "warning",
+                f"gave its last sign of life {age(_ms(row['seen_at']), at_ms)}: {row['by']}",
+                "if its process is gone, run it again: it does the rest",
+            )
+        elif row["state"] in ("failed", "left undone"):
+            left = ", ".join(f"{n:,} {status}" for status, n in row["outcomes"])
+            yield Diagnosis(
+                check,
+                "warning",
+                f"{row['state']} {age(_ms(row['seen_at']), at_ms)}: {row['error'] or left}",
+                "its report has the reasons; make good what it found, and run it again"
+                if row["job"] == "check_ledgers"
+                else "run it again when what was in its way is gone; its report has the reasons",
+            )
+
+
+def job_name(row: Mapping[str, Any]) -> str:
+    """A job with what it is about."""
+    return f"{row['job']} of {row['about']}" if row["about"] else str(row["job"])
+
+
+def _ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)

@@ -1,0 +1,48 @@
+"""Where the lines of the log go in a command: stderr, as text for people or JSON for machines."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, Final, Literal
+
+from spark_bookkeeper.runtime.log_facts import JsonFormatter
+
+LogFormat = Literal["text", "json"]
+
+LOG_FORMATS: Final = ("text", "json")
+LOG_FORMAT_VARIABLE: Final = "SPARK_BOOKKEEPER_LOG_FORMAT"
+
+_FOREIGN: Final = ("kazoo", "py4j")
+"""What they say of a connection that is lost and found again, our own loggers say in our words."""
+
+
+class _Stderr(logging.Handler):
+    """To stderr, whatever that is when a line is said: ``spark-submit`` brings its own."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+        except Exception:  # noqa: BLE001  (as every handler does)
+            self.handleError(record)
+
+
+def start_logging(log_format: LogFormat, level: int = logging.INFO, **facts: Any) -> None:
+    """From now on what is logged goes to stderr; an earlier call holds no more.
+
+    Args:
+        log_format: a line for people, or a JSON object (``log_facts.JsonFormatter``).
+        level: of what is shown.
+        facts: what every line is about, as ``about`` takes it.
+    """
+    handler = _Stderr()
+    text = logging.Formatter("%(asctime)s %(message)s")
+    handler.setFormatter(JsonFormatter(**facts) if log_format == "json" else text)
+    root = logging.getLogger()
+    for earlier in [each for each in root.handlers if isinstance(each, _Stderr)]:
+        root.removeHandler(earlier)
+    root.addHandler(handler)
+    root.setLevel(level)
+    for name in _FOREIGN:
+        logging.getLogger(name).setLevel(logging.ERROR)

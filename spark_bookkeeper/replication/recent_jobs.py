@@ -1,0 +1,317 @@
+"""What was done to a cluster lately, and what is being done: a note of each job, for people.
+
+The notes are one register of the metadata store, which every client can read. A job that runs gives
+a sign of life in it now and then; what it did stands there when it has ended. Nothing rests on
+them: a note that cannot be written costs the job nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final, Literal, TypeVar
+
+import pyarrow as pa
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.writer_info import WriterInfo
+from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.metadata.registers import change_register
+from spark_bookkeeper.metadata.store import Registers, Versioned
+from spark_bookkeeper.replication.report import Outcome, Report, Row
+from spark_bookkeeper.replication.runner import Progress
+from spark_bookkeeper.runtime.bell import Bell
+
+_NAME: Final = "jobs/recent"
+
+MOST_NOTES: Final = 40
+"""The newest are kept; what is older is in nobody's way."""
+
+FIRST_SECONDS: Final = 1.0
+"""A job that has run for so long is told of before it ends."""
+
+BEAT_SECONDS: Final = 5.0
+"""Between two signs of life."""
+
+SILENT_SECONDS: Final = 60
+"""Without one for so long, a job is believed to have died."""
+
+JOINED_SECONDS: Final = 600
+"""What a replication worker did within so long is one note, however often it looked for work."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+JobState = Literal["running", "silent", "complete", "left undone", "failed"]
+
+JOBS: Final = pa.schema(
+    [
+        pa.field("job", pa.string(), nullable=False),
+        pa.field("about", pa.string()),
+        pa.field("state", pa.string(), nullable=False),
+        pa.field("started_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("seen_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("ended_at", pa.timestamp("us", tz="UTC")),
+        pa.field("phase", pa.string()),
+        pa.field("done", pa.int64(), nullable=False),
+        pa.field("total", pa.int64(), nullable=False),
+        pa.field("ledgers", pa.int64(), nullable=False),
+        pa.field("entries", pa.int64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("outcomes", pa.map_(pa.string(), pa.int64()), nullable=False),
+        pa.field("error", pa.string()),
+        pa.field("by", pa.string(), nullable=False),
+    ]
+)
+
+ReportT = TypeVar("ReportT", bound=Report)
+
+
+@dataclass(frozen=True, slots=True)
+class JobNote:
+    """One job: who runs it, how far it is, and what came of it."""
+
+    token: str
+    job: str
+    by: str
+    """The process, as people find it."""
+    started_ms: int
+    seen_ms: int
+    """Of its last sign of life."""
+    about: str | None = None
+    """What it was told to do: ``bookie 10.0.0.3:3181``."""
+    ended_ms: int | None = None
+    phase: str | None = None
+    done: int = 0
+    total: int = 0
+    ledgers: int = 0
+    entries: int = 0
+    bytes: int = 0
+    outcomes: Mapping[str, int] = field(default_factory=dict)
+    """Rows of its report by status."""
+    error: str | None = None
+    """Why it ended without a report."""
+
+    def state(self, now_ms: int) -> JobState:
+        """How it is with it, as far as anybody can tell."""
+        if self.ended_ms is None:
+            return "silent" if now_ms - self.seen_ms > SILENT_SECONDS * 1000 else "running"
+        if self.error is not None:
+            return "failed"
+        is_done = all(Outcome(status).is_done for status in self.outcomes if status in _STATUSES)
+        return "complete" if is_done else "left undone"
+
+
+_KNOWN: Final = frozenset(each.name for each in fields(JobNote))
+_STATUSES: Final = frozenset(outcome.value for outcome in Outcome)
+
+
+class Tally:
+    """Rows counted one by one, so that none has to be kept."""
+
+    def __init__(self) -> None:
+        self.ledger_ids: set[int] = set()
+        self.entries = 0
+        self.bytes = 0
+        self.outcomes: Counter[str] = Counter()
+
+    def add(self, row: Row) -> None:
+        self.ledger_ids.add(row.ledger_id)
+        self.entries += row.entries
+        self.bytes += row.bytes
+        self.outcomes[row.status.value] += 1
+
+    def on(self, note: JobNote) -> JobNote:
+        """The note with this as what the job did."""
+        return replace(
+            note,
+            ledgers=len(self.ledger_ids),
+            entries=self.entries,
+            bytes=self.bytes,
+            outcomes=dict(self.outcomes),
+        )
+
+
+def noted(
+    context: ClientContext,
+    job: str,
+    about: str | None,
+    progress: Progress,
+    run: Callable[[Progress], ReportT],
+) -> ReportT:
+    """Run a job, and note it: from its first second on, and when it ends.
+
+    One that is refused at once leaves no note.
+
+    Args:
+        about: what it was told to do.
+        progress: hears what the job tells.
+        run: runs it.
+    """
+    keeper = _Keeper(context, job, about, progress)
+    try:
+        report = run(keeper.hear)
+    except BaseException as error:
+        keeper.failed(error)
+        raise
+    keeper.ended(report)
+    return report
+
+
+def add_note(
+    context: ClientContext, job: str, by: str, started_ms: int, tally: Tally, about: str = ""
+) -> None:
+    """Note what was done since ``started_ms``; it joins what the same one did shortly before."""
+    now_ms = context.runtime.wall_ms()
+    token = context.runtime.token()
+    new = JobNote(token, job, by, started_ms, now_ms, about or None, now_ms)
+    new = tally.on(new)
+
+    def step(notes: tuple[JobNote, ...]) -> tuple[JobNote, ...]:
+        if any(note.token == token for note in notes):
+            return notes
+        for number, note in enumerate(notes):
+            is_same = (note.job, note.by, note.about) == (new.job, new.by, new.about)
+            if is_same and started_ms - (note.ended_ms or 0) < JOINED_SECONDS * 1000:
+                both = Counter(note.outcomes) + Counter(new.outcomes)
+                joined = replace(
+                    new,
+                    started_ms=note.started_ms,
+                    ledgers=note.ledgers + new.ledgers,
+                    entries=note.entries + new.entries,
+                    bytes=note.bytes + new.bytes,
+                    outcomes=dict(both),
+                )
+                return (joined, *notes[:number], *notes[number + 1 :])
+        return (new, *notes)
+
+    with suppress(BookKeeperError):
+        _change(context.store.registers, step)
+
+
+def read_notes(registers: Registers) -> tuple[JobNote, ...]:
+    """The notes that there are, the newest first. Raises ``MetadataUnavailableError``."""
+    return _decode(registers.read(_NAME))
+
+
+def jobs_table(context: ClientContext) -> pa.Table:
+    """One row for each of the last jobs (``JOBS``), the newest first."""
+    now_ms = context.runtime.wall_ms()
+    rows = [
+        {
+            **{name: value for name, value in asdict(note).items() if name in JOBS.names},
+            "state": note.state(now_ms),
+            "started_at": _time(note.started_ms),
+            "seen_at": _time(note.seen_ms),
+            "ended_at": None if note.ended_ms is None else _time(note.ended_ms),
+            "outcomes": sorted(note.outcomes.items()),
+        }
+        for note in read_notes(context.store.registers)
+    ]
+    return pa.Table.from_pylist(rows, schema=JOBS)
+
+
+class _Keeper:
+    """Keeps the note of one job while it runs."""
+
+    def __init__(
+        self, context: ClientContext, job: str, about: str | None, progress: Progress
+    ) -> None:
+        self._context = context
+        self._progress = progress
+        self._changed = context.runtime.condition()
+        self._is_written = False
+        now_ms = context.runtime.wall_ms()
+        by = str(WriterInfo.of_this_process())
+        self._note = JobNote(context.runtime.token(), job, by, now_ms, now_ms, about)
+        self._ended = Bell(context.runtime)
+        self._task = context.runtime.spawn("job-note", self._beat)
+
+    def hear(self, phase: str, done: int, total: int, size_bytes: int) -> None:
+        """A ``Progress``."""
+        with self._changed:
+            self._note = replace(self._note, phase=phase, done=done, total=total, bytes=size_bytes)
+        self._progress(phase, done, total, size_bytes)
+
+    def ended(self, report: Report) -> None:
+        tally = Tally()
+        for row in report.rows:
+            tally.add(row)
+        self._end()
+        self._write(tally.on(replace(self._note, ended_ms=self._context.runtime.wall_ms())))
+
+    def failed(self, error: BaseException) -> None:
+        self._end()
+        if not self._is_written:
+            return
+        said = getattr(error, "message", None) or str(error) or type(error).__name__
+        if isinstance(error, KeyboardInterrupt):
+            said = "interrupted"
+        self._write(replace(self._note, ended_ms=self._context.runtime.wall_ms(), error=said[:500]))
+
+    def _end(self) -> None:
+        self._ended.ring()
+        self._task.join()
+
+    def _beat(self) -> None:
+        wait = FIRST_SECONDS
+        while not self._ended.wait(wait):
+            wait = BEAT_SECONDS
+            with self._changed:
+                note = replace(self._note, seen_ms=self._context.runtime.wall_ms())
+            self._write(note)
+
+    def _write(self, note: JobNote) -> None:
+        note = replace(note, seen_ms=self._context.runtime.wall_ms())
+
+        def step(notes: tuple[JobNote, ...]) -> tuple[JobNote, ...]:
+            return (note, *(each for each in notes if each.token != note.token))
+
+        with suppress(BookKeeperError):
+            _change(self._context.store.registers, step)
+            self._is_written = True
+
+
+def _change(
+    registers: Registers, step: Callable[[tuple[JobNote, ...]], tuple[JobNote, ...]]
+) -> None:
+    def newest(notes: tuple[JobNote, ...]) -> tuple[JobNote, ...]:
+        by_start = sorted(step(notes), key=lambda note: note.started_ms, reverse=True)
+        return tuple(by_start[:MOST_NOTES])
+
+    change_register(registers, _NAME, _decode, _encode, newest)
+
+
+def _encode(notes: Sequence[JobNote]) -> bytes:
+    return json.dumps([asdict(note) for note in notes], ensure_ascii=False).encode()
+
+
+def _decode(found: Versioned[bytes] | None) -> tuple[JobNote, ...]:
+    """Notes that cannot be read are as good as none: they are for looking back only."""
+    try:
+        told = json.loads(found.value) if found is not None else []
+        return tuple(_note(values) for values in told)
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return ()
+
+
+def _note(values: dict[str, Any]) -> JobNote:
+    note = JobNote(**{name: value for name, value in values.items() if name in _KNOWN})
+    numbers = (note.started_ms, note.seen_ms, note.ended_ms or 0, note.done, note.total)
+    counts = (note.ledgers, note.entries, note.bytes, *note.outcomes.values())
+    texts = (note.token, note.job, note.by, note.about or "", note.phase or "", note.error or "")
+    if not all(type(n) is int and abs(n) < 1 << 60 for n in (*numbers, *counts)):
+        raise TypeError("a number was expected")
+    if not all(type(text) is str for text in texts):
+        raise TypeError("a text was expected")
+    return note
+
+
+def _time(ms: int) -> datetime:
+    try:
+        return _EPOCH + timedelta(milliseconds=ms)
+    except OverflowError:  # nobody's clock: it was damaged
+        return _EPOCH

@@ -1,0 +1,177 @@
+"""What was done lately is noted where everybody sees it, and costs a job nothing."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from spark_bookkeeper.errors import MetadataUnavailableError
+from spark_bookkeeper.replication import recent_jobs
+from spark_bookkeeper.replication.recent_jobs import (
+    JOBS,
+    MOST_NOTES,
+    SILENT_SECONDS,
+    JobNote,
+    Tally,
+    add_note,
+    jobs_table,
+    noted,
+    read_notes,
+)
+from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
+from spark_bookkeeper.replication.runner import Progress, no_progress
+from spark_bookkeeper.testing.ground import Ground
+
+DONE = RecoveryReport(
+    "recover_bookie",
+    (
+        Row(7, "copy", Outcome.REPLICATED, entries=5, bytes=50),
+        Row(7, "copy", Outcome.REPLICATED, entries=5, bytes=50),
+        Row(8, "copy", Outcome.NO_LONGER_NEEDED),
+    ),
+)
+LEFT = RecoveryReport("recover_bookie", (Row(7, "copy", Outcome.LEFT, "why"),))
+
+
+def notes(ground: Ground) -> tuple[JobNote, ...]:
+    return read_notes(ground.context.store.registers)
+
+
+def test_a_job_that_has_ended_is_noted_with_what_it_did(ground: Ground) -> None:
+    report = noted(ground.context, "recover_bookie", "bookie a:1", no_progress, lambda _: DONE)
+    noted(ground.context, "recover_bookie", None, no_progress, lambda _: LEFT)
+
+    assert report is DONE
+    table = jobs_table(ground.context)
+    left, done = table.to_pylist()
+    assert table.schema == JOBS
+    assert (left["state"], left["about"]) == ("left undone", None)
+    assert (done["state"], done["about"]) == ("complete", "bookie a:1")
+    assert (done["ledgers"], done["entries"], done["bytes"]) == (2, 10, 100)
+    assert dict(done["outcomes"]) == {"replicated": 2, "no longer needed": 1}
+    assert done["ended_at"] >= done["started_at"]
+
+
+def test_a_job_that_runs_gives_signs_of_life(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recent_jobs, "FIRST_SECONDS", 0.001)
+    monkeypatch.setattr(recent_jobs, "BEAT_SECONDS", 0.001)
+    heard: list[tuple[str, int, int, int]] = []
+    may_end = threading.Event()
+
+    def run(progress: Progress) -> RecoveryReport:
+        progress("copying fragments", 2, 9, 200)
+        may_end.wait()
+        return DONE
+
+    def call() -> None:
+        noted(ground.context, "recover_bookie", "bookie a:1", lambda *told: heard.append(told), run)
+
+    running = threading.Thread(target=call)
+    running.start()
+    try:
+        ground.until(lambda: any(note.done == 2 for note in notes(ground)))
+        (row,) = jobs_table(ground.context).to_pylist()
+    finally:
+        may_end.set()
+        running.join()
+
+    assert (row["state"], row["phase"], row["done"], row["total"]) == (
+        *("running", "copying fragments"),
+        *(2, 9),
+    )
+    assert heard == [("copying fragments", 2, 9, 200)]
+    (note,) = notes(ground)
+    assert note.state(note.seen_ms) == "complete"
+
+
+def test_a_job_that_gives_no_sign_of_life_is_believed_to_have_died() -> None:
+    note = JobNote("t", "recover_bookie", "me", 0, 1_000)
+
+    assert note.state(1_000 + SILENT_SECONDS * 1000) == "running"
+    assert note.state(1_001 + SILENT_SECONDS * 1000) == "silent"
+
+
+def test_a_job_that_is_refused_at_once_leaves_no_note(ground: Ground) -> None:
+    def run(_: Progress) -> RecoveryReport:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        noted(ground.context, "recover_bookie", None, no_progress, run)
+
+    assert notes(ground) == ()
+
+
+def test_a_job_that_fails_later_says_why(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent_jobs, "FIRST_SECONDS", 0.001)
+
+    def run(_: Progress) -> RecoveryReport:
+        ground.until(lambda: bool(notes(ground)))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        noted(ground.context, "recover_bookie", None, no_progress, run)
+
+    (row,) = jobs_table(ground.context).to_pylist()
+    assert (row["state"], row["error"]) == ("failed", "interrupted")
+
+
+def test_only_the_newest_are_kept(ground: Ground) -> None:
+    for number in range(MOST_NOTES + 2):
+        tally = Tally()
+        tally.add(Row(number, "copy", Outcome.REPLICATED))
+        add_note(ground.context, f"job {number}", "me", number, tally)
+
+    assert [note.job for note in notes(ground)] == [
+        f"job {n}" for n in range(MOST_NOTES + 1, 1, -1)
+    ]
+
+
+def test_what_a_worker_does_shortly_after_joins_what_it_did(ground: Ground) -> None:
+    now_ms = ground.context.runtime.wall_ms()
+    for _ in range(3):
+        tally = Tally()
+        tally.add(Row(7, "task", Outcome.REPLICATED, entries=2, bytes=20))
+        add_note(ground.context, "autorecovery", "worker", now_ms, tally)
+    add_note(ground.context, "autorecovery", "another", now_ms, Tally())
+
+    both = {note.by: note for note in notes(ground)}
+    assert both.keys() == {"worker", "another"}
+    assert (both["worker"].bytes, both["worker"].outcomes) == (60, {"replicated": 3})
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [b"", b"\xff", b"{}", b"[1]", b'[{"token": 1}]', b'[{"job": "x"}]', b"null", b"[" * 5000],
+)
+def test_notes_that_cannot_be_read_are_begun_anew(ground: Ground, junk: bytes) -> None:
+    ground.context.store.registers.create("jobs/recent", junk)
+
+    assert jobs_table(ground.context).num_rows == 0
+    noted(ground.context, "recover_bookie", None, no_progress, lambda _: DONE)
+    assert jobs_table(ground.context).num_rows == 1
+
+
+def test_notes_of_a_newer_version_are_read_as_far_as_they_are_known(ground: Ground) -> None:
+    ground.context.store.registers.create(
+        "jobs/recent",
+        b'[{"token": "t", "job": "x", "by": "me", "started_ms": 1, "seen_ms": 2, "ended_ms": 3, '
+        b'"outcomes": {"improved": 1}, "colour": "red"}]',
+    )
+
+    (row,) = jobs_table(ground.context).to_pylist()
+    assert (row["job"], row["state"]) == ("x", "complete")
+
+
+def test_a_note_that_cannot_be_written_costs_the_job_nothing(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MetadataUnavailableError("no answer")
+
+    monkeypatch.setattr(recent_jobs, "change_register", fail)
+
+    assert noted(ground.context, "recover_bookie", None, no_progress, lambda _: DONE) is DONE
+    assert notes(ground) == ()

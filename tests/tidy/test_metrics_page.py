@@ -1,0 +1,101 @@
+"""The page on metrics tells of those there are, and the dashboard asks for no others."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tidy import metrics_table
+
+DASHBOARD = Path(__file__).resolve().parents[2] / "conf" / "grafana-dashboard.json"
+
+OF_PROMETHEUS = {"up"}
+
+WORDS = {"sum", "max", "by", "rate", "bool", "histogram_quantile", "label_values"}
+
+
+@pytest.fixture(scope="module")
+def dashboard() -> dict[str, Any]:
+    return dict(json.loads(DASHBOARD.read_text(encoding="utf-8")))
+
+
+def panels(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
+    return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+
+
+def metrics_in(expression: str) -> set[str]:
+    """The names in an expression of Prometheus, without functions, labels, and text in quotes."""
+    bare = re.sub(r"\{[^}]*\}|\[[^]]*\]|by \([^)]*\)", "", expression)
+    return set(re.findall(r"\b[a-zA-Z_][\w:]*\b", bare)) - WORDS
+
+
+def test_the_table_of_metrics_is_the_one_that_declarations_make() -> None:
+    """``python -m tests.tidy.metrics_table`` writes it anew."""
+    text = metrics_table.PAGE.read_text(encoding="utf-8")
+
+    assert text == metrics_table.page(text)
+
+
+def test_every_metric_that_the_dashboard_asks_for_is_there(dashboard: dict[str, Any]) -> None:
+    asked = {
+        name
+        for panel in panels(dashboard)
+        for target in panel["targets"]
+        for name in metrics_in(target["expr"])
+    }
+
+    assert len(asked) > 20
+    assert asked - metrics_table.samples() - OF_PROMETHEUS == set()
+
+
+def test_the_choices_at_its_top_come_from_metrics_that_are_there(dashboard: dict[str, Any]) -> None:
+    choices = dashboard["templating"]["list"]
+    asked = {
+        name
+        for choice in choices
+        if choice["type"] == "query"
+        for name in re.findall(r"label_values\((\w+)", choice["definition"])
+    }
+
+    assert [choice["name"] for choice in choices] == ["datasource", "job", "instance"]
+    assert asked
+    assert asked - metrics_table.samples() == set()
+
+
+def test_it_has_the_fields_that_grafana_reads(dashboard: dict[str, Any]) -> None:
+    assert dashboard.keys() >= {"title", "uid", "schemaVersion", "panels", "templating", "time"}
+    assert "id" not in dashboard, "Grafana gives the number when it is imported"
+    assert dashboard["schemaVersion"] >= 36
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(set(ids)) == len(ids)
+    for panel in panels(dashboard):
+        assert panel["title"], panel
+        assert panel["description"], panel["title"]
+        assert panel["type"] in {"stat", "timeseries"}
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert [target["refId"] for target in panel["targets"]] == [
+            chr(ord("A") + n) for n in range(len(panel["targets"]))
+        ]
+        for target in panel["targets"]:
+            assert target["expr"].count("(") == target["expr"].count(")")
+
+
+def test_its_panels_lie_beside_each_other(dashboard: dict[str, Any]) -> None:
+    places = [panel["gridPos"] for panel in dashboard["panels"]]
+
+    for place in places:
+        assert place["x"] + place["w"] <= 24
+    for one, other in combinations(places, 2):
+        is_apart = (
+            one["x"] + one["w"] <= other["x"]
+            or other["x"] + other["w"] <= one["x"]
+            or one["y"] + one["h"] <= other["y"]
+            or other["y"] + other["h"] <= one["y"]
+        )
+        assert is_apart, (one, other)
