@@ -53,6 +53,8 @@ from spark_bookkeeper.protocol.metadata import DigestType
 SLOTS_LOOKED_AT: Final = 512
 """More slots than this hold small appends, and a range of them can be cut anywhere."""
 
+_CALLS_AT_ONCE: Final = 8
+
 _LOGS_KEPT: Final = 256
 """Ledgers of which a session remembers what it saw."""
 
@@ -80,6 +82,11 @@ class FileBookie(Bookie):
     @override
     def bookie_id(self) -> str:
         return self.storage.bookie_id
+
+    @property
+    @override
+    def calls_at_once(self) -> int:
+        return 1 if self.storage.syncs_as_one else _CALLS_AT_ONCE
 
     @override
     def session(self) -> FileBookie:

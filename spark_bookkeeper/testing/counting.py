@@ -45,6 +45,11 @@ class CountingStorage(Storage):
     def has_directories(self) -> bool:
         return self.inner.has_directories
 
+    @property
+    @override
+    def syncs_as_one(self) -> bool:
+        return self.inner.syncs_as_one
+
     @override
     def put_if_absent(self, path: str, data: bytes) -> bool:
         self._note("put_if_absent", path)

@@ -58,7 +58,7 @@ class FileSystem:
 @contextmanager
 def file_system(root: str) -> Iterator[FileSystem | None]:
     """The file system of a directory; ``None`` where syncs had better be made singly now."""
-    if not _is_fit(os.stat(root).st_dev) or _dirty_bytes() > DIRTY_BYTES_MAX:
+    if not is_fit(root) or _dirty_bytes() > DIRTY_BYTES_MAX:
         yield None
         return
     descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
@@ -66,6 +66,14 @@ def file_system(root: str) -> Iterator[FileSystem | None]:
         yield FileSystem(descriptor)
     finally:
         os.close(descriptor)
+
+
+def is_fit(root: str) -> bool:
+    """Whether the file system of a directory can be relied on to be synced as a whole."""
+    try:
+        return _is_fit(os.stat(root).st_dev)
+    except OSError:
+        return False
 
 
 @lru_cache(maxsize=64)

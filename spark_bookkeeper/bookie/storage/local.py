@@ -24,7 +24,7 @@ from pathlib import Path
 import pyarrow as pa
 from typing_extensions import Buffer, override
 
-from spark_bookkeeper.bookie.storage.file_system import FEWEST, file_system
+from spark_bookkeeper.bookie.storage.file_system import FEWEST, file_system, is_fit
 from spark_bookkeeper.bookie.storage.storage import (
     FileSink,
     Storage,
@@ -72,6 +72,11 @@ class LocalStorage(Storage):
     @override
     def has_directories(self) -> bool:
         return True
+
+    @property
+    @override
+    def syncs_as_one(self) -> bool:
+        return self._unnamed_files and is_fit(self._root)
 
     @override
     def put_if_absent(self, path: str, data: bytes) -> bool:

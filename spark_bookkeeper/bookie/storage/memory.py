@@ -131,6 +131,11 @@ class MemoryStorage(Storage):
     def has_directories(self) -> bool:
         return self.disk.has_directories
 
+    @property
+    @override
+    def syncs_as_one(self) -> bool:
+        return self.disk.has_directories
+
     @override
     def put_if_absent(self, path: str, data: bytes) -> bool:
         try:

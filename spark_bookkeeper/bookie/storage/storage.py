@@ -59,6 +59,11 @@ class Storage(Protocol):
     def has_directories(self) -> bool:
         """Whether a put into a missing directory fails, so that a wipe is noticed (rule R11)."""
 
+    @property
+    def syncs_as_one(self) -> bool:
+        """Whether what is put together costs hardly more syncs than a file by itself."""
+        return False
+
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Create a file with complete, durable content, unless the name is taken.
 

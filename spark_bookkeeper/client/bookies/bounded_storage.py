@@ -54,6 +54,11 @@ class BoundedStorage(Storage):
     def has_directories(self) -> bool:
         return self._storage.has_directories
 
+    @property
+    @override
+    def syncs_as_one(self) -> bool:
+        return self._storage.syncs_as_one
+
     @override
     def put_if_absent(self, path: str, data: bytes) -> bool:
         return self.call("put", path, len(data), self._storage.put_if_absent, path, data)
