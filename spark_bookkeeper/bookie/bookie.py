@@ -353,6 +353,13 @@ class Bookie(Protocol):
     def bookie_id(self) -> str:
         """Which one."""
 
+    @property
+    def calls_at_once(self) -> int:
+        """In how many calls at a time it is best asked for many ledgers: one where that does for
+        all of them what is slow, more where each waits by itself.
+        """
+        return 1
+
     def session(self) -> Bookie:
         """The same bookie for one who does one thing, a writer or a reader say: it may remember
         what it saw for that, and begins with nothing.

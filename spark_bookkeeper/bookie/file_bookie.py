@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -40,6 +41,11 @@ from spark_bookkeeper.bookie.reserve import Reserve
 from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.bookie.schema import LedgerPaths, ledger_of
 from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, unavailable
+from spark_bookkeeper.bookie.together import (
+    fence_together,
+    verify_together,
+    write_together,
+)
 from spark_bookkeeper.errors import BookieError, BookKeeperError, CorruptEntryError
 from spark_bookkeeper.protocol.ids import NO_ENTRY
 from spark_bookkeeper.protocol.metadata import DigestType
@@ -47,7 +53,9 @@ from spark_bookkeeper.protocol.metadata import DigestType
 SLOTS_LOOKED_AT: Final = 512
 """More slots than this hold small appends, and a range of them can be cut anywhere."""
 
-_LOGS_KEPT: Final = 64
+_CALLS_AT_ONCE: Final = 8
+
+_LOGS_KEPT: Final = 256
 """Ledgers of which a session remembers what it saw."""
 
 A = TypeVar("A")
@@ -74,6 +82,11 @@ class FileBookie(Bookie):
     @override
     def bookie_id(self) -> str:
         return self.storage.bookie_id
+
+    @property
+    @override
+    def calls_at_once(self) -> int:
+        return 1 if self.storage.syncs_as_one else _CALLS_AT_ONCE
 
     @override
     def session(self) -> FileBookie:
@@ -118,15 +131,21 @@ class FileBookie(Bookie):
 
     @override
     def fence(self, ledgers: Sequence[LedgerRef]) -> Sequence[Answer[LedgerTail]]:
-        return _each(ledgers, lambda ledger: _told(self.log(ledger).fence()))
+        tails: Mapping[int, Tail] = {}
+        if len(ledgers) > 1:
+            logs = {n: self.log(ledger) for n, ledger in enumerate(ledgers)}
+            tails = fence_together(self.storage, logs)
+        return _each(
+            ledgers, lambda n, ledger: _told(tails[n] if n in tails else self.log(ledger).fence())
+        )
 
     @override
     def tail(self, ledgers: Sequence[LedgerRef]) -> Sequence[Answer[LedgerTail]]:
-        return _each(ledgers, lambda ledger: _told(self.log(ledger).tail()))
+        return _each(ledgers, lambda _, ledger: _told(self.log(ledger).tail()))
 
     @override
     def newest(self, ledgers: Sequence[LedgerRef]) -> Sequence[Answer[NewestRecord]]:
-        return _each(ledgers, self._newest)
+        return _each(ledgers, lambda _, ledger: self._newest(ledger))
 
     def _newest(self, ledger: LedgerRef) -> NewestRecord:
         log = self.log(ledger)
@@ -142,11 +161,19 @@ class FileBookie(Bookie):
 
     @override
     def holdings(self, ranges: Sequence[EntryRange]) -> Sequence[Answer[Holdings]]:
-        return _each(ranges, lambda r: self.log(r.ledger).locate(r.first, r.last).told())
+        return _each(ranges, lambda _, r: self.log(r.ledger).locate(r.first, r.last).told())
 
     @override
     def verify(self, wanted: Sequence[Verification]) -> Sequence[Answer[Verdict]]:
-        return _each(wanted, self._verify)
+        together: Mapping[int, Verdict] = {}
+        if len(wanted) > 1:
+            retrievals: dict[int, Retrieval] = {}
+            for n, one in enumerate(wanted):
+                if not one.with_files:
+                    with suppress(BookKeeperError):  # met again, by itself
+                        retrievals[n] = self._retrieval(one.ledger, one.entry_ids, one.known)
+            together = verify_together(self.storage, retrievals)
+        return _each(wanted, lambda n, one: together[n] if n in together else self._verify(one))
 
     def _verify(self, wanted: Verification) -> Verdict:
         retrieval = self._retrieval(wanted.ledger, wanted.entry_ids, wanted.known)
@@ -154,7 +181,11 @@ class FileBookie(Bookie):
 
     @override
     def write_copies(self, copies: Sequence[NewCopies]) -> Sequence[Answer[None]]:
-        return _each(copies, self._write_copies)
+        done: Set[int] = frozenset()
+        if len(copies) > 1:
+            wanted = {n: (self.log(copy.ledger), copy) for n, copy in enumerate(copies)}
+            done = write_together(self.storage, wanted)
+        return _each(copies, lambda n, copy: None if n in done else self._write_copies(copy))
 
     def _write_copies(self, copies: NewCopies) -> None:
         self.log(copies.ledger).write_copy(copies.entries, copies.parts)
@@ -325,12 +356,12 @@ class _NewDataSink(PartSink):
         self._sink.abandon()
 
 
-def _each(wanted: Sequence[A], answer: Callable[[A], T]) -> list[Answer[T]]:
-    """One after the other, each with its own error."""
+def _each(wanted: Sequence[A], answer: Callable[[int, A], T]) -> list[Answer[T]]:
+    """One after the other, each with its own error; ``answer`` is told its number as well."""
     answers: list[Answer[T]] = []
-    for one in wanted:
+    for number, one in enumerate(wanted):
         try:
-            answers.append(answer(one))
+            answers.append(answer(number, one))
         except BookKeeperError as error:
             answers.append(error)
     return answers

@@ -10,7 +10,7 @@ Source: SLOT-LOG, "Steps", rules R1 to R6, R9, R11, R15. Rule names stand where 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -36,6 +36,19 @@ from spark_bookkeeper.errors import (
     SlotTakenError,
 )
 from spark_bookkeeper.protocol.metadata import DigestType
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerData:
+    """The bytes of a partition's marker, which one read may tell to many ledgers."""
+
+    data: bytes | None
+
+
+def read_marker_data(storage: Storage) -> MarkerData:
+    """As it is now."""
+    return MarkerData(storage.read(MARKER_PATH))
+
 
 _MOST_HOLES: Final = 1000
 """Slots lost below others that a fence still fills."""
@@ -150,7 +163,7 @@ class LedgerLog:
         path = self.paths.copy(name)
         for attempt in range(1, MOST_NAMES + 1):
             is_new = self.storage.put_if_absent(path, data)
-            if self._holds(path, data):
+            if self.holds(path, data):
                 if not is_new:
                     self.storage.sync(path)  # merely found (R9b)
                 break
@@ -183,18 +196,60 @@ class LedgerLog:
             CorruptEntryError: a stray slot, or nearly all below it was lost.
             BookieUnavailableError: no answer, or the ledgers of this bookie are gone.
         """
-        self._slots.forget()
-        occupied = self._slots.numbers()
+        occupied = self.look()
         is_unknown_here = not occupied
         if is_unknown_here:
-            self._check_tombstone()
             self.storage.make_directory(self.paths.slots)
         fence_at = self._put_fence(occupied)
-        tail = self._slots.tail(max(occupied, default=-1), has_copies=len(occupied) > 0)
-        self._check_life()
+        return self.fenced(self.end(occupied), fence_at, is_unknown_here=is_unknown_here)
+
+    def look(self) -> set[int]:
+        """The slots that a listing shows, before a fence; what was seen earlier is forgotten.
+
+        Raises:
+            NoSuchLedgerError: the ledger was deleted here.
+            BookieUnavailableError: no answer.
+        """
+        self._slots.forget()
+        occupied = self._slots.numbers()
+        if not occupied:
+            self._check_tombstone()
+        return occupied
+
+    def usual_fence(self, occupied: set[int]) -> tuple[str, bytes] | None:
+        """Where a fence goes, and its bytes, if all slots below are there by a listing; ``None``
+        where there is more to it, and ``fence`` finds out. It counts if the put makes it.
+        """
+        number = len(occupied)
+        if number and (max(occupied) != number - 1 or self._slots.is_fence(number - 1)):
+            return None
+        return self.paths.slot(number), _fence(self.key)
+
+    def end(self, occupied: set[int]) -> Tail:
+        """What is in the slots that a fence met, and in copies, behind that fence."""
+        return self._slots.tail(max(occupied, default=-1), has_copies=len(occupied) > 0)
+
+    def fenced(
+        self,
+        end: Tail,
+        fence_at: int,
+        *,
+        is_unknown_here: bool,
+        marker: MarkerData | None = None,
+    ) -> Tail:
+        """What a fence answers, once the partition is known to be the right one.
+
+        Args:
+            end: as it was read behind the fence.
+            fence_at: the lowest slot with a fence of ours, or the one that was met.
+            is_unknown_here: whether nothing of the ledger was here before.
+            marker: read after the end was, or that would be another partition's; ``None``
+                reads it.
+        """
+        self._check_life(marker)
         if is_unknown_here:
             self._check_witness()
-        return replace(tail, slots=fence_at, is_fenced=True)
+        return replace(end, slots=fence_at, is_fenced=True)
 
     def tail(self) -> Tail:
         """The same without fencing. It proves of no entry that it is absent.
@@ -345,13 +400,21 @@ class LedgerLog:
                 path=path,
             )
 
-    def _holds(self, path: str, data: bytes) -> bool:
+    def holds(self, path: str, data: bytes) -> bool:
         """Whether a file has these bytes, and none besides."""
         found = self.storage.read_range(path, 0, len(data) + 1)
         return found is not None and pa.py_buffer(found).equals(pa.py_buffer(data))
 
-    def _check_life(self) -> None:
-        data = self.storage.read(MARKER_PATH)
+    def check_life(self, marker: MarkerData) -> None:
+        """Whether a marker that was just read is the right one.
+
+        Raises:
+            CookieMismatchError: another incarnation.
+        """
+        self._check_life(marker)
+
+    def _check_life(self, marker: MarkerData | None = None) -> None:
+        data = (marker or read_marker_data(self.storage)).data
         if data is None or data != self._good_marker:
             check_marker_data(data, self.storage, self.ledger.incarnation, self.bookie_id)
             self._good_marker = data
@@ -377,7 +440,7 @@ class LedgerLog:
             )
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=1024)
 def _fence(key: LedgerKey) -> bytes:
     """Every bookie of an ensemble takes the same bytes."""
     return encode_fence(key)

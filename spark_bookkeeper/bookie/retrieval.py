@@ -56,14 +56,23 @@ class Retrieval:
 
         Whatever counts is also made durable: it was merely found (SLOT-LOG rule R9b).
         """
-        good: dict[int, Location] = {}
-        for message in self._messages(Wanted.NOTHING):
-            good.update((place.entry_id, place) for place in message.places)
+        good = self.compare()
         try:
-            self._sync(good.values())
+            self._log.storage.sync(*self.relied_on(good))
         except BookieError as error:
             unknown = Refusal(RefusalKind.UNREADABLE, error.message)
             return Verdict({}, dict.fromkeys(self._entries, unknown))
+        return self.verdict(good, with_files=with_files)
+
+    def compare(self) -> dict[int, Location]:
+        """The entries that are as they were written, each with where it is."""
+        good: dict[int, Location] = {}
+        for message in self._messages(Wanted.NOTHING):
+            good.update((place.entry_id, place) for place in message.places)
+        return good
+
+    def verdict(self, good: Mapping[int, Location], *, with_files: bool = False) -> Verdict:
+        """On entries that were compared, and whose files are durable."""
         refused = self._absent | {
             entry_id: Refusal(self._kind(bad), bad[-1][1].message)
             for entry_id, bad in self._bad.items()
@@ -124,15 +133,16 @@ class Retrieval:
         except BookieError:
             return False
 
-    def _sync(self, places: Iterable[Location]) -> None:
-        paths = {place.path for place in places}
+    def relied_on(self, good: Mapping[int, Location]) -> Sequence[str]:
+        """The files without which entries would not be found again."""
+        paths = {place.path for place in good.values()}
         # A part is found through the record that lists it, which must be as durable as the part.
         paths |= {
             holding.path
             for holding in self._index.holdings
             if any(self._log.paths.part(p.ref.name) in paths for p in holding.record.parts)
         }
-        self._log.storage.sync(*sorted(paths))
+        return sorted(paths)
 
     def _in_spoilt_files(self, good: Mapping[int, Location]) -> dict[int, str]:
         """Of good entries, those that are in no whole file, with what is wrong with theirs."""

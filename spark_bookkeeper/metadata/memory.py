@@ -26,6 +26,7 @@ from dataclasses import replace
 from typing import Literal, TypeVar
 
 from spark_bookkeeper.errors import (
+    BookKeeperError,
     CookieMismatchError,
     InvalidArgumentError,
     LedgerExistsError,
@@ -42,7 +43,7 @@ from spark_bookkeeper.metadata.election import in_order, vote_prefix
 from spark_bookkeeper.metadata.memory_registers import MemoryRegisters
 from spark_bookkeeper.metadata.memory_underreplication import MemoryTasks, MemoryUnderreplication
 from spark_bookkeeper.metadata.service_info import decode_registration, encode_registration
-from spark_bookkeeper.metadata.store import Cookie, Registration, Versioned
+from spark_bookkeeper.metadata.store import Cookie, LedgerChange, Registration, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
@@ -227,6 +228,17 @@ class MemoryStore:
             return stored
 
         return self._call("write_ledger", str(ledger_id), effect)
+
+    def write_ledgers(
+        self, changes: Sequence[LedgerChange]
+    ) -> Sequence[Versioned[LedgerMetadata] | BookKeeperError]:
+        answers: list[Versioned[LedgerMetadata] | BookKeeperError] = []
+        for change in changes:
+            try:
+                answers.append(self.write_ledger(*change))
+            except BookKeeperError as error:
+                answers.append(error)
+        return answers
 
     def watch_ledger(self, ledger_id: LedgerId, deleted: Callable[[], None]) -> None:
         if any(written == ledger_id for written, _ in self._written):

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
-from spark_bookkeeper.errors import MetadataFormatError
+from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError
 from spark_bookkeeper.metadata.versioned import Versioned as Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
@@ -94,6 +94,14 @@ class Registers(Protocol):
         """The last parts of the names of all registers directly below, sorted."""
 
 
+class LedgerChange(NamedTuple):
+    """What ``write_ledger`` is given."""
+
+    ledger_id: LedgerId
+    metadata: LedgerMetadata
+    known: Versioned[LedgerMetadata]
+
+
 class LedgerStore(Protocol):
     """Ledger metadata under compare-and-swap."""
 
@@ -141,6 +149,15 @@ class LedgerStore(Protocol):
                 written.
             NoSuchLedgerError: it was deleted.
             MetadataUnavailableError: it may or may not have been written.
+        """
+
+    def write_ledgers(
+        self, changes: Sequence[LedgerChange]
+    ) -> Sequence[Versioned[LedgerMetadata] | BookKeeperError]:
+        """``write_ledger`` for many, tried once, together; the answers in the order asked.
+
+        An error is told and not raised, and says nothing for certain: whoever gets one changes
+        that ledger by itself, through ``update.update_ledger`` (SLOT-LOG rule R14).
         """
 
     def watch_ledger(self, ledger_id: LedgerId, deleted: Callable[[], None]) -> None:

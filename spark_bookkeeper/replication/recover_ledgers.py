@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.recover.many import recover_many
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import Versioned
@@ -84,7 +85,7 @@ def recover_ledgers(
 
 def recovering(what: str) -> Step[RecoverWork, Recovered]:
     """The step that recovers ledgers; ``what`` they are, for progress."""
-    return Step(f"recovering {what}", recover_one, _failed)
+    return Step(f"recovering {what}", recover_one, _failed, do_many=_recover_some)
 
 
 def _plan(
@@ -119,8 +120,25 @@ def recover_one(context: ClientContext, work: RecoverWork) -> Sequence[Recovered
     except BookKeeperError as error:
         return [Recovered(ledger_id, Outcome.LEFT, error.message, FIRST)]
     reason = "; ".join(f"bookie {bookie}: {said}" for bookie, said in silent.items()) or None
+    return [_closed(ledger_id, metadata, reason)]
+
+
+def _recover_some(
+    context: ClientContext, works: Sequence[RecoverWork]
+) -> Sequence[Sequence[Recovered] | None]:
+    """Recover ledgers together; ``None`` for those that are to be recovered by themselves."""
+    closed = recover_many(context, {work.ledger_id: work.known for work in works})
+    return [
+        [_closed(work.ledger_id, closed[work.ledger_id].value)]
+        if work.ledger_id in closed
+        else None
+        for work in works
+    ]
+
+
+def _closed(ledger_id: LedgerId, metadata: LedgerMetadata, reason: str | None = None) -> Recovered:
     size = metadata.length_bytes or 0
-    return [Recovered(ledger_id, Outcome.CLOSED, reason, FIRST, metadata.last_entry_id, size)]
+    return Recovered(ledger_id, Outcome.CLOSED, reason, FIRST, metadata.last_entry_id, size)
 
 
 def _planned(work: RecoverWork) -> Recovered:

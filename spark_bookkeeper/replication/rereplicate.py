@@ -115,10 +115,10 @@ def rereplicate_fragment(context: ClientContext, work: FragmentWork) -> Sequence
     if fragment.last_entry_id is None:
         reason = "the ledger is not closed and its writer may be writing here"
         return [replace(one, reason=reason)]
-    return _FragmentCopy(context, work, ledger, fragment, found).run()
+    return FragmentCopy(context, work, ledger, fragment, found).run()
 
 
-class _FragmentCopy:
+class FragmentCopy:
     def __init__(
         self,
         context: ClientContext,
@@ -141,7 +141,7 @@ class _FragmentCopy:
 
     def run(self) -> Sequence[ShareCopied]:
         shares: list[ShareCopied] = []
-        chosen: dict[int, _Successor] = {}
+        chosen: dict[int, Successor] = {}
         for position, bookie in enumerate(self._fragment.ensemble):
             if bookie not in self._work.lost:
                 continue
@@ -203,7 +203,7 @@ class _FragmentCopy:
 
     def _copy(
         self, position: int, lost: BookieId, taken: Sequence[BookieId]
-    ) -> tuple[ShareCopied, _Successor | None]:
+    ) -> tuple[ShareCopied, Successor | None]:
         first = self._fragment.first_entry_id
         entries = share_of(self._ledger, position, first, self._last)
         ahead = next((a for a in self._work.ahead if a.source == lost), None)
@@ -241,7 +241,7 @@ class _FragmentCopy:
                 continue
             done = self._share(Outcome.REPLICATED, None, lost)
             done = replace(done, target=target, entries=len(entries), bytes=copied)
-            return done, _Successor(target, incarnation)
+            return done, Successor(target, incarnation)
 
     def _held(
         self, target: Replica, entries: Sequence[EntryId], ahead: CopiedAhead | None
@@ -252,7 +252,7 @@ class _FragmentCopy:
         lacking = target.holdings(entries[0], entries[-1]).lacking(entries)
         return set(entries).difference(map(EntryId, lacking))
 
-    def _publish(self, chosen: Mapping[int, _Successor]) -> LedgerMetadata:
+    def _publish(self, chosen: Mapping[int, Successor]) -> LedgerMetadata:
         """The one CAS of this fragment; returns what is stored afterwards.
 
         Raises:
@@ -261,13 +261,13 @@ class _FragmentCopy:
         return update_ledger(
             self._context.store,
             self._work.ledger_id,
-            lambda old: _with_successors(old, self._fragment, chosen),
+            lambda old: with_successors(old, self._fragment, chosen),
             known=self._known,
         ).value
 
 
 @dataclass(frozen=True, slots=True)
-class _Successor:
+class Successor:
     """Who takes the place of a lost bookie."""
 
     bookie: BookieId
@@ -279,8 +279,8 @@ class _RefusedError(Exception):
     """The ensemble cannot be changed as it was meant to be; the message says why."""
 
 
-def _with_successors(
-    old: LedgerMetadata, copied: FragmentRange, chosen: Mapping[int, _Successor]
+def with_successors(
+    old: LedgerMetadata, copied: FragmentRange, chosen: Mapping[int, Successor]
 ) -> LedgerMetadata | None:
     """The step of the CAS: pure, for it may be asked several times.
 

@@ -18,6 +18,14 @@ from spark_bookkeeper.runtime.log_facts import during
 _log = logging.getLogger(__name__)
 
 
+ITEMS_TOGETHER: Final = 128
+"""That a step does together at a time: enough that what they share costs each of them little."""
+
+
+BATCHES_AT_ONCE: Final = 2
+"""One waits for disks while another waits for ZooKeeper."""
+
+
 class Item(Protocol):
     """One piece of work: a frozen value that can be pickled."""
 
@@ -35,6 +43,7 @@ class Result(Protocol):
 
 
 ItemT = TypeVar("ItemT", bound=Item)
+ItemT_contra = TypeVar("ItemT_contra", bound=Item, contravariant=True)
 ResultT = TypeVar("ResultT", bound=Result)
 ResultT_co = TypeVar("ResultT_co", bound=Result, covariant=True)
 
@@ -51,6 +60,15 @@ class Failure:
     """Whether the error is none of this library's, so that it says nothing of the cluster."""
 
 
+class DoMany(Protocol[ItemT_contra, ResultT_co]):
+    """Does items together: the results of each, or ``None`` where it is to be done by itself."""
+
+    def __call__(
+        self, context: ClientContext, items: Sequence[ItemT_contra], /
+    ) -> Sequence[Sequence[ResultT_co] | None]:
+        """In whatever process; repeating it changes nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step(Generic[ItemT, ResultT_co]):
     """One kind of work. Picklable when its functions are."""
@@ -64,6 +82,8 @@ class Step(Generic[ItemT, ResultT_co]):
     """The result of an item whose work ended with an error."""
     limited: Callable[[ItemT, int], ItemT] | None = None
     """The item with its share of a limit, in bytes per second; ``None``: it heeds no limit."""
+    do_many: DoMany[ItemT, ResultT_co] | None = None
+    """Does many items, where that is cheaper than one by one."""
     job: str | None = None
     """The name of the job, for the log; a run of the job fills it in."""
 
@@ -96,6 +116,58 @@ def carry_out(step: Step[ItemT, ResultT], context: ClientContext, item: ItemT) -
         except Exception as error:  # noqa: BLE001  (a fault of ours becomes a result that names it)
             reason = reason_of(error, f"{step.phase}: {item!r}")
             return [step.failed(item, Failure(reason, not isinstance(error, BookKeeperError)))]
+
+
+def carry_out_many(
+    step: Step[ItemT, ResultT],
+    context: ClientContext,
+    items: Sequence[ItemT],
+    width: int,
+    done: Callable[[Sequence[ResultT]], None] = lambda _: None,
+) -> list[Sequence[ResultT]]:
+    """Do many pieces of work, together where the step can, the others ``width`` at a time.
+
+    Args:
+        done: told the results of each item, by any thread.
+
+    Returns:
+        the results of each item, in their order.
+    """
+    found: dict[int, Sequence[ResultT]] = {}
+    if (do_many := step.do_many) is not None and len(items) > 1:
+
+        def carry_out_some(start: int) -> None:
+            some = items[start : start + ITEMS_TOGETHER]
+            for number, results in enumerate(_together(do_many, step, context, some)):
+                if results is not None:
+                    found[start + number] = results
+                    done(results)
+
+        starts = list(range(0, len(items), ITEMS_TOGETHER))
+        context.runtime.map(carry_out_some, starts, BATCHES_AT_ONCE)
+
+    def carry_out_one(number: int) -> Sequence[ResultT]:
+        results = carry_out(step, context, items[number])
+        done(results)
+        return results
+
+    left = [number for number in range(len(items)) if number not in found]
+    found.update(zip(left, context.runtime.map(carry_out_one, left, width), strict=True))
+    return [found[number] for number in range(len(items))]
+
+
+def _together(
+    do_many: DoMany[ItemT, ResultT],
+    step: Step[ItemT, ResultT],
+    context: ClientContext,
+    items: Sequence[ItemT],
+) -> Sequence[Sequence[ResultT] | None]:
+    with during(job=step.job):
+        try:
+            return do_many(context, items)
+        except Exception as error:  # noqa: BLE001  (each of them finds out for itself what it is)
+            reason_of(error, f"{step.phase}: {len(items)} items together")
+            return [None] * len(items)
 
 
 class Runner(Protocol):
@@ -139,16 +211,17 @@ class LocalRunner:
         counting = self._context.runtime.condition()
         progress(step.phase, 0, len(items), 0)  # the first items may take long
 
-        def carry_out_one(item: ItemT) -> Sequence[ResultT]:
+        def count(results: Sequence[ResultT]) -> None:
             nonlocal done, size
-            results = carry_out(step, self._context, item)
             with counting:
                 done += 1
                 size += sum(result.bytes for result in results)
                 progress(step.phase, done, len(items), size)
-            return results
 
-        for start in range(0, len(items), self._width):
-            batch = list(items[start : start + self._width])
-            for results in self._context.runtime.map(carry_out_one, batch, self._width):
+        at_once = self._width
+        if step.do_many is not None:
+            at_once = ITEMS_TOGETHER * BATCHES_AT_ONCE
+        for start in range(0, len(items), at_once):
+            batch = items[start : start + at_once]
+            for results in carry_out_many(step, self._context, batch, self._width, count):
                 yield from results

@@ -12,13 +12,12 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from typing_extensions import override
 
-from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.replication.runner import (
     Failure,
@@ -28,7 +27,7 @@ from spark_bookkeeper.replication.runner import (
     ResultT,
     Runner,
     Step,
-    carry_out,
+    carry_out_many,
 )
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.spark.job import collect, first_line, parallelism, spark_errors
@@ -166,21 +165,14 @@ def _task(
                 inside = context
                 if len(pack) >= ITEMS_AT_ONCE:
                     inside = replace(context, runtime=ThreadRuntime(map_width=1))
-                results = context.runtime.map(
-                    partial(_pickled, step, inside),
-                    pack,
-                    ITEMS_AT_ONCE,
-                )
+                items = [pickle.loads(data) for _, data in pack]
+                results = carry_out_many(step, inside, items, ITEMS_AT_ONCE)
                 yield pa.RecordBatch.from_arrays(
                     [
                         pa.array([index for index, _ in pack], pa.int32()),
-                        pa.array(results, pa.binary()),
+                        pa.array([pickle.dumps(each) for each in results], pa.binary()),
                     ],
                     names=["item", "results"],
                 )
 
     return run
-
-
-def _pickled(step: Step[Any, Any], context: ClientContext, pair: tuple[int, bytes]) -> bytes:
-    return pickle.dumps(carry_out(step, context, pickle.loads(pair[1])))

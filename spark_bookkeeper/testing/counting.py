@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 from typing_extensions import override
 
-from spark_bookkeeper.bookie.storage.storage import FileSink, Storage
+from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, nothing
 
 
 class Call(NamedTuple):
@@ -45,10 +45,37 @@ class CountingStorage(Storage):
     def has_directories(self) -> bool:
         return self.inner.has_directories
 
+    @property
+    @override
+    def syncs_as_one(self) -> bool:
+        return self.inner.syncs_as_one
+
     @override
     def put_if_absent(self, path: str, data: bytes) -> bool:
         self._note("put_if_absent", path)
         return self.inner.put_if_absent(path, data)
+
+    @override
+    def put_all(
+        self, files: Sequence[tuple[str, bytes]], progress: Callable[[], None] = nothing
+    ) -> Sequence[bool]:
+        for path, _ in files:
+            self._note("put_if_absent", path)
+        return self.inner.put_all(files, progress)
+
+    @override
+    def make_directories(
+        self, paths: Sequence[str], progress: Callable[[], None] = nothing
+    ) -> None:
+        for path in paths:
+            self._note("make_directory", path)
+        self.inner.make_directories(paths, progress)
+
+    @override
+    def sync_all(self, paths: Sequence[str], progress: Callable[[], None] = nothing) -> None:
+        for path in paths:
+            self._note("sync", path)
+        self.inner.sync_all(paths, progress)
 
     @override
     def create(self, path: str) -> FileSink:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -20,7 +20,7 @@ from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.bookie.storage.storage import FileSink, Storage
+from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, nothing
 from spark_bookkeeper.client.bookies.asking import Door
 from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
@@ -250,6 +250,15 @@ class GroundStorage(CountingStorage):
     def put_if_absent(self, path: str, data: bytes) -> bool:
         created = super().put_if_absent(path, data)
         self._after("put_if_absent", path)
+        return created
+
+    @override
+    def put_all(
+        self, files: Sequence[tuple[str, bytes]], progress: Callable[[], None] = nothing
+    ) -> Sequence[bool]:
+        created = super().put_all(files, progress)
+        for path, _ in files:
+            self._after("put_if_absent", path)
         return created
 
     @override

@@ -12,6 +12,7 @@ import pytest
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.lifecycle import create_ledger
+from spark_bookkeeper.client.recover import many, recovery
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication import (
@@ -116,7 +117,7 @@ def check(world: World, report: Report, error: BaseException, log: str, status: 
         (check_ledgers, "check_one", "check"),
         (check_ledgers, "_check_share", "check"),
         (check_ledgers, "share_of", "check"),
-        (recover_ledgers, "recover_ledger", "recover"),
+        (recovery, "LedgerRecovery", "recover"),
         (repair_ledgers, "check_one", "repair"),
         (repair_ledgers, "copy_share", "repair"),
         (rereplicate, "copy_share", "recover bookie"),
@@ -149,6 +150,8 @@ def test_an_error_that_is_not_ours_is_the_row_of_its_ledger(
             if file.name.endswith("1.arrow"):
                 file.write_bytes(b"spoilt")
     spoil(monkeypatch, module, name, error, world.bad)
+    if module is recovery:  # it goes wrong together with others, and again by itself
+        spoil(monkeypatch, many, name, error, world.bad)
 
     with caplog.at_level(logging.ERROR):
         report = jobs[job]()

@@ -31,7 +31,7 @@ from spark_bookkeeper.client import context, deletion, lifecycle
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
 from spark_bookkeeper.client.read import reader as client_reader
 from spark_bookkeeper.client.recover import recovery
-from spark_bookkeeper.client.recover.recovery import _LedgerRecovery, recover_ledger
+from spark_bookkeeper.client.recover.recovery import LedgerRecovery, recover_ledger
 from spark_bookkeeper.client.write import ensemble_change
 from spark_bookkeeper.client.write.bulk import FanOut, write_local
 from spark_bookkeeper.client.write.writer import LedgerWriter
@@ -399,16 +399,16 @@ def an_entry_behind_a_fence_is_kept(directory: Path) -> None:
 
 @rule("wb_sealed", an_entry_behind_a_fence_is_kept)
 def _(patch: pytest.MonkeyPatch) -> None:
-    fenced_answer = _LedgerRecovery._fenced_answer
+    fenced_answer = LedgerRecovery._fenced_answer
 
-    def below_the_fence(self: _LedgerRecovery, position: int) -> FencedAnswer:
+    def below_the_fence(self: LedgerRecovery, position: int) -> FencedAnswer:
         answer = fenced_answer(self, position)
-        records = list(log_of(self._context, self._ensemble[position], self._ledger).records())
+        records = list(log_of(self._context, self.ensemble[position], self._ledger).records())
         fence = min(r.slot for r in records if r.kind is RecordKind.FENCE)
         behind = {EntryId(int(e)) for r in records if r.slot > fence for e in r.ids}
         return replace(answer, held=frozenset(answer.held - behind))
 
-    patch.setattr(_LedgerRecovery, "_fenced_answer", below_the_fence)
+    patch.setattr(LedgerRecovery, "_fenced_answer", below_the_fence)
 
 
 # R8
@@ -452,7 +452,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         *,
         known: Versioned[LedgerMetadata] | None = None,
     ) -> Versioned[LedgerMetadata]:
-        if transform is recovery._flag:
+        if transform is recovery.flag:
             found = store.read_ledger(ledger_id)
             return replace(found, value=found.value.in_recovery())
         return update_ledger(store, ledger_id, transform, known=known)
@@ -487,10 +487,10 @@ def a_second_recovery_asks_who_held_the_entries(directory: Path) -> None:
 
 @rule("rec_ec_at_close, rec_reads_orig", a_second_recovery_asks_who_held_the_entries)
 def _(patch: pytest.MonkeyPatch) -> None:
-    write_back = _LedgerRecovery._write_back
+    write_back = LedgerRecovery.write_back
 
-    def publishing(self: _LedgerRecovery, decision: Decision) -> tuple[BookieId, ...]:
-        ensemble = list(self._ensemble)
+    def publishing(self: LedgerRecovery, decision: Decision) -> tuple[BookieId, ...]:
+        ensemble = list(self.ensemble)
         alive = self._context.bookies.registrations()
         joined = {}
         for position in decision.unknown:
@@ -507,7 +507,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         )
         return write_back(self, decision)
 
-    patch.setattr(_LedgerRecovery, "_write_back", publishing)
+    patch.setattr(LedgerRecovery, "write_back", publishing)
 
 
 # R10

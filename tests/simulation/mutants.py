@@ -25,7 +25,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
 from spark_bookkeeper.client.read.reader import read_last_add_confirmed
 from spark_bookkeeper.client.recover import recovery
-from spark_bookkeeper.client.recover.recovery import _LedgerRecovery
+from spark_bookkeeper.client.recover.recovery import LedgerRecovery
 from spark_bookkeeper.client.write.adds import Adds
 from spark_bookkeeper.client.write.fan_out import Lanes
 from spark_bookkeeper.client.write.lane import Group, Lane
@@ -47,10 +47,10 @@ from spark_bookkeeper.protocol.writer import Acknowledge, Command, Send, Writer
 from spark_bookkeeper.replication import recover_bookie, recover_ledgers, rereplicate
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, _Todo
 from spark_bookkeeper.replication.rereplicate import (
+    FragmentCopy,
     FragmentWork,
     ShareCopied,
-    _FragmentCopy,
-    _Successor,
+    Successor,
 )
 from spark_bookkeeper.testing.counting import CountingStorage
 from spark_bookkeeper.testing.simulation import lifetime
@@ -380,7 +380,7 @@ def neg_quorum(patch: Patch) -> None:
 @mutant
 def wb_quorum(patch: Patch) -> None:
     """Recovered entries are not copied."""
-    patch.setattr(_LedgerRecovery, "_write_back", lambda self, _: self._ensemble)
+    patch.setattr(LedgerRecovery, "write_back", lambda self, _: self.ensemble)
 
 
 @mutant
@@ -414,7 +414,7 @@ def in_recovery(patch: Patch) -> None:
         if found.value.is_closed:
             return found
         flagged = replace(found, value=found.value.in_recovery())
-        return _LedgerRecovery(context, Ledger.of(ledger_id, flagged.value), flagged).run()
+        return LedgerRecovery(context, Ledger.of(ledger_id, flagged.value), flagged).run()
 
     _recover_by(patch, unflagged)
     _close_what_is_there(patch)
@@ -429,14 +429,14 @@ def rec_reads_orig(patch: Patch) -> None:
     ) -> Versioned[LedgerMetadata]:
         before = context.store.read_ledger(ledger_id).value
         context.runtime.sleep(30.0)
-        found = update_ledger(context.store, ledger_id, recovery._flag)
+        found = update_ledger(context.store, ledger_id, recovery.flag)
         if found.value.is_closed:
             return found
         old = replace(
             found.value, fragments=before.fragments, custom_metadata=before.custom_metadata
         )
         ledger = Ledger.of(ledger_id, old)
-        return _LedgerRecovery(context, ledger, replace(found, value=old)).run()
+        return LedgerRecovery(context, ledger, replace(found, value=old)).run()
 
     _recover_by(patch, outdated)
     _close_what_is_there(patch)
@@ -446,14 +446,14 @@ def rec_reads_orig(patch: Patch) -> None:
 def rec_ec_at_close(patch: Patch) -> None:
     """Recovery publishes its new ensemble before it has copied anything to it."""
 
-    def write_back(self: _LedgerRecovery, decision: Decision) -> tuple[BookieId, ...]:
+    def write_back(self: LedgerRecovery, decision: Decision) -> tuple[BookieId, ...]:
         alive = self._context.bookies.registrations()
-        ensemble = list(self._ensemble)
+        ensemble = list(self.ensemble)
         for position in decision.missing:
             if position in decision.unknown:
                 bookie = self._replacement(ensemble, {}, alive)
                 ensemble[position] = bookie if bookie is not None else ensemble[position]
-        added = {b: alive[b].incarnation for b in ensemble if b not in self._ensemble}
+        added = {b: alive[b].incarnation for b in ensemble if b not in self.ensemble}
 
         def publish(old: LedgerMetadata) -> LedgerMetadata | None:
             if old.is_closed:
@@ -478,9 +478,9 @@ def rec_ec_at_close(patch: Patch) -> None:
                 for entry_id in entries:
                     holders[entry_id].add(position)
         self._check_ack_quorum(holders, {})
-        return self._ensemble
+        return self.ensemble
 
-    patch.setattr(_LedgerRecovery, "_write_back", write_back)
+    patch.setattr(LedgerRecovery, "write_back", write_back)
     _close_what_is_there(patch)
 
 
@@ -489,7 +489,7 @@ def close_cas(patch: Patch) -> None:
     """Recovery closes a ledger that is closed already."""
 
     def close(
-        self: _LedgerRecovery, decision: Decision, ensemble: tuple[BookieId, ...]
+        self: LedgerRecovery, decision: Decision, ensemble: tuple[BookieId, ...]
     ) -> Versioned[LedgerMetadata]:
         last = decision.last_entry_id
         length = self._length_at(last)
@@ -497,7 +497,7 @@ def close_cas(patch: Patch) -> None:
             self._context.store, self._ledger.ledger_id, lambda old: _closed(old, last, length)
         )
 
-    patch.setattr(_LedgerRecovery, "_close", close)
+    patch.setattr(LedgerRecovery, "_close", close)
 
 
 def _closed(old: LedgerMetadata, last: EntryId, length: int) -> LedgerMetadata:
@@ -518,7 +518,7 @@ def _close_what_is_there(patch: Patch) -> None:
     """The close without the assertion that nobody else changed the last fragment."""
 
     def close(
-        self: _LedgerRecovery, decision: Decision, ensemble: tuple[BookieId, ...]
+        self: LedgerRecovery, decision: Decision, ensemble: tuple[BookieId, ...]
     ) -> Versioned[LedgerMetadata]:
         last = decision.last_entry_id
         length = self._length_at(last)
@@ -527,7 +527,7 @@ def _close_what_is_there(patch: Patch) -> None:
         def closed(old: LedgerMetadata) -> LedgerMetadata | None:
             if old.is_closed:
                 return None
-            if ensemble != self._ensemble:
+            if ensemble != self.ensemble:
                 first = max(decision.first_recovered, old.last_fragment.first_entry_id)
                 added = {b: alive[b].incarnation for b in ensemble if b in alive}
                 old = with_incarnations(old.with_new_ensemble(first, ensemble), added)
@@ -535,7 +535,7 @@ def _close_what_is_there(patch: Patch) -> None:
 
         return update_ledger(self._context.store, self._ledger.ledger_id, closed)
 
-    patch.setattr(_LedgerRecovery, "_close", close)
+    patch.setattr(LedgerRecovery, "_close", close)
 
 
 # Re-replication
@@ -569,9 +569,9 @@ def rw_closed_only(patch: Patch) -> None:
         if fragment.last_entry_id is None:
             confirmed = read_last_add_confirmed(context, ledger)
             fragment = replace(fragment, last_entry_id=confirmed)
-        return _FragmentCopy(context, work, ledger, fragment).run()
+        return FragmentCopy(context, work, ledger, fragment).run()
 
-    def publish(self: _FragmentCopy, chosen: Mapping[int, _Successor]) -> LedgerMetadata:
+    def publish(self: FragmentCopy, chosen: Mapping[int, Successor]) -> LedgerMetadata:
         def replaced(old: LedgerMetadata) -> LedgerMetadata:
             for position, successor in chosen.items():
                 first = self._fragment.first_entry_id
@@ -584,7 +584,7 @@ def rw_closed_only(patch: Patch) -> None:
     patch.setattr(recover_bookie, "_todo", todo)
     patch.setattr(recover_bookie, "rereplicate_fragment", rereplicate_fragment)
     patch.setattr(rereplicate, "rereplicate_fragment", rereplicate_fragment)
-    patch.setattr(_FragmentCopy, "_publish", publish)
+    patch.setattr(FragmentCopy, "_publish", publish)
 
 
 # What hangs, is damaged, or is another ledger's

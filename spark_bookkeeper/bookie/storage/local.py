@@ -4,6 +4,10 @@ A file is written without a name where the system can (``O_TMPFILE``), else unde
 synced, linked to its final name, which fails if the name exists, and the directory is synced
 (SLOT-LOG rules R1 and R9). Directories are opened anew for every put: a descriptor kept open
 would go on accepting files after the partition was moved away or wiped (rule R11).
+
+Many small files cost more for their syncs than for anything else. Where one call makes a whole
+file system durable (``file_system.py``), what is put together is synced together: the contents of
+all files, then, when all have their names, the names. The order for each file is the same.
 """
 
 from __future__ import annotations
@@ -12,15 +16,22 @@ import errno
 import itertools
 import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
 import pyarrow as pa
 from typing_extensions import Buffer, override
 
-from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, top_is_gone, whose
+from spark_bookkeeper.bookie.storage.file_system import FEWEST, file_system, is_fit
+from spark_bookkeeper.bookie.storage.storage import (
+    FileSink,
+    Storage,
+    nothing,
+    top_is_gone,
+    whose,
+)
 from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError
 
 _TEMPORARY_SUFFIX = ".tmp"
@@ -30,6 +41,8 @@ _O_TMPFILE: int | None = getattr(os, "O_TMPFILE", None)
 _sync_content = getattr(os, "fdatasync", os.fsync)
 _temporary_numbers = itertools.count()
 _DURABLE_KEPT = 4096
+_FILES_TOGETHER = 128
+"""So many are open at once."""
 
 
 class LocalStorage(Storage):
@@ -60,6 +73,11 @@ class LocalStorage(Storage):
     def has_directories(self) -> bool:
         return True
 
+    @property
+    @override
+    def syncs_as_one(self) -> bool:
+        return self._unnamed_files and is_fit(self._root)
+
     @override
     def put_if_absent(self, path: str, data: bytes) -> bool:
         target = f"{self._root}/{path}"
@@ -71,6 +89,41 @@ class LocalStorage(Storage):
                 return file.publish()
             finally:
                 file.discard()
+
+    @override
+    def put_all(
+        self, files: Sequence[tuple[str, bytes]], progress: Callable[[], None] = nothing
+    ) -> Sequence[bool]:
+        created: list[bool] = []
+        for start in range(0, len(files), _FILES_TOGETHER):
+            created += self._put_together(files[start : start + _FILES_TOGETHER], progress)
+        return created
+
+    def _put_together(
+        self, files: Sequence[tuple[str, bytes]], progress: Callable[[], None]
+    ) -> Sequence[bool]:
+        if len(files) < FEWEST or not self._unnamed_files:
+            return super().put_all(files, progress)
+        with self._translated(self._root), ExitStack() as stack:
+            whole = stack.enter_context(file_system(self._root))
+            if whole is None:
+                return super().put_all(files, progress)
+            written: list[tuple[str, int]] = []
+            for path, data in files:
+                target = f"{self._root}/{path}"
+                descriptor = _open_unnamed(os.path.dirname(target))
+                stack.callback(os.close, descriptor)
+                whole.check_has(descriptor)
+                _write(descriptor, data)
+                written.append((target, descriptor))
+            progress()
+            whole.sync()
+            progress()
+            created = [_link_unnamed(descriptor, target) for target, descriptor in written]
+            progress()
+            if any(created):
+                whole.sync()
+            return created
 
     @override
     def create(self, path: str) -> FileSink:
@@ -144,37 +197,53 @@ class LocalStorage(Storage):
 
     @override
     def make_directory(self, path: str) -> None:
+        self.make_directories([path])
+
+    @override
+    def make_directories(
+        self, paths: Sequence[str], progress: Callable[[], None] = nothing
+    ) -> None:
         # A directory that was merely found may not be durable yet (rule R9b): its parent is
         # synced either way, unless this very directory was made durable here before. All are
         # made first, as one commit of the file system's journal then does for every sync.
         doubtful: dict[str, int] = {}
-        directory = self._root
-        with self._translated(f"{self._root}/{path}"):
-            top, *below = path.split("/")
-            if below:
-                directory = f"{directory}/{top}"
-                try:
-                    inode = os.stat(directory).st_ino
-                except FileNotFoundError:
-                    raise top_is_gone(self, path) from None
-                if self._durable.get(directory) != inode:
-                    doubtful[directory] = inode
-            for name in below or [top]:
-                directory = f"{directory}/{name}"
-                with suppress(FileExistsError):
-                    os.mkdir(directory)
-                    self._durable.pop(directory, None)
-                inode = os.stat(directory).st_ino
-                if self._durable.get(directory) != inode:
-                    doubtful[directory] = inode
-            for made in doubtful:
-                _sync_directory(os.path.dirname(made))
+        for path in paths:
+            with self._translated(f"{self._root}/{path}"):
+                doubtful |= self._make(path)
+        self._sync_directories({os.path.dirname(made): None for made in doubtful}, progress)
         if len(self._durable) > _DURABLE_KEPT:
             self._durable = {}
         self._durable |= doubtful
 
+    def _make(self, path: str) -> dict[str, int]:
+        """Make a directory; those on its way that may not be durable, with their inodes."""
+        doubtful: dict[str, int] = {}
+        directory = self._root
+        top, *below = path.split("/")
+        if below:
+            directory = f"{directory}/{top}"
+            try:
+                inode = os.stat(directory).st_ino
+            except FileNotFoundError:
+                raise top_is_gone(self, path) from None
+            if self._durable.get(directory) != inode:
+                doubtful[directory] = inode
+        for name in below or [top]:
+            directory = f"{directory}/{name}"
+            with suppress(FileExistsError):
+                os.mkdir(directory)
+                self._durable.pop(directory, None)
+            inode = os.stat(directory).st_ino
+            if self._durable.get(directory) != inode:
+                doubtful[directory] = inode
+        return doubtful
+
     @override
     def sync(self, *paths: str) -> None:
+        self.sync_all(paths)
+
+    @override
+    def sync_all(self, paths: Sequence[str], progress: Callable[[], None] = nothing) -> None:
         # Their content was durable before they got these names (rule R1), so the names are what
         # is in doubt, and one sync of a directory settles all of them.
         directories: dict[str, None] = {}
@@ -183,9 +252,21 @@ class LocalStorage(Storage):
             with self._translated(target):
                 os.stat(target)
             directories[os.path.dirname(target)] = None
+        self._sync_directories(directories, progress)
+
+    def _sync_directories(
+        self, directories: Iterable[str], progress: Callable[[], None] = nothing
+    ) -> None:
+        directories = list(directories)
+        if len(directories) >= FEWEST:
+            with self._translated(self._root), file_system(self._root) as whole:
+                if whole is not None and all(map(whole.has, directories)):
+                    whole.sync()
+                    return
         for directory in directories:
             with self._translated(directory):
                 _sync_directory(directory)
+            progress()
 
     @override
     def delete(self, path: str) -> None:
@@ -313,6 +394,27 @@ class _UnnamedFile(_NewFile):
             dst_dir_fd=self.directory,
             follow_symlinks=True,
         )
+
+
+def _open_unnamed(directory: str) -> int:
+    assert _O_TMPFILE is not None
+    return os.open(directory, _O_TMPFILE | os.O_WRONLY, 0o666)
+
+
+def _link_unnamed(descriptor: int, target: str) -> bool:
+    """Give an open file its name, of the directory that is there now; False if it is taken."""
+    try:
+        with _open_directory(os.path.dirname(target)) as directory:
+            os.link(
+                f"/proc/self/fd/{descriptor}",
+                os.path.basename(target),
+                src_dir_fd=directory,
+                dst_dir_fd=directory,
+                follow_symlinks=True,
+            )
+    except FileExistsError:
+        return False
+    return True
 
 
 class _NamedFile(_NewFile):

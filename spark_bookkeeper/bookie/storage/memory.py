@@ -17,6 +17,7 @@ from typing_extensions import Buffer, override
 from spark_bookkeeper.bookie.storage.storage import (
     FileSink,
     Storage,
+    nothing,
     top_is_gone,
     unavailable,
 )
@@ -130,6 +131,11 @@ class MemoryStorage(Storage):
     def has_directories(self) -> bool:
         return self.disk.has_directories
 
+    @property
+    @override
+    def syncs_as_one(self) -> bool:
+        return self.disk.has_directories
+
     @override
     def put_if_absent(self, path: str, data: bytes) -> bool:
         try:
@@ -140,6 +146,40 @@ class MemoryStorage(Storage):
         created = self._link("put", path, data)
         self.faults("put", path, "after")
         return created
+
+    @override
+    def put_all(
+        self, files: Sequence[tuple[str, bytes]], progress: Callable[[], None] = nothing
+    ) -> Sequence[bool]:
+        """As a disk does it: all are visible before any is durable."""
+        if not self.disk.has_directories:
+            return super().put_all(files, progress)
+        for path, data in files:
+            try:
+                self.faults("put", path, "before")
+            except LateEffect:
+                self.disk.pending.append(PendingPut(path, data))
+                raise
+        contents = [_Content(data) for _, data in files]
+        created: list[bool] = []
+        for (path, _), content in zip(files, contents, strict=True):
+            self._require_directory(path)
+            created.append(self.disk.files.setdefault(path, content) is content)
+        made = [(p, c) for (p, _), c, new in zip(files, contents, created, strict=True) if new]
+        for path, content in made:
+            self.faults("put", path, "visible")
+            self._require_same(path, content)
+        for path, content in made:
+            self._require_same(path, content)
+            self.disk.durable.add(path)
+        for path, _ in files:
+            self.faults("put", path, "after")
+            progress()
+        return created
+
+    def _require_same(self, path: str, content: bytes) -> None:
+        if self.disk.files.get(path) is not content:  # a power cut or a wipe came in between
+            raise unavailable(self, f"{self.uri}/{path}: gone before it was durable", path)
 
     @override
     def create(self, path: str) -> FileSink:
@@ -235,8 +275,7 @@ class MemoryStorage(Storage):
         created = self.disk.files.setdefault(path, content) is content
         if created and self.disk.has_directories:
             self.faults(operation, path, "visible")
-            if self.disk.files.get(path) is not content:  # a power cut or a wipe came in between
-                raise unavailable(self, f"{self.uri}/{path}: gone before it was durable", path)
+            self._require_same(path, content)
         if created:
             self.disk.durable.add(path)
         return created

@@ -13,7 +13,7 @@ write may have happened, and may still happen later (SLOT-LOG rule R3).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import pyarrow as pa
@@ -35,8 +35,17 @@ class FileSink(Protocol):
         """Give up; leaves at most an unlisted file that the collector removes. Never raises."""
 
 
+def nothing() -> None:
+    """Nobody wants to hear of it."""
+
+
 class Storage(Protocol):
-    """One storage partition."""
+    """One storage partition.
+
+    What is asked for many files together is done for all of them or raises, and then nothing is
+    known of any: whoever asked goes on with each by itself. It calls ``progress`` now and then,
+    whenever something came back, and may be stopped by what that raises.
+    """
 
     @property
     def bookie_id(self) -> str:
@@ -49,6 +58,11 @@ class Storage(Protocol):
     @property
     def has_directories(self) -> bool:
         """Whether a put into a missing directory fails, so that a wipe is noticed (rule R11)."""
+
+    @property
+    def syncs_as_one(self) -> bool:
+        """Whether what is put together costs hardly more syncs than a file by itself."""
+        return False
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Create a file with complete, durable content, unless the name is taken.
@@ -63,6 +77,16 @@ class Storage(Protocol):
 
         Source: SLOT-LOG rules R1 and R9.
         """
+
+    def put_all(
+        self, files: Sequence[tuple[str, bytes]], progress: Callable[[], None] = nothing
+    ) -> Sequence[bool]:
+        """``put_if_absent`` for many files, path and content; all are durable when it returns."""
+        created = []
+        for path, data in files:
+            created.append(self.put_if_absent(path, data))
+            progress()
+        return created
 
     def create(self, path: str) -> FileSink:
         """Begin a file under a name that nobody else uses (parts). Fails if it exists."""
@@ -101,8 +125,22 @@ class Storage(Protocol):
         ``BookieUnavailableError`` (SLOT-LOG rule R5).
         """
 
+    def make_directories(
+        self, paths: Sequence[str], progress: Callable[[], None] = nothing
+    ) -> None:
+        """``make_directory`` for many directories."""
+        for path in paths:
+            self.make_directory(path)
+            progress()
+
     def sync(self, *paths: str) -> None:
         """Make files that were merely found, and their names, durable (SLOT-LOG rule R9b)."""
+
+    def sync_all(self, paths: Sequence[str], progress: Callable[[], None] = nothing) -> None:
+        """``sync`` for files of many directories."""
+        for path in paths:
+            self.sync(path)
+            progress()
 
     def delete(self, path: str) -> None:
         """Remove a file; one that is not there counts as removed."""

@@ -387,6 +387,21 @@ class Call(Generic[T]):
             if self.is_trial or self.hangs_since is not None:
                 self.door._answers(self)  # noqa: SLF001  (the same module)
 
+    def goes_on(self) -> None:
+        """Within a step that is many calls of a system: one of them came back.
+
+        Raises:
+            BookieUnavailableError: nobody waits for it any more; do no more.
+        """
+        inside = self._in
+        assert inside is not None, "only within a step"
+        if self.is_given_up:
+            raise BookieUnavailableError(
+                f"bookie {self.bookie_id}: {self._purpose} was given up", bookie_id=self.bookie_id
+            )
+        operation, path, since, limit = inside
+        self._in = operation, path, max(since, self._now()), limit
+
     # For who waits
 
     @property

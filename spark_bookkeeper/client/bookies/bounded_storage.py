@@ -14,13 +14,14 @@ from typing import TypeVar
 import pyarrow as pa
 from typing_extensions import Buffer, TypeVarTuple, Unpack, override
 
-from spark_bookkeeper.bookie.storage.storage import FileSink, Storage
+from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, nothing
 from spark_bookkeeper.client.bookies.asking import Door, Patience, current_call, step
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import Runtime
 
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
+S = TypeVar("S")
 
 
 class BoundedStorage(Storage):
@@ -53,9 +54,48 @@ class BoundedStorage(Storage):
     def has_directories(self) -> bool:
         return self._storage.has_directories
 
+    @property
+    @override
+    def syncs_as_one(self) -> bool:
+        return self._storage.syncs_as_one
+
     @override
     def put_if_absent(self, path: str, data: bytes) -> bool:
         return self.call("put", path, len(data), self._storage.put_if_absent, path, data)
+
+    @override
+    def put_all(
+        self, files: Sequence[tuple[str, bytes]], progress: Callable[[], None] = nothing
+    ) -> Sequence[bool]:
+        size = sum(len(data) for _, data in files)
+        return self._together("put", files[0][0], size, self._storage.put_all, files)
+
+    @override
+    def make_directories(
+        self, paths: Sequence[str], progress: Callable[[], None] = nothing
+    ) -> None:
+        self._together("make directory", paths[0], 0, self._storage.make_directories, paths)
+
+    @override
+    def sync_all(self, paths: Sequence[str], progress: Callable[[], None] = nothing) -> None:
+        self._together("sync", paths[0], 0, self._storage.sync_all, paths)
+
+    def _together(
+        self,
+        operation: str,
+        path: str,
+        size_bytes: int,
+        function: Callable[[S, Callable[[], None]], T],
+        many: S,
+    ) -> T:
+        """One call for many files, of which each that comes back is progress."""
+
+        def step() -> T:
+            call = current_call(self.door)
+            assert call is not None, "a step is one of a call"
+            return function(many, call.goes_on)
+
+        return self.call(operation, path, size_bytes, step)
 
     @override
     def create(self, path: str) -> FileSink:

@@ -209,6 +209,10 @@ class Bookies:
         Raises:
             BookieUnavailableError: the bookie is not known, or its incarnation is not.
         """
+        return Replica(self.bookie(bookie_id), self.ref(bookie_id, ledger, incarnation))
+
+    def ref(self, bookie_id: BookieId, ledger: Ledger, incarnation: str | None = None) -> LedgerRef:
+        """A ledger as a bookie is asked for it; as ``replica``."""
         expected = incarnation or ledger.incarnations.get(bookie_id)
         if expected is None:
             raise BookieUnavailableError(
@@ -216,7 +220,7 @@ class Bookies:
                 "it means",
                 bookie_id=bookie_id,
             )
-        return Replica(self.bookie(bookie_id), LedgerRef(ledger.key, expected, ledger.encoding))
+        return LedgerRef(ledger.key, expected, ledger.encoding)
 
     def door(self, bookie_id: BookieId) -> Door:
         """Where to ask a bookie for something that takes several calls of its storage.

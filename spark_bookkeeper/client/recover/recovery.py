@@ -12,11 +12,11 @@ land later, which harms nobody.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from spark_bookkeeper.bookie.bookie import LedgerTail
+from spark_bookkeeper.bookie.bookie import LedgerTail, Verdict, Verification
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.bookies.answers import Answers, Late
 from spark_bookkeeper.client.context import ClientContext
@@ -34,12 +34,11 @@ from spark_bookkeeper.errors import (
     VersionConflictError,
 )
 from spark_bookkeeper.metadata.store import Registration, Versioned
-from spark_bookkeeper.metadata.update import read_again, update_ledger
+from spark_bookkeeper.metadata.update import Transform, read_again, update_ledger
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.placement import choose
 from spark_bookkeeper.protocol.recovery import (
-    Answer,
     Decision,
     FencedAnswer,
     Recovery,
@@ -84,7 +83,7 @@ def recover_ledger(
     """
     found = known or context.store.read_ledger(ledger_id)
     ledger = Ledger.of(ledger_id, found.value)  # another client's is refused, and not flagged
-    found = update_ledger(context.store, ledger_id, _flag, known=found)
+    found = update_ledger(context.store, ledger_id, flag, known=found)
     if found.value.is_closed:
         return found
     with context.metrics.recovering(context.runtime):
@@ -100,23 +99,29 @@ def _recover_flagged(
     """Steps 2 to 4, a second time where bookies have moved meanwhile."""
     ledger_id = ledger.ledger_id
     try:
-        return _LedgerRecovery(context, ledger, found, on_silent).run()
+        return LedgerRecovery(context, ledger, found, on_silent).run()
     except (RecoveryUndecidedError, NotEnoughBookiesError, EntryUnreadableError):
         now = read_again(context.store, ledger_id, found.value.nonce)
         if now.value.is_closed:  # by somebody who met less trouble: all-closes-agree
             return now
         if context.bookies.have_moved():
             moved = Ledger.of(ledger_id, now.value)
-            return _LedgerRecovery(context, moved, now, on_silent).run()
+            return LedgerRecovery(context, moved, now, on_silent).run()
         raise
 
 
-def _flag(old: LedgerMetadata) -> LedgerMetadata | None:
+def flag(old: LedgerMetadata) -> LedgerMetadata | None:
     """Step 1: from now on the writer can change nothing."""
     return old.in_recovery() if old.state is LedgerState.OPEN else None
 
 
-class _LedgerRecovery:
+class LedgerRecovery:
+    """The recovery of one ledger that is flagged: what its bookies said, and what follows.
+
+    ``run`` asks the bookies itself. ``many.py`` asks them for many ledgers at a time, and takes
+    each from step to step by the same methods.
+    """
+
     def __init__(
         self,
         context: ClientContext,
@@ -131,17 +136,22 @@ class _LedgerRecovery:
         self._ledger = ledger
         self._found = found
         self._machine = Recovery(found.value)
-        self._ensemble = found.value.last_fragment.ensemble
+        self.ensemble = found.value.last_fragment.ensemble
+        """As it is seen now; whom the recovery asks."""
         self._fences = Answers[int, tuple[Replica, LedgerTail]](context.runtime)
         self._replicas: dict[int, Replica] = {}
         self._tails: dict[int, LedgerTail] = {}
+        self._verified: set[tuple[int, EntryId]] = set()
+        """Positions and entries that were looked at, whatever came of it."""
+        self.is_settled = False
+        """Whether nothing was refuted since ``unverified``, which may tell more then."""
         self._joined: dict[BookieId, str] = {}
         """Bookies that took copies in place of others, with the incarnation that took them."""
 
     def run(self) -> Versioned[LedgerMetadata]:
         self._fence()
         decision = self._decide()
-        ensemble = self._write_back(decision)
+        ensemble = self.write_back(decision)
         closed = self._close(decision, ensemble)
         for bookie, said in self._silent.items():
             self._on_silent(bookie, said)
@@ -151,7 +161,7 @@ class _LedgerRecovery:
 
     def _fence(self) -> None:
         """Fence all bookies at once; wait for who answers, or at least for as many as it takes."""
-        for position, bookie in enumerate(self._ensemble):
+        for position, bookie in enumerate(self.ensemble):
             try:
                 replica = self._context.bookies.replica(bookie, self._ledger)
                 door = self._context.bookies.door(bookie)
@@ -172,11 +182,11 @@ class _LedgerRecovery:
             _log.warning(
                 "recovery of ledger %s: bookie %s: %s",
                 self._ledger.ledger_id,
-                self._ensemble[position],
+                self.ensemble[position],
                 said,
-                extra=about(ledger_id=self._ledger.ledger_id, bookie_id=self._ensemble[position]),
+                extra=about(ledger_id=self._ledger.ledger_id, bookie_id=self.ensemble[position]),
             )
-            self._silent[self._ensemble[position]] = said
+            self._silent[self.ensemble[position]] = said
             self._machine.answered(position, UnknownAnswer(said))
 
     def _take_fence(self, late_since: float | None = None) -> bool:
@@ -192,21 +202,27 @@ class _LedgerRecovery:
         if came is None or isinstance(came, Late):
             return came is not None
         position, result = came
-        answer: Answer
-        bookie = self._ensemble[position]
+        bookie = self.ensemble[position]
         self._silent.pop(bookie, None)
         try:
-            self._replicas[position], tail = result()
+            replica, tail = result()
         except (BookieError, NoSuchLedgerError) as error:
-            answer = UnknownAnswer(error.message)
+            self.not_fenced(position, error)
             if self._context.bookies.is_silent(bookie):
                 self._silent[bookie] = error.message
         else:
-            self._tails[position] = tail
-            self._context.metrics.fences.inc()
-            answer = self._fenced_answer(position)
-        self._machine.answered(position, answer)
+            self.fenced(position, replica, tail)
         return True
+
+    def fenced(self, position: int, replica: Replica, tail: LedgerTail) -> None:
+        """A bookie answered its fence."""
+        self._replicas[position], self._tails[position] = replica, tail
+        self._context.metrics.fences.inc()
+        self._machine.answered(position, self._fenced_answer(position))
+
+    def not_fenced(self, position: int, error: BookKeeperError) -> None:
+        """A bookie could not be fenced, or not be read afterwards."""
+        self._machine.answered(position, UnknownAnswer(error.message))
 
     def _fenced_answer(self, position: int) -> FencedAnswer:
         tail = self._tails[position]
@@ -219,43 +235,61 @@ class _LedgerRecovery:
     # Step 3: find the last entry, counting only what is verified
 
     def _decide(self) -> Decision:
-        verified: set[tuple[int, EntryId]] = set()
         while True:  # what is refuted or rescued may move the end, and with it what counts
-            todo = [
-                (
-                    wish.position,
-                    tuple(e for e in wish.entries if (wish.position, e) not in verified),
-                )
-                for wish in self._machine.verifications()
-            ]
-            todo = [(position, entries) for position, entries in todo if entries]
-            is_settled = True
-            for position, bad in self._context.runtime.map(self._verify_one, todo):
-                for entry_id, reason in bad.items():
-                    self._machine.refute(position, entry_id, reason)
-                    is_settled = False
-            verified.update((position, e) for position, entries in todo for e in entries)
-            if not is_settled:
+            todo = self.unverified()
+            for (position, entries), verdict in zip(
+                todo, self._context.runtime.map(self._verify_one, todo), strict=True
+            ):
+                self.verified(position, entries, verdict)
+            if not self.is_settled:
                 continue
-            decision = self._machine.decide()
+            decision = self.decide()
             if isinstance(decision, Decision):
                 return decision
             if not self._rescue(decision) and not self._take_fence():
                 raise self._undecided(decision)
 
-    def _verify_one(
-        self, todo: tuple[int, tuple[EntryId, ...]]
-    ) -> tuple[int, Mapping[EntryId, str]]:
+    def unverified(self) -> list[tuple[int, tuple[EntryId, ...]]]:
+        """Positions with entries there that must be verified before they count."""
+        self.is_settled = True
+        todo = [
+            (w.position, tuple(e for e in w.entries if (w.position, e) not in self._verified))
+            for w in self._machine.verifications()
+        ]
+        return [(position, entries) for position, entries in todo if entries]
+
+    def verification(self, position: int, entries: Sequence[EntryId]) -> Verification:
+        """What to ask there: the bookie need not look again where they are."""
+        known = self._tails[position].entries
+        return Verification(self._replicas[position].ledger, entries, known)
+
+    def verified(
+        self, position: int, entries: Sequence[EntryId], verdict: Verdict | BookKeeperError
+    ) -> None:
+        """What became of that; of entries that could not be looked at, nothing is known there."""
+        if isinstance(verdict, BookKeeperError):
+            bad = dict.fromkeys(entries, verdict.message)
+        else:
+            bad = {EntryId(e): why.reason for e, why in verdict.refused.items()}
+        for entry_id, reason in bad.items():
+            self._machine.refute(position, entry_id, reason)
+            self.is_settled = False
+        self._verified.update((position, entry_id) for entry_id in entries)
+
+    def decide(self) -> Decision | Undecided:
+        """The end of the ledger; once what there was to verify is, and it is settled."""
+        return self._machine.decide()
+
+    def _verify_one(self, todo: tuple[int, tuple[EntryId, ...]]) -> Verdict | BookieError:
         position, entries = todo
         replica, known = self._replicas[position], self._tails[position].entries
         purpose = f"verifying entries of ledger {self._ledger.ledger_id}"
         try:
-            verdict = self._context.bookies.ask(
+            return self._context.bookies.ask(
                 replica, purpose, lambda: replica.verify(entries, known)
             )
         except BookieError as error:
-            return position, dict.fromkeys(entries, error.message)
-        return position, {EntryId(e): why.reason for e, why in verdict.refused.items()}
+            return error
 
     def _rescue(self, found: Undecided) -> bool:
         """Whether an entry whose every copy is damaged can be read by one bookie's record from
@@ -275,9 +309,9 @@ class _LedgerRecovery:
 
     # Before the close: every recovered entry on an ack quorum, on the whole write set if it can be
 
-    def _write_back(self, decision: Decision) -> tuple[BookieId, ...]:
+    def write_back(self, decision: Decision) -> tuple[BookieId, ...]:
         """Copy what is missing; returns the ensemble that holds the recovered entries."""
-        ensemble = list(self._ensemble)
+        ensemble = list(self.ensemble)
         holders = {e: set(positions) for e, positions in decision.sources.items()}
         failures: dict[BookieId, str] = {}
         registrations: Mapping[BookieId, Registration] | None = None
@@ -321,7 +355,7 @@ class _LedgerRecovery:
                 self._context.runtime,
                 self._ledger.ledger_id,
                 self._ledger.metadata.quorum,
-                self._ensemble,
+                self.ensemble,
                 entries,
                 self._replicas,
                 # The target is no source, for it lacks the entries. It is handed on below all the
@@ -344,7 +378,7 @@ class _LedgerRecovery:
         registrations: Mapping[BookieId, Registration],
     ) -> BookieId | None:
         bookies = self._context.bookies
-        excluded = dict.fromkeys((*ensemble, *self._ensemble), "in the ensemble") | dict(failures)
+        excluded = dict.fromkeys((*ensemble, *self.ensemble), "in the ensemble") | dict(failures)
         reasons = bookies.ineligible(registrations, 1, self._ledger, excluded)
         try:
             return choose(1, bookies.candidates(registrations), reasons, "for recovered entries")[0]
@@ -374,6 +408,11 @@ class _LedgerRecovery:
     def _close(
         self, decision: Decision, ensemble: tuple[BookieId, ...]
     ) -> Versioned[LedgerMetadata]:
+        close = self.closing(decision, ensemble)
+        return update_ledger(self._context.store, self._ledger.ledger_id, close, known=self._found)
+
+    def closing(self, decision: Decision, ensemble: tuple[BookieId, ...]) -> Transform:
+        """The step that closes the ledger."""
         last = decision.last_entry_id
         length = self._length_at(last)
         base = self._found.value.last_fragment
@@ -383,12 +422,12 @@ class _LedgerRecovery:
                 return None  # somebody was faster: all-closes-agree
             if old.last_fragment != base or old.state is LedgerState.OPEN:
                 raise self._changed_by_others(old)
-            if ensemble != self._ensemble:
+            if ensemble != self.ensemble:
                 renewed = old.with_new_ensemble(decision.first_recovered, ensemble)
                 old = with_incarnations(renewed, self._joined)
             return old.closed(last, length)
 
-        return update_ledger(self._context.store, self._ledger.ledger_id, close, known=self._found)
+        return close
 
     def _changed_by_others(self, found: LedgerMetadata) -> VersionConflictError:
         """Nobody but a close may do that, so it was none of our clients, or an error in one."""
@@ -435,7 +474,7 @@ class _LedgerRecovery:
     def _unfenced(self, found: Undecided) -> tuple[str, str]:
         """Why too few fences decide nothing, and who would change that."""
         quorum = self._ledger.metadata.quorum
-        write_set = {self._ensemble[p] for p in quorum.write_set(found.entry_id)}
+        write_set = {self.ensemble[p] for p in quorum.write_set(found.entry_id)}
         unfenced = [bookie for bookie in found.blockers if bookie in write_set]
         fenced = quorum.write_quorum_size - len(unfenced)
         why = (

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -66,6 +66,12 @@ class GroupedWrites:
         write = self._take(add, size_bytes)
         self._go_on()
         return write.answer
+
+    def ask_many(self, wanted: Iterable[tuple[Add, int]]) -> list[Any]:
+        """Ask for many writes, each with its bytes; kazoo's promises of their results."""
+        writes = [self._take(add, size_bytes) for add, size_bytes in wanted]
+        self._go_on()
+        return [write.answer for write in writes]
 
     def ask_sometime(self, add: Add) -> Any:
         """Ask for a write that nobody waits for: it goes with the next one that is asked for."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from kazoo.exceptions import NodeExistsError, NoNodeError, RuntimeInconsistency
+from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, RuntimeInconsistency
 
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
 from spark_bookkeeper.metadata.zookeeper.grouping import GroupedWrites
@@ -29,6 +29,7 @@ from spark_bookkeeper.metadata.zookeeper.link import (
     AbsentError,
     ChangedError,
     Link,
+    OccupiedError,
     PresentError,
 )
 from spark_bookkeeper.metadata.zookeeper.watches import Watches
@@ -90,6 +91,22 @@ class Delete:
 
 
 Operation = Create | Delete
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """A node's new data, if it has a version, and operations after it in the same transaction."""
+
+    path: str
+    data: bytes
+    version: int
+    also: Sequence[Operation] = ()
+
+    def add_to(self, writes: Any) -> None:
+        """Add it to kazoo's transaction."""
+        writes.set_data(self.path, self.data, self.version)
+        for operation in self.also:
+            operation.add_to(writes)
 
 
 class Nodes:
@@ -311,16 +328,12 @@ class Nodes:
         """
         _check_size(path, data)
         uncertain = False
-
-        def add(writes: Any) -> None:
-            writes.set_data(path, data, version)
-            for operation in also:
-                operation.add_to(writes)
+        wanted = Replace(path, data, version, also)
 
         def attempt() -> int:
             nonlocal uncertain
             try:
-                return self._wait(self._writes.ask(add, len(data)), _version)
+                return self._wait(self._writes.ask(wanted.add_to, len(data)), _version)
             except UNCERTAIN:
                 uncertain = True
                 raise
@@ -343,6 +356,28 @@ class Nodes:
                 ) from None
 
         return self._try(f"write {path}", attempt, may_have_changed=lambda: uncertain)
+
+    def set_many(self, wanted: Sequence[Replace]) -> Sequence[int | None]:
+        """Replace the data of many nodes, each by itself, tried once.
+
+        Returns:
+            the new versions; ``None``: it was refused, or its answer was lost. Then it is for
+            ``set`` to find out.
+        """
+        for each in wanted:
+            _check_size(each.path, each.data)
+
+        def attempt() -> Sequence[int | None]:
+            asked = self._writes.ask_many((each.add_to, len(each.data)) for each in wanted)
+            return [self._version_or_none(request) for request in asked]
+
+        return self._try(f"write {len(wanted)} nodes", attempt)
+
+    def _version_or_none(self, request: Any) -> int | None:
+        try:
+            return self._wait(request, _version)
+        except (AbsentError, PresentError, ChangedError, OccupiedError, KazooException, *UNCERTAIN):
+            return None
 
     def delete(self, path: str, version: int = -1, *, also: Sequence[Operation] = ()) -> None:
         """Delete a node, whatever its version unless one is given.

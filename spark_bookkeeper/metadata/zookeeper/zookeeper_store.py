@@ -25,11 +25,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from spark_bookkeeper.errors import MetadataFormatError
+from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError, MetadataUnavailableError
 from spark_bookkeeper.metadata import refusals
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
 from spark_bookkeeper.metadata.cookie_text import decode_cookie, encode_cookie, unreadable_cookie
-from spark_bookkeeper.metadata.store import Cookie, Registration, Versioned
+from spark_bookkeeper.metadata.store import Cookie, LedgerChange, Registration, Versioned
 from spark_bookkeeper.metadata.uri import MetadataUri, parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.instance import Instance
@@ -40,7 +40,14 @@ from spark_bookkeeper.metadata.zookeeper.link import (
     OccupiedError,
     PresentError,
 )
-from spark_bookkeeper.metadata.zookeeper.nodes import Create, Delete, Node, Nodes, Operation
+from spark_bookkeeper.metadata.zookeeper.nodes import (
+    Create,
+    Delete,
+    Node,
+    Nodes,
+    Operation,
+    Replace,
+)
 from spark_bookkeeper.metadata.zookeeper.presence import Presences
 from spark_bookkeeper.metadata.zookeeper.register_nodes import ZooKeeperRegisters
 from spark_bookkeeper.metadata.zookeeper.registrations import Registrations
@@ -204,18 +211,43 @@ class ZooKeeperStore:
         self, ledger_id: LedgerId, metadata: LedgerMetadata, known: Versioned[LedgerMetadata]
     ) -> Versioned[LedgerMetadata]:
         self._require_cluster()
-        metadata = self._with_fresh_token(metadata)
-        path = paths.ledger(self._root, ledger_id)
-        if metadata.is_closed:  # nobody writes it any more, whatever the answer will be
-            self._presences.leave(ledger_id, at_once=False)
-        also = _counted_write(path, known.own_writes)
+        metadata, wanted = self._change(LedgerChange(ledger_id, metadata, known))
         try:
-            version = self._zk.set(path, encode_ledger(metadata), known.version, also=also)
+            version = self._zk.set(wanted.path, wanted.data, wanted.version, also=wanted.also)
         except ChangedError:
             raise refusals.ledger_conflict(ledger_id, known.version, None) from None
         except AbsentError:
             raise refusals.no_such_ledger(ledger_id) from None
         return Versioned(metadata, version, known.own_writes + 1)
+
+    def write_ledgers(
+        self, changes: Sequence[LedgerChange]
+    ) -> Sequence[Versioned[LedgerMetadata] | BookKeeperError]:
+        self._require_cluster()
+        wanted = [self._change(change) for change in changes]
+        answers: list[Versioned[LedgerMetadata] | BookKeeperError] = []
+        versions = self._zk.set_many([each for _, each in wanted])
+        for change, (metadata, _), version in zip(changes, wanted, versions, strict=True):
+            if version is None:
+                answers.append(
+                    MetadataUnavailableError(
+                        f"the metadata of ledger {change.ledger_id} may or may not have been "
+                        "written with those of others: read it, then decide"
+                    )
+                )
+            else:
+                answers.append(Versioned(metadata, version, change.known.own_writes + 1))
+        return answers
+
+    def _change(self, change: LedgerChange) -> tuple[LedgerMetadata, Replace]:
+        """The metadata as they are written, and how."""
+        ledger_id, metadata, known = change
+        metadata = self._with_fresh_token(metadata)
+        path = paths.ledger(self._root, ledger_id)
+        if metadata.is_closed:  # nobody writes it any more, whatever the answer will be
+            self._presences.leave(ledger_id, at_once=False)
+        also = _counted_write(path, known.own_writes)
+        return metadata, Replace(path, encode_ledger(metadata), known.version, also)
 
     def watch_ledger(self, ledger_id: LedgerId, deleted: Callable[[], None]) -> None:
         self._presences.watch(ledger_id, deleted)

@@ -1,0 +1,104 @@
+"""Many ledgers of one bookie, taken from step to step together.
+
+What takes time for a small ledger is a handful of syncs. Here the files of many ledgers are
+synced by as few calls as the storage can do with (``Storage.put_all``), in the order that each
+ledger needs by itself. Only what goes its usual way is done here. Where anything is in the way of
+a ledger (a hole, somebody else's fence, damage, an error of a call for all of them), nothing was
+concluded about it, it has no answer here, and is done again by itself: whatever was put meanwhile
+is found then, as after any call whose answer was lost (SLOT-LOG rule R3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from contextlib import suppress
+from typing import TypeVar
+
+from spark_bookkeeper.bookie.bookie import NewCopies, Verdict
+from spark_bookkeeper.bookie.index import Tail
+from spark_bookkeeper.bookie.log import LedgerLog, read_marker_data
+from spark_bookkeeper.bookie.record import encode_copy
+from spark_bookkeeper.bookie.retrieval import Retrieval
+from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.errors import BookKeeperError
+
+V = TypeVar("V")
+W = TypeVar("W")
+
+
+def fence_together(storage: Storage, logs: Mapping[int, LedgerLog]) -> dict[int, Tail]:
+    """``LedgerLog.fence`` for those for which a fence behind all that a listing shows is enough.
+
+    In the same order as there: what the fences stand on is made durable [fence_on_durable], the
+    fences are put and durable [durable_ack], then the ends are read [fresh_negative], and then the
+    marker is [cookie_neg].
+    """
+    occupied = _of_each(logs, lambda log, _: log.look())
+    places = _of_each(occupied, lambda seen, n: logs[n].usual_fence(seen))
+    wanted = {n: place for n, place in places.items() if place is not None}
+    unknown = {n for n in wanted if not occupied[n]}
+    try:
+        if unknown:
+            storage.make_directories([logs[n].paths.slots for n in sorted(unknown)])
+        if known := [logs[n].paths.slot(max(occupied[n])) for n in wanted if n not in unknown]:
+            storage.sync_all(known)  # merely found, and relied on (R9b)
+        put = _put(storage, wanted)  # what is not new is a lost race, or this very put before
+        ends = _of_each(put, lambda _, n: logs[n].end(occupied[n]))
+        marker = read_marker_data(storage)
+    except BookKeeperError:
+        return {}
+    return _of_each(
+        ends,
+        lambda end, n: logs[n].fenced(
+            end, len(occupied[n]), is_unknown_here=n in unknown, marker=marker
+        ),
+    )
+
+
+def verify_together(storage: Storage, retrievals: Mapping[int, Retrieval]) -> dict[int, Verdict]:
+    """``Retrieval.verify`` for those whose files can be made durable with those of others."""
+    good = _of_each(retrievals, lambda each, _: each.compare())
+    paths = [path for n, found in good.items() for path in retrievals[n].relied_on(found)]
+    try:
+        if paths:
+            storage.sync_all(paths)
+    except BookKeeperError:
+        return {}
+    return _of_each(good, lambda found, n: retrievals[n].verdict(found))
+
+
+def write_together(storage: Storage, copies: Mapping[int, tuple[LedgerLog, NewCopies]]) -> Set[int]:
+    """``LedgerLog.write_copy`` for those whose names are free; which of them are done."""
+    files: dict[int, tuple[str, bytes]] = {}
+    for n, (log, copy) in copies.items():
+        name, data = encode_copy(log.key, log.encoding, copy.entries, copy.parts)
+        files[n] = log.paths.copy(name), data
+    try:
+        storage.make_directories([log.paths.copies for log, _ in copies.values()])
+        put = _put(storage, files)
+        held = _of_each(put, lambda _, n: copies[n][0].holds(*files[n]))
+        marker = read_marker_data(storage)
+    except BookKeeperError:
+        return frozenset()
+    back = {n: copies[n][0] for n, is_held in held.items() if is_held}
+    return _of_each(back, lambda log, _: log.check_life(marker)).keys()
+
+
+def _put(storage: Storage, files: Mapping[int, tuple[str, bytes]]) -> dict[int, bool]:
+    """Those whose files this call has created."""
+    if not files:
+        return {}
+    created = storage.put_all(list(files.values()))
+    return {n: is_new for n, is_new in zip(files, created, strict=True) if is_new}
+
+
+def _of_each(each: Mapping[int, V], look: Callable[[V, int], W]) -> dict[int, W]:
+    """What a look at each tells, without those at which it raises.
+
+    Such an error is met again, and told, by whoever is asked for the ledger by itself.
+    """
+    found: dict[int, W] = {}
+    for n, one in each.items():
+        with suppress(BookKeeperError):
+            found[n] = look(one, n)
+    return found

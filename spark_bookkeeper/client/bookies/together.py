@@ -1,0 +1,119 @@
+"""Asking several bookies, each for many ledgers in one call, all of them side by side.
+
+Whoever works on many ledgers gathers what is next for each, asks for all, and gathers again. A
+bookie that is silent while others have answered is not waited for: it has no answer for any of
+its ledgers, which are then done by themselves, and with patience.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from spark_bookkeeper.bookie.bookie import Answer, Bookie
+from spark_bookkeeper.bookie.replica import Replica
+from spark_bookkeeper.client.bookies.answers import Answers, Late
+from spark_bookkeeper.client.bookies.known_bookies import Bookies
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.errors import BookieError, BookieUnavailableError, BookKeeperError
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.runtime.runtime import Runtime
+
+GRACE_SECONDS: Final = 2.0
+"""After the first answer; a longer silence keeps only the ledgers of who is silent."""
+
+A = TypeVar("A")
+K = TypeVar("K")
+T = TypeVar("T")
+
+Request = Callable[[Bookie, Sequence[A]], Sequence[Answer[T]]]
+"""One call of a bookie for many ledgers: ``Bookie.fence`` for one."""
+
+
+class Together:
+    """One session with each bookie, for one who works on many ledgers."""
+
+    def __init__(self, bookies: Bookies, runtime: Runtime) -> None:
+        self._bookies = bookies
+        self._runtime = runtime
+        self._sessions: dict[BookieId, Bookie] = {}
+        self._silent: dict[BookieId, BookieUnavailableError] = {}
+        """Not waited for any more. A call is on its way there, and the session is with it."""
+
+    def replica(
+        self, bookie_id: BookieId, ledger: Ledger, incarnation: str | None = None
+    ) -> Replica:
+        """As ``Bookies.replica``, in the session that all ledgers share."""
+        return Replica(self._session(bookie_id), self._bookies.ref(bookie_id, ledger, incarnation))
+
+    def is_silent(self, bookie_id: BookieId) -> bool:
+        """Whether a bookie is not waited for any more."""
+        return bookie_id in self._silent
+
+    def ask(
+        self, purpose: str, request: Request[A, T], wanted: Mapping[K, tuple[BookieId, A]]
+    ) -> dict[K, Answer[T]]:
+        """The answer to everything that is wanted, from the bookie that it is wanted from."""
+        told: dict[K, Answer[T]] = {}
+        asked: dict[tuple[BookieId, int], list[K]] = {}
+        answers = Answers[tuple[BookieId, int], Sequence[Answer[T]]](self._runtime)
+        for bookie_id, keys in _by_bookie(wanted).items():
+            try:
+                door, session = self._bookies.door(bookie_id), self._session(bookie_id)
+            except BookieError as error:
+                told.update(dict.fromkeys(keys, error))
+                continue
+            calls = min(session.calls_at_once, len(keys))
+            for number in range(calls):
+                some = keys[number::calls]
+                asked[bookie_id, number] = some
+                run = _Run(request, session, [wanted[key][1] for key in some])
+                answers.ask((bookie_id, number), door, purpose, run)
+        first_at: float | None = None
+        while True:
+            if first_at is None:
+                came = answers.next()
+            else:
+                came = answers.next(GRACE_SECONDS, first_at)
+            if came is None:
+                return told
+            if isinstance(came, Late):
+                if answers.is_waited_for():
+                    continue
+                for call in answers.waiting:
+                    silence = f"bookie {call[0]}: {answers.silence_of(call)}"
+                    self._silent[call[0]] = BookieUnavailableError(silence, bookie_id=call[0])
+                    told.update(dict.fromkeys(asked[call], self._silent[call[0]]))
+                return told
+            call, result = came
+            first_at = self._runtime.now() if first_at is None else first_at
+            try:
+                told.update(zip(asked[call], result(), strict=True))
+            except BookKeeperError as error:
+                told.update(dict.fromkeys(asked[call], error))
+
+    def _session(self, bookie_id: BookieId) -> Bookie:
+        if bookie_id in self._silent:
+            raise self._silent[bookie_id]
+        if bookie_id not in self._sessions:
+            self._sessions[bookie_id] = self._bookies.bookie(bookie_id)
+        return self._sessions[bookie_id]
+
+
+class _Run:
+    """One call. Nothing of it is kept alive by a call that never comes back but what it needs."""
+
+    def __init__(self, request: Request[Any, Any], session: Bookie, wanted: Sequence[Any]) -> None:
+        self._request = request
+        self._session = session
+        self._wanted = wanted
+
+    def __call__(self) -> Any:
+        return self._request(self._session, self._wanted)
+
+
+def _by_bookie(wanted: Mapping[K, tuple[BookieId, A]]) -> dict[BookieId, list[K]]:
+    found: dict[BookieId, list[K]] = {}
+    for key, (bookie_id, _) in wanted.items():
+        found.setdefault(bookie_id, []).append(key)
+    return found
