@@ -47,9 +47,9 @@ from spark_bookkeeper.protocol.writer import Acknowledge, Command, Send, Writer
 from spark_bookkeeper.replication import recover_bookie, recover_ledgers, rereplicate
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, _Todo
 from spark_bookkeeper.replication.rereplicate import (
+    FragmentCopy,
     FragmentWork,
     ShareCopied,
-    FragmentCopy,
     Successor,
 )
 from spark_bookkeeper.testing.counting import CountingStorage
@@ -574,7 +574,7 @@ def rw_closed_only(patch: Patch) -> None:
     def publish(self: FragmentCopy, chosen: Mapping[int, Successor]) -> LedgerMetadata:
         def replaced(old: LedgerMetadata) -> LedgerMetadata:
             for position, successor in chosen.items():
-                first = self._fragment.first_entry_id
+                first = self.fragment.first_entry_id
                 old = old.with_replaced_bookie(first, position, successor.bookie)
             return with_incarnations(old, {s.bookie: s.incarnation for s in chosen.values()})
 
