@@ -41,6 +41,7 @@ from spark_bookkeeper.replication.rereplicate import (
     ShareCopied,
     rereplicate_fragment,
 )
+from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
 from spark_bookkeeper.replication.runner import (
     Failure,
     Progress,
@@ -160,7 +161,9 @@ def _copy(
             else:
                 yield each.work
 
-    copying: Step[_Copying, _Copied] = Step("copying fragments", _copy_one, _failed, _limited)
+    copying: Step[_Copying, _Copied] = Step(
+        "copying fragments", _copy_one, _failed, _limited, _copy_some
+    )
     for copied in job.run(copying, plan(), len(todo)):
         if isinstance(copied, PieceCopied):
             cut[copied.work.ledger_id, copied.work.first_entry_id].take(copied)
@@ -184,6 +187,15 @@ def _copy_one(context: ClientContext, work: _Copying) -> Sequence[_Copied]:
     if isinstance(work, PieceWork):
         return copy_piece(context, work)
     return rereplicate_fragment(context, work)
+
+
+def _copy_some(
+    context: ClientContext, works: Sequence[_Copying]
+) -> Sequence[Sequence[_Copied] | None]:
+    fragments = {n: work for n, work in enumerate(works) if isinstance(work, FragmentWork)}
+    done = rereplicate_many(context, list(fragments.values()))
+    found = dict(zip(fragments, done, strict=True))
+    return [found.get(number) for number in range(len(works))]
 
 
 def _replace_one(context: ClientContext, work: FragmentWork) -> Sequence[ShareCopied]:

@@ -119,6 +119,11 @@ def rereplicate_fragment(context: ClientContext, work: FragmentWork) -> Sequence
 
 
 class FragmentCopy:
+    """The shares of one fragment, with all that is known of it when the work begins.
+
+    ``run`` does the work; ``rereplicate_many.py`` does it for many by the same steps.
+    """
+
     def __init__(
         self,
         context: ClientContext,
@@ -130,42 +135,40 @@ class FragmentCopy:
         assert fragment.last_entry_id is not None, "R13: only where the writer cannot be writing"
         self._context = context
         self._work = work
-        self._ledger = ledger
-        self._fragment = fragment
-        self._known = known
-        self._last = fragment.last_entry_id
+        self.ledger = ledger
+        self.fragment = fragment
+        self.known = known
+        self.last = fragment.last_entry_id
         # The answer to the read of the metadata, just now, came with every change before it.
-        self._alive = context.bookies.last_registrations()
-        self._targets = Targets(context.bookies, self._alive, work.lost, work.target)
+        self.alive = context.bookies.last_registrations()
+        self.targets = Targets(context.bookies, self.alive, work.lost, work.target)
         self._throttle = Throttle(context.runtime, work.bytes_per_second)
 
     def run(self) -> Sequence[ShareCopied]:
         shares: list[ShareCopied] = []
         chosen: dict[int, Successor] = {}
-        for position, bookie in enumerate(self._fragment.ensemble):
-            if bookie not in self._work.lost:
-                continue
-            if self._is_back(bookie):
-                shares.append(self._share(Outcome.NO_LONGER_NEEDED, "it is back", bookie))
+        for position, bookie in self.lost:
+            if self.is_back(bookie):
+                shares.append(self.share(Outcome.NO_LONGER_NEEDED, "it is back", bookie))
                 continue
             share, successor = self._copy(position, bookie, [s.bookie for s in chosen.values()])
             shares.append(share)
             if successor is not None:
                 chosen[position] = successor
         if not shares:
-            return [self._share(Outcome.NO_LONGER_NEEDED, "names no lost bookie")]
+            return [self.share(Outcome.NO_LONGER_NEEDED, "names no lost bookie")]
         if not chosen:
             return shares
         try:
             now = self._publish(chosen)
         except NoSuchLedgerError as error:  # nothing names these copies, and nothing needs them
             gone = f"meanwhile {error.message}"
-            return [self._share(Outcome.GONE, gone, share.source) for share in shares]
-        except _RefusedError as error:
+            return [self.share(Outcome.GONE, gone, share.source) for share in shares]
+        except RefusedError as error:
             return [
                 share
                 if share.target is None
-                else self._share(Outcome.LEFT, str(error), share.source)
+                else self.share(Outcome.LEFT, str(error), share.source)
                 for share in shares
             ]
         return [self._after_publishing(share, now) for share in shares]
@@ -174,57 +177,62 @@ class FragmentCopy:
         """A share that somebody else gave to another bookie meanwhile is not ours to claim."""
         if share.target is None or share.source is None:
             return share
-        fragment = now.fragment_range(self._fragment.first_entry_id)
-        position = self._fragment.ensemble.index(share.source)
+        fragment = now.fragment_range(self.fragment.first_entry_id)
+        position = self.fragment.ensemble.index(share.source)
         if fragment is not None and fragment.ensemble[position] == share.target:
             return share
         reason = "another client replaced the bookie meanwhile"
-        return self._share(Outcome.NO_LONGER_NEEDED, reason, share.source)
+        return self.share(Outcome.NO_LONGER_NEEDED, reason, share.source)
 
-    def _share(
+    @property
+    def lost(self) -> list[tuple[int, BookieId]]:
+        """The lost bookies of the fragment, by position, also those that are back."""
+        return [(p, b) for p, b in enumerate(self.fragment.ensemble) if b in self._work.lost]
+
+    def share(
         self, status: Outcome, reason: str | None, source: BookieId | None = None
     ) -> ShareCopied:
+        """What became of a lost bookie's share."""
         return ShareCopied(
             self._work.ledger_id,
             status,
             reason,
-            self._fragment.first_entry_id,
-            self._last,
+            self.fragment.first_entry_id,
+            self.last,
             source,
         )
 
-    def _is_back(self, bookie: BookieId) -> bool:
-        registration = self._alive.get(bookie)
+    def is_back(self, bookie: BookieId) -> bool:
+        """Whether it is there again as it was, so that nothing is to be made again."""
+        registration = self.alive.get(bookie)
         return (
             not self._work.even_if_alive
             and registration is not None
-            and registration.incarnation == self._ledger.incarnations.get(bookie)
+            and registration.incarnation == self.ledger.incarnations.get(bookie)
         )
 
     def _copy(
         self, position: int, lost: BookieId, taken: Sequence[BookieId]
     ) -> tuple[ShareCopied, Successor | None]:
-        first = self._fragment.first_entry_id
-        entries = share_of(self._ledger, position, first, self._last)
+        first = self.fragment.first_entry_id
+        entries = share_of(self.ledger, position, first, self.last)
         ahead = next((a for a in self._work.ahead if a.source == lost), None)
         failures: dict[BookieId, str] = {}
         while True:
             try:
-                target = self._targets.choose(
-                    self._ledger, self._fragment, position, taken, failures
-                )
+                target = self.targets.choose(self.ledger, self.fragment, position, taken, failures)
             except NotEnoughBookiesError as error:
-                return self._share(Outcome.LEFT, error.message, lost), None
-            incarnation = self._alive[target].incarnation
+                return self.share(Outcome.LEFT, error.message, lost), None
+            incarnation = self.alive[target].incarnation
             try:
                 copied = ahead.size_bytes if ahead else 0
                 if entries:
-                    replica = self._context.bookies.replica(target, self._ledger, incarnation)
+                    replica = self._context.bookies.replica(target, self.ledger, incarnation)
                     replica.check()
                     copied += copy_share(
                         self._context,
-                        self._ledger,
-                        self._fragment,
+                        self.ledger,
+                        self.fragment,
                         entries,
                         replica,
                         self._work.lost,
@@ -232,16 +240,22 @@ class FragmentCopy:
                         held=self._held(replica, entries, ahead),
                     )
             except EntryUnreadableError as error:
-                return self._share(Outcome.UNRECOVERABLE, error.message, lost), None
+                return self.share(Outcome.UNRECOVERABLE, error.message, lost), None
             except TargetError as error:
                 failures[target] = error.cause.message
                 continue
             except BookieError as error:
                 failures[target] = error.message
                 continue
-            done = self._share(Outcome.REPLICATED, None, lost)
-            done = replace(done, target=target, entries=len(entries), bytes=copied)
+            done = self.replicated(lost, target, len(entries), copied)
             return done, Successor(target, incarnation)
+
+    def replicated(
+        self, lost: BookieId, target: BookieId, entries: int, size_bytes: int
+    ) -> ShareCopied:
+        """A share that was made again."""
+        done = self.share(Outcome.REPLICATED, None, lost)
+        return replace(done, target=target, entries=entries, bytes=size_bytes)
 
     def _held(
         self, target: Replica, entries: Sequence[EntryId], ahead: CopiedAhead | None
@@ -256,13 +270,13 @@ class FragmentCopy:
         """The one CAS of this fragment; returns what is stored afterwards.
 
         Raises:
-            _RefusedError: the ledger was changed so that these bookies do not fit any more.
+            RefusedError: the ledger was changed so that these bookies do not fit any more.
         """
         return update_ledger(
             self._context.store,
             self._work.ledger_id,
-            lambda old: with_successors(old, self._fragment, chosen),
-            known=self._known,
+            lambda old: with_successors(old, self.fragment, chosen),
+            known=self.known,
         ).value
 
 
@@ -275,7 +289,7 @@ class Successor:
     """That took the copies."""
 
 
-class _RefusedError(Exception):
+class RefusedError(Exception):
     """The ensemble cannot be changed as it was meant to be; the message says why."""
 
 
@@ -289,22 +303,22 @@ def with_successors(
         chosen: by position in its ensemble.
 
     Raises:
-        _RefusedError: the fragment is another one, or has the successor at another place.
+        RefusedError: the fragment is another one, or has the successor at another place.
     """
     first = copied.first_entry_id
     fragment = old.fragment_range(first)
     if fragment is None or fragment.last_entry_id != copied.last_entry_id:
-        raise _RefusedError("the fragment was changed by another client meanwhile")
+        raise RefusedError("the fragment was changed by another client meanwhile")
     new = old
     added: dict[BookieId, str] = {}
     for position, successor in chosen.items():
         if fragment.ensemble[position] != copied.ensemble[position]:
             continue  # somebody else replaced this bookie: nothing is left to do here
         if successor.bookie in fragment.ensemble:
-            raise _RefusedError(f"{successor.bookie} joined the ensemble meanwhile")
+            raise RefusedError(f"{successor.bookie} joined the ensemble meanwhile")
         new = new.with_replaced_bookie(first, position, successor.bookie)
         added[successor.bookie] = successor.incarnation
     try:
         return with_incarnations(new, added) if added else None
     except CookieMismatchError as error:
-        raise _RefusedError(error.message) from error
+        raise RefusedError(error.message) from error

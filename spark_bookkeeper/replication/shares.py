@@ -50,6 +50,13 @@ def live_at(
     return live_bookies(registered, meant, lost)
 
 
+def in_order(
+    ensemble: Sequence[BookieId], positions: Collection[int], last_resort: Collection[BookieId]
+) -> list[int]:
+    """Positions in the order they are asked: bookies that are lost come last."""
+    return sorted(positions, key=lambda p: (ensemble[p] in last_resort, p))
+
+
 def sources_of(
     context: ClientContext, ledger: Ledger, fragment: FragmentRange
 ) -> dict[int, Replica]:
@@ -89,7 +96,7 @@ def copy_share(
     """
     sources = sources_of(context, ledger, fragment)
     ensemble = fragment.ensemble
-    preference = sorted(sources, key=lambda p: (ensemble[p] in last_resort, p))
+    preference = in_order(ensemble, sources, last_resort)
     copied = copy_entries(
         context.runtime,
         ledger.ledger_id,

@@ -22,6 +22,7 @@ from spark_bookkeeper.replication import (
     recover_ledgers,
     repair_ledgers,
     rereplicate,
+    rereplicate_many,
     shares,
 )
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery
@@ -152,6 +153,8 @@ def test_an_error_that_is_not_ours_is_the_row_of_its_ledger(
     spoil(monkeypatch, module, name, error, world.bad)
     if module is recovery:  # it goes wrong together with others, and again by itself
         spoil(monkeypatch, many, name, error, world.bad)
+    if module is rereplicate:
+        spoil(monkeypatch, rereplicate_many, "FragmentCopy", error, world.bad)
 
     with caplog.at_level(logging.ERROR):
         report = jobs[job]()

@@ -254,3 +254,14 @@ def pausing(seed: int) -> Script:
         recoverers=tuple(dice.randint(20, 150) for _ in range(dice.choice((0, 1, 2)))),
         ending=dice.choice(("close", "leave", "leave", "abandon")),
     )
+
+
+def gathering(seed: int) -> Script:
+    """Recoverers come with several ledgers at a time, in whatever else goes wrong."""
+    dice = random.Random(f"{seed}/gathering")
+    family = dice.choice((Script.drawn, cutting, darkening, doubting, losing, tearing, hanging))
+    return replace(
+        family(seed),
+        companions=dice.randint(1, 6),
+        recoverers=tuple(dice.randint(60, 200) for _ in range(dice.randint(1, 3))),
+    )

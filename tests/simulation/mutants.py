@@ -574,7 +574,7 @@ def rw_closed_only(patch: Patch) -> None:
     def publish(self: FragmentCopy, chosen: Mapping[int, Successor]) -> LedgerMetadata:
         def replaced(old: LedgerMetadata) -> LedgerMetadata:
             for position, successor in chosen.items():
-                first = self._fragment.first_entry_id
+                first = self.fragment.first_entry_id
                 old = old.with_replaced_bookie(first, position, successor.bookie)
             return with_incarnations(old, {s.bookie: s.incarnation for s in chosen.values()})
 

@@ -131,6 +131,7 @@ def _first_broken(family: Family, first: int) -> int | None:
         lifetimes.hanging,
         lifetimes.reusing,
         lifetimes.pausing,
+        lifetimes.gathering,
     ],
 )
 def test_hostile_lifetimes_keep_every_invariant(family: Family) -> None:

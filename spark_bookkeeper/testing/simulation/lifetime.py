@@ -13,13 +13,15 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeGuard
 
 import pyarrow as pa
 
 from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.client.read.reader import Entry
+from spark_bookkeeper.client.recover.many import recover_many
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
@@ -29,6 +31,7 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
     VersionConflictError,
 )
+from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -96,6 +99,9 @@ class Script:
     """Of its clients; bookies that became read-only are looked for four times within it."""
     explicit_lac_ms: int = 0
     """After which pause a writer tells how far it has acknowledged."""
+    companions: int = 0
+    """Ledgers that are left open beside it, and recovered together with it; with none, it is
+    recovered by itself."""
     again_at: int | None = None
     """The operation at which an older client, or another tool, makes a ledger of the same id in its
     place, and writes it; everybody else goes on with the one that he knows."""
@@ -176,6 +182,10 @@ def run_lifetime(
             raise LifetimeError(str(error), seed, world.history) from error
 
 
+def _is_open(found: object) -> TypeGuard[Versioned[LedgerMetadata]]:
+    return isinstance(found, Versioned) and not found.value.is_closed
+
+
 class _Lifetime:
     def __init__(self, world: World, script: Script) -> None:
         self._world = world
@@ -192,8 +202,11 @@ class _Lifetime:
         self._ledger_id: LedgerId | None = None
         self._waiting: list[Callable[[], None]] = []
         """What lets each actor begin that has not begun yet."""
+        self._companions: list[LedgerId] = []
 
     def run(self) -> Outcome:
+        if self._script.companions:
+            self._finally("companion", self._leave_companions)
         self._world.start(self._world.actor("writer"), self._write)
         for number, operation in enumerate(self._script.recoverers):
             self._enter(f"recoverer-{number}", operation, self._recover)
@@ -335,10 +348,36 @@ class _Lifetime:
             return
         context = self._cluster.context(actor, self._config)
         try:
-            closed = recover_ledger(context, self._ledger_id).value
+            if self._script.companions:
+                closed = self._recovered_together(context, self._ledger_id)
+            else:
+                closed = recover_ledger(context, self._ledger_id).value
             self._closed(actor, self._cluster.life(closed), closed)
         except BookKeeperError as error:
             self._told(actor, error)
+
+    def _recovered_together(self, context: ClientContext, ledger_id: LedgerId) -> LedgerMetadata:
+        """The ledger and its companions, as a task does it: the others of them by themselves."""
+        ids = [ledger_id, *self._companions]
+        wanted = {i: found for i, found in context.store.read_ledgers(ids) if _is_open(found)}
+        done = recover_many(context, wanted)
+        if ledger_id in done:
+            self._cluster.faults.happened["recovered together"] += 1
+            return done[ledger_id].value
+        return recover_ledger(context, ledger_id, wanted.get(ledger_id)).value
+
+    def _leave_companions(self, actor: Actor) -> None:
+        """Ledgers on the same bookies, whose own fate nobody looks at."""
+        context = self._cluster.context(actor, self._config)
+        for number in range(self._script.companions):
+            try:
+                writer = lifecycle.create_ledger(context, self._script.quorum)
+                self._companions.append(writer.ledger_id)
+                for entry in range(number):
+                    writer.append_async(b"%d" % entry)
+                writer.abandon()
+            except BookKeeperError as error:
+                self._told(actor, error)
 
     def _follow(self, actor: Actor) -> None:
         if self._ledger_id is None:

@@ -1,0 +1,358 @@
+"""Many ledgers of one bookie taken from step to step together: what each of them must not lose."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.bookie.bookie import LedgerRef, LedgerTail, NewCopies, Verification, value_of
+from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.file_bookie import FileBookie
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.marker import Marker
+from spark_bookkeeper.bookie.partition import furnish
+from spark_bookkeeper.bookie.record import RecordKind
+from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerPaths
+from spark_bookkeeper.bookie.storage import file_system, local
+from spark_bookkeeper.bookie.storage.local import LocalStorage
+from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    BookKeeperError,
+    CookieMismatchError,
+    LedgerFencedError,
+    NoSuchLedgerError,
+)
+from spark_bookkeeper.testing.conformance.bookie import INCARNATION, record
+
+BOOKIE = "10.0.0.1:3181"
+COUNT = 6
+
+
+def ledger(number: int) -> LedgerRef:
+    return LedgerRef(LedgerKey(number, "n"), INCARNATION, LedgerEncoding())
+
+
+LEDGERS = [ledger(number) for number in range(COUNT)]
+
+
+class Cut(Exception):
+    """The power is gone, and with it who asked."""
+
+
+@pytest.fixture
+def disk() -> MemoryDisk:
+    disk = MemoryDisk(BOOKIE)
+    furnish(MemoryStorage(disk), Marker(BOOKIE, INCARNATION, "cluster"))
+    return disk
+
+
+def written(disk: MemoryDisk, ledgers: Sequence[LedgerRef] = LEDGERS) -> None:
+    """Two records with two entries each, in every ledger."""
+    bookie = FileBookie(MemoryStorage(disk))
+    for each in ledgers:
+        bookie.prepare(each)
+        for slot in range(2):
+            bookie.add(each, record(slot, [2 * slot, 2 * slot + 1], ledger=each))
+
+
+def fence_of(storage: MemoryStorage, each: LedgerRef) -> list[int]:
+    """The slots of a ledger with a fence."""
+    records = LedgerLog(storage, each).records()
+    return [found.slot for found in records if found.kind is RecordKind.FENCE]
+
+
+def test_all_are_fenced_as_each_by_itself_is(disk: MemoryDisk) -> None:
+    written(disk, LEDGERS[:3])  # the others were never here
+    other = MemoryDisk(BOOKIE)
+    other.files, other.directories = dict(disk.files), set(disk.directories)
+    other.durable = set(disk.durable)
+
+    together = FileBookie(MemoryStorage(disk)).fence(LEDGERS)
+    alone = [FileBookie(MemoryStorage(other)).fence([each])[0] for each in LEDGERS]
+
+    assert disk.files == other.files
+    assert disk.durable == other.durable
+    for one, two in zip(together, alone, strict=True):
+        assert isinstance(one, LedgerTail)
+        assert isinstance(two, LedgerTail)
+        assert (one.is_fenced, one.last_add_confirmed) == (two.is_fenced, two.last_add_confirmed)
+        assert one.entries.entry_ids.tolist() == two.entries.entry_ids.tolist()
+
+
+def test_they_are_put_in_one_call_and_relied_on_in_one(disk: MemoryDisk) -> None:
+    written(disk)
+    calls: list[tuple[str, int]] = []
+
+    class Noting(MemoryStorage):
+        def put_all(self, files, progress=lambda: None):  # type: ignore[no-untyped-def]
+            calls.append(("put", len(files)))
+            return super().put_all(files, progress)
+
+        def sync_all(self, paths, progress=lambda: None):  # type: ignore[no-untyped-def]
+            calls.append(("sync", len(paths)))
+            super().sync_all(paths, progress)
+
+    bookie = FileBookie(Noting(disk))
+    tails = [value_of(tail) for tail in bookie.fence(LEDGERS)]
+    wanted = [
+        Verification(each, tail.entries.entry_ids.tolist(), tail.entries)
+        for each, tail in zip(LEDGERS, tails, strict=True)
+    ]
+    verdicts = [value_of(verdict) for verdict in bookie.verify(wanted)]
+
+    assert calls == [("sync", COUNT), ("put", COUNT), ("sync", COUNT * 2)]
+    assert all(list(verdict.good) == [0, 1, 2, 3] for verdict in verdicts)
+
+
+def test_what_is_unusual_about_one_is_its_own_affair(disk: MemoryDisk) -> None:
+    written(disk)
+    storage = MemoryStorage(disk)
+    bookie = FileBookie(storage)
+    fenced, holed, damaged, gone, strange = LEDGERS[:5]
+    bookie.fence([fenced])
+    del disk.files[LedgerPaths(holed.key).slot(0)]
+    path = LedgerPaths(damaged.key).slot(1)
+    disk.corrupt(path, lambda data: data[:40])
+    bookie.retire(gone.key)
+    bookie.delete(gone.key)
+    asked = [*LEDGERS[:4], replace(strange, incarnation="another"), LEDGERS[5]]
+
+    answers = FileBookie(MemoryStorage(disk)).fence(asked)
+
+    assert isinstance(answers[3], NoSuchLedgerError)
+    assert isinstance(answers[4], CookieMismatchError)
+    tails = [value_of(answers[number]) for number in (0, 1, 2, 5)]
+    assert [tail.is_fenced for tail in tails] == [True] * 4
+    assert [tail.entries.entry_ids.tolist() for tail in tails] == [
+        [0, 1, 2, 3],
+        [2, 3],
+        [0, 1],
+        [0, 1, 2, 3],
+    ]
+    assert [bool(tail.entries.doubts) for tail in tails] == [False, True, True, False]
+    assert fence_of(storage, fenced) == [2]
+    assert fence_of(storage, holed) == [0, 2]
+
+
+def test_a_race_that_is_lost_is_run_again(disk: MemoryDisk) -> None:
+    """A writer's record comes between the listing and the put."""
+    written(disk)
+    late = LEDGERS[2]
+
+    def faults(operation: str, path: str, moment: str) -> None:
+        if operation == "sync" and path.startswith(LedgerPaths(late.key).slots):
+            data = record(2, [4], ledger=late).data
+            MemoryStorage(disk).put_if_absent(LedgerPaths(late.key).slot(2), data)
+
+    tails = FileBookie(MemoryStorage(disk, faults)).fence(LEDGERS)
+
+    assert [value_of(tail).entries.entry_ids.tolist()[-1] for tail in tails] == [3, 3, 4, 3, 3, 3]
+    assert fence_of(MemoryStorage(disk), late) == [3]
+
+
+@pytest.mark.parametrize("operation", ["put", "sync", "read"])
+@pytest.mark.parametrize("nth", range(0, 3 * COUNT, 2))
+def test_a_lost_answer_costs_nobody_anything(disk: MemoryDisk, operation: str, nth: int) -> None:
+    written(disk)
+    met: Counter[str] = Counter()
+
+    def faults(asked: str, path: str, moment: str) -> None:
+        if asked == operation:
+            met[asked] += 1
+            if met[asked] == nth + 1:
+                raise BookieUnavailableError("no answer", bookie_id=BOOKIE)
+
+    answers = FileBookie(MemoryStorage(disk, faults)).fence(LEDGERS)
+
+    for each, answer in zip(LEDGERS, answers, strict=True):
+        tail = value_of(FileBookie(MemoryStorage(disk)).fence([each])[0])
+        assert tail.entries.entry_ids.tolist() == [0, 1, 2, 3]
+        if not isinstance(answer, BookKeeperError):
+            assert fence_of(MemoryStorage(disk), each) == [2], "one fence, found and not put again"
+            with pytest.raises(LedgerFencedError):
+                FileBookie(MemoryStorage(disk)).add(each, record(2, [4], ledger=each))
+
+
+@pytest.mark.parametrize("nth", range(8 * COUNT))
+def test_fence_on_durable_no_power_cut_leaves_a_fence_above_a_hole(
+    disk: MemoryDisk, nth: int
+) -> None:
+    """The last record of each was put and never synced; the cut takes all that is not durable."""
+    written(disk)
+    for each in LEDGERS:
+        disk.durable.discard(LedgerPaths(each.key).slot(1))
+    left = nth
+
+    def faults(operation: str, path: str, moment: str) -> None:
+        nonlocal left
+        if operation in ("put", "sync"):
+            left -= 1
+            if left < 0:
+                raise Cut
+
+    try:
+        FileBookie(MemoryStorage(disk, faults)).fence(LEDGERS)
+    except Cut:
+        disk.power_cut()
+
+    for each in LEDGERS:
+        slots = {path for path in disk.files if path.startswith(LedgerPaths(each.key).slots)}
+        assert LedgerPaths(each.key).slot(2) not in slots or len(slots) == 3
+
+
+def wiped_before(disk: MemoryDisk, is_due: Callable[[str, str], bool]) -> MemoryStorage:
+    """A partition that is wiped and formatted anew before an operation, once."""
+    is_over = False
+
+    def faults(operation: str, path: str, moment: str) -> None:
+        nonlocal is_over
+        if not is_over and is_due(operation, path):
+            is_over = True
+            disk.wipe()
+            furnish(MemoryStorage(disk), Marker(BOOKIE, "another", "cluster"))
+
+    return MemoryStorage(disk, faults)
+
+
+@pytest.mark.parametrize("before", ["list", "sync", "put", "read", "marker"])
+def test_cookie_neg_another_incarnation_says_nothing_whenever_it_comes(
+    disk: MemoryDisk, before: str
+) -> None:
+    """It would say of every entry that it is absent."""
+    written(disk)
+    at_marker = before == "marker"
+
+    def is_due(operation: str, path: str) -> bool:
+        if path == MARKER_PATH:
+            return at_marker and operation == "read"
+        return operation == before
+
+    answers = FileBookie(wiped_before(disk, is_due)).fence(LEDGERS)
+
+    assert all(isinstance(answer, BookKeeperError) for answer in answers)
+
+
+def test_copies_count_only_in_the_incarnation_that_took_them(disk: MemoryDisk) -> None:
+    written(disk)
+    source = FileBookie(MemoryStorage(disk))
+    copies = [NewCopies(each, source.read(each, [0, 1, 2]).found) for each in LEDGERS]
+    target = MemoryDisk("10.0.0.2:3181")
+    furnish(MemoryStorage(target), Marker("10.0.0.2:3181", INCARNATION, "cluster"))
+    storage = wiped_before(target, lambda operation, path: path == MARKER_PATH)
+
+    lost = FileBookie(storage).write_copies(copies)
+
+    assert all(isinstance(answer, BookKeeperError) for answer in lost)
+
+
+def test_copies_are_those_that_each_makes_by_itself(disk: MemoryDisk) -> None:
+    written(disk)
+    source = FileBookie(MemoryStorage(disk))
+    copies = [NewCopies(each, source.read(each, [0, 1, 2]).found) for each in LEDGERS]
+    targets = [MemoryDisk("10.0.0.2:3181") for _ in range(2)]
+    for target in targets:
+        furnish(MemoryStorage(target), Marker("10.0.0.2:3181", INCARNATION, "cluster"))
+    together, alone = (FileBookie(MemoryStorage(target)) for target in targets)
+
+    for _ in range(2):  # repeating it changes nothing
+        assert together.write_copies(copies) == [None] * COUNT
+    for copy in copies:
+        alone.write_copies([copy])
+
+    assert targets[0].files == targets[1].files
+    assert targets[0].durable == targets[1].durable
+
+
+# On a disk
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> LocalStorage:
+    storage = LocalStorage(tmp_path, BOOKIE)
+    for number in range(COUNT):
+        storage.make_directory(f"d{number}")
+    return storage
+
+
+def files(count: int = COUNT) -> list[tuple[str, bytes]]:
+    return [(f"d{number}/a", b"%d" % number) for number in range(count)]
+
+
+@pytest.mark.skipif(not file_system.is_fit("."), reason="no file system that is synced as a whole")
+def test_contents_are_synced_before_names_and_names_before_it_returns(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    real = file_system.FileSystem.sync
+
+    def sync(self: file_system.FileSystem) -> None:
+        seen.append(sum(storage.size(path) is not None for path, _ in files()))
+        real(self)
+
+    monkeypatch.setattr(file_system.FileSystem, "sync", sync)
+    monkeypatch.setattr(file_system, "_dirty_bytes", lambda: 0.0)
+
+    assert storage.put_all(files()) == [True] * COUNT
+    assert seen == [0, COUNT]
+
+
+@pytest.mark.skipif(not file_system.is_fit("."), reason="no file system that is synced as a whole")
+def test_what_a_sync_of_the_whole_reports_is_told(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: file_system.FileSystem) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(file_system.FileSystem, "sync", fail)
+    monkeypatch.setattr(file_system, "_dirty_bytes", lambda: 0.0)
+
+    with pytest.raises(BookieUnavailableError, match="Input/output error"):
+        storage.put_all(files())
+    assert storage.size("d0/a") is None, "no name before its content is durable (R1)"
+    for path, data in files():
+        storage.put_if_absent(path, data)
+    with pytest.raises(BookieUnavailableError, match="Input/output error"):
+        storage.sync_all([path for path, _ in files()])
+    with pytest.raises(BookieUnavailableError, match="Input/output error"):
+        storage.make_directories([f"d{number}/sub" for number in range(COUNT)])
+
+
+def test_while_others_write_much_each_directory_is_synced_by_itself(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real = local._sync_directory
+    monkeypatch.setattr(file_system, "_dirty_bytes", lambda: float("inf"))
+    monkeypatch.setattr(local, "_sync_directory", lambda path: (synced.append(path), real(path))[1])
+
+    assert storage.put_all(files()) == [True] * COUNT
+    storage.sync_all([path for path, _ in files()])
+
+    assert len(synced) == COUNT
+    assert [storage.read(path) for path, _ in files()] == [data for _, data in files()]
+
+
+def test_a_file_system_is_fit_only_where_a_mount_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not file_system._is_fit(0)
+    monkeypatch.setattr(file_system, "_release", lambda: (5, 7))
+    assert not file_system._is_fit.__wrapped__(1)
+
+
+def test_progress_is_told_and_stops_what_is_given_up(storage: LocalStorage) -> None:
+    told: list[int] = []
+
+    def stop() -> None:
+        told.append(1)
+        raise BookieUnavailableError("given up", bookie_id=BOOKIE)
+
+    with pytest.raises(BookieUnavailableError, match="given up"):
+        storage.put_all(files(), stop)
+    with pytest.raises(BookieUnavailableError, match="given up"):
+        MemoryStorage(MemoryDisk()).make_directories(["e", "f"], stop)
+    assert len(told) == 2
