@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spark_bookkeeper import demo
+    from spark_bookkeeper import demo, pictures
     from spark_bookkeeper.client.read.reader import Entry, LedgerReader
     from spark_bookkeeper.client.views import LedgerInfo
     from spark_bookkeeper.client.write.writer import LedgerWriter
@@ -113,6 +113,7 @@ __all__ = [
     "connect",
     "demo",
     "local",
+    "pictures",
     "register_source",
     "spark_session",
 ]
@@ -153,8 +154,8 @@ if not TYPE_CHECKING:  # a type checker would take every misspelt name for a pub
     def __getattr__(name: str) -> object:
         if name == "__version__":
             value = _version()
-        elif name == "demo":
-            value = import_module("spark_bookkeeper.demo")
+        elif name in ("demo", "pictures"):
+            value = import_module(f"spark_bookkeeper.{name}")
         elif name in __all__:
             value = getattr(import_module(_HOMES.get(name, "spark_bookkeeper.errors")), name)
         else:

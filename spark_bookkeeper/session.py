@@ -54,6 +54,7 @@ from spark_bookkeeper.replication.recover_ledgers import recover_ledgers
 from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.report import CheckReport, RecoveryReport, Report
 from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner, no_progress
+from spark_bookkeeper.replication.track import Track
 from spark_bookkeeper.runtime import process
 from spark_bookkeeper.runtime.beside import begin
 from spark_bookkeeper.runtime.public_names import PublicNames
@@ -398,6 +399,14 @@ class BookKeeper(PublicNames):
     def jobs_arrow(self) -> pa.Table:
         """The same as an Arrow table: no Spark."""
         return jobs_table(self.context)
+
+    def track(self, also: Progress = no_progress) -> Track:
+        """Something to give a job as ``progress``, which keeps how the job came forward.
+
+        Args:
+            also: hears what the job tells, too.
+        """
+        return Track(self.context.runtime, self._frames.from_arrow, also)
 
     def doctor(self) -> Diagnoses:
         """Is everything set up right, and what to do: this machine, the cluster, every bookie.

@@ -26,6 +26,7 @@ from pathlib import Path
 
 from spark_bookkeeper.bookie.partition import wipe_partition
 from spark_bookkeeper.bookie.storage.local import LocalStorage
+from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.cluster.java import java_home
@@ -115,6 +116,14 @@ class LocalCluster(PublicNames):
             f"LocalCluster({str(running.directory)!r}, {running.metadata_uri}, "
             f"{len(running.agents)} of {len(running.state.bookies)} bookies running)"
         )
+
+    def _repr_html_(self) -> str:
+        running = self._running
+        if running is None:
+            return fields_table({"cluster": self._given or "temporary", "state": "not running"})
+        count = f"{len(running.agents)} of {len(running.state.bookies)} running"
+        where = {"cluster": running.directory, "metadata": running.metadata_uri}
+        return fields_table({**where, "bookies": count})
 
     def __enter__(self) -> LocalCluster:
         return self.start()

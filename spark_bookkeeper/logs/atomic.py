@@ -29,6 +29,7 @@ import pyarrow as pa
 
 from spark_bookkeeper.client import lifecycle, staging
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult
 from spark_bookkeeper.client.write.columns import check_schema
 from spark_bookkeeper.errors import (
@@ -82,6 +83,11 @@ class LogWrite:
     is_new: bool
     """False: a write with its number, or a higher one, was in the log already. Nothing was
     changed, and ``rows`` is what would have been written."""
+
+    def _repr_html_(self) -> str:
+        state = "written" if self.is_new else "was there already"
+        fields = {"log": self.log, "ledger_id": self.ledger_id, "rows": self.rows}
+        return fields_table({**fields, "state": state})
 
 
 class DoneError(Exception):

@@ -140,6 +140,7 @@ def test_during_a_recovery_it_says_what_is_under_way_and_what_is_lacking(
     own_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recent_jobs, "FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(recent_jobs, "BEAT_SECONDS", 0.01)
     pages: list[str] = []
     with connect_without_spark(own_cluster.metadata_uri) as bk:
         ledger_id, lost = a_ledger_that_lost_a_bookie(own_cluster, bk)
@@ -147,7 +148,7 @@ def test_during_a_recovery_it_says_what_is_under_way_and_what_is_lacking(
         def look_when_it_is_seen(phase: str, done: int, total: int, size: int) -> None:
             if pages or not total:
                 return
-            while not bk.jobs_arrow().num_rows:
+            while not any(row["total"] for row in bk.jobs_arrow().to_pylist()):
                 bk.context.runtime.sleep(0.01)
             pages.append(render(look(bk)))
 

@@ -19,6 +19,7 @@ from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.diagnosis import Diagnoses
 from spark_bookkeeper.replication.report import Outcome, Report, Row
+from spark_bookkeeper.replication.track import Track
 
 PAGE = Path(__file__).resolve().parents[2] / "spark_bookkeeper" / "docs" / "api.md"
 
@@ -37,10 +38,19 @@ CHAPTERS: dict[str, list[Any]] = {
     "Logs": [sbk.Log, sbk.LogWriter, sbk.Position],
     "What jobs and looks say": [Report, Row, Outcome, Diagnoses, Losses],
     "Settings": [sbk.ClientConfig, sbk.BookieConfig],
+    "Pictures": [
+        sbk.pictures.fragments,
+        sbk.pictures.stripes,
+        sbk.pictures.acks,
+        sbk.pictures.progress,
+        sbk.pictures.health,
+        sbk.pictures.health_table,
+        Track,
+    ],
     "Rows to try with": [sbk.demo.flights, sbk.demo.flights_arrow],
 }
 
-ELSEWHERE = {"demo", "CheckReport", "RecoveryReport"}
+ELSEWHERE = {"demo", "pictures", "CheckReport", "RecoveryReport"}
 """Public names that are told of by another: the functions of one, the base of two."""
 
 SECTION = re.compile(r"^(Args|Raises|Returns|Yields|Invariant|Source):\s*(.*)$")
