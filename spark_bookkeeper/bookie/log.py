@@ -80,8 +80,11 @@ class LedgerLog:
             NoSuchLedgerError: the ledger was deleted here.
             BookieUnavailableError: no answer.
         """
-        self.check()
+        self._check_life()
+        # The tombstone is looked for in a directory that is there: whoever puts one afterwards
+        # removes that directory, and no add goes into one that is gone [gc_tombstone].
         self.storage.make_directory(self.paths.slots)
+        self._check_tombstone()
 
     def check(self) -> None:
         """Whether this bookie can take anything of the ledger, copies for example.
@@ -129,13 +132,18 @@ class LedgerLog:
         self._ranges.pop(slot - 1, None)
 
     def write_copy(
-        self, entries: Sequence[StoredEntry] = (), parts: Sequence[PlacedPart] = ()
+        self,
+        entries: Sequence[StoredEntry] = (),
+        parts: Sequence[PlacedPart] = (),
+        *,
+        is_own: bool = False,
     ) -> str:
         """Store copies of entries, durably, and read them back; repeating it changes nothing.
 
         Args:
             entries: verified ones, of any form, read from anywhere.
             parts: parts that ``self.parts`` has here.
+            is_own: make a file that was not there before, also beside one with the same bytes.
 
         Returns:
             the path of the copy.
@@ -150,7 +158,7 @@ class LedgerLog:
         path = self.paths.copy(name)
         for attempt in range(1, MOST_NAMES + 1):
             is_new = self.storage.put_if_absent(path, data)
-            if self._holds(path, data):
+            if (is_new or not is_own) and self._holds(path, data):
                 if not is_new:
                     self.storage.sync(path)  # merely found (R9b)
                 break
@@ -165,6 +173,7 @@ class LedgerLog:
             path = self.paths.copy(f"{name.removesuffix('.arrow')}-{attempt}.arrow")
         else:
             raise names_are_taken(self.storage, self.paths.copy(name))
+        self.parts.check_kept(part.ref.name for part in parts)
         self._check_life()
         return path
 
@@ -187,8 +196,8 @@ class LedgerLog:
         occupied = self._slots.numbers()
         is_unknown_here = not occupied
         if is_unknown_here:
-            self._check_tombstone()
             self.storage.make_directory(self.paths.slots)
+            self._check_tombstone()  # as in ``prepare``
         fence_at = self._put_fence(occupied)
         tail = self._slots.tail(max(occupied, default=-1), has_copies=len(occupied) > 0)
         self._check_life()
@@ -213,6 +222,17 @@ class LedgerLog:
         self._check_life()
         return tail
 
+    def ends_in_fence(self) -> bool:
+        """Whether a fence stands above everything here, durable from now on (R9b). What was below
+        it may have been compacted.
+        """
+        top = max(self._slots.numbers(), default=-1)
+        if top < 0 or not self._slots.is_fence(top) or not self._is_absent(top + 1):
+            return False
+        self.storage.sync(self.paths.slot(top))
+        self._check_life()
+        return True
+
     # Finding and reading
 
     def records(self, newest_first: bool = False) -> Iterator[Record]:
@@ -226,6 +246,27 @@ class LedgerLog:
             record = self._slots.record(number)
             if record is not None:
                 yield replace(record, slot=number)
+
+    def copied(self) -> Iterator[Record]:
+        """The record of every copy that can be decoded."""
+        for holding in self._slots.copies(0, UNBOUNDED)[0]:
+            yield holding.record
+
+    def slot_numbers(self) -> set[int]:
+        """The slots that are listed."""
+        return self._slots.numbers()
+
+    def is_fence(self, number: int) -> bool:
+        """Whether a slot has a fence, and nothing that is damaged."""
+        return self._slots.is_fence(number)
+
+    def is_add(self, number: int) -> bool:
+        """Whether a slot has its own add, and nothing that is damaged."""
+        return self._slots.is_add(number)
+
+    def look_again(self) -> None:
+        """Forget what was seen of its files: some of them are gone."""
+        self._slots.forget()
 
     def locate(self, first: int, last: int | None = None) -> EntryIndex:
         """Where the entries ``first..last`` are on this bookie, in slots or copies.
