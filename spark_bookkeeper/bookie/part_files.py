@@ -77,7 +77,8 @@ class PartFiles:
         """
         name = part.name
         for attempt in range(1, MOST_NAMES + 1):
-            if (size := self._storage.size(self._paths.part(name))) is None:
+            size = self._storage.size(self._paths.part(name))
+            if size is None and self._storage.size(self.mark(name)) is None:
                 return PartPlace(name, is_there=False)
             # What has the name and cannot be read is left alone, like anything else there.
             with suppress(BookieUnavailableError):

@@ -13,7 +13,7 @@ from spark_bookkeeper.errors import CorruptEntryError
 
 
 def clear(log: LedgerLog) -> None:
-    """See ``Bookie.clear``. Slots go below a fence only, and it stays: a writer that has been asleep
+    """See ``Bookie.clear``. Slots go below a fence only, and it stays: a writer that has slept
     since the bookie was named still finds it.
     """
     paths, storage = log.paths, log.storage
@@ -40,7 +40,7 @@ def sweep(log: LedgerLog, before_ms: int, *, dry_run: bool = False) -> Swept:
     size_bytes = sum(storage.size(path) or 0 for path in found)
     if not dry_run:
         storage.delete(*found)
-    return Swept(sum(not path.endswith(REMOVING) for path in found), size_bytes)
+    return Swept(len(found), size_bytes)
 
 
 def _unlisted_parts(log: LedgerLog, before_ms: int, *, dry_run: bool) -> list[str]:
@@ -48,27 +48,19 @@ def _unlisted_parts(log: LedgerLog, before_ms: int, *, dry_run: bool) -> list[st
 
     No add does, behind a fence. A copy might: somebody has brought the part, and has yet to list
     it. So the part is marked first, and looked for afterwards; whoever lists parts looks for marks
-    afterwards. One of both sees the other [part_mark].
+    afterwards. One of both sees the other [part_mark]. Marks stay: a process that sleeps here, and
+    removes the part later, finds nothing of that name that anybody needs.
     """
-    names = set(log.storage.list(log.paths.parts))
-    marked = {name.removesuffix(REMOVING) for name in names if name.endswith(REMOVING)}
-    old = {
-        name
-        for name in names - _listed(log)
-        if not name.endswith(REMOVING) and _is_older(log, log.paths.part(name), before_ms)
-    }
-    if dry_run or not (old or marked):
-        return [log.paths.part(name) for name in sorted(old)]
-    if not log.ends_in_fence():
-        log.fence()
-    for name in sorted(old):
-        log.storage.put_if_absent(log.parts.mark(name), b"")
-    needed = _listed(log)
-    unneeded = sorted((old | marked) - needed)
-    return [
-        *(log.paths.part(name) for name in unneeded),
-        *(log.parts.mark(name) for name in sorted(old | marked)),
-    ]
+    names = [name for name in log.storage.list(log.paths.parts) if not name.endswith(REMOVING)]
+    old = [name for name in names if _is_older(log, log.paths.part(name), before_ms)]
+    unlisted = sorted(set(old) - _listed(log)) if old else []
+    if unlisted and not dry_run:
+        if not log.ends_in_fence():
+            log.fence()
+        for name in unlisted:
+            log.storage.put_if_absent(log.parts.mark(name), b"")
+        unlisted = sorted(set(unlisted) - _listed(log))
+    return [log.paths.part(name) for name in unlisted]
 
 
 def _listed(log: LedgerLog) -> set[str]:
@@ -78,8 +70,8 @@ def _listed(log: LedgerLog) -> set[str]:
     for doubt in index.doubts:
         if doubt.is_corrupt:
             raise CorruptEntryError(
-                f"bookie {log.bookie_id}: {doubt.path} is damaged ({doubt.reason}), so nobody knows "
-                "which parts are needed; repair the ledger first",
+                f"bookie {log.bookie_id}: {doubt.path} is damaged ({doubt.reason}), so nobody "
+                "knows which parts are needed; repair the ledger first",
                 bookie_id=log.bookie_id,
                 path=doubt.path,
             )

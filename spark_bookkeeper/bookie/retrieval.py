@@ -19,7 +19,6 @@ from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.reading import Message, Refused, Wanted
 from spark_bookkeeper.errors import BookieError, BookKeeperError, CorruptEntryError
 
-
 LOOKS: Final = 3
 """At where entries are, while the files are gone that they were in."""
 

@@ -22,6 +22,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.protocol.collection import may_be_named
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.replication.report import Outcome, Row
@@ -207,7 +208,13 @@ class _FragmentCopy:
         first = self._fragment.first_entry_id
         entries = share_of(self._ledger, position, first, self._last)
         ahead = next((a for a in self._work.ahead if a.source == lost), None)
-        failures: dict[BookieId, str] = {}
+        failures: dict[BookieId, str] = {
+            bookie: "copies of this ledger are being removed from it"
+            for bookie, live in self._alive.items()
+            if not may_be_named(
+                self._ledger.metadata, self._ledger.metadata, bookie, live.incarnation
+            )
+        }
         while True:
             try:
                 target = self._targets.choose(
@@ -261,7 +268,7 @@ class _FragmentCopy:
         return update_ledger(
             self._context.store,
             self._work.ledger_id,
-            lambda old: _with_successors(old, self._fragment, chosen),
+            lambda old: _with_successors(old, self._fragment, chosen, self._ledger.metadata),
             known=self._known,
         ).value
 
@@ -280,16 +287,21 @@ class _RefusedError(Exception):
 
 
 def _with_successors(
-    old: LedgerMetadata, copied: FragmentRange, chosen: Mapping[int, _Successor]
+    old: LedgerMetadata,
+    copied: FragmentRange,
+    chosen: Mapping[int, _Successor],
+    seen: LedgerMetadata,
 ) -> LedgerMetadata | None:
     """The step of the CAS: pure, for it may be asked several times.
 
     Args:
         copied: the fragment as it was when its shares were copied.
         chosen: by position in its ensemble.
+        seen: the ledger's metadata as they were before anything was copied.
 
     Raises:
-        _RefusedError: the fragment is another one, or has the successor at another place.
+        _RefusedError: the fragment is another one, or has the successor at another place, or
+            copies are, or were meanwhile, removed from the successor [gc_register].
     """
     first = copied.first_entry_id
     fragment = old.fragment_range(first)
@@ -300,6 +312,11 @@ def _with_successors(
     for position, successor in chosen.items():
         if fragment.ensemble[position] != copied.ensemble[position]:
             continue  # somebody else replaced this bookie: nothing is left to do here
+        if not may_be_named(old, seen, successor.bookie, successor.incarnation):
+            raise _RefusedError(
+                f"copies of the ledger that nothing named were removed from {successor.bookie} "
+                "meanwhile, and perhaps these; it will be done again"
+            )
         if successor.bookie in fragment.ensemble:
             raise _RefusedError(f"{successor.bookie} joined the ensemble meanwhile")
         new = new.with_replaced_bookie(first, position, successor.bookie)

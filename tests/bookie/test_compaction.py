@@ -270,7 +270,7 @@ def test_a_writer_that_slept_meets_the_fence() -> None:
     compact_all(bookie, 2)
 
     with pytest.raises(LedgerFencedError):
-        log.add(3, bookie.record(3, 3))
+        log.add(3, bookie.record(3, 3), (3, 3))
     face = bookie.face()
     with pytest.raises(LedgerFencedError):
         face.add(bookie.ref, NewRecord(3, 3, 3, bookie.record(3, 3)))
@@ -289,7 +289,7 @@ def test_without_compact_fence_a_writer_that_slept_would_go_on(
 
     compact_all(bookie, 2)
 
-    log.add(3, bookie.record(3, 3))
+    log.add(3, bookie.record(3, 3), (3, 3))
 
 
 def spoil_new_copy(bookie: Bookie) -> Faults:
