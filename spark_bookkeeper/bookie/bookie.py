@@ -276,6 +276,45 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
+class Compaction:
+    """Compact one closed ledger."""
+
+    ledger: LedgerRef
+    last: int
+    """Its last entry; what a bookie has beyond that is no entry of the ledger, and goes."""
+    files_least: int = 16
+    """Fewer files than this are not worth the work."""
+    bytes_most: int = 256 << 20
+    """About so much is moved by one call; the next one goes on."""
+    dry_run: bool = False
+    """Only say what would be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """What became of the files of a ledger on a bookie."""
+
+    removed: int = 0
+    """Files that went, or would go; 0: nothing was to be done."""
+    written: int = 0
+    """Files that took their place; of a dry run, about so many."""
+    entries: int = 0
+    """That were moved."""
+    size_bytes: int = 0
+    """Of them."""
+    reason: str | None = None
+    """Why it was left as it is, where it should not have been."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What was removed, or would be."""
+
+    files: int = 0
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Delivery(Generic[T]):
     """What was read of some entries."""
 
@@ -488,6 +527,32 @@ class Bookie(Protocol):
 
     def delete(self, key: LedgerKey) -> None:
         """Remove all that is here of a ledger, which was retired. Idempotent."""
+
+    def clear(self, ledger: LedgerRef) -> None:
+        """Remove every entry of a closed ledger, and keep its fence. Idempotent.
+
+        The caller has made sure that nothing names this bookie for the ledger, and that nothing
+        begins to until this returned (SLOT-LOG rule R19).
+        """
+
+    def compact(self, wanted: Compaction) -> Compacted:
+        """Make few large files of the many small ones of a closed ledger (SLOT-LOG rule R20).
+
+        Every entry that can be read here can be read all the time; what is damaged is left as it
+        is. Ended at any moment, it is done by the next call.
+
+        Errors: ``NoSuchLedgerError`` (deleted here).
+        """
+
+    def sweep(self, ledger: LedgerRef, before_ms: int, *, dry_run: bool = False) -> Swept:
+        """Remove what is left of writes to a closed ledger that were never finished: files without
+        a name of their own, and parts that no record lists (SLOT-LOG rules R15, R21).
+
+        Args:
+            before_ms: only what was written before this time of the storage's clock. It spares
+                writers trouble; safety does not rest on it.
+            dry_run: only say what.
+        """
 
     def close(self) -> None:
         """Release what it holds; idempotent."""

@@ -12,6 +12,8 @@ from typing_extensions import Buffer, override
 from spark_bookkeeper.bookie.bookie import (
     Answer,
     Bookie,
+    Compacted,
+    Compaction,
     Delivery,
     EntryRange,
     EntryView,
@@ -26,9 +28,11 @@ from spark_bookkeeper.bookie.bookie import (
     Rows,
     SlotView,
     Span,
+    Swept,
     Verdict,
     Verification,
 )
+from spark_bookkeeper.bookie.compaction import Compactor
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.index import EntryIndex, Tail
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
@@ -37,6 +41,7 @@ from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.bookie.partition import ledger_directories
 from spark_bookkeeper.bookie.record import RecordKind
+from spark_bookkeeper.bookie.removal import clear, sweep
 from spark_bookkeeper.bookie.reserve import Reserve
 from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.bookie.schema import LedgerPaths, ledger_of
@@ -157,7 +162,8 @@ class FileBookie(Bookie):
                     return NewestRecord(
                         confirmed, self.storage.modified_ms(log.paths.slot(record.slot))
                     )
-        return NewestRecord(confirmed, None)
+        copied = (record.last_add_confirmed for record in log.copied())
+        return NewestRecord(max(confirmed, *copied, NO_ENTRY), None)
 
     @override
     def holdings(self, ranges: Sequence[EntryRange]) -> Sequence[Answer[Holdings]]:
@@ -251,9 +257,8 @@ class FileBookie(Bookie):
         if len(self.storage.list(log.paths.slots)) > SLOTS_LOOKED_AT:
             return []
         spans: dict[int, Span] = {}
-        for record in log.records():
-            if record.kind is not RecordKind.ADD or not len(record.ids):
-                continue
+        records = [r for r in log.records() if r.kind is RecordKind.ADD and len(r.ids)]
+        for record in records or log.copied():  # it was compacted, or copied here
             average = float(record.sizes.mean())
             for start, end in record.spans or [(record.first, record.last)]:
                 low, high = max(wanted.first, start), end if last is None else min(last, end)
@@ -328,7 +333,21 @@ class FileBookie(Bookie):
     def delete(self, key: LedgerKey) -> None:
         paths = LedgerPaths(key)
         assert self.storage.size(paths.tombstone) is not None, "gc_tombstone"
-        self.storage.delete_directory(paths.directory)
+        # The FENCE goes last: what is left by a process that ended here takes no adds.
+        for directory in (paths.parts, paths.copies, paths.slots, paths.directory):
+            self.storage.delete_directory(directory)
+
+    @override
+    def clear(self, ledger: LedgerRef) -> None:
+        clear(self.log(ledger))
+
+    @override
+    def compact(self, wanted: Compaction) -> Compacted:
+        return Compactor(self.log(wanted.ledger), wanted).run()
+
+    @override
+    def sweep(self, ledger: LedgerRef, before_ms: int, *, dry_run: bool = False) -> Swept:
+        return sweep(self.log(ledger), before_ms, dry_run=dry_run)
 
     @override
     def close(self) -> None:

@@ -93,8 +93,11 @@ class LedgerLog:
             NoSuchLedgerError: the ledger was deleted here.
             BookieUnavailableError: no answer.
         """
-        self.check()
+        self._check_life()
+        # The tombstone is looked for in a directory that is there: whoever puts one afterwards
+        # removes that directory, and no add goes into one that is gone [gc_tombstone].
         self.storage.make_directory(self.paths.slots)
+        self.check_tombstone()
 
     def check(self) -> None:
         """Whether this bookie can take anything of the ledger, copies for example.
@@ -105,7 +108,7 @@ class LedgerLog:
             BookieUnavailableError: no answer.
         """
         self._check_life()
-        self._check_tombstone()
+        self.check_tombstone()
 
     def was_sent(self, slot: int) -> bool:
         """Whether a record was sent to a slot before, in this session; not of all long ago."""
@@ -138,17 +141,22 @@ class LedgerLog:
             self._check_exists(slot, path, data)
         self._check_life()  # [cookie_ack]: after the put, before it counts
         if not self.storage.has_directories:
-            self._check_tombstone()
+            self.check_tombstone()
         self._ranges.pop(slot - 1, None)
 
     def write_copy(
-        self, entries: Sequence[StoredEntry] = (), parts: Sequence[PlacedPart] = ()
+        self,
+        entries: Sequence[StoredEntry] = (),
+        parts: Sequence[PlacedPart] = (),
+        *,
+        is_own: bool = False,
     ) -> str:
         """Store copies of entries, durably, and read them back; repeating it changes nothing.
 
         Args:
             entries: verified ones, of any form, read from anywhere.
             parts: parts that ``self.parts`` has here.
+            is_own: make a file that was not there before, also beside one with the same bytes.
 
         Returns:
             the path of the copy.
@@ -163,7 +171,7 @@ class LedgerLog:
         path = self.paths.copy(name)
         for attempt in range(1, MOST_NAMES + 1):
             is_new = self.storage.put_if_absent(path, data)
-            if self.holds(path, data):
+            if (is_new or not is_own) and self.holds(path, data):
                 if not is_new:
                     self.storage.sync(path)  # merely found (R9b)
                 break
@@ -178,6 +186,7 @@ class LedgerLog:
             path = self.paths.copy(f"{name.removesuffix('.arrow')}-{attempt}.arrow")
         else:
             raise names_are_taken(self.storage, self.paths.copy(name))
+        self.parts.check_kept(part.ref.name for part in parts)
         self._check_life()
         return path
 
@@ -200,21 +209,17 @@ class LedgerLog:
         is_unknown_here = not occupied
         if is_unknown_here:
             self.storage.make_directory(self.paths.slots)
+            self.check_tombstone()  # as in ``prepare``
         fence_at = self._put_fence(occupied)
         return self.fenced(self.end(occupied), fence_at, is_unknown_here=is_unknown_here)
 
     def look(self) -> set[int]:
         """The slots that a listing shows, before a fence; what was seen earlier is forgotten.
 
-        Raises:
-            NoSuchLedgerError: the ledger was deleted here.
-            BookieUnavailableError: no answer.
+        Raises ``BookieUnavailableError`` without an answer.
         """
         self._slots.forget()
-        occupied = self._slots.numbers()
-        if not occupied:
-            self._check_tombstone()
-        return occupied
+        return self._slots.numbers()
 
     def usual_fence(self, occupied: set[int]) -> tuple[str, bytes] | None:
         """Where a fence goes, and its bytes, if all slots below are there by a listing; ``None``
@@ -268,6 +273,17 @@ class LedgerLog:
         self._check_life()
         return tail
 
+    def ends_in_fence(self) -> bool:
+        """Whether a fence stands above everything here, durable from now on (R9b). What was below
+        it may have been compacted.
+        """
+        top = max(self._slots.numbers(), default=-1)
+        if top < 0 or not self._slots.is_fence(top) or not self._is_absent(top + 1):
+            return False
+        self.storage.sync(self.paths.slot(top))
+        self._check_life()
+        return True
+
     # Finding and reading
 
     def records(self, newest_first: bool = False) -> Iterator[Record]:
@@ -281,6 +297,27 @@ class LedgerLog:
             record = self._slots.record(number)
             if record is not None:
                 yield replace(record, slot=number)
+
+    def copied(self) -> Iterator[Record]:
+        """The record of every copy that can be decoded."""
+        for holding in self._slots.copies(0, UNBOUNDED)[0]:
+            yield holding.record
+
+    def slot_numbers(self) -> set[int]:
+        """The slots that are listed."""
+        return self._slots.numbers()
+
+    def is_fence(self, number: int) -> bool:
+        """Whether a slot has a fence, and nothing that is damaged."""
+        return self._slots.is_fence(number)
+
+    def is_add(self, number: int) -> bool:
+        """Whether a slot has its own add, and nothing that is damaged."""
+        return self._slots.is_add(number)
+
+    def look_again(self) -> None:
+        """Forget what was seen of its files: some of them are gone."""
+        self._slots.forget()
 
     def locate(self, first: int, last: int | None = None) -> EntryIndex:
         """Where the entries ``first..last`` are on this bookie, in slots or copies.
@@ -413,6 +450,14 @@ class LedgerLog:
         """
         self._check_life(marker)
 
+    def check_tombstone(self) -> None:
+        """Raises ``NoSuchLedgerError`` where the ledger was deleted on this bookie."""
+        if self.storage.size(self.paths.tombstone) is not None:
+            raise NoSuchLedgerError(
+                f"ledger {self.key.ledger_id} was deleted on bookie {self.bookie_id}",
+                ledger_id=self.key.ledger_id,
+            )
+
     def _check_life(self, marker: MarkerData | None = None) -> None:
         data = (marker or read_marker_data(self.storage)).data
         if data is None or data != self._good_marker:
@@ -431,13 +476,6 @@ class LedgerLog:
                 raise BookieUnavailableError(
                     f"bookie {self.bookie_id}: {lost}", bookie_id=self.bookie_id
                 )
-
-    def _check_tombstone(self) -> None:
-        if self.storage.size(self.paths.tombstone) is not None:
-            raise NoSuchLedgerError(
-                f"ledger {self.key.ledger_id} was deleted on bookie {self.bookie_id}",
-                ledger_id=self.key.ledger_id,
-            )
 
 
 @lru_cache(maxsize=1024)

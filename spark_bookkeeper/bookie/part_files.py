@@ -5,6 +5,7 @@ A part counts only where a record lists it, so nothing here needs a slot (SLOT-L
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
@@ -18,6 +19,9 @@ from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, unavailab
 from spark_bookkeeper.errors import BookieUnavailableError
 
 _CHUNK_BYTES: Final = 8 << 20
+
+REMOVING: Final = ".removing"
+"""Behind the name of a part that is about to be removed, as no record lists it (rule R21)."""
 
 MOST_NAMES: Final = 100
 """Tried for one copy, whose own name is taken by something else."""
@@ -49,6 +53,22 @@ class PartFiles:
         self._storage.make_directory(self._paths.parts)
         return self._storage.create(self._paths.part(name))
 
+    def mark(self, name: str) -> str:
+        """Path of the file that says that a part is about to be removed."""
+        return f"{self._paths.part(name)}{REMOVING}"
+
+    def check_kept(self, names: Iterable[str]) -> None:
+        """After a copy that lists parts is there: none of them is about to be removed.
+
+        Raises:
+            BookieUnavailableError: one is, or is gone; copy it again [part_mark].
+        """
+        for name in names:
+            path = self._paths.part(name)
+            if self._storage.size(self.mark(name)) is not None or self._storage.size(path) is None:
+                reason = f"{path} is being removed, as nothing listed it; it must be copied again"
+                raise unavailable(self._storage, reason, path)
+
     def find(self, part: PartRef) -> PartPlace:
         """Where a part is, durable from now on (R9b); or the first name that is free for it.
 
@@ -57,11 +77,13 @@ class PartFiles:
         """
         name = part.name
         for attempt in range(1, MOST_NAMES + 1):
-            if (size := self._storage.size(self._paths.part(name))) is None:
+            size = self._storage.size(self._paths.part(name))
+            if size is None and self._storage.size(self.mark(name)) is None:
                 return PartPlace(name, is_there=False)
             # What has the name and cannot be read is left alone, like anything else there.
             with suppress(BookieUnavailableError):
                 if size == part.size_bytes and self._checksum(name, size) == part.crc32c:
+                    self.check_kept([name])
                     self._storage.sync(self._paths.part(name))
                     return PartPlace(name, is_there=True)
             name = f"{part.name.removesuffix('.arrow')}-{attempt}.arrow"

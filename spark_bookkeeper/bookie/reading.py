@@ -175,6 +175,7 @@ class EntryReader:
                 "again, it may have changed",
                 bookie_id=self._bookie_id,
                 path=first.path,
+                is_gone=True,
             )
         return pa.py_buffer(data)
 

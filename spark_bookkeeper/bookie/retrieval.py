@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.reading import Message, Refused, Wanted
 from spark_bookkeeper.errors import BookieError, BookKeeperError, CorruptEntryError
 
+LOOKS: Final = 3
+"""At where entries are, while the files are gone that they were in."""
+
 
 class Retrieval:
     """Entries of one ledger on one bookie, from where an index says that they are.
@@ -26,12 +30,17 @@ class Retrieval:
         log: to read from.
         entries: their ids, ascending.
         index: where they are; of this bookie, or of another whose files have the same names.
+        looks: how often to look anew where entries are whose files are gone; 0 takes them from
+            where the index says, or not at all.
     """
 
-    def __init__(self, log: LedgerLog, entries: Sequence[int], index: EntryIndex) -> None:
+    def __init__(
+        self, log: LedgerLog, entries: Sequence[int], index: EntryIndex, looks: int = LOOKS
+    ) -> None:
         self._log = log
         self._entries = entries
         self._index = index
+        self._looks = looks
         self._absent: dict[int, Refusal] = {}
         """Entries without a place."""
         self._bad: dict[int, list[Refused]] = {}
@@ -86,7 +95,7 @@ class Retrieval:
     def _messages(self, wanted: Wanted, columns: Sequence[str] | None = None) -> Iterator[Message]:
         """All that is good, from the first good place of each entry."""
         places = self._first_places()
-        turn = 0
+        turn, looks = 0, self._looks
         while places:
             bad: list[int] = []
             for message in self._log.reader.messages(places, wanted, columns):
@@ -100,6 +109,28 @@ class Retrieval:
                     yield message
             turn += 1
             places = _other_places(self._index, bad, turn)
+            if not places and looks and (gone := self._gone()):
+                turn, looks = 0, looks - 1
+                places = self._places_now(gone)
+
+    def _gone(self) -> list[int]:
+        """Entries that were in no place but files that are gone: compacted since one looked."""
+        found = [e for e, bad in self._bad.items() if all(_is_gone(error) for _, error in bad)]
+        return sorted(found)
+
+    def _places_now(self, entry_ids: Sequence[int]) -> list[Location]:
+        """Where entries are by now, if anywhere else than where they were looked for."""
+        self._log.look_again()
+        try:
+            index = self._log.locate(entry_ids[0], entry_ids[-1])
+        except BookKeeperError:
+            return []
+        before = {place.path for bad in self._bad.values() for place, _ in bad}
+        found = [place for place in index.first_places(entry_ids) if place is not None]
+        if all(place.path in before for place in found):
+            return []
+        self._index = index
+        return in_file_order(found)
 
     def _first_places(self) -> list[Location]:
         places = []
@@ -169,6 +200,10 @@ class Retrieval:
     def _is_good(self, place: Location) -> bool:
         (message,) = self._log.reader.messages([place], Wanted.NOTHING)
         return not message.refused
+
+
+def _is_gone(error: BookieError) -> bool:
+    return bool(error.facts.get("is_gone"))
 
 
 def _other_places(index: EntryIndex, bad: Iterable[int], turn: int) -> list[Location]:

@@ -36,6 +36,12 @@ _HEADER_GUESS_BYTES: Final = 64 << 10
 
 _CACHED_RECORDS: Final = 256
 
+_GONE: Final = "it is gone"
+
+_LOOKS: Final = 3
+"""At the copies of a ledger, while some that were listed are gone: compaction writes what takes
+their place before it removes them."""
+
 
 class SlotReader:
     """Headers of one ledger's slots and copies on one bookie."""
@@ -68,6 +74,9 @@ class SlotReader:
         except CorruptEntryError:
             return False
         return record is not None and record.kind is RecordKind.FENCE
+
+    def is_add(self, number: int) -> bool:
+        return self._add_at(number) is not None
 
     def tail(self, top: int, *, has_copies: bool) -> Tail:
         """What is in the slots from ``top`` down to what is known to be confirmed.
@@ -193,6 +202,15 @@ class SlotReader:
         return [*holdings, *found.strays], found.doubts()
 
     def copies(self, first: int, last: int) -> tuple[list[Holding], list[Doubt]]:
+        """Copies with entries of a range; what was compacted meanwhile is looked for again."""
+        holdings, doubts = self._copies(first, last)
+        for _ in range(_LOOKS - 1):
+            if not any(doubt.reason == _GONE for doubt in doubts):
+                break
+            holdings, doubts = self._copies(first, last)
+        return holdings, doubts
+
+    def _copies(self, first: int, last: int) -> tuple[list[Holding], list[Doubt]]:
         holdings: list[Holding] = []
         doubts: list[Doubt] = []
         for name in self._storage.list(self._paths.copies):
@@ -206,7 +224,7 @@ class SlotReader:
                 doubts.append(Doubt(*held, path, error.message, True))
                 continue
             if record is None:
-                doubts.append(Doubt(*held, path, "it is gone", False))
+                doubts.append(Doubt(*held, path, _GONE, False))
                 continue
             holdings.append(Holding(path, record))
             if record.kind is not RecordKind.COPY or (record.first, record.last) != held:

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from spark_bookkeeper.bookie.bookie import NewCopies, Verdict
 from spark_bookkeeper.bookie.index import Tail
-from spark_bookkeeper.bookie.log import LedgerLog, read_marker_data
+from spark_bookkeeper.bookie.log import LedgerLog, MarkerData, read_marker_data
 from spark_bookkeeper.bookie.record import encode_copy
 from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.bookie.storage.storage import Storage
@@ -40,6 +40,9 @@ def fence_together(storage: Storage, logs: Mapping[int, LedgerLog]) -> dict[int,
     try:
         if unknown:
             storage.make_directories([logs[n].paths.slots for n in sorted(unknown)])
+            kept = _of_each({n: logs[n] for n in unknown}, lambda log, _: log.check_tombstone())
+            unknown &= kept.keys()  # as in ``LedgerLog.prepare`` [gc_tombstone]
+            wanted = {n: place for n, place in wanted.items() if occupied[n] or n in unknown}
         if known := [logs[n].paths.slot(max(occupied[n])) for n in wanted if n not in unknown]:
             storage.sync_all(known)  # merely found, and relied on (R9b)
         put = _put(storage, wanted)  # what is not new is a lost race, or this very put before
@@ -80,8 +83,13 @@ def write_together(storage: Storage, copies: Mapping[int, tuple[LedgerLog, NewCo
         marker = read_marker_data(storage)
     except BookKeeperError:
         return frozenset()
-    back = {n: copies[n][0] for n, is_held in held.items() if is_held}
-    return _of_each(back, lambda log, _: log.check_life(marker)).keys()
+    back = {n: copies[n] for n, is_held in held.items() if is_held}
+    return _of_each(back, lambda copy, _: _check_copy(*copy, marker)).keys()
+
+
+def _check_copy(log: LedgerLog, copy: NewCopies, marker: MarkerData) -> None:
+    log.parts.check_kept(part.ref.name for part in copy.parts)
+    log.check_life(marker)
 
 
 def _put(storage: Storage, files: Mapping[int, tuple[str, bytes]]) -> dict[int, bool]:

@@ -213,6 +213,9 @@ class MemoryStore:
     def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
         return self._call("read_ledger", str(ledger_id), lambda: self._ledger(ledger_id))
 
+    def read_ledger_settled(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
+        return self.read_ledger(ledger_id)
+
     def write_ledger(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, known: Versioned[LedgerMetadata]
     ) -> Versioned[LedgerMetadata]:

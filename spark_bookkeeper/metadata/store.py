@@ -136,6 +136,13 @@ class LedgerStore(Protocol):
     def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
         """Raises ``NoSuchLedgerError`` for one that is not there."""
 
+    def read_ledger_settled(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
+        """The same, as it is after every change that anybody was told of before this call.
+
+        For whoever is about to do what cannot be undone: ``read_ledger`` may tell of an earlier
+        state, though never of one without a ledger that is there.
+        """
+
     def write_ledger(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, known: Versioned[LedgerMetadata]
     ) -> Versioned[LedgerMetadata]:

@@ -20,6 +20,10 @@ class Outcome(str, Enum):
     """The ledger was recovered."""
     ARCHIVED = "archived"
     """Its rows are in a table."""
+    DELETED = "deleted"
+    """What nothing needs was removed."""
+    COMPACTED = "compacted"
+    """It lies in fewer files."""
     HEALTHY = "healthy"
     GONE = "gone"
     """The ledger was deleted."""
@@ -60,6 +64,8 @@ _DONE: Final = frozenset(
         Outcome.REPLICATED,
         Outcome.CLOSED,
         Outcome.ARCHIVED,
+        Outcome.DELETED,
+        Outcome.COMPACTED,
         Outcome.HEALTHY,
         Outcome.GONE,
         Outcome.NO_LONGER_NEEDED,

@@ -22,6 +22,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.protocol.collection import may_be_named
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.replication.report import Outcome, Row
@@ -217,7 +218,13 @@ class FragmentCopy:
         first = self.fragment.first_entry_id
         entries = share_of(self.ledger, position, first, self.last)
         ahead = next((a for a in self._work.ahead if a.source == lost), None)
-        failures: dict[BookieId, str] = {}
+        failures: dict[BookieId, str] = {
+            bookie: "copies of this ledger are being removed from it"
+            for bookie, live in self.alive.items()
+            if not may_be_named(
+                self.ledger.metadata, self.ledger.metadata, bookie, live.incarnation
+            )
+        }
         while True:
             try:
                 target = self.targets.choose(self.ledger, self.fragment, position, taken, failures)
@@ -275,7 +282,7 @@ class FragmentCopy:
         return update_ledger(
             self._context.store,
             self._work.ledger_id,
-            lambda old: with_successors(old, self.fragment, chosen),
+            lambda old: with_successors(old, self.fragment, chosen, self.ledger.metadata),
             known=self.known,
         ).value
 
@@ -294,16 +301,21 @@ class RefusedError(Exception):
 
 
 def with_successors(
-    old: LedgerMetadata, copied: FragmentRange, chosen: Mapping[int, Successor]
+    old: LedgerMetadata,
+    copied: FragmentRange,
+    chosen: Mapping[int, Successor],
+    seen: LedgerMetadata,
 ) -> LedgerMetadata | None:
     """The step of the CAS: pure, for it may be asked several times.
 
     Args:
         copied: the fragment as it was when its shares were copied.
         chosen: by position in its ensemble.
+        seen: the ledger's metadata as they were before anything was copied.
 
     Raises:
-        RefusedError: the fragment is another one, or has the successor at another place.
+        RefusedError: the fragment is another one, or has the successor at another place, or
+            copies are, or were meanwhile, removed from the successor [gc_register].
     """
     first = copied.first_entry_id
     fragment = old.fragment_range(first)
@@ -314,6 +326,11 @@ def with_successors(
     for position, successor in chosen.items():
         if fragment.ensemble[position] != copied.ensemble[position]:
             continue  # somebody else replaced this bookie: nothing is left to do here
+        if not may_be_named(old, seen, successor.bookie, successor.incarnation):
+            raise RefusedError(
+                f"copies of the ledger that nothing named were removed from {successor.bookie} "
+                "meanwhile, and perhaps these; it will be done again"
+            )
         if successor.bookie in fragment.ensemble:
             raise RefusedError(f"{successor.bookie} joined the ensemble meanwhile")
         new = new.with_replaced_bookie(first, position, successor.bookie)

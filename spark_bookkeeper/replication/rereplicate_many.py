@@ -31,6 +31,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import BookieUnavailableError, BookKeeperError
 from spark_bookkeeper.metadata.store import LedgerChange, Versioned
+from spark_bookkeeper.protocol.collection import may_be_named
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.reader import Ask, Reader, Unreadable
@@ -119,6 +120,8 @@ def _plan(
     position, _ = copy.lost[0]
     target = copy.targets.choose(ledger, fragment, position)
     incarnation = copy.alive[target].incarnation
+    if not may_be_named(found.value, found.value, target, incarnation):
+        return None  # copies are being removed from it
     entries = share_of(ledger, position, fragment.first_entry_id, fragment.last_entry_id)
     replica = together.replica(target, ledger, incarnation)
     return _Share(copy, position, entries, replica, incarnation)
@@ -246,7 +249,8 @@ def _published(context: ClientContext, shares: _Shares) -> dict[int, Sequence[Sh
         assert found is not None
         successor = Successor(BookieId(share.target.bookie_id), share.incarnation)
         try:
-            new = with_successors(found.value, share.copy.fragment, {share.position: successor})
+            chosen = {share.position: successor}
+            new = with_successors(found.value, share.copy.fragment, chosen, found.value)
         except RefusedError:
             continue
         if new is not None:

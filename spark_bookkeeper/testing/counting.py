@@ -119,14 +119,20 @@ class CountingStorage(Storage):
         self.inner.sync(*paths)
 
     @override
-    def delete(self, path: str) -> None:
-        self._note("delete", path)
-        self.inner.delete(path)
+    def delete(self, *paths: str) -> None:
+        for path in paths:
+            self._note("delete", path)
+            self.inner.delete(path)
 
     @override
     def delete_directory(self, path: str) -> None:
         self._note("delete_directory", path)
         self.inner.delete_directory(path)
+
+    @override
+    def temporary_files(self, directory: str) -> Sequence[str]:
+        self._note("list", directory)
+        return self.inner.temporary_files(directory)
 
     @override
     def space(self) -> tuple[int, int] | None:

@@ -20,6 +20,8 @@ from typing_extensions import Buffer, override
 from spark_bookkeeper.bookie.bookie import (
     Answer,
     Bookie,
+    Compacted,
+    Compaction,
     Delivery,
     EntryRange,
     EntryView,
@@ -34,6 +36,7 @@ from spark_bookkeeper.bookie.bookie import (
     Rows,
     SlotView,
     Span,
+    Swept,
     Verdict,
     Verification,
 )
@@ -108,6 +111,9 @@ class BookieServer:
         if request == "scan":
             *rest, has_details = arguments
             return bookie.scan(*rest, has_details=has_details)
+        if request == "sweep":
+            *rest, dry_run = arguments
+            return bookie.sweep(*rest, dry_run=dry_run)
         return getattr(bookie, request)(*arguments)
 
     def _session(self, number: int) -> Bookie:
@@ -260,6 +266,20 @@ class QueueBookie(Bookie):
     @override
     def delete(self, key: LedgerKey) -> None:
         self.ask("delete", key)
+
+    @override
+    def clear(self, ledger: LedgerRef) -> None:
+        self.ask("clear", ledger)
+
+    @override
+    def compact(self, wanted: Compaction) -> Compacted:
+        compacted: Compacted = self.ask("compact", wanted)
+        return compacted
+
+    @override
+    def sweep(self, ledger: LedgerRef, before_ms: int, *, dry_run: bool = False) -> Swept:
+        swept: Swept = self.ask("sweep", ledger, before_ms, dry_run)
+        return swept
 
     @override
     def close(self) -> None:

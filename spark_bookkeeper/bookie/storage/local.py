@@ -15,7 +15,6 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from io import FileIO
@@ -269,21 +268,23 @@ class LocalStorage(Storage):
             progress()
 
     @override
-    def delete(self, path: str) -> None:
-        target = f"{self._root}/{path}"
-        with self._translated(target):
-            try:
+    def delete(self, *paths: str) -> None:
+        directories: dict[str, None] = {}
+        for path in paths:
+            target = f"{self._root}/{path}"
+            with self._translated(target), suppress(FileNotFoundError):
                 os.unlink(target)
-            except FileNotFoundError:
-                return
-            _sync_directory(os.path.dirname(target))
+                directories[os.path.dirname(target)] = None
+        for directory in directories:
+            with self._translated(directory):
+                _sync_directory(directory)
 
     @override
     def delete_directory(self, path: str) -> None:
         target = f"{self._root}/{path}"
         with self._translated(target):
             try:
-                shutil.rmtree(target)
+                _remove_tree(target)
             except FileNotFoundError:
                 return
             _sync_directory(os.path.dirname(target))
@@ -298,8 +299,8 @@ class LocalStorage(Storage):
     def close(self) -> None:
         pass
 
+    @override
     def temporary_files(self, directory: str) -> Sequence[str]:
-        """Names left behind by killed processes (and of writes going on); for the collector."""
         target = f"{self._root}/{directory}"
         with self._translated(target):
             try:
@@ -483,6 +484,19 @@ def _open_directory(path: str) -> Iterator[int]:
 def _sync_directory(path: str) -> None:
     with _open_directory(path) as descriptor:
         os.fsync(descriptor)
+
+
+def _remove_tree(path: str) -> None:
+    """Remove a directory, ascending by name, what is in it before itself."""
+    with os.scandir(path) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            _remove_tree(entry.path)
+        else:
+            with suppress(FileNotFoundError):
+                os.unlink(entry.path)
+    os.rmdir(path)
 
 
 def _write(descriptor: int, data: Buffer) -> None:

@@ -240,11 +240,12 @@ class MemoryStorage(Storage):
             self.faults("sync", path, "after")
 
     @override
-    def delete(self, path: str) -> None:
-        self.faults("delete", path, "before")
-        self.disk.files.pop(path, None)
-        self.disk.durable.discard(path)
-        self.faults("delete", path, "after")
+    def delete(self, *paths: str) -> None:
+        for path in paths:
+            self.faults("delete", path, "before")
+            self.disk.files.pop(path, None)
+            self.disk.durable.discard(path)
+            self.faults("delete", path, "after")
 
     @override
     def delete_directory(self, path: str) -> None:
@@ -257,6 +258,10 @@ class MemoryStorage(Storage):
             name for name in disk.directories if name != path and not name.startswith(f"{path}/")
         }
         self.faults("delete_directory", path, "after")
+
+    @override
+    def temporary_files(self, directory: str) -> Sequence[str]:
+        return []
 
     @override
     def space(self) -> tuple[int, int] | None:

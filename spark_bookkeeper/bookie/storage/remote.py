@@ -220,12 +220,13 @@ class RemoteStorage(Storage):
                 raise unavailable(self, f"{self._uri}/{path} is gone", path)
 
     @override
-    def delete(self, path: str) -> None:
-        with self._translated(path):
-            try:
-                self._fs.rm_file(self._full(path))
-            except FileNotFoundError as error:
-                _require_bucket(error)
+    def delete(self, *paths: str) -> None:
+        for path in paths:
+            with self._translated(path):
+                try:
+                    self._fs.rm_file(self._full(path))
+                except FileNotFoundError as error:
+                    _require_bucket(error)
 
     @override
     def delete_directory(self, path: str) -> None:
@@ -234,6 +235,10 @@ class RemoteStorage(Storage):
                 self._fs.rm(self._full(path), recursive=True)
             except FileNotFoundError as error:
                 _require_bucket(error)
+
+    @override
+    def temporary_files(self, directory: str) -> Sequence[str]:
+        return []  # uploads that were never completed are no files; a rule of the bucket ends them
 
     @override
     def space(self) -> tuple[int, int] | None:

@@ -142,11 +142,22 @@ class Storage(Protocol):
             self.sync(path)
             progress()
 
-    def delete(self, path: str) -> None:
-        """Remove a file; one that is not there counts as removed."""
+    def delete(self, *paths: str) -> None:
+        """Remove files one after the other; one that is not there counts as removed."""
 
     def delete_directory(self, path: str) -> None:
-        """Remove a directory with everything in it; one that is not there counts as removed."""
+        """Remove a directory with everything in it; one that is not there counts as removed.
+
+        Where there are directories, names go in ascending order, so that of a ledger's slots the
+        FENCE goes last (SLOT-LOG, "Collect").
+        """
+
+    def temporary_files(self, directory: str) -> Sequence[str]:
+        """Names of writes that were not finished: left by killed processes, or going on now.
+
+        Only where they are visible. Deleting one makes the write that it belongs to fail, and
+        nothing else.
+        """
 
     def space(self) -> tuple[int, int] | None:
         """(free bytes, total bytes), or ``None`` where there is no such number (buckets)."""

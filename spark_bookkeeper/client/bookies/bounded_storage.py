@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import pyarrow as pa
 from typing_extensions import Buffer, TypeVarTuple, Unpack, override
@@ -22,6 +22,9 @@ from spark_bookkeeper.runtime.runtime import Runtime
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 S = TypeVar("S")
+
+_DELETED_AT_ONCE: Final = 1_000
+"""Names that one call removes from a disk."""
 
 
 class BoundedStorage(Storage):
@@ -144,13 +147,21 @@ class BoundedStorage(Storage):
                 self.call("sync", path, 0, self._storage.sync, path)
 
     @override
-    def delete(self, path: str) -> None:
-        self.call("delete", path, 0, self._storage.delete, path)
+    def delete(self, *paths: str) -> None:
+        for path in paths if not self.has_directories else ():  # each is a request, and progress
+            self.call("delete", path, 0, self._storage.delete, path)
+        for at in range(0, len(paths) if self.has_directories else 0, _DELETED_AT_ONCE):
+            some = paths[at : at + _DELETED_AT_ONCE]
+            self.call("delete", some[0], 0, self._storage.delete, *some)
 
     @override
     def delete_directory(self, path: str) -> None:
         delete, seconds = self._storage.delete_directory, self._more_seconds(path)
         self.call("delete directory", path, 0, delete, path, more_seconds=seconds)
+
+    @override
+    def temporary_files(self, directory: str) -> Sequence[str]:
+        return self.call("list", directory, 0, self._storage.temporary_files, directory)
 
     def _more_seconds(self, directory: str) -> float:
         """For a call that is many requests, none of which is seen to come back."""

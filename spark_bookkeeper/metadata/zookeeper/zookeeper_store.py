@@ -207,6 +207,14 @@ class ZooKeeperStore:
             raise refusals.no_such_ledger(ledger_id)
         return self._metadata(node, path)
 
+    def read_ledger_settled(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
+        self._require_cluster()
+        path = paths.ledger(self._root, ledger_id)
+        node = self._zk.get_settled(path)
+        if node is None:
+            raise refusals.no_such_ledger(ledger_id)
+        return self._metadata(node, path)
+
     def write_ledger(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, known: Versioned[LedgerMetadata]
     ) -> Versioned[LedgerMetadata]:

@@ -1,0 +1,268 @@
+"""Compaction: the many small files of a closed ledger on one bookie become few large ones.
+
+Entries are read, written into copies, read back from there and compared with their digests; only
+then do the files go that held them. So every entry can be read here all the time, and whoever
+meets a file that is gone finds the entry by looking again.
+
+Any number of processes may compact one ledger at once. Each removes only what it found when it
+began, and trusts only what it made itself since, or files that nobody removes, since they are
+large: so the file of an entry that was made last is never removed [compact_own].
+
+Source: SLOT-LOG "Compact", rule R20.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from spark_bookkeeper.bookie.bookie import Compacted, Compaction
+from spark_bookkeeper.bookie.entry import PartRef, PlacedPart
+from spark_bookkeeper.bookie.index import EntryIndex, Holding
+from spark_bookkeeper.bookie.location import NO_ROW, Location
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.record import Record, RecordKind
+from spark_bookkeeper.bookie.retrieval import Retrieval
+
+FILE_BYTES: Final = 64 << 20
+"""About how large a new file is; a part of a quarter of that stays as it is."""
+
+ROW_BYTES: Final = 8 << 20
+"""Of payload entries in one file: they share a message, and are read together."""
+
+ROWS: Final = 16_384
+"""And at most so many of them."""
+
+_PARTS_LISTED: Final = 64
+"""By one new copy; their entries all stand in its header."""
+
+
+def is_full(record: Record) -> bool:
+    """Whether a file is left as it is. It depends on the file alone, so that all who compact agree
+    on it [compact_own].
+    """
+    if record.kind is not RecordKind.COPY:
+        return False
+    if record.parts and not record.inline_count:
+        return all(is_large(part.ref) for part in record.parts)
+    batches = int(record.sizes[record.row_count : record.inline_count].sum())
+    return (
+        record.row_count >= ROWS // 2
+        or record.row_extent >= ROW_BYTES // 2
+        or record.row_extent + batches >= FILE_BYTES // 2
+    )
+
+
+def is_large(part: PartRef) -> bool:
+    """Whether a part stays a file of its own."""
+    return part.size_bytes >= FILE_BYTES // 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Survey:
+    """What is to be done, from the headers of the files."""
+
+    index: EntryIndex
+    staying: tuple[Holding, ...]
+    leaving: tuple[Holding, ...]
+    slots: tuple[str, ...]
+    """Of adds without an entry of the ledger: explicit LACs, and what is beyond its end."""
+    moved: tuple[tuple[int, ...], ...]
+    """Entries to be written again, those of each new file."""
+    parts: tuple[PlacedPart, ...]
+    """Parts that stay, and that a new file must list."""
+
+    @property
+    def files_written(self) -> int:
+        return len(self.moved) + -(-len(self.parts) // _PARTS_LISTED)
+
+    @property
+    def files_removed(self) -> int:
+        small = {part.ref.name for part in _parts(self.leaving) if not is_large(part.ref)}
+        return len(self.leaving) + len(self.slots) + len(small)
+
+
+class Compactor:
+    """Compacts one ledger. Nothing is changed before the ledger's slots are fenced here."""
+
+    def __init__(self, log: LedgerLog, wanted: Compaction) -> None:
+        self._log = log
+        self._wanted = wanted
+        self._paths = log.paths
+
+    def run(self) -> Compacted:
+        """See ``Bookie.compact``."""
+        if self._count() < self._wanted.files_least:
+            return Compacted()
+        self._log.check()
+        survey = self._survey()
+        if isinstance(survey, str):
+            return Compacted(reason=survey)
+        if not self._is_worth_it(survey):
+            return Compacted()
+        if self._wanted.dry_run:
+            return self._told(survey, survey.files_removed, survey.files_written)
+        if any(self._is_slot(holding.path) for holding in survey.leaving) or survey.slots:
+            if not self._log.ends_in_fence():
+                self._log.fence()  # [compact_fence]
+            survey = self._survey()
+            if isinstance(survey, str):
+                return Compacted(reason=survey)
+        return self._move(survey)
+
+    def _count(self) -> int:
+        directories = (self._paths.slots, self._paths.copies, self._paths.parts)
+        return sum(len(self._log.storage.list(directory)) for directory in directories)
+
+    def _is_worth_it(self, survey: _Survey) -> bool:
+        removed = survey.files_removed
+        return removed >= self._wanted.files_least and 2 * survey.files_written <= removed
+
+    def _survey(self) -> _Survey | str:
+        """What to do, or why nothing."""
+        self._log.look_again()
+        index = self._log.locate(0, self._wanted.last)
+        damaged = next((doubt for doubt in index.doubts if doubt.is_corrupt), None)
+        if damaged is not None:
+            return f"{damaged.path} is damaged ({damaged.reason}); repair the ledger first"
+        staying = tuple(h for h in index.holdings if is_full(h.record))
+        leaving = tuple(h for h in index.holdings if not is_full(h.record))
+        listed = {part.ref.name for part in _parts(staying)}
+        parts = {
+            part.ref.name: part
+            for part in _parts(leaving)
+            if is_large(part.ref) and part.ref.name not in listed
+        }
+        there = {*_ids(staying), *(e for part in parts.values() for e in part.entry_ids)}
+        wanted = sorted({e for e in _ids(leaving) if e <= self._wanted.last} - there)
+        return _Survey(
+            index=index,
+            staying=staying,
+            leaving=leaving,
+            slots=tuple(self._other_adds(index)),
+            moved=tuple(self._grouped(index, wanted)),
+            parts=tuple(parts.values()),
+        )
+
+    def _other_adds(self, index: EntryIndex) -> Iterator[str]:
+        """Slots of adds that are not in the index, as they hold nothing of the ledger."""
+        known = {holding.path for holding in index.holdings}
+        for number in sorted(self._log.slot_numbers()):
+            path = self._paths.slot(number)
+            if path not in known and self._log.is_add(number):
+                yield path
+
+    def _grouped(self, index: EntryIndex, wanted: Sequence[int]) -> Iterator[tuple[int, ...]]:
+        group: list[int] = []
+        rows = row_bytes = size_bytes = 0
+        for place in index.first_places(wanted):
+            assert place is not None, "it was found by its record"
+            is_row = place.row != NO_ROW
+            if group and (
+                size_bytes + place.size > FILE_BYTES
+                or (is_row and (rows >= ROWS or row_bytes + place.size > ROW_BYTES))
+            ):
+                yield tuple(group)
+                group, rows, row_bytes, size_bytes = [], 0, 0, 0
+            group.append(place.entry_id)
+            size_bytes += place.size
+            rows += is_row
+            row_bytes += place.size if is_row else 0
+        if group:
+            yield tuple(group)
+
+    def _move(self, survey: _Survey) -> Compacted:
+        written: set[str] = set()
+        moved: list[int] = []
+        size_bytes = 0
+        for group in survey.moved:
+            if size_bytes >= self._wanted.bytes_most:
+                break
+            delivery = Retrieval(self._log, group, survey.index).read()
+            if delivery.refused:
+                entry, reason = next(iter(delivery.refused.items()))
+                return Compacted(reason=f"entry {entry} cannot be read ({reason}); repair it first")
+            entries = sorted(delivery.found, key=lambda entry: entry.entry_id)
+            written.add(self._log.write_copy(entries, is_own=True))
+            moved += group
+            size_bytes += sum(entry.size_bytes for entry in entries)
+        for at in range(0, len(survey.parts), _PARTS_LISTED):
+            listed = survey.parts[at : at + _PARTS_LISTED]
+            self._log.storage.sync(*(self._paths.part(part.ref.name) for part in listed))
+            written.add(self._log.write_copy((), listed, is_own=True))
+        kept = self._kept(survey, written)
+        removed = self._removable(survey, kept)
+        self._log.check()  # it is the same partition, and the ledger was not deleted meanwhile
+        self._log.storage.delete(*removed)
+        self._log.look_again()
+        return Compacted(len(removed), len(written), len(moved), size_bytes)
+
+    def _kept(self, survey: _Survey, written: set[str]) -> EntryIndex:
+        """What the files say that stay: those that are full, and one's own."""
+        stay = written | {holding.path for holding in survey.staying}
+        self._log.look_again()
+        found = self._log.locate(0, self._wanted.last)
+        holdings = tuple(h for h in found.holdings if h.path in stay)
+        return EntryIndex(found.bookie_id, found.key, 0, self._wanted.last, holdings)
+
+    def _removable(self, survey: _Survey, kept: EntryIndex) -> list[str]:
+        """Files of which every entry is in those that stay, read there and as it was
+        [compact_verified]; slots first, and parts after all that list them.
+        """
+        last = self._wanted.last
+        small = {p.ref.name: p for p in _parts(survey.leaving) if not is_large(p.ref)}
+        wanted = {int(e) for h in survey.leaving for e in h.record.ids[: h.record.inline_count]}
+        wanted |= {e for part in small.values() for e in part.entry_ids}
+        there = set(kept)
+        good = self._verified(survey.index, kept, sorted(wanted & there))
+        listed = {e for part in _parts(kept.holdings) for e in part.entry_ids} & there
+
+        def can_go(ids: Sequence[int]) -> bool:
+            return all(e > last or e in good or (e not in wanted and e in listed) for e in ids)
+
+        leaving = [h for h in survey.leaving if can_go(h.record.ids.tolist())]
+        remaining = [h for h in survey.leaving if h not in leaving]
+        needed = {part.ref.name for part in _parts([*remaining, *kept.holdings])}
+        parts = [n for n, p in small.items() if n not in needed and can_go(p.entry_ids)]
+        slots = [h.path for h in leaving if self._is_slot(h.path)]
+        copies = [h.path for h in leaving if not self._is_slot(h.path)]
+        return [*sorted([*slots, *survey.slots]), *copies, *map(self._paths.part, parts)]
+
+    def _verified(self, before: EntryIndex, kept: EntryIndex, ids: list[int]) -> set[int]:
+        """Those that are in the files that stay what they were, and durable there."""
+        if not ids:
+            return set()
+        verdict = Retrieval(self._log, ids, kept, looks=0).verify()
+        was: list[Location | None] = before.first_places(ids)
+        return {
+            place.entry_id
+            for place in was
+            if place is not None
+            and (found := verdict.good.get(place.entry_id)) is not None
+            and (found.size_bytes, found.digest) == (place.size, place.digest)
+        }
+
+    def _is_slot(self, path: str) -> bool:
+        return path.startswith(f"{self._paths.slots}/")
+
+    @staticmethod
+    def _told(survey: _Survey, removed: int, written: int) -> Compacted:
+        moved = [e for group in survey.moved for e in group]
+        places = survey.index.first_places(moved)
+        size_bytes = sum(place.size for place in places if place is not None)
+        return Compacted(removed, written, len(moved), size_bytes)
+
+
+def _ids(holdings: Sequence[Holding]) -> list[int]:
+    if not holdings:
+        return []
+    found: list[int] = np.concatenate([holding.record.ids for holding in holdings]).tolist()
+    return found
+
+
+def _parts(holdings: Sequence[Holding]) -> Iterator[PlacedPart]:
+    for holding in holdings:
+        yield from holding.record.parts

@@ -1,0 +1,84 @@
+"""What a bookie removes of a closed ledger besides compacting it: copies that nothing names, and
+what is left of writes that were never finished.
+
+Source: SLOT-LOG rules R15, R19, R21.
+"""
+
+from __future__ import annotations
+
+from spark_bookkeeper.bookie.bookie import Swept
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.part_files import REMOVING
+from spark_bookkeeper.errors import CorruptEntryError
+
+
+def clear(log: LedgerLog) -> None:
+    """See ``Bookie.clear``. Slots go below a fence only, and it stays: a writer that has slept
+    since the bookie was named still finds it.
+    """
+    paths, storage = log.paths, log.storage
+    log.check()
+    adds = [number for number in sorted(log.slot_numbers()) if not log.is_fence(number)]
+    if adds and not log.ends_in_fence():
+        log.fence()
+        adds = [number for number in sorted(log.slot_numbers()) if not log.is_fence(number)]
+    storage.delete(*(paths.slot(number) for number in adds))
+    storage.delete(*(paths.copy(name) for name in storage.list(paths.copies)))
+    storage.delete(*(paths.part(name) for name in storage.list(paths.parts)))
+    log.look_again()
+
+
+def sweep(log: LedgerLog, before_ms: int, *, dry_run: bool = False) -> Swept:
+    """See ``Bookie.sweep``."""
+    paths, storage = log.paths, log.storage
+    log.check()
+    found: list[str] = []
+    for directory in (paths.directory, paths.slots, paths.parts, paths.copies):
+        found += (f"{directory}/{name}" for name in storage.temporary_files(directory))
+    found = [path for path in found if _is_older(log, path, before_ms)]
+    found += _unlisted_parts(log, before_ms, dry_run=dry_run)
+    size_bytes = sum(storage.size(path) or 0 for path in found)
+    if not dry_run:
+        storage.delete(*found)
+    return Swept(len(found), size_bytes)
+
+
+def _unlisted_parts(log: LedgerLog, before_ms: int, *, dry_run: bool) -> list[str]:
+    """Parts that no record lists, and that none can list from now on; each with its mark.
+
+    No add does, behind a fence. A copy might: somebody has brought the part, and has yet to list
+    it. So the part is marked first, and looked for afterwards; whoever lists parts looks for marks
+    afterwards. One of both sees the other [part_mark]. Marks stay: a process that sleeps here, and
+    removes the part later, finds nothing of that name that anybody needs.
+    """
+    names = [name for name in log.storage.list(log.paths.parts) if not name.endswith(REMOVING)]
+    old = [name for name in names if _is_older(log, log.paths.part(name), before_ms)]
+    unlisted = sorted(set(old) - _listed(log)) if old else []
+    if unlisted and not dry_run:
+        if not log.ends_in_fence():
+            log.fence()
+        for name in unlisted:
+            log.storage.put_if_absent(log.parts.mark(name), b"")
+        unlisted = sorted(set(unlisted) - _listed(log))
+    return [log.paths.part(name) for name in unlisted]
+
+
+def _listed(log: LedgerLog) -> set[str]:
+    """Names of the parts that records list. Raises ``CorruptEntryError`` where that is not sure."""
+    log.look_again()
+    index = log.locate(0)
+    for doubt in index.doubts:
+        if doubt.is_corrupt:
+            raise CorruptEntryError(
+                f"bookie {log.bookie_id}: {doubt.path} is damaged ({doubt.reason}), so nobody "
+                "knows which parts are needed; repair the ledger first",
+                bookie_id=log.bookie_id,
+                path=doubt.path,
+            )
+    return {part.ref.name for holding in index.holdings for part in holding.record.parts}
+
+
+def _is_older(log: LedgerLog, path: str, before_ms: int) -> bool:
+    """Whether a file is old for certain."""
+    modified_ms = log.storage.modified_ms(path)
+    return modified_ms is not None and modified_ms < before_ms

@@ -1,0 +1,298 @@
+"""Garbage collection: what a bookie holds and nothing needs goes, and its space comes back.
+
+Three sorts: what is left of ledgers that were deleted; copies of closed ledgers that no fragment
+names, when every share of the ledger was read elsewhere and is whole; and leftovers of writes that
+were never finished. Whatever cannot be told for certain stays, and a row says why.
+
+A bookie says what it has before the metadata are asked, and of each ledger its own metadata are
+read: no listing of ledgers is believed (SLOT-LOG rules R12, R19, R21).
+
+Source: BookKeeper 4.17 ``bookie/ScanAndCompareGarbageCollector`` (with ``verifyMetadataOnGC``;
+over-replicated ledgers are those of closed ledgers, under the lock of replication workers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final, TypeVar
+
+from spark_bookkeeper.bookie.bookie import Bookie, EntryRange, LedgerRef, value_of
+from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.ledger_key import LedgerKey
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.errors import (
+    BookKeeperError,
+    CookieMismatchError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+)
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.protocol.collection import with_collection, without_collection
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.replication.check_ledgers import CheckWork, check_one
+from spark_bookkeeper.replication.report import Outcome, Report, Row
+from spark_bookkeeper.replication.runner import Progress, no_progress
+
+LEDGERS_AT_ONCE: Final = 500
+"""Whose metadata are read together."""
+
+LEFTOVERS_AFTER_MS: Final = 86_400_000
+"""A day."""
+
+T = TypeVar("T")
+
+
+class GarbageReport(Report):
+    """Of ``collect_garbage``: a row for each ledger on each bookie of which something went, or of
+    which it is not known whether it may.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """How garbage is collected."""
+
+    dry_run: bool = False
+    """Only say what would go."""
+    leftovers_after_ms: int = LEFTOVERS_AFTER_MS
+    """What is left of unfinished writes goes when it is older."""
+    bytes_per_second: int | None = None
+    """Limit on reading the other replicas of copies that nothing names."""
+    is_stopping: Callable[[], bool] = lambda: False
+    """Whether to leave the rest for the next time."""
+
+
+def collect_garbage(
+    context: ClientContext,
+    bookies: Sequence[BookieId] | None = None,
+    wish: Collection | None = None,
+    *,
+    progress: Progress = no_progress,
+) -> GarbageReport:
+    """Collect the garbage of bookies; of all that are registered, where none is named.
+
+    Repeated, or ended at any moment and begun again, it removes nothing that is needed. A bookie
+    or metadata store that does not answer, or not as it should, ends it for that bookie.
+    """
+    wish = wish or Collection()
+    started = context.runtime.now()
+    rows: list[Row] = []
+    for bookie in sorted(context.bookies.registrations()) if bookies is None else bookies:
+        try:
+            rows += Collector(context, bookie, wish, progress).run()
+        except BookKeeperError as error:
+            rows.append(Row(-1, "collect", Outcome.LEFT, error.message, source=bookie))
+    duration_ms = round((context.runtime.now() - started) * 1000)
+    return GarbageReport("collect_garbage", tuple(rows), wish.dry_run, duration_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """Whose partition it is, as the metadata store says."""
+
+    instance_id: str
+    incarnation: str
+
+
+class Collector:
+    """Collects the garbage of one bookie."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        bookie: BookieId,
+        wish: Collection,
+        progress: Progress = no_progress,
+    ) -> None:
+        self._context = context
+        self._bookie = bookie
+        self._wish = wish
+        self._progress = progress
+        self._owner = self._read_owner()
+        self._face: Bookie = context.bookies.bookie(bookie)
+
+    def run(self) -> Iterator[Row]:
+        """Raises what keeps all of it from going on."""
+        keys = sorted(self._face.ledgers(), key=lambda key: (key.ledger_id, key.nonce))
+        done = 0
+        for chunk in _chunks(keys, LEDGERS_AT_ONCE):
+            ids = sorted({LedgerId(key.ledger_id) for key in chunk})
+            found = dict(self._context.store.read_ledgers(ids))
+            for key in chunk:
+                if self._wish.is_stopping():
+                    return
+                yield from self._guarded(key, found[LedgerId(key.ledger_id)])
+            done += len(chunk)
+            self._progress("collecting garbage", done, len(keys), 0)
+
+    def _guarded(
+        self, key: LedgerKey, found: Versioned[LedgerMetadata] | MetadataFormatError | None
+    ) -> list[Row]:
+        """The trouble of one ledger is its own; that of the metadata store is everybody's."""
+        try:
+            row = self._look_at(key, found)
+        except (MetadataUnavailableError, CookieMismatchError):
+            raise
+        except BookKeeperError as error:
+            row = self._row(key, Outcome.LEFT, error.message)
+        return [] if row is None else [row]
+
+    def _look_at(
+        self, key: LedgerKey, found: Versioned[LedgerMetadata] | MetadataFormatError | None
+    ) -> Row | None:
+        if isinstance(found, MetadataFormatError):
+            return self._row(key, Outcome.LEFT, found.message)
+        if found is None or found.value.nonce != key.nonce.encode():
+            return self._delete(key)
+        if not found.value.is_closed:
+            return None
+        ledger = Ledger.of(LedgerId(key.ledger_id), found.value)
+        ref = LedgerRef(key, self._owner.incarnation, ledger.encoding)
+        if self._bookie not in found.value.bookies():
+            return self._withdraw(ref, ledger)
+        return self._sweep(ref)
+
+    # Deleted ledgers
+
+    def _delete(self, key: LedgerKey) -> Row | None:
+        """Remove a ledger that is gone for certain; its nonce is never used again (R16)."""
+        if (reason := self._why_it_may_live(key)) is not None:
+            return None if reason == "" else self._row(key, Outcome.LEFT, reason)
+        # Who says so is the cluster that this partition belongs to, now as before.
+        if self._read_owner() != self._owner:
+            raise CookieMismatchError(
+                f"bookie {self._bookie} was formatted, or the cluster was, while its garbage was "
+                "collected; nothing more was removed",
+                bookie_id=self._bookie,
+            )
+        ref = LedgerRef(key, self._owner.incarnation, LedgerEncoding())
+        with suppress(NoSuchLedgerError):  # a tombstone of somebody who did not come to the end
+            self._face.check(ref)
+        size = self._face.space_of(key)
+        reason = "the ledger was deleted"
+        if self._wish.dry_run:
+            return self._row(key, Outcome.PLANNED, reason, size)
+        self._face.retire(key)
+        self._face.delete(key)
+        return self._row(key, Outcome.DELETED, reason, size)
+
+    def _why_it_may_live(self, key: LedgerKey) -> str | None:
+        """``None``: it certainly does not; an empty text: it does."""
+        try:
+            now = self._context.store.read_ledger_settled(LedgerId(key.ledger_id)).value
+        except NoSuchLedgerError:
+            return None
+        except MetadataFormatError as error:
+            return error.message
+        if now.nonce is None:
+            return (
+                f"the metadata of ledger {key.ledger_id} do not say which life of it they are of "
+                "(another client wrote them): what is here stays"
+            )
+        return "" if now.nonce == key.nonce.encode() else None
+
+    # Copies that nothing names
+
+    def _withdraw(self, ref: LedgerRef, ledger: Ledger) -> Row | None:
+        """Remove the copies of a closed ledger from a bookie that no fragment names."""
+        key, ledger_id = ref.key, ledger.ledger_id
+        held = value_of(self._face.holdings([EntryRange(ref, 0)])[0])
+        if not len(held):
+            return None  # at most its fence, or what cannot be decoded
+        tree = self._context.store.underreplication
+        if tree.read(ledger_id) is not None:
+            return self._row(key, Outcome.LEFT, "the ledger is under-replicated: its copies stay")
+        if not tree.lock(ledger_id, f"garbage collection of {self._bookie}"):
+            return self._row(key, Outcome.LEFT, "a replication worker is at the ledger")
+        try:
+            return self._withdraw_locked(ref, ledger)
+        finally:
+            tree.unlock(ledger_id)
+
+    def _withdraw_locked(self, ref: LedgerRef, ledger: Ledger) -> Row | None:
+        key, ledger_id = ref.key, ledger.ledger_id
+        work = CheckWork(
+            ledger_id,
+            100,
+            nonce=key.nonce.encode(),
+            bytes_per_second=self._wish.bytes_per_second,
+        )
+        for finding in check_one(self._context, work):
+            if finding.status is not Outcome.HEALTHY:
+                reason = f"not every replica is whole: {finding.source}: {finding.reason}"
+                return self._row(key, Outcome.LEFT, reason)
+        size = self._face.space_of(key)
+        reason = "no fragment names this bookie, and every replica is whole"
+        if self._wish.dry_run:
+            return self._row(key, Outcome.PLANNED, reason, size)
+        token = self._context.runtime.token()
+        if not self._begin(ledger, token):
+            return self._row(key, Outcome.LEFT, "the ledger was changed meanwhile")
+        self._face.clear(ref)
+        # Not reached after trouble: what was asked for may still be done.
+        update_ledger(
+            self._context.store,
+            ledger_id,
+            lambda old: without_collection(old, self._bookie, self._owner.incarnation, token),
+        )
+        return self._row(key, Outcome.DELETED, reason, size)
+
+    def _begin(self, ledger: Ledger, token: str) -> bool:
+        """Say in the register that copies go from here [gc_register]; whether that was allowed."""
+        is_allowed = False
+
+        def begin(old: LedgerMetadata) -> LedgerMetadata | None:
+            nonlocal is_allowed
+            new = with_collection(old, self._bookie, self._owner.incarnation, token)
+            is_allowed = new is not None and old.fragments == ledger.metadata.fragments
+            return new if is_allowed else None
+
+        update_ledger(self._context.store, ledger.ledger_id, begin)
+        return is_allowed
+
+    # Leftovers
+
+    def _sweep(self, ref: LedgerRef) -> Row | None:
+        before_ms = self._context.runtime.wall_ms() - self._wish.leftovers_after_ms
+        swept = self._face.sweep(ref, before_ms, dry_run=self._wish.dry_run)
+        if not swept.files:
+            return None
+        status = Outcome.PLANNED if self._wish.dry_run else Outcome.DELETED
+        reason = f"{swept.files} files of writes that were never finished"
+        return replace(self._row(ref.key, status, reason, swept.size_bytes), action="sweep")
+
+    # All
+
+    def _read_owner(self) -> _Owner:
+        store = self._context.store
+        instance_id = store.instance_id()
+        cookie = store.read_cookie(self._bookie)
+        if cookie is None or not cookie.value.incarnation:
+            raise CookieMismatchError(
+                f"bookie {self._bookie} has no cookie that says which partition is meant; nothing "
+                "was removed. `spark-bookkeeper bookie cookie create` writes it again",
+                bookie_id=self._bookie,
+            )
+        if cookie.value.instance_id != instance_id:
+            raise CookieMismatchError(
+                f"the cookie of bookie {self._bookie} is of cluster {cookie.value.instance_id}, "
+                f"and this is cluster {instance_id}: nothing was removed",
+                bookie_id=self._bookie,
+            )
+        return _Owner(instance_id, cookie.value.incarnation)
+
+    def _row(self, key: LedgerKey, status: Outcome, reason: str | None, size_bytes: int = 0) -> Row:
+        return Row(key.ledger_id, "collect", status, reason, source=self._bookie, bytes=size_bytes)
+
+
+def _chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    following = iter(items)
+    while chunk := list(islice(following, size)):
+        yield chunk

@@ -1,0 +1,144 @@
+"""Compaction of closed ledgers, bookie by bookie: which, how fast, and what came of it.
+
+How a bookie does it, and why nothing is lost, is in ``bookie/compaction.py``. Only ledgers whose
+metadata say that they are closed, and which name the bookie, are compacted.
+
+Source: BookKeeper 4.17 ``bookie/GarbageCollectorThread`` (compaction with a threshold and a limit
+on bytes per second).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from spark_bookkeeper.bookie.bookie import Bookie, Compaction, LedgerRef
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.errors import BookKeeperError, MetadataError, NoSuchLedgerError
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.replication.report import Outcome, Report, Row
+from spark_bookkeeper.replication.runner import Progress, no_progress
+from spark_bookkeeper.runtime.throttle import Throttle
+
+FILES_LEAST: Final = 16
+"""Files that one ledger has on one bookie before it is worth the work."""
+
+LEDGERS_AT_ONCE: Final = 500
+"""Whose metadata are read together."""
+
+_STEP_BYTES: Final = 64 << 20
+"""Moved by one request to a bookie; the limit on bytes is kept between two."""
+
+
+class CompactReport(Report):
+    """Of ``compact_ledgers``: a row for each ledger on each bookie that was compacted or is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionWish:
+    """How ledgers are compacted."""
+
+    dry_run: bool = False
+    files_least: int = FILES_LEAST
+    bytes_per_second: int | None = None
+    """Limit on what is written; as much is read twice."""
+    is_stopping: Callable[[], bool] = lambda: False
+    """Whether to leave the rest for the next time."""
+
+
+def compact_ledgers(
+    context: ClientContext,
+    ledger_ids: Sequence[LedgerId] | None = None,
+    bookies: Sequence[BookieId] | None = None,
+    wish: CompactionWish | None = None,
+    *,
+    progress: Progress = no_progress,
+) -> CompactReport:
+    """Compact closed ledgers; all of them, on all bookies that are registered, where none is named.
+
+    Ended at any moment and begun again, it goes on.
+    """
+    wish = wish or CompactionWish()
+    started = context.runtime.now()
+    rows: list[Row] = []
+    for bookie in sorted(context.bookies.registrations()) if bookies is None else bookies:
+        try:
+            rows += _OneBookie(context, bookie, wish, progress).run(ledger_ids)
+        except BookKeeperError as error:
+            rows.append(Row(-1, "compact", Outcome.LEFT, error.message, source=bookie))
+    duration_ms = round((context.runtime.now() - started) * 1000)
+    return CompactReport("compact", tuple(rows), wish.dry_run, duration_ms)
+
+
+class _OneBookie:
+    def __init__(
+        self, context: ClientContext, bookie: BookieId, wish: CompactionWish, progress: Progress
+    ) -> None:
+        self._context = context
+        self._bookie = bookie
+        self._wish = wish
+        self._progress = progress
+        self._throttle = Throttle(context.runtime, wish.bytes_per_second)
+        self._face: Bookie = context.bookies.bookie(bookie)
+        self._moved_bytes = 0
+
+    def run(self, ledger_ids: Sequence[LedgerId] | None) -> Iterator[Row]:
+        """Raises what keeps all of it from going on."""
+        wanted = None if ledger_ids is None else set(ledger_ids)
+        held = sorted({LedgerId(key.ledger_id) for key in self._face.ledgers()})
+        ids = [ledger_id for ledger_id in held if wanted is None or ledger_id in wanted]
+        for at in range(0, len(ids), LEDGERS_AT_ONCE):
+            for number, (ledger_id, found) in enumerate(
+                self._context.store.read_ledgers(ids[at : at + LEDGERS_AT_ONCE])
+            ):
+                if self._wish.is_stopping():
+                    return
+                if isinstance(found, Versioned) and found.value.is_closed:
+                    try:
+                        row = self._compact(Ledger.of(ledger_id, found.value))
+                    except (MetadataError, NoSuchLedgerError):
+                        continue  # it was deleted here, or is no ledger of ours
+                    except BookKeeperError as error:
+                        row = self._row(ledger_id, Outcome.LEFT, error.message)
+                    if row is not None:
+                        yield row
+                done = at + number + 1
+                self._progress("compacting", done, len(ids), self._moved_bytes)
+
+    def _compact(self, ledger: Ledger) -> Row | None:
+        incarnation = ledger.incarnations.get(self._bookie)
+        last = ledger.metadata.last_entry_id
+        if incarnation is None or last is None or last < 0:
+            return None
+        ref = LedgerRef(ledger.key, incarnation, ledger.encoding)
+        wanted = Compaction(
+            ref, last, self._wish.files_least, bytes_most=_STEP_BYTES, dry_run=self._wish.dry_run
+        )
+        removed = written = entries = size_bytes = 0
+        while not self._wish.is_stopping():
+            done = self._face.compact(wanted)
+            if done.reason is not None:
+                return self._row(ledger.ledger_id, Outcome.LEFT, done.reason)
+            if not done.removed:
+                break
+            removed, written = removed + done.removed, written + done.written
+            entries, size_bytes = entries + done.entries, size_bytes + done.size_bytes
+            self._moved_bytes += done.size_bytes
+            if self._wish.dry_run:
+                break
+            self._throttle(done.size_bytes)
+        if not removed:
+            return None
+        status = Outcome.PLANNED if self._wish.dry_run else Outcome.COMPACTED
+        how = f"{removed} files become {written}" if self._wish.dry_run else None
+        row = self._row(ledger.ledger_id, status, how or f"{removed} files became {written}")
+        return Row(
+            row.ledger_id, row.action, status, row.reason, 0, last, self._bookie, None,
+            entries, size_bytes,
+        )  # fmt: skip
+
+    def _row(self, ledger_id: LedgerId, status: Outcome, reason: str | None) -> Row:
+        return Row(ledger_id, "compact", status, reason, source=self._bookie)

@@ -1,0 +1,118 @@
+"""Copies that no fragment names, and when they may go: the word of the register (rule R19).
+
+Re-replication puts copies on a bookie before the register names it, and so may be about to make it
+name the bookie from which a collector removes what looks like a leftover. Neither knows of the
+other, and either may sleep at any moment. So the collector writes into the register that it
+removes, before it does, and that it is done, afterwards; and whoever names a bookie, in the same
+compare-and-swap, looks that nobody removes from it, and that nobody has since he looked at the
+register before he copied. Each collector has a token of its own, and takes away no other's: one
+that was killed is never known to be done, and its bookie takes no more copies of that ledger.
+
+Source: SLOT-LOG rule R19.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+
+COLLECTED: Final = "spark-bookkeeper.collected"
+"""The key of custom metadata: for each bookie and incarnation the tokens of those who remove copies
+from it, and how many have ended."""
+
+TOKENS_MOST: Final = 8
+"""Of collectors that began and did not say that they ended; one more is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collections:
+    """What was removed, and is being removed, from one bookie in one incarnation."""
+
+    tokens: tuple[str, ...] = ()
+    ended: int = 0
+
+
+def collections_of(metadata: LedgerMetadata, bookie: BookieId, incarnation: str) -> Collections:
+    """What the register says. Raises ``ValueError`` where that cannot be told."""
+    found = _decoded(metadata).get(f"{bookie}/{incarnation}")
+    if found is None:
+        return Collections()
+    tokens, ended = found
+    return Collections(tuple(str(token) for token in tokens), int(ended))
+
+
+def may_be_named(
+    now: LedgerMetadata, before: LedgerMetadata, bookie: BookieId, incarnation: str
+) -> bool:
+    """Whether what was copied to a bookie, or found there, since ``before`` was read is there now.
+
+    Args:
+        now: the metadata that the compare-and-swap replaces.
+        before: read before anything was copied, or looked for.
+    """
+    try:
+        found = collections_of(now, bookie, incarnation)
+        return not found.tokens and found == collections_of(before, bookie, incarnation)
+    except ValueError:
+        return False
+
+
+def with_collection(
+    metadata: LedgerMetadata, bookie: BookieId, incarnation: str, token: str
+) -> LedgerMetadata | None:
+    """The register's next value: somebody removes from now on. ``None``: he may not.
+
+    He may where the ledger is closed, so that only re-replication changes it, no fragment names the
+    bookie, and it can be written down.
+    """
+    if not metadata.is_closed or bookie in metadata.bookies():
+        return None
+    try:
+        found = collections_of(metadata, bookie, incarnation)
+    except ValueError:
+        return None
+    if token in found.tokens:
+        return metadata
+    if len(found.tokens) >= TOKENS_MOST:
+        return None
+    return _with(metadata, bookie, incarnation, Collections((*found.tokens, token), found.ended))
+
+
+def without_collection(
+    metadata: LedgerMetadata, bookie: BookieId, incarnation: str, token: str
+) -> LedgerMetadata:
+    """The register's next value: he has removed what he meant to, and will remove no more."""
+    found = collections_of(metadata, bookie, incarnation)
+    if token not in found.tokens:
+        return metadata
+    left = tuple(other for other in found.tokens if other != token)
+    return _with(metadata, bookie, incarnation, Collections(left, found.ended + 1))
+
+
+def _with(
+    metadata: LedgerMetadata, bookie: BookieId, incarnation: str, new: Collections
+) -> LedgerMetadata:
+    values = _decoded(metadata) | {f"{bookie}/{incarnation}": [list(new.tokens), new.ended]}
+    data = json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+    return metadata.with_custom(**{COLLECTED: data})
+
+
+def _decoded(metadata: LedgerMetadata) -> dict[str, tuple[list[str], int]]:
+    data = metadata.custom_metadata.get(COLLECTED)
+    if data is None:
+        return {}
+    found: Any = json.loads(data)
+    is_right = isinstance(found, dict) and all(
+        isinstance(each, list)
+        and len(each) == 2
+        and isinstance(each[0], list)
+        and isinstance(each[1], int)
+        for each in found.values()
+    )
+    if not is_right:
+        raise ValueError(f"{COLLECTED} is {data[:80]!r}")
+    return dict(found)

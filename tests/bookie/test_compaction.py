@@ -1,0 +1,409 @@
+"""Compaction of a closed ledger on one bookie: fewer files, the same entries, at every moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import pytest
+
+from spark_bookkeeper.bookie import compaction
+from spark_bookkeeper.bookie.bookie import Compacted, Compaction, EntryRange, NewRecord, value_of
+from spark_bookkeeper.bookie.compaction import Compactor
+from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.file_bookie import FileBookie
+from spark_bookkeeper.bookie.log import LedgerLog
+from spark_bookkeeper.bookie.partition import format_partition
+from spark_bookkeeper.bookie.record import encode_add, encode_fence
+from spark_bookkeeper.bookie.storage.memory import Faults, MemoryDisk, MemoryStorage, Moment
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    CookieMismatchError,
+    LedgerFencedError,
+    NoSuchLedgerError,
+)
+from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.testing.counting import CountingStorage
+from spark_bookkeeper.testing.damage import TYPED, Specimen
+from spark_bookkeeper.testing.ground import Killed
+from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Bookie, damaged_paths
+
+LAST: Final = 5
+"""Of a ``Specimen``."""
+
+ENCODINGS: Final = {
+    f"{name} {digest.name}": LedgerEncoding(schema, digest, b"secret", compression)
+    for name, schema, compression in (
+        ("bytes", LedgerEncoding().schema, None),
+        ("typed", TYPED, "zstd"),
+    )
+    for digest in DigestType
+}
+
+
+def formatted(*, has_directories: bool = True, encoding: LedgerEncoding | None = None) -> Bookie:
+    disk = MemoryDisk(BOOKIE_ID, has_directories=has_directories)
+    numbers = iter(range(1000))
+    marker = format_partition(
+        MemoryStorage(disk),
+        BOOKIE_ID,
+        "cluster",
+        token=lambda: f"token{next(numbers)}",
+        is_probe_required=False,
+    )
+    return Bookie(disk, marker, encoding=encoding or LedgerEncoding())
+
+
+def wish(bookie: Bookie, *, last: int = LAST, dry_run: bool = False) -> Compaction:
+    return Compaction(bookie.ref, last, files_least=2, dry_run=dry_run)
+
+
+def compact(bookie: Bookie, faults: Faults | None = None) -> Compacted:
+    return bookie.face(faults).compact(wish(bookie))
+
+
+def content(bookie: FileBookie, of: Bookie, last: int = LAST) -> dict[int, tuple[bytes, bytes]]:
+    """Every entry that can be read and verified: its bytes and digest."""
+    delivery = bookie.read(of.ref, list(range(last + 1)))
+    return {e.entry_id: (bytes(e.data), e.digest) for e in delivery.found}
+
+
+def files(bookie: Bookie) -> list[str]:
+    return sorted(path for path in bookie.disk.files if bookie.paths.directory in path)
+
+
+def one_each(bookie: Bookie, count: int) -> LedgerLog:
+    """A ledger with one entry in each slot, whose writer closed it."""
+    log = bookie.writer()
+    for number in range(count):
+        log.add(number, bookie.record(number, number, lac=number - 1))
+    return log
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS.keys())
+@pytest.mark.parametrize("has_directories", [True, False], ids=["disk", "bucket"])
+def test_every_sort_of_file_becomes_one_and_every_entry_is_the_same(
+    encoding: LedgerEncoding, has_directories: bool
+) -> None:
+    bookie = formatted(has_directories=has_directories, encoding=encoding)
+    Specimen.write(bookie.log())
+    before = content(bookie.face(), bookie)
+    assert len(before) == LAST + 1
+    assert len(files(bookie)) == 7
+    planned = bookie.face().compact(wish(bookie, dry_run=True))
+    assert len(files(bookie)) == 7
+
+    done = compact(bookie)
+
+    assert content(bookie.face(), bookie) == before
+    assert [path.split("/")[2] for path in files(bookie)] == ["copies", "slots"]
+    assert bookie.disk.files[bookie.slot_path(3)] == encode_fence(bookie.key)
+    assert (done.removed, done.written, done.entries) == (6, 1, 6)
+    assert planned == done
+    assert damaged_paths(bookie.log()) <= {bookie.slot_path(0)}  # the slots that went
+    assert compact(bookie) == Compacted()
+
+
+class At:
+    """Does something at the n-th operation of whoever has it as hook."""
+
+    def __init__(self, number: int, do: Callable[[], None]) -> None:
+        self.number = number
+        self.count = 0
+        self._do = do
+
+    def __call__(self, operation: str, path: str, moment: Moment) -> None:
+        number, self.count = self.count, self.count + 1
+        if number == self.number:
+            self._do()
+
+
+def kill() -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize(
+    ("has_directories", "encoding", "cut"),
+    [
+        (True, "bytes CRC32C", True),
+        (False, "bytes CRC32C", False),
+        pytest.param(True, "bytes CRC32C", False, marks=pytest.mark.slow),
+        pytest.param(True, "typed MAC", True, marks=pytest.mark.slow),
+        pytest.param(False, "typed MAC", False, marks=pytest.mark.slow),
+    ],
+)
+def test_killed_at_every_step_it_loses_nothing_and_the_next_one_ends_it(
+    has_directories: bool, encoding: str, cut: bool
+) -> None:
+    number = 0
+    steps: list[str] = []
+    while True:
+        bookie = formatted(has_directories=has_directories, encoding=ENCODINGS[encoding])
+        Specimen.write(bookie.log())
+        bookie.disk.durable.update(bookie.disk.files)
+        before = content(bookie.face(), bookie)
+        hook = At(number, kill)
+        try:
+            compact(bookie, hook)
+        except Killed:
+            steps.append(f"{number}")
+        else:
+            break
+        if cut:
+            bookie.disk.power_cut()
+        assert content(bookie.face(), bookie) == before, f"killed at operation {number}"
+        assert bookie.log().tail() is not None
+        compact(bookie)
+        assert content(bookie.face(), bookie) == before, f"ended after a kill at {number}"
+        kinds = {path.split("/")[2] for path in files(bookie) if "/parts/" not in path}
+        assert kinds == {"copies", "slots"}, f"killed at operation {number}: {files(bookie)}"
+        assert len(files(bookie)) <= 3
+        with pytest.raises(LedgerFencedError):
+            bookie.log().add(3, encode_add(bookie.key, bookie.encoding, "w1", 3, LAST))
+        number += 1
+    assert len(steps) > 20
+
+
+@pytest.mark.parametrize("has_directories", [True, False], ids=["disk", "bucket"])
+def test_readers_in_the_middle_go_on(has_directories: bool) -> None:
+    """One that looked before, one that has read before, and one that comes now."""
+    number = 0
+    while True:
+        bookie = formatted(has_directories=has_directories)
+        Specimen.write(bookie.log())
+        early, busy = bookie.face(), bookie.face()
+        before = content(busy, bookie)
+        (known,) = early.holdings([EntryRange(bookie.ref, 0, LAST)])
+
+        def read(
+            early: FileBookie = early,
+            busy: FileBookie = busy,
+            bookie: Bookie = bookie,
+            before: object = before,
+            known: object = known,
+        ) -> None:
+            found = early.read(bookie.ref, list(range(LAST + 1)), value_of(known)).found  # type: ignore[arg-type]
+            assert {e.entry_id: (bytes(e.data), e.digest) for e in found} == before
+            assert content(busy, bookie) == before
+            assert content(bookie.face(), bookie) == before
+            rows = early.scan(bookie.ref, list(range(LAST + 1)), value_of(known))  # type: ignore[arg-type]
+            assert not rows.refused
+
+        hook = At(number, read)
+        compact(bookie, hook)
+        read()
+        if hook.count <= number:
+            break
+        number += 1
+    assert number > 20
+
+
+def test_a_reader_that_is_overtaken_between_looking_and_reading_looks_again() -> None:
+    """At each of its own operations the ledger is compacted, and then once more."""
+    number = 0
+    while True:
+        bookie = formatted()
+        Specimen.write(bookie.log())
+        before = content(bookie.face(), bookie)
+
+        def overtake(bookie: Bookie = bookie) -> None:
+            compact(bookie)
+            log = bookie.log()
+            entries = log.reader.entries([log.locate(0).places(e)[0] for e in (0, 1)])
+            log.write_copy(list(entries))
+            compact(bookie)
+
+        hook = At(number, overtake)
+        assert content(bookie.face(hook), bookie) == before, f"overtaken at operation {number}"
+        if hook.count <= number:
+            break
+        number += 1
+    assert number > 5
+
+
+@pytest.mark.parametrize("limit", [1, pytest.param(1 << 20, marks=pytest.mark.slow)])
+def test_two_at_once_lose_nothing(limit: int) -> None:
+    """At every operation of one, another begins and ends, with another limit for a call."""
+    number = 0
+    while True:
+        bookie = formatted()
+        Specimen.write(bookie.log())
+        before = content(bookie.face(), bookie)
+
+        def other(bookie: Bookie = bookie) -> None:
+            wanted = Compaction(bookie.ref, LAST, files_least=2, bytes_most=limit)
+            bookie.face().compact(wanted)
+
+        hook = At(number, other)
+        with suppress(BookieUnavailableError):
+            compact(bookie, hook)
+        assert content(bookie.face(), bookie) == before, f"met at operation {number}"
+        compact(bookie)
+        assert content(bookie.face(), bookie) == before
+        if hook.count <= number:
+            break
+        number += 1
+
+
+def test_reading_opens_few_files_afterwards() -> None:
+    bookie = formatted()
+    one_each(bookie, 100)
+    counted = CountingStorage(MemoryStorage(bookie.disk))
+
+    def read() -> int:
+        counted.calls.clear()
+        found = FileBookie(counted).scan(bookie.ref, list(range(100))).found
+        assert sum(rows.batch.num_rows for rows in found) == 100
+        return len({call.path for call in counted.calls if call.operation == "read_range"})
+
+    assert read() >= 100
+    FileBookie(counted).compact(wish(bookie, last=99))
+    assert read() <= 3
+    assert len(counted.calls) <= 10
+
+
+def test_a_writer_that_slept_meets_the_fence() -> None:
+    bookie = formatted()
+    log = one_each(bookie, 3)
+
+    compact_all(bookie, 2)
+
+    with pytest.raises(LedgerFencedError):
+        log.add(3, bookie.record(3, 3), (3, 3))
+    face = bookie.face()
+    with pytest.raises(LedgerFencedError):
+        face.add(bookie.ref, NewRecord(3, 3, 3, bookie.record(3, 3)))
+
+
+def compact_all(bookie: Bookie, last: int) -> None:
+    bookie.face().compact(wish(bookie, last=last))
+
+
+def test_without_compact_fence_a_writer_that_slept_would_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(LedgerLog, "ends_in_fence", lambda _: True)
+    bookie = formatted()
+    log = one_each(bookie, 3)
+
+    compact_all(bookie, 2)
+
+    log.add(3, bookie.record(3, 3), (3, 3))
+
+
+def spoil_new_copy(bookie: Bookie) -> Faults:
+    """Damages a copy when it was read back, before its entries are verified."""
+
+    def faults(operation: str, path: str, moment: Moment) -> None:
+        if operation == "list" and moment == "after" and path == bookie.paths.copies:
+            for found in [p for p in bookie.disk.files if p.startswith(path)]:
+                bookie.disk.corrupt(found, lambda d: d.replace(b"\x01\x00\x00\x00", b"\x02" * 4))
+                bookie.disk.files[found] = bookie.disk.files[found][:-900] + bytes(900)
+
+    return faults
+
+
+def test_what_is_not_read_back_as_it_was_removes_nothing() -> None:
+    bookie = formatted()
+    one_each(bookie, 6)
+    before = content(bookie.face(), bookie)
+
+    with suppress(BookieUnavailableError):
+        compact(bookie, spoil_new_copy(bookie))
+
+    assert content(bookie.face(), bookie) == before
+    assert {bookie.slot_path(number) for number in range(6)} <= set(files(bookie))
+
+
+def test_without_compact_verified_it_would_lose_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Compactor, "_verified", lambda self, before, kept, ids: set(range(6)))
+    bookie = formatted()
+    one_each(bookie, 6)
+
+    compact(bookie, spoil_new_copy(bookie))
+
+    assert content(bookie.face(), bookie) == {}
+
+
+def test_what_is_damaged_is_left_as_it_is() -> None:
+    bookie = formatted()
+    one_each(bookie, 6)
+    bookie.disk.corrupt(bookie.slot_path(2), lambda data: data[:100])
+    before = files(bookie)
+
+    done = compact(bookie)
+
+    assert done.removed == 0
+    assert done.reason is not None
+    assert "repair" in done.reason
+    assert files(bookie) == before
+
+
+def test_an_entry_that_cannot_be_read_keeps_its_files() -> None:
+    bookie = formatted()
+    one_each(bookie, 6)
+    path = bookie.slot_path(2)
+    bookie.disk.corrupt(path, lambda data: data.replace(b"2", b"9"))
+    intact = bookie.disk.files[path]
+    bookie.disk.corrupt(path, lambda _: intact)
+
+    done = compact(bookie)
+
+    assert done.removed == 0
+    assert path in files(bookie)
+
+
+def test_a_call_does_a_bounded_piece_and_the_next_one_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compaction, "ROWS", 10)
+    bookie = formatted()
+    one_each(bookie, 100)
+    before = content(bookie.face(), bookie, 99)
+    wanted = Compaction(bookie.ref, 99, files_least=2, bytes_most=10)
+    calls = []
+
+    while (done := bookie.face().compact(wanted)).removed:
+        calls.append(done)
+        assert content(bookie.face(), bookie, 99) == before
+
+    assert len(calls) > 3
+    assert sum(done.entries for done in calls) == 100
+    assert len(files(bookie)) == 11
+
+
+def test_large_parts_stay_and_are_listed_by_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "FILE_BYTES", 1000)
+    bookie = formatted(encoding=ENCODINGS["typed CRC32C"])
+    Specimen.write(bookie.log())
+    before = content(bookie.face(), bookie)
+
+    compact(bookie)
+
+    assert content(bookie.face(), bookie) == before
+    assert any("/parts/" in path for path in files(bookie))
+
+
+def test_what_is_beyond_the_end_goes() -> None:
+    bookie = formatted()
+    one_each(bookie, 10)
+
+    compact_all(bookie, 4)
+
+    assert list(bookie.log().locate(0)) == [0, 1, 2, 3, 4]
+
+
+def test_another_incarnation_and_a_deleted_ledger_are_refused() -> None:
+    bookie = formatted()
+    one_each(bookie, 4)
+    face = bookie.face()
+    other = formatted()
+    other.disk, other.marker = bookie.disk, other.marker
+    ref = bookie.ref
+    wanted = Compaction(type(ref)(ref.key, "another", ref.encoding), 3, files_least=2)
+    with pytest.raises(CookieMismatchError):
+        face.compact(wanted)
+    face.retire(bookie.key)
+    with pytest.raises(NoSuchLedgerError):
+        face.compact(wish(bookie, last=3))
