@@ -51,6 +51,7 @@ from spark_bookkeeper.replication.lost_entries import lost_entries
 from spark_bookkeeper.replication.recent_jobs import jobs_table, noted
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.recover_ledgers import recover_ledgers
+from spark_bookkeeper.replication.refill_bookie import Refill, refill_bookie
 from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.report import CheckReport, RecoveryReport, Report
 from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner, no_progress
@@ -612,6 +613,42 @@ class BookKeeper(PublicNames):
                 self.context, runner, wish, dry_run=dry_run, progress=told
             ),
         )
+
+    def refill_bookie(
+        self,
+        bookie_id: str,
+        *,
+        ledger_ids: Iterable[int] | None = None,
+        skip_open_ledgers: bool = False,
+        dry_run: bool = False,
+        bytes_per_second: int | None = None,
+        progress: Progress = no_progress,
+    ) -> RecoveryReport:
+        """Copy back to a bookie whose disk was replaced what it should hold, as a Spark job.
+
+        It was formatted again (``bookie format --replaced``) and is registered. For each ledger it
+        is in limbo, and its word counts for nothing, until all that it should hold is there.
+
+        Args:
+            bookie_id: the bookie.
+            ledger_ids: only these.
+            skip_open_ledgers: leave ledgers alone that would have to be fenced and closed.
+            dry_run: show what would be done; nothing is changed.
+            bytes_per_second: limit for the whole job.
+            progress: called with phase, items done, items in all, bytes so far.
+
+        Raises:
+            InvalidArgumentError: the bookie is not registered, or a ledger does not exist.
+        """
+        wish = Refill(
+            bookie=parse_bookie_id(bookie_id),
+            ledger_ids=None if ledger_ids is None else tuple(_ids(ledger_ids) or ()),
+            skip_open_ledgers=skip_open_ledgers,
+            bytes_per_second=_rate(bytes_per_second),
+        )
+        runner = self._runner("refill_bookie", dry_run)
+        report = refill_bookie(self.context, runner, wish, dry_run=dry_run, progress=progress)
+        return replace(report, frame=self._frames.from_arrow)
 
     def check_ledgers(
         self,

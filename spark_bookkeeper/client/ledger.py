@@ -153,6 +153,20 @@ def with_incarnations(metadata: LedgerMetadata, added: Mapping[BookieId, str]) -
     return metadata.with_custom(**{INCARNATIONS: _dump(kept)})
 
 
+def with_new_incarnation(
+    metadata: LedgerMetadata, bookie: BookieId, incarnation: str
+) -> LedgerMetadata:
+    """Metadata that mean a bookie as it was formatted last; it holds all that they name it for.
+
+    Only for what was copied back to it: see ``replication/refill_bookie.py``.
+
+    Raises:
+        MetadataFormatError: another client took away, or damaged, what was in it.
+    """
+    known = incarnations_of(metadata)
+    return metadata.with_custom(**{INCARNATIONS: _dump(known | {bookie: incarnation})})
+
+
 def schema_of(custom: Mapping[str, bytes]) -> pa.Schema | None:
     """The columns of a ledger's rows, for people; ``None`` where nothing usable says them."""
     try:

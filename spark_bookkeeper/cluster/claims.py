@@ -102,9 +102,10 @@ def judge(claims: Claims) -> Verdict:
             claims,
             "the bookie is known, and its data is not here: the storage is not mounted, or it "
             "was wiped",
-            f"bring back the storage and repeat `{start}`. If it is lost for good: "
-            f"`spark-bookkeeper bookie recover {bookie_id}` first, which copies what it held, "
-            f"then `{new}`",
+            f"bring back the storage and repeat `{start}`. If it is lost for good: `{new} "
+            f"--replaced`, `{start}` and `spark-bookkeeper bookie refill {bookie_id}` copy back "
+            f"here what it held; or `spark-bookkeeper bookie recover {bookie_id}` copies it to "
+            f"other bookies, then `{new}`",
         )
     if cookie.instance_id not in (None, claims.instance_id):
         raise mismatch(

@@ -11,6 +11,7 @@ from spark_bookkeeper.autorecovery.control import AutorecoveryControl
 from spark_bookkeeper.bookie.marker import check_marker
 from spark_bookkeeper.bookie.partition import probe
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import incarnations_of
 from spark_bookkeeper.client.presence import (
     GONE,
     WriterState,
@@ -97,7 +98,7 @@ def cluster_diagnoses(
     if not metadata_only:
         yield _writers(context, ledgers, states)
     yield _autorecovery(context)
-    yield from _ledgers(ledgers, set(known) - alive.keys())
+    yield from _ledgers(ledgers, set(known) - alive.keys(), alive)
 
 
 def _autorecovery(context: ClientContext) -> Diagnosis:
@@ -296,8 +297,26 @@ class _Look:
         return Diagnosis(check, "ok", facts)
 
 
+def _in_limbo(
+    metadata: LedgerMetadata, alive: Mapping[BookieId, Registration]
+) -> frozenset[BookieId]:
+    """Bookies that were formatted again since the ledger used them, and not refilled since."""
+    try:
+        meant = incarnations_of(metadata)
+    except MetadataFormatError:
+        return frozenset()  # it is BookKeeper's own, and any incarnation is right
+    return frozenset(
+        bookie
+        for bookie in metadata.bookies()
+        if bookie in alive
+        and meant.get(bookie, alive[bookie].incarnation) != alive[bookie].incarnation
+    )
+
+
 def _ledgers(
-    ledgers: Mapping[LedgerId, LedgerMetadata], lost: set[BookieId]
+    ledgers: Mapping[LedgerId, LedgerMetadata],
+    lost: set[BookieId],
+    alive: Mapping[BookieId, Registration],
 ) -> Iterator[Diagnosis]:
     total = f"{len(ledgers):,} ledgers"
     stuck = [i for i, m in ledgers.items() if m.state.name == "IN_RECOVERY"]
@@ -306,7 +325,10 @@ def _ledgers(
     ]
     lacking = [i for i, m in ledgers.items() if lost & m.bookies()]
     named = sorted(lost & {bookie for i in lacking for bookie in ledgers[i].bookies()})
-    thin = [i for i, m in ledgers.items() if any(_below_ack_quorum(m, lost))]
+    limbo = {i: found for i, m in ledgers.items() if (found := _in_limbo(m, alive))}
+    empty = sorted({bookie for bookies in limbo.values() for bookie in bookies})
+    away = {i: lost | limbo.get(i, frozenset()) for i in ledgers}
+    thin = [i for i, m in ledgers.items() if any(_below_ack_quorum(m, away[i]))]
     yield _on_ledgers(
         "ledgers in recovery",
         total,
@@ -332,6 +354,14 @@ def _ledgers(
         lacking,
         "name a lost bookie: they have fewer copies than they should",
         lambda _: f"spark-bookkeeper bookie recover {' --bookie '.join(named)}",
+        "problem",
+    )
+    yield _on_ledgers(
+        "fragments on replaced disks",
+        total,
+        list(limbo),
+        f"count on {', '.join(empty)}, formatted again since and not filled again",
+        lambda _: f"spark-bookkeeper bookie refill {empty[0]}",
         "problem",
     )
     yield _on_ledgers(

@@ -16,7 +16,7 @@ from spark_bookkeeper.bookie.partition import (
 )
 from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.bookie.storage.storage import Storage
-from spark_bookkeeper.cluster.claims import claims_of
+from spark_bookkeeper.cluster.claims import Claims, claims_of
 from spark_bookkeeper.cluster.cookies import cookie_of
 from spark_bookkeeper.cluster.dependents import ledgers_that_name, shown
 from spark_bookkeeper.cluster.readonly import forget_order
@@ -34,12 +34,19 @@ def format_bookie(
     bookie_id: BookieId,
     *,
     token: Callable[[], str],
+    is_replaced: bool = False,
     on_check: OnCheck = tell_nobody,
 ) -> Marker:
     """Make a partition that may have been a bookie before into a new, empty one.
 
     Everything in it is removed. It is refused while that could remove the last good copy of
     anything. ``on_check`` is told what the probe of the file system finds to hold.
+
+    Args:
+        is_replaced: the bookie's disk is lost for good, and an empty one is in its place. Then
+            ledgers may count on the bookie: for each of them it is in limbo until it is refilled
+            (``replication/refill_bookie.py``). Of a partition that holds anything that is never
+            true [replaced_empty_only].
 
     Raises:
         InvalidArgumentError: the bookie is alive, a ledger still names it, or the storage
@@ -62,7 +69,9 @@ def format_bookie(
         raise InvalidArgumentError(
             f"bookie {bookie_id} is alive; stop its agent first. Nothing was changed"
         )
-    needed = ledgers_that_name(store, bookie_id, for_certain=True)
+    if is_replaced:
+        _check_replaced(claims)
+    needed = () if is_replaced else ledgers_that_name(store, bookie_id, for_certain=True)
     if needed:
         way = ""
         if known is None and found is not None:  # its own copies can be reached only with a cookie
@@ -93,3 +102,19 @@ def format_bookie(
     store.write_cookie(cookie_of(marker, storage), known.version if known else None)
     forget_order(store, bookie_id)
     return marker
+
+
+def _check_replaced(claims: Claims) -> None:
+    """Raises ``InvalidArgumentError`` where something is left that ledgers may count on."""
+    bookie_id = claims.bookie_id
+    if claims.cookie is None:
+        raise InvalidArgumentError(
+            f"the cluster knows no bookie {bookie_id}, so no disk of it was replaced; nothing was "
+            "changed. Format a new bookie without --replaced"
+        )
+    if claims.has_content:
+        raise InvalidArgumentError(
+            f"{claims.root_uri} holds data of ledgers, so it is no new, empty disk; nothing was "
+            f"changed. If it is bookie {bookie_id}'s, it can be started as it is, or its cookie "
+            "made again; otherwise use an empty root"
+        )

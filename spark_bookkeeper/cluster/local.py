@@ -24,6 +24,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.bookie.partition import wipe_partition
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.client.html import fields_table
@@ -217,15 +218,20 @@ class LocalCluster(PublicNames):
         """
         self._require().stop_bookie(bookie_id, destroy)
 
-    def start_bookie(self, bookie_id: str) -> None:
+    def start_bookie(self, bookie_id: str, replaced: bool = False) -> None:
         """Start a bookie again. One that was destroyed begins anew, empty.
+
+        Args:
+            bookie_id: one of ``bookie_ids``.
+            replaced: also while ledgers count on what was destroyed; ``refill_bookie`` brings it
+                back.
 
         Raises:
             InvalidArgumentError: there is no such bookie, or it was destroyed and a ledger
                 still counts on what it held; the text says how to recover that first.
             CookieMismatchError: its storage is not what it was.
         """
-        self._require().start_bookie(bookie_id)
+        self._require().start_bookie(bookie_id, replaced)
 
     def add_bookie(self) -> BookieId:
         """Make and start one more bookie; return its id, which was never used before."""
@@ -365,14 +371,21 @@ class _Running:
             if storage is not None:
                 storage.close()
 
-    def start_bookie(self, bookie_id: str) -> None:
+    def start_bookie(self, bookie_id: str, replaced: bool) -> None:
         with self._changing:
             bookie = self.bookie(bookie_id)
             if bookie.bookie_id in self.agents:
                 return
             if bookie.is_destroyed:
                 storage = self._storage(bookie)
-                format_bookie(self.store, storage, bookie.bookie_id, token=self._runtime.token)
+                if read_marker(storage) is None:  # nobody formatted it meanwhile
+                    format_bookie(
+                        self.store,
+                        storage,
+                        bookie.bookie_id,
+                        token=self._runtime.token,
+                        is_replaced=replaced,
+                    )
                 self._save_bookie(replace(bookie, is_destroyed=False))
             self._start_agent(bookie)
 

@@ -30,7 +30,7 @@ from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.rereplicate import CopiedAhead, FragmentWork
 from spark_bookkeeper.replication.shares import copy_share, share_of, sources_of
-from spark_bookkeeper.replication.targets import Targets
+from spark_bookkeeper.replication.targets import Chooser
 from spark_bookkeeper.runtime.throttle import Throttle
 
 PIECE_BYTES: Final = 256 << 20
@@ -99,7 +99,7 @@ class CutFragment:
 def pieces_of(
     work: FragmentWork,
     metadata: LedgerMetadata,
-    targets: Targets,
+    targets: Chooser,
     piece_bytes: int = PIECE_BYTES,
 ) -> Iterator[PieceWork]:
     """The pieces of all lost shares of a fragment; none when it is not large.

@@ -26,7 +26,7 @@ from spark_bookkeeper.protocol.collection import may_be_named
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.replication.report import Outcome, Row
-from spark_bookkeeper.replication.shares import copy_share, share_of
+from spark_bookkeeper.replication.shares import copied_ahead, copy_share, share_of
 from spark_bookkeeper.replication.targets import Targets
 from spark_bookkeeper.runtime.throttle import Throttle
 
@@ -267,11 +267,8 @@ class FragmentCopy:
     def _held(
         self, target: Replica, entries: Sequence[EntryId], ahead: CopiedAhead | None
     ) -> Collection[EntryId] | None:
-        """What was copied in pieces is looked up: it was read back just now."""
-        if ahead is None or not ahead.is_whole or ahead.target != target.bookie_id:
-            return None
-        lacking = target.holdings(entries[0], entries[-1]).lacking(entries)
-        return set(entries).difference(map(EntryId, lacking))
+        is_there = ahead is not None and ahead.is_whole and ahead.target == target.bookie_id
+        return copied_ahead(target, entries, is_there)
 
     def _publish(self, chosen: Mapping[int, Successor]) -> LedgerMetadata:
         """The one CAS of this fragment; returns what is stored afterwards.

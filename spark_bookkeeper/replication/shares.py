@@ -112,3 +112,20 @@ def copy_share(
     context.metrics.copies.inc()
     context.metrics.copied_bytes.inc(copied)
     return copied
+
+
+def copied_ahead(
+    target: Replica, entries: Sequence[EntryId], is_whole: bool
+) -> Collection[EntryId] | None:
+    """What a target is known to hold of a share, for ``copy_share``; ``None``: it is to be read.
+
+    Args:
+        is_whole: all of it was copied in pieces and read back just now, so it is looked up only.
+
+    Raises:
+        BookieError: the target cannot be asked.
+    """
+    if not is_whole:
+        return None
+    lacking = target.holdings(entries[0], entries[-1]).lacking(entries)
+    return set(entries).difference(map(EntryId, lacking))

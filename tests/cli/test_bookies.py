@@ -233,3 +233,36 @@ def test_a_cluster_is_made_once(cluster: LocalCluster, call_at: Callable[[str], 
     assert (made.code, len(made.json["instance_id"])) == (0, 36)
     assert again.code == 2
     assert call("cluster", "info", "--json").json["instance_id"] == made.json["instance_id"]
+
+
+def test_a_bookie_whose_disk_was_replaced_is_formatted_started_and_filled_again(
+    own_cluster: LocalCluster, call_own: Call, numbers: Path
+) -> None:
+    """The whole story, with a real agent whose root was wiped."""
+    closed = call_own("ledger", "append", numbers, "-e", 4, "--json").json["ledger_id"]
+    opened = call_own("ledger", "append", numbers, "-e", 5, "--leave-open", "--json").json
+    wiped = BookieId(call_own("ledger", "show", closed, "--json").json["bookies"][0])
+    root = own_cluster.root_of(wiped)
+    own_cluster.stop_bookie(wiped, destroy=True)
+    root.mkdir()
+
+    formatting = ["bookie", "format", "--bookie-id", wiped, "--root", root, "--yes"]
+    refused = call_own(*formatting)
+    assert (refused.code, "may hold the last good copy" in refused.err) == (2, True)
+    unready = call_own("bookie", "refill", wiped, "--no-spark", "--yes")
+    assert (unready.code, "--replaced" in unready.err) == (2, True)
+    assert call_own(*formatting, "--replaced").code == 0
+    own_cluster.start_bookie(wiped)
+    unwell = call_own("doctor", "--json")
+    assert any("bookie refill" in (each["remedy"] or "") for each in unwell.json["findings"])
+
+    asked = call_own("bookie", "refill", wiped, "--no-spark")  # nobody says yes
+    planned = call_own("bookie", "refill", wiped, "--dry-run", "--json")
+    done = call_own("bookie", "refill", wiped, "--no-spark", "--yes", "--json")
+
+    assert (asked.code, planned.code, done.code) == (1, 0, 0)
+    assert {row["status"] for row in planned.json["rows"]} == {"planned"}
+    copies = {r["ledger_id"]: r["status"] for r in done.json["rows"] if r["action"] == "copy"}
+    assert copies == {closed: "replicated", opened["ledger_id"]: "replicated"}
+    checked = call_own("ledger", "check", "--percentage", 100, "--no-spark", "--json")
+    assert (checked.code, checked.json["complete"]) == (0, True)

@@ -35,11 +35,14 @@ from spark_bookkeeper.client.recover.recovery import LedgerRecovery, recover_led
 from spark_bookkeeper.client.write import ensemble_change
 from spark_bookkeeper.client.write.bulk import FanOut, write_local
 from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.cluster import formatting
+from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.errors import (
     AppendFailedError,
     BookieError,
     BookieFullError,
     BookKeeperError,
+    InvalidArgumentError,
     LedgerExistsError,
     LedgerFencedError,
     MetadataUnavailableError,
@@ -65,7 +68,9 @@ from spark_bookkeeper.protocol.writer import (
     Stored,
     Writer,
 )
+from spark_bookkeeper.replication import refill_bookie
 from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_one
+from spark_bookkeeper.replication.refill_bookie import RefillWork, refill_ledger
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
@@ -580,6 +585,98 @@ def _(patch: pytest.MonkeyPatch) -> None:
             yield replace(fragment, last_entry_id=EntryId(0) if last is None else last)
 
     patch.setattr(LedgerMetadata, "fragment_ranges", with_ends)
+
+
+def refill(ground: Ground, ledger_id: LedgerId, bookie: BookieId) -> None:
+    client = ground.client()
+    incarnation = client.bookies.registrations()[bookie].incarnation
+    refill_ledger(client, RefillWork(ledger_id, bookie, incarnation, None))
+
+
+def a_wiped_bookie_has_no_say_in_a_recovery(directory: Path) -> None:
+    """An entry is on two bookies, one of which is wiped; the other is away when it is asked for."""
+    ground = Ground(directory, bookies=3)
+    writer = open_ledger_with(ground, 1)
+    wiped, away, _ = writer.metadata.last_fragment.ensemble
+    for position in range(2):
+        put(ground, writer, position, 1, 1)
+    ground.format(wiped)
+
+    refill(ground, writer.ledger_id, wiped)
+    ground.stop(away)
+    with suppress(RecoveryUndecidedError):
+        recover_ledger(ground.client(InlineRuntime()), writer.ledger_id)
+    ground.start(away)
+    recover_ledger(ground.client(), writer.ledger_id)
+
+    metadata = ground.context.store.read_ledger(writer.ledger_id).value
+    assert metadata.last_entry_id == 1, "what Qa bookies have stored is acknowledged"
+
+
+@rule("refill_fixed_only", a_wiped_bookie_has_no_say_in_a_recovery)
+def _(patch: pytest.MonkeyPatch) -> None:
+    ranges = LedgerMetadata.fragment_ranges
+
+    def with_ends(self: LedgerMetadata) -> Iterator[FragmentRange]:
+        for fragment in ranges(self):
+            last = fragment.last_entry_id
+            yield replace(fragment, last_entry_id=EntryId(0) if last is None else last)
+
+    patch.setattr(LedgerMetadata, "fragment_ranges", with_ends)
+    patch.setattr(refill_bookie, "_why_not_fixed", lambda metadata, bookie: None)
+
+
+def a_bookie_that_is_out_of_limbo_holds_everything(directory: Path) -> None:
+    ground = Ground(directory, bookies=3)
+    writer = open_ledger_with(ground, 3)
+    writer.close()
+    wiped, *others = writer.metadata.last_fragment.ensemble
+    ground.format(wiped)
+    for other in others:
+        ground.stop(other)
+    refill(ground, writer.ledger_id, wiped)
+    for other in others:
+        ground.start(other)
+
+    refill(ground, writer.ledger_id, wiped)  # now there is somebody to copy from
+    for other in others:
+        ground.stop(other, destroy=True)
+
+    with lifecycle.open_ledger(ground.client(), writer.ledger_id) as reader:
+        assert [entry.payload for entry in reader.entries()] == [b"0", b"1", b"2"]
+
+
+@rule("refill_whole", a_bookie_that_is_out_of_limbo_holds_everything)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(refill_bookie, "_is_whole", lambda shares: True)
+
+
+def a_disk_that_holds_data_was_not_replaced(directory: Path) -> None:
+    ground = Ground(directory, bookies=3)
+    writer = open_ledger_with(ground, 1)
+    writer.close()
+    kept, *others = writer.metadata.last_fragment.ensemble
+    ground.stop(kept)
+    for other in others:
+        ground.stop(other, destroy=True)
+
+    with suppress(InvalidArgumentError):
+        format_bookie(
+            ground.context.store,
+            LocalStorage(ground.root(kept), kept),
+            kept,
+            token=ground.runtime.token,
+            is_replaced=True,
+        )
+    ground.start(kept)
+
+    with lifecycle.open_ledger(ground.client(), writer.ledger_id) as reader:
+        assert [entry.payload for entry in reader.entries()] == [b"0"]
+
+
+@rule("replaced_empty_only", a_disk_that_holds_data_was_not_replaced)
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(formatting, "_check_replaced", lambda claims: None)
 
 
 # R14

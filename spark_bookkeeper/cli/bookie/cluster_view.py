@@ -8,18 +8,23 @@ from typing import Any
 import click
 
 from spark_bookkeeper.bookie.marker import read_marker
-from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.cli.shell.work import no_spark, open_table, report_table, show_report
+from spark_bookkeeper.cli.shell.work import (
+    ask_about,
+    no_spark,
+    open_table,
+    report_table,
+    show_report,
+)
 from spark_bookkeeper.cluster.cookies import check_forgettable, forget_bookie
 from spark_bookkeeper.cluster.dependents import ledgers_that_name
 from spark_bookkeeper.cluster.readonly import read_order
 from spark_bookkeeper.connection import partition_of
 from spark_bookkeeper.errors import BookieError, InvalidArgumentError, MetadataError
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
-from spark_bookkeeper.replication.report import Outcome, RecoveryReport
+from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.session import BookKeeper
 
 GIB = 1 << 30
@@ -154,33 +159,13 @@ def recover(
                 )
 
         if not dry_run and not yes:
-            _ask(settings, work(True), names if delete_cookie else [])
+            ask_about(settings, work(True), names if delete_cookie else [])
         report = work(dry_run)
         is_forgotten = True
         if delete_cookie and not dry_run:
             is_forgotten = _delete_cookies(settings, bk, names, report)
     code = show_report(settings, report, table)
     return code if is_forgotten else max(code, EXIT_LEFT_UNDONE)
-
-
-def _ask(settings: Settings, plan: RecoveryReport, forgotten: Sequence[str]) -> None:
-    """Copying adds and takes nothing away; closing ledgers and forgetting bookies is asked for."""
-    opened = sorted({row.ledger_id for row in plan.rows if row.action == "recover"})
-    copies = [row for row in plan.rows if row.action == "copy" and row.status is Outcome.PLANNED]
-    if not opened and not forgotten:
-        return
-    settings.output.note(
-        f"{len(copies)} share{'' if len(copies) == 1 else 's'} to copy, "
-        f"{sum(row.bytes for row in copies):,} bytes"
-    )
-    if opened:
-        settings.output.note(
-            f"fenced, recovered and closed first, which stops their writers: ledgers "
-            f"{', '.join(map(str, opened))}"
-        )
-    if forgotten:
-        settings.output.note(f"forgotten when all is done: {', '.join(forgotten)}")
-    confirm("Go on?")
 
 
 def _delete_cookies(

@@ -24,6 +24,7 @@ from spark_bookkeeper.cli.bookie.partition import (
     root_option,
 )
 from spark_bookkeeper.cli.bookie.readonly import set_readonly_, set_writable_
+from spark_bookkeeper.cli.bookie.refill import refill
 from spark_bookkeeper.cli.bookie.space import space
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import (
@@ -58,6 +59,7 @@ bookie.add_command(list_)
 bookie.add_command(show)
 bookie.add_command(space)
 bookie.add_command(recover)
+bookie.add_command(refill)
 bookie.add_command(decommission)
 bookie.add_command(cookie)
 bookie.add_command(set_readonly_)
@@ -162,10 +164,17 @@ def _autorecovery(
 )
 @id_option
 @root_option
+@click.option(
+    "--replaced",
+    is_flag=True,
+    help="Its disk is lost for good and this is an empty one; `bookie refill` fills it again.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @access_options
 @click.pass_obj
-def format_(settings: Settings, access: Access, bookie_id: str, root: str, yes: bool) -> int:
+def format_(
+    settings: Settings, access: Access, bookie_id: str, root: str, replaced: bool, yes: bool
+) -> int:
     """Make a partition into a new, empty bookie; EVERYTHING in it is removed.
 
     Refused while the bookie may hold the last good copy of anything.
@@ -177,6 +186,11 @@ def format_(settings: Settings, access: Access, bookie_id: str, root: str, yes: 
         with opened_store(settings, access, runtime) as store:
             _show_what_goes(settings, store, storage, name)
             _show_what_is_shared(settings, access, store, storage, name)
+            if replaced and not yes:
+                settings.output.note(
+                    f"from now on nothing believes the disk that bookie {name} had, also if it is "
+                    "found again"
+                )
             if not yes:
                 confirm(f"Remove all of it and format bookie {name}?")
             marker = format_bookie(
@@ -184,6 +198,7 @@ def format_(settings: Settings, access: Access, bookie_id: str, root: str, yes: 
                 storage,
                 name,
                 token=runtime.token,
+                is_replaced=replaced,
                 on_check=lambda check: settings.output.note(f"holds: {check}"),
             )
     finally:
@@ -198,6 +213,7 @@ def format_(settings: Settings, access: Access, bookie_id: str, root: str, yes: 
         lambda: settings.output.say(
             f"bookie {name} at {storage.uri} is formatted, incarnation {marker.incarnation}. "
             f"Start it: spark-bookkeeper bookie start --bookie-id {name} --root {shlex.quote(root)}"
+            + (f"; then fill it: spark-bookkeeper bookie refill {name}" if replaced else "")
         ),
     )
     return EXIT_DONE

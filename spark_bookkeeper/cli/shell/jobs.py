@@ -18,6 +18,7 @@ from spark_bookkeeper.cli.autorecovery import group as autorecovery_group
 from spark_bookkeeper.cli.autorecovery import work as autorecovery_work
 from spark_bookkeeper.cli.bookie import cluster_view as bookies
 from spark_bookkeeper.cli.bookie.decommission import decommission
+from spark_bookkeeper.cli.bookie.refill import refill
 from spark_bookkeeper.cli.ledger import work as ledger_work
 from spark_bookkeeper.cli.ledger.archive import archive
 from spark_bookkeeper.cli.main import guarded
@@ -40,6 +41,7 @@ JOBS: Final[dict[str, click.Command]] = {
     "rereplicate": autorecovery_work.rereplicate,
     "autorecovery": autorecovery_group.start,
     "decommission_bookie": decommission,
+    "refill_bookie": refill,
 }
 """What each script runs."""
 
@@ -51,6 +53,7 @@ _EXAMPLES: Final = {
     "audit": "zk1:2181,zk2:2181",
     "rereplicate": "zk1:2181,zk2:2181 --json",
     "autorecovery": "zk1:2181,zk2:2181 --once",
+    "refill_bookie": "zk1:2181,zk2:2181 192.168.1.10:3181 --dry-run",
     "decommission_bookie": "zk1:2181,zk2:2181 192.168.1.10:3181",
 }
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.errors import BookKeeperError
-from spark_bookkeeper.replication.report import ROW_SCHEMA, Report, shown
+from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, Report, shown
 
 if TYPE_CHECKING:
     from spark_bookkeeper.spark.report_table import ReportTable
@@ -57,6 +58,26 @@ def show_report(settings: Settings, report: Report, table: ReportTable | None = 
             settings.output.note(f"Error: {error.message}")
     settings.output.result(report.to_dict(), show)
     return EXIT_LEFT_UNDONE if report.unfinished or not is_kept else EXIT_DONE
+
+
+def ask_about(settings: Settings, plan: Report, forgotten: Sequence[str] = ()) -> None:
+    """Copying adds and takes nothing away; closing ledgers and forgetting bookies is asked for."""
+    opened = sorted({row.ledger_id for row in plan.rows if row.action == "recover"})
+    copies = [row for row in plan.rows if row.action == "copy" and row.status is Outcome.PLANNED]
+    if not opened and not forgotten:
+        return
+    settings.output.note(
+        f"{len(copies)} share{'' if len(copies) == 1 else 's'} to copy, "
+        f"{sum(row.bytes for row in copies):,} bytes"
+    )
+    if opened:
+        settings.output.note(
+            f"fenced, recovered and closed first, which stops their writers: ledgers "
+            f"{', '.join(map(str, opened))}"
+        )
+    if forgotten:
+        settings.output.note(f"forgotten when all is done: {', '.join(forgotten)}")
+    confirm("Go on?")
 
 
 def _show_rows(settings: Settings, report: Report) -> None:

@@ -1,0 +1,555 @@
+"""A bookie whose disk was replaced gets back what it should hold, in place.
+
+Its partition was formatted again, so it is another incarnation (SLOT-LOG rule R11). What the
+ledgers say of it means the one before, and until a ledger is refilled the bookie is in *limbo* for
+it: its "no such entry" and its fences count for nothing, and nobody reads there. A ledger leaves
+limbo in one step, when everything that the bookie should hold of it was copied back and read: then
+a compare-and-swap names the new incarnation. Only where no writer can be writing (R13), for there
+"I do not have it" would be believed by a recovery [refill_fixed_only, refill_whole].
+
+Source: BookKeeper ``bookie/datainteg/DataIntegrityCheckImpl`` (BP-46), which sets a flag for
+limbo on the bookie and recovers ledgers that are open there; SLOT-LOG "Re-replicate", R11, R13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger, incarnations_of, with_new_incarnation
+from spark_bookkeeper.client.recover.copying import TargetError
+from spark_bookkeeper.errors import (
+    BookieError,
+    EntryUnreadableError,
+    InvalidArgumentError,
+    MetadataFormatError,
+    NoSuchLedgerError,
+)
+from spark_bookkeeper.metadata.store import Registration, Versioned
+from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
+from spark_bookkeeper.protocol.underreplication import live_copies
+from spark_bookkeeper.replication.job import Job, Known, Reported
+from spark_bookkeeper.replication.pieces import (
+    PIECE_BYTES,
+    CutFragment,
+    PieceCopied,
+    PieceWork,
+    copy_piece,
+    pieces_of,
+)
+from spark_bookkeeper.replication.recover_ledgers import Recovered, RecoverWork, recovering
+from spark_bookkeeper.replication.recovery_plan import PlannedShare, PlanRow
+from spark_bookkeeper.replication.report import Outcome, RecoveryReport
+from spark_bookkeeper.replication.rereplicate import CopiedAhead, FragmentWork, ShareCopied
+from spark_bookkeeper.replication.runner import (
+    Failure,
+    Progress,
+    Runner,
+    Step,
+    no_progress,
+    reason_of,
+)
+from spark_bookkeeper.replication.shares import (
+    copied_ahead,
+    copy_share,
+    live_at,
+    share_bytes,
+    share_of,
+)
+from spark_bookkeeper.runtime.throttle import Throttle
+
+
+@dataclass(frozen=True, slots=True)
+class Refill:
+    """What to refill, and how."""
+
+    bookie: BookieId
+    """It is registered, in its new incarnation."""
+    ledger_ids: tuple[LedgerId, ...] | None = None
+    """Only these ledgers; ``None`` is all of them."""
+    skip_open_ledgers: bool = False
+    """Leave ledgers alone that would have to be fenced and closed first."""
+    bytes_per_second: int | None = None
+    """Limit on copying, for the whole job; ``None`` is none."""
+    piece_bytes: int = PIECE_BYTES
+    """Shares of several times this size are copied by several tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefillWork:
+    """Copy back what a bookie should hold of one ledger, and end its limbo there. Picklable."""
+
+    ledger_id: LedgerId
+    bookie: BookieId
+    incarnation: str
+    """That is to hold it from now on; no other is filled."""
+    bytes_per_second: int | None
+    size_bytes: int = 0
+    """To be copied, about, where it is known."""
+    ahead: tuple[tuple[EntryId, CopiedAhead], ...] = ()
+    """What was copied in pieces before, by the first entry of its fragment."""
+    nonce: bytes | None = None
+    """Of the ledger it was planned for; ``None`` takes the one that is there."""
+
+
+_Copying = RefillWork | PieceWork
+_Copied = ShareCopied | PieceCopied
+_Planned = Recovered | PlannedShare | ShareCopied
+
+
+def refill_bookie(
+    context: ClientContext,
+    runner: Runner,
+    wish: Refill,
+    *,
+    dry_run: bool = False,
+    progress: Progress = no_progress,
+) -> RecoveryReport:
+    """Copy back to a bookie what the metadata says that it holds; one row for each share.
+
+    Ledgers that are not closed and whose last fragment is on it are fenced, recovered and closed
+    first. Killed at any moment it loses nothing, and run again it finishes the rest: a ledger that
+    is done names the new incarnation, and copies that were made are found by their content.
+
+    Raises:
+        InvalidArgumentError: the bookie is not registered, or a ledger that was named does not
+            exist. Nothing was changed.
+    """
+    registration = context.bookies.registrations().get(wish.bookie)
+    _check(context, wish, registration)
+    assert registration is not None
+    job = Job("refill_bookie", context, runner, progress, wish.bytes_per_second)
+    survey = _Survey(context, wish, registration, progress)
+    if dry_run:
+        planned = (row for ledger in survey.in_limbo() for row in survey.plan(*ledger))
+        return job.report(RecoveryReport, planned, dry_run=True, columns=PlanRow)
+    return job.report(RecoveryReport, _results(job, survey))
+
+
+def _results(job: Job, survey: _Survey) -> Iterator[Reported]:
+    """Close what is open there, fill ledger by ledger, and finish those that were cut in pieces.
+
+    The metadata are read once for either step and none of it is kept: with a million ledgers
+    memory holds only those that are large.
+    """
+    yield from job.run(recovering("open ledgers"), survey.to_be_closed())
+    cut: dict[LedgerId, _CutLedger] = {}
+
+    def plan() -> Iterator[_Copying | Known[_Copied]]:
+        for ledger_id, found in survey.in_limbo():
+            if isinstance(found, MetadataFormatError):
+                yield Known(ShareCopied(ledger_id, Outcome.LEFT, found.message))
+                continue
+            left = survey.reason_to_leave(found.value)
+            if left is not None:
+                first = found.value.last_fragment.first_entry_id
+                yield Known(ShareCopied(ledger_id, Outcome.LEFT, left, first, source=survey.bookie))
+                continue
+            work = survey.work(ledger_id, found.value)
+            pieces = _pieces(work, found.value, survey.wish.piece_bytes)
+            if pieces:
+                cut[ledger_id] = _CutLedger(work, pieces)
+                for each in pieces.values():
+                    yield from each
+            else:
+                yield work
+
+    copying: Step[_Copying, _Copied] = Step("filling ledgers", _copy_one, _failed, _limited)
+    for copied in job.run(copying, plan()):
+        if isinstance(copied, PieceCopied):
+            cut[copied.work.ledger_id].take(copied)
+        else:
+            yield copied
+    finishing = Step("finishing large ledgers", refill_ledger, _ledger_failed, _ledger_limited)
+    yield from job.run(finishing, [ledger.finish() for ledger in cut.values()])
+
+
+@dataclass
+class _Survey:
+    """Which ledgers a bookie is in limbo for, and what is to be done about each."""
+
+    context: ClientContext
+    wish: Refill
+    registration: Registration
+    progress: Progress
+    alive: Mapping[BookieId, Registration] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.alive = self.context.bookies.last_registrations()
+
+    @property
+    def bookie(self) -> BookieId:
+        return self.wish.bookie
+
+    def in_limbo(
+        self,
+    ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata] | MetadataFormatError]]:
+        """The ledgers that name the bookie in another incarnation, or of which nobody can tell."""
+        store, only = self.context.store, self.wish.ledger_ids
+        wanted = store.ledger_ids() if only is None else only
+        for done, (ledger_id, found) in enumerate(store.read_ledgers(wanted), 1):
+            self.progress("reading ledger metadata", done, done, 0)
+            if found is None and only is not None:
+                raise InvalidArgumentError(
+                    f"ledger {ledger_id} does not exist. `spark-bookkeeper ledger list` shows "
+                    "those there are"
+                )
+            if isinstance(found, MetadataFormatError):
+                yield ledger_id, found
+            elif found is not None and self.bookie in found.value.bookies():
+                try:
+                    meant = incarnations_of(found.value).get(self.bookie)
+                except MetadataFormatError as error:
+                    yield ledger_id, error
+                    continue
+                if meant != self.registration.incarnation:
+                    yield ledger_id, found
+
+    def to_be_closed(self) -> Iterator[RecoverWork | Known[Recovered]]:
+        """Those whose last fragment is there, and not closed."""
+        for ledger_id, found in self.in_limbo():
+            if isinstance(found, Versioned) and self._ends_here(found.value):
+                if self.wish.skip_open_ledgers:
+                    continue  # it is told below
+                yield RecoverWork(ledger_id, found)
+
+    def _ends_here(self, metadata: LedgerMetadata) -> bool:
+        return not metadata.is_closed and self.bookie in metadata.last_fragment.ensemble
+
+    def reason_to_leave(self, metadata: LedgerMetadata) -> str | None:
+        """Why a ledger stays in limbo, as far as its metadata tell."""
+        if not self._ends_here(metadata):
+            return None
+        if self.wish.skip_open_ledgers:
+            return "skipped: its last fragment is still open"
+        return f"the ledger is not closed, and {self.bookie} is in its last fragment"
+
+    def work(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> RefillWork:
+        size = sum(share_bytes(metadata, f) for f in _fragments_with(metadata, self.bookie))
+        return RefillWork(
+            ledger_id,
+            self.bookie,
+            self.registration.incarnation,
+            self.wish.bytes_per_second,
+            size,
+            nonce=metadata.nonce,
+        )
+
+    def plan(
+        self, ledger_id: LedgerId, found: Versioned[LedgerMetadata] | MetadataFormatError
+    ) -> Iterator[_Planned]:
+        """What a run would do for one ledger."""
+        try:
+            yield from list(self._plan(ledger_id, found))
+        except Exception as error:  # noqa: BLE001  (one ledger of many becomes its row)
+            reason = reason_of(error, f"planning to refill ledger {ledger_id}")
+            yield ShareCopied(ledger_id, Outcome.LEFT, reason, source=self.bookie)
+
+    def _plan(
+        self, ledger_id: LedgerId, found: Versioned[LedgerMetadata] | MetadataFormatError
+    ) -> Iterator[_Planned]:
+        if isinstance(found, MetadataFormatError):
+            yield ShareCopied(ledger_id, Outcome.LEFT, found.message)
+            return
+        metadata = found.value
+        first = metadata.last_fragment.first_entry_id
+        if self._ends_here(metadata):
+            if self.wish.skip_open_ledgers:
+                left = self.reason_to_leave(metadata)
+                yield ShareCopied(ledger_id, Outcome.LEFT, left, first, source=self.bookie)
+                return
+            yield Recovered(ledger_id, Outcome.PLANNED, "fence, recover and close it first")
+        live = live_at(ledger_id, metadata, [self.bookie], self.alive)
+        for fragment in metadata.fragment_ranges():
+            if self.bookie in fragment.ensemble:
+                yield self._planned(ledger_id, metadata, fragment, live)
+
+    def _planned(
+        self,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        fragment: FragmentRange,
+        live: frozenset[BookieId],
+    ) -> PlannedShare:
+        now = live_copies(metadata.quorum, fragment, live)
+        last = fragment.last_entry_id
+        entries = 0
+        if last is not None:
+            ledger = Ledger.of(ledger_id, metadata)
+            position = fragment.ensemble.index(self.bookie)
+            entries = len(share_of(ledger, position, fragment.first_entry_id, last))
+        return PlannedShare(
+            ledger_id,
+            Outcome.PLANNED,
+            f"{now} live {'copy' if now == 1 else 'copies'} at the least",
+            fragment.first_entry_id,
+            last,
+            self.bookie,
+            self.bookie,
+            entries,
+            0 if last is None else share_bytes(metadata, fragment),
+            tuple(b for b in fragment.ensemble if b in live),
+            now,
+            live_copies(metadata.quorum, fragment, live | {self.bookie}),
+        )
+
+
+def _check(context: ClientContext, wish: Refill, registration: Registration | None) -> None:
+    bookie = wish.bookie
+    if registration is not None and registration.incarnation:
+        return
+    if registration is not None:
+        raise InvalidArgumentError(
+            f"bookie {bookie} is none of this library's: its registration names no storage. "
+            "Nothing was changed"
+        )
+    if context.store.cookie_version(bookie) is None:
+        raise InvalidArgumentError(
+            f"bookie {bookie} is unknown: it has no registration and no cookie. Nothing was "
+            "changed; `spark-bookkeeper bookie list` shows the bookies"
+        )
+    raise InvalidArgumentError(
+        f"bookie {bookie} is not registered, so nothing can be copied to it; nothing was changed. "
+        "Where its disk was replaced: `spark-bookkeeper bookie format --replaced` and "
+        "`spark-bookkeeper bookie start`, then repeat. To copy what it held to others: "
+        f"`spark-bookkeeper bookie recover {bookie}`"
+    )
+
+
+def refill_ledger(context: ClientContext, work: RefillWork) -> Sequence[ShareCopied]:
+    """One ledger: every share of the bookie is copied back and read, then one CAS ends its limbo.
+
+    Killed at any moment it loses nothing; whatever the plan said is looked at again here. A share
+    that cannot be copied keeps all of the ledger in limbo: metadata name one incarnation of a
+    bookie, and what it names must hold everything.
+    """
+    one = ShareCopied(work.ledger_id, Outcome.LEFT, None, source=work.bookie)
+    try:
+        ledger, found = context.ledger(work.ledger_id, work.nonce)
+    except NoSuchLedgerError as error:
+        return [replace(one, status=Outcome.GONE, reason=error.message)]
+    except MetadataFormatError as error:
+        return [replace(one, reason=error.message)]
+    fragments = _fragments_with(found.value, work.bookie)
+    if not fragments:
+        reason = "another bookie has its place"
+        return [replace(one, status=Outcome.NO_LONGER_NEEDED, reason=reason)]
+    if ledger.incarnations.get(work.bookie) == work.incarnation:
+        return [replace(one, status=Outcome.NO_LONGER_NEEDED, reason="it is filled")]
+    blocked = _why_not_yet(context, work, found.value)
+    if blocked is not None:
+        return [replace(one, reason=blocked)]
+    shares = [_copy(context, work, ledger, fragment) for fragment in fragments]
+    if not _is_whole(shares):
+        return [_in_limbo(share) for share in shares]
+    try:
+        update_ledger(
+            context.store,
+            work.ledger_id,
+            lambda old: _out_of_limbo(old, work, ledger.incarnations.get(work.bookie), fragments),
+            known=found,
+        )
+    except NoSuchLedgerError as error:
+        gone = f"meanwhile {error.message}"
+        return [replace(s, status=Outcome.GONE, reason=gone, entries=0, bytes=0) for s in shares]
+    except (_RefusedError, MetadataFormatError) as error:
+        return [replace(share, status=Outcome.LEFT, reason=str(error)) for share in shares]
+    return shares
+
+
+def _why_not_yet(context: ClientContext, work: RefillWork, metadata: LedgerMetadata) -> str | None:
+    registration = context.bookies.last_registrations().get(work.bookie)
+    if registration is None:
+        return f"{work.bookie} is not registered now"
+    if registration.incarnation != work.incarnation:
+        return f"{work.bookie} was formatted once more since this was planned"
+    return _why_not_fixed(metadata, work.bookie)
+
+
+def _why_not_fixed(metadata: LedgerMetadata, bookie: BookieId) -> str | None:
+    """[refill_fixed_only]: a recovery asks the bookies of the last fragment what was written."""
+    if not metadata.is_closed and bookie in metadata.last_fragment.ensemble:
+        return "the ledger is not closed and its writer may be writing here"
+    return None
+
+
+def _is_whole(shares: Sequence[ShareCopied]) -> bool:
+    """[refill_whole]: from now on the bookie is asked, and its word believed."""
+    return all(share.status is Outcome.REPLICATED for share in shares)
+
+
+def _in_limbo(share: ShareCopied) -> ShareCopied:
+    if share.status is not Outcome.REPLICATED:
+        return share
+    return replace(
+        share, status=Outcome.LEFT, reason="copied, and in limbo with the rest of its ledger"
+    )
+
+
+def _copy(
+    context: ClientContext, work: RefillWork, ledger: Ledger, fragment: FragmentRange
+) -> ShareCopied:
+    """The bookie's share of one fragment, copied back to it and read there."""
+    first, last = fragment.first_entry_id, fragment.last_entry_id
+    assert last is not None, "R13: only where the writer cannot be writing"
+    share = ShareCopied(work.ledger_id, Outcome.LEFT, None, first, last, work.bookie)
+    entries = share_of(ledger, fragment.ensemble.index(work.bookie), first, last)
+    done = replace(share, status=Outcome.REPLICATED, target=work.bookie, entries=len(entries))
+    ahead = next((each for start, each in work.ahead if start == first), None)
+    copied = ahead.size_bytes if ahead else 0
+    try:
+        target = context.bookies.replica(work.bookie, ledger, work.incarnation)
+        target.check()
+        if entries:
+            copied += copy_share(
+                context,
+                ledger,
+                fragment,
+                entries,
+                target,
+                (work.bookie,),
+                Throttle(context.runtime, work.bytes_per_second),
+                held=copied_ahead(target, entries, ahead is not None and ahead.is_whole),
+            )
+    except EntryUnreadableError as error:
+        return replace(share, status=Outcome.UNRECOVERABLE, reason=error.message)
+    except TargetError as error:
+        return replace(share, reason=error.cause.message)
+    except BookieError as error:
+        return replace(share, reason=error.message)
+    return replace(done, bytes=copied)
+
+
+class _RefusedError(Exception):
+    """The ledger was changed so that what was copied is not what it needs; says how."""
+
+
+def _out_of_limbo(
+    old: LedgerMetadata,
+    work: RefillWork,
+    before: str | None,
+    copied: Sequence[FragmentRange],
+) -> LedgerMetadata | None:
+    """The step of the CAS: pure, for it may be asked several times.
+
+    Args:
+        before: the incarnation that was meant when the shares were copied.
+        copied: the fragments whose shares are there.
+
+    Raises:
+        _RefusedError: the ledger has other fragments on the bookie now, or a writer there.
+    """
+    now = incarnations_of(old).get(work.bookie)
+    if work.bookie not in old.bookies() or now == work.incarnation:
+        return None
+    if now != before:
+        raise _RefusedError(f"{work.bookie} was filled in yet another incarnation meanwhile")
+    why = _why_not_fixed(old, work.bookie)
+    if why is not None:
+        raise _RefusedError(why)
+    there = {(f.first_entry_id, f.last_entry_id): f.ensemble.index(work.bookie) for f in copied}
+    for fragment in _fragments_with(old, work.bookie):
+        position = fragment.ensemble.index(work.bookie)
+        if there.get((fragment.first_entry_id, fragment.last_entry_id)) != position:
+            raise _RefusedError("its fragments were changed by another client meanwhile")
+    return with_new_incarnation(old, work.bookie, work.incarnation)
+
+
+def _fragments_with(metadata: LedgerMetadata, bookie: BookieId) -> Sequence[FragmentRange]:
+    return [f for f in metadata.fragment_ranges() if bookie in f.ensemble]
+
+
+class _InPlace:
+    """The target of every share is the bookie itself."""
+
+    def __init__(self, bookie: BookieId) -> None:
+        self._bookie = bookie
+
+    def choose(
+        self,
+        ledger: Ledger,
+        fragment: FragmentRange,
+        position: int,
+        taken: Sequence[BookieId] = (),
+        failures: Mapping[BookieId, str] | None = None,
+    ) -> BookieId:
+        """The bookie."""
+        return self._bookie
+
+
+def _pieces(
+    work: RefillWork, metadata: LedgerMetadata, piece_bytes: int
+) -> Mapping[EntryId, Sequence[PieceWork]]:
+    """The pieces of those fragments that are large, by their first entry."""
+    found: dict[EntryId, Sequence[PieceWork]] = {}
+    if work.size_bytes < 2 * piece_bytes:
+        return found
+    for fragment in _fragments_with(metadata, work.bookie):
+        share = _fragment_work(work, fragment.first_entry_id, share_bytes(metadata, fragment))
+        pieces = list(pieces_of(share, metadata, _InPlace(work.bookie), piece_bytes))
+        if pieces:
+            found[fragment.first_entry_id] = pieces
+    return found
+
+
+def _fragment_work(work: RefillWork, first: EntryId, size_bytes: int = 0) -> FragmentWork:
+    return FragmentWork(
+        work.ledger_id,
+        first,
+        (work.bookie,),
+        work.bookie,
+        True,
+        work.bytes_per_second,
+        size_bytes,
+        nonce=work.nonce,
+    )
+
+
+class _CutLedger:
+    """A ledger of which some shares are copied in pieces, and what has become of them so far."""
+
+    def __init__(self, work: RefillWork, pieces: Mapping[EntryId, Sequence[PieceWork]]) -> None:
+        self._work = work
+        self._fragments = {
+            first: CutFragment(_fragment_work(work, first), each) for first, each in pieces.items()
+        }
+
+    def take(self, copied: PieceCopied) -> None:
+        """Note the result of one of the pieces."""
+        self._fragments[copied.work.first_entry_id].take(copied)
+
+    def finish(self) -> RefillWork:
+        """The ledger's own work, which is told what its pieces came to."""
+        ahead = [
+            (first, each)
+            for first, fragment in self._fragments.items()
+            for each in fragment.finish().ahead
+        ]
+        return replace(self._work, ahead=tuple(ahead), size_bytes=0)
+
+
+def _copy_one(context: ClientContext, work: _Copying) -> Sequence[_Copied]:
+    if isinstance(work, PieceWork):
+        return copy_piece(context, work)
+    return refill_ledger(context, work)
+
+
+def _failed(work: _Copying, failure: Failure) -> _Copied:
+    if isinstance(work, PieceWork):
+        return PieceCopied(work, Outcome.LEFT, failure.reason)
+    return _ledger_failed(work, failure)
+
+
+def _ledger_failed(work: RefillWork, failure: Failure) -> ShareCopied:
+    return ShareCopied(work.ledger_id, Outcome.LEFT, failure.reason, source=work.bookie)
+
+
+def _limited(work: _Copying, bytes_per_second: int) -> _Copying:
+    return replace(work, bytes_per_second=bytes_per_second)
+
+
+def _ledger_limited(work: RefillWork, bytes_per_second: int) -> RefillWork:
+    return replace(work, bytes_per_second=bytes_per_second)
