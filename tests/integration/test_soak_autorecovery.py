@@ -451,8 +451,9 @@ def test_hurt_every_minute_for_long_it_is_whole_at_the_end(soak: Soak) -> None:
             raise
         count += 1
         time.sleep(max(0.0, minute - time.monotonic()))
-    for each in [*soak.writers, *readers]:
-        each.stop()
+    for writer in soak.writers:
+        writer.stop()
+    readers[0].stop()
     soak.say(f"{count} blows; readers: {readers[0].count} reads, {readers[0].refusals}")
 
     # Whole again, within the time that is stated.
