@@ -11,6 +11,7 @@ from typing import Final
 
 from typing_extensions import override
 
+from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.bookie.storage import memory as bookie_memory
 from spark_bookkeeper.bookie.storage.memory import MemoryStorage
 from spark_bookkeeper.metadata import memory as metadata_memory
@@ -27,6 +28,9 @@ from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan
 from spark_bookkeeper.testing.simulation.ground import Life, SimCluster
 from spark_bookkeeper.testing.simulation.history import History
 from spark_bookkeeper.testing.simulation.scheduler import Actor, World
+
+_PROBE_SECONDS: Final = 15.0
+"""After which an agent notices that its bookie is not what it was."""
 
 _WRITES: Final = frozenset({"put", "create"})
 """Operations with which a file begins."""
@@ -150,8 +154,12 @@ class AutorecoveryCluster(SimCluster):
         """The last fragment of each, and since when it is that one."""
         self._went: dict[BookieId, list[float]] = {}
         """When the registration of each went."""
+        self._markers: dict[BookieId, bytes] = {}
+        """As each was formatted last."""
         self._grace_seconds = grace_seconds
         self._told: dict[tuple[str, Callable[[], None]], Callable[[], None]] = {}
+        self.stores: dict[str, ProcessStore] = {}
+        """The sessions of the processes that were started, by name."""
         self.acts = 0
         """What processes of autorecovery did to a bookie, a ledger's metadata or the tree."""
         super().__init__(world, bookies, plan, has_directories=has_directories)
@@ -184,11 +192,6 @@ class AutorecoveryCluster(SimCluster):
             hook(operation, path, moment)
 
         return MemoryStorage(self.disks[bookie], judging)
-
-    @property
-    def stores(self) -> dict[str, ProcessStore]:
-        """The sessions of the processes that were started, by name."""
-        return self.__dict__.setdefault("_stores", {})
 
     # What is demanded of a process
 
@@ -233,8 +236,8 @@ class AutorecoveryCluster(SimCluster):
         now = self._world.now
         if first is None or now - first < self._grace_seconds - 0.002:  # clocks count milliseconds
             self._fail(
-                f"open-ledgers-get-their-grace: ledger {ledger_id} is fenced {now - (first or now)} "
-                f"s after a bookie of {last.ensemble} went; its writer has {self._grace_seconds} s"
+                f"open-ledgers-get-their-grace: ledger {ledger_id} is fenced at {now}, a bookie of "
+                f"{last.ensemble} went at {first}, and its writer has {self._grace_seconds} s"
             )
 
     def lacking(self, evidence: Evidence, bookie: BookieId) -> list[int]:
@@ -309,8 +312,35 @@ class AutorecoveryCluster(SimCluster):
     def strike(self, disaster: Disaster) -> None:
         before = set(self.metadata.registrations)
         super().strike(disaster)
+        self._note_who_went(before)
+        bookie = self.bookies[disaster.bookie % len(self.disks)]
+        if not self._has_its_marker(bookie):  # its agent looks now and then, and takes it away
+            self._world.later(_PROBE_SECONDS, lambda: self._look_at(bookie))
+
+    def _look_at(self, bookie: BookieId) -> None:
+        if not self._has_its_marker(bookie):
+            before = set(self.metadata.registrations)
+            self._agents[bookie].unregister(bookie)
+            self._note_who_went(before)
+
+    def _note_who_went(self, before: set[BookieId]) -> None:
         for bookie in before - set(self.metadata.registrations):
             self._went.setdefault(bookie, []).append(self._world.now)
+
+    @override
+    def _format(self, bookie: BookieId) -> None:
+        super()._format(bookie)
+        self._markers[bookie] = self.disks[bookie].files[MARKER_PATH]
+        self._register(bookie)
+
+    @override
+    def _register(self, bookie: BookieId, *, is_readonly: bool = False) -> None:
+        if self._has_its_marker(bookie):
+            super()._register(bookie, is_readonly=is_readonly)
+
+    def _has_its_marker(self, bookie: BookieId) -> bool:
+        there = self.disks[bookie].files.get(MARKER_PATH)
+        return there is not None and there == self._markers.get(bookie)
 
     def add_bookie(self) -> BookieId:
         """One more, of a new name."""

@@ -19,7 +19,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import pyarrow as pa
@@ -256,7 +256,8 @@ class _Lifetime:
             self._start("deleter", self._delete)
         for number, operation in script.expiries:
             self._cluster.faults.at_operation(
-                operation, lambda p=self._processes[number]: self._expire(p)  # type: ignore[misc]  # bound early
+                operation,
+                lambda p=self._processes[number]: self._expire(p),  # type: ignore[misc]  # bound early
             )
         self._start("world", self._rule)
         self._world.run_all()
@@ -337,9 +338,7 @@ class _Lifetime:
         """Time passes: processes are started again, the switch is turned, and faults end."""
         script, tree = self._script, self._admin.underreplication
         turns = sorted(
-            turn
-            for at, seconds in script.switches
-            for turn in ((at, "off"), (at + seconds, "on"))
+            turn for at, seconds in script.switches for turn in ((at, "off"), (at + seconds, "on"))
         )
         limits = [(script.faulty_seconds / 2, script.bytes_per_second)]
         while self._world.now < script.faulty_seconds:
@@ -481,9 +480,7 @@ class _Lifetime:
     def _create(self, actor: Actor, context: ClientContext) -> LedgerWriter | None:
         for _ in range(5):
             try:
-                return lifecycle.create_ledger(
-                    context, self._script.quorum, entry_target_bytes=16
-                )
+                return lifecycle.create_ledger(context, self._script.quorum, entry_target_bytes=16)
             except BookKeeperError as error:
                 self._told(actor, error)
                 context.runtime.sleep(5.0)
