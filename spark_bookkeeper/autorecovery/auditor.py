@@ -69,7 +69,7 @@ class Auditor:
         runtime, waits = self._context.runtime, [_WAIT_MOST_SECONDS]
         if self._bookies.due_at is not None:
             waits.append(self._bookies.due_at - runtime.now())
-        if self._next_check_ms is not None:
+        elif self._next_check_ms is not None:  # one that is due by now waits for that bookie too
             waits.append((self._next_check_ms - runtime.wall_ms()) / 1000)
         return max(0.0, min(waits))
 

@@ -25,8 +25,9 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import BookieError, MetadataFormatError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.protocol.racks import fewest_racks, most_racks
 from spark_bookkeeper.protocol.task_notes import TaskNote
-from spark_bookkeeper.protocol.underreplication import racks_of_write_sets
 from spark_bookkeeper.replication.check_ledgers import check_step, check_works
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Row
@@ -84,22 +85,27 @@ def _publish(
 
 
 def check_placement(context: ClientContext, *, progress: Progress = no_progress) -> AuditReport:
-    """Closed ledgers with copies on fewer racks than there could be; nothing is published.
+    """Closed ledgers with copies on fewer racks than a new ledger's would be; nothing is published.
+
+    A fragment that counts on a bookie which is not there is passed over: it is to be copied anyhow.
 
     Raises:
         DisabledError: somebody disabled autorecovery, before or meanwhile.
     """
 
     def check(chunk: list[LedgerId], tell: Progress) -> Iterator[Row]:
-        racks = {b: each.rack for b, each in context.bookies.registrations().items()}
-        there = len(set(racks.values()))
+        alive = context.bookies.registrations()
+        offered = [each.rack for each in alive.values() if not each.is_readonly]
+        most: dict[Quorum, int] = {}
         for ledger_id, found in context.store.read_ledgers(chunk):
             if not isinstance(found, Versioned) or not found.value.is_closed:
                 continue
             quorum = found.value.quorum
-            wanted = min(quorum.write_quorum_size, there)
+            wanted = most.setdefault(quorum, most_racks(quorum, offered))
             for fragment in found.value.fragment_ranges():
-                count = racks_of_write_sets(quorum, fragment, racks)
+                if not alive.keys() >= set(fragment.ensemble):
+                    continue
+                count = fewest_racks(quorum, [alive[bookie].rack for bookie in fragment.ensemble])
                 if count < wanted:
                     first, last = fragment.first_entry_id, fragment.last_entry_id
                     reason = f"copies on {count} racks, and {wanted} could be used"

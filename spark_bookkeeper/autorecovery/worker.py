@@ -60,7 +60,8 @@ class ReplicationWorker:
         self._may_wait = may_wait
         self._locked: dict[LedgerId, None] = {}
         """Locks to be released, also those whose release has failed until now."""
-        self._tasks = Tasks(context, local, config.retry_most_ms)
+        longest_ms = max(config.retry_most_ms, config.open_ledger_grace_ms)
+        self._tasks = Tasks(context, local, longest_ms)
         self.fully_replicated = 0
         """Ledgers that this worker has made whole."""
 
@@ -123,8 +124,9 @@ class ReplicationWorker:
         tree = self._context.store.underreplication
         try:
             for ledger_id in ledger_ids:
-                if tree.lock(ledger_id, self._name):
-                    self._locked[ledger_id] = None
+                self._locked[ledger_id] = None  # it may be ours without an answer that says so
+                if not tree.lock(ledger_id, self._name):
+                    del self._locked[ledger_id]
             items = [
                 TaskWork(ledger_id, self._local, self._config, may_wait=self._may_wait)
                 for ledger_id in self._locked

@@ -25,7 +25,7 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.arguments import check_labels, check_text, whole_number
 from spark_bookkeeper.protocol.ids import EntryId, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
-from spark_bookkeeper.protocol.placement import choose
+from spark_bookkeeper.protocol.placement import choose_ensemble
 from spark_bookkeeper.protocol.quorum import Quorum
 
 RESERVED_PREFIX = "spark-bookkeeper."
@@ -128,9 +128,8 @@ def make_ledger(
         alive = context.bookies.last_registrations()
     else:
         chosen, alive = wanted, context.bookies.registrations()
-    size = quorum.ensemble_size
-    reasons = context.bookies.ineligible(alive, size)
-    ensemble = choose(size, context.bookies.candidates(alive), reasons, "for the ensemble")
+    reasons = context.bookies.ineligible(alive, quorum.ensemble_size)
+    ensemble = choose_ensemble(quorum, context.bookies.candidates(alive), reasons)
     incarnations = {bookie: alive[bookie].incarnation for bookie in ensemble}
     nonce = context.runtime.token()
     told = context.writer if notes is None else None

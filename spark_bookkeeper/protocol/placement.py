@@ -1,10 +1,12 @@
 """Which bookies form an ensemble, and which one takes the place of another.
 
 Pure: the caller gives the candidates in order of preference (it shuffles them, or puts those
-with the most free space first), and the reasons why a bookie must not be chosen.
+with the most free space first), and the reasons why a bookie must not be chosen. Where there are
+racks, every write set is spread over as many as it can be (``racks.py``).
 
 Source: BookKeeper ``client/DefaultEnsemblePlacementPolicy``: only writable bookies are
-candidates, and a replacement is never a member of the ensemble it joins.
+candidates, and a replacement is never a member of the ensemble it joins;
+``client/RackawareEnsemblePlacementPolicy``.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from dataclasses import dataclass
 
 from spark_bookkeeper.errors import NotEnoughBookiesError
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.protocol.racks import spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +28,32 @@ class Candidate:
 
     bookie_id: BookieId
     is_readonly: bool = False
+    rack: str = "/default-rack"
+    is_silent: bool = False
+    """Others are better, on whatever rack: this one has given no answer for a while."""
+
+
+def choose_ensemble(
+    quorum: Quorum, candidates: Sequence[Candidate], excluded: Mapping[BookieId, str]
+) -> tuple[BookieId, ...]:
+    """The ensemble of a new ledger.
+
+    Args:
+        excluded: bookies that must not be chosen, with the reason a person is told.
+
+    Raises:
+        NotEnoughBookiesError: with every candidate and why it was not chosen.
+    """
+    size = quorum.ensemble_size
+    usable = _usable(size, candidates, excluded, "for the ensemble")
+    chosen = spread(quorum, (None,) * size, range(size), [each.rack for each in usable])
+    return tuple(usable[index].bookie_id for index in chosen)
 
 
 def choose(
     count: int, candidates: Sequence[Candidate], excluded: Mapping[BookieId, str], purpose: str
 ) -> tuple[BookieId, ...]:
-    """The first ``count`` candidates that may be chosen.
+    """The first ``count`` candidates that may be chosen, wherever they are.
 
     Args:
         excluded: bookies that must not be chosen, with the reason a person is told.
@@ -38,7 +62,15 @@ def choose(
     Raises:
         NotEnoughBookiesError: with every candidate and why it was not chosen.
     """
-    chosen: list[BookieId] = []
+    usable = _usable(count, candidates, excluded, purpose)
+    return tuple(each.bookie_id for each in usable[:count])
+
+
+def _usable(
+    count: int, candidates: Sequence[Candidate], excluded: Mapping[BookieId, str], purpose: str
+) -> Sequence[Candidate]:
+    """Those that may be chosen, at least ``count``; silent ones only where they are needed."""
+    usable: list[Candidate] = []
     causes: dict[str, str] = {str(bookie): reason for bookie, reason in excluded.items()}
     for candidate in candidates:
         if candidate.bookie_id in excluded:
@@ -46,10 +78,11 @@ def choose(
         if candidate.is_readonly:
             causes[candidate.bookie_id] = "read-only"
         else:
-            chosen.append(candidate.bookie_id)
-    if len(chosen) < count:
-        raise not_enough(count, chosen, causes, purpose)
-    return tuple(chosen[:count])
+            usable.append(candidate)
+    if len(usable) < count:
+        raise not_enough(count, [each.bookie_id for each in usable], causes, purpose)
+    answering = [each for each in usable if not each.is_silent]
+    return answering if len(answering) >= count else usable
 
 
 def drawn(
@@ -93,22 +126,28 @@ def members(ensemble: Collection[BookieId], alive: Collection[BookieId]) -> dict
 
 
 def replace_bookies(
+    quorum: Quorum,
     ensemble: tuple[BookieId, ...],
     positions: Collection[int],
     candidates: Sequence[Candidate],
     excluded: Mapping[BookieId, str],
+    purpose: str = "to replace bookies of an ensemble",
 ) -> tuple[BookieId, ...]:
     """The ensemble with other bookies at ``positions``.
 
     Raises:
         NotEnoughBookiesError: not every position can be filled.
     """
-    alive = {candidate.bookie_id for candidate in candidates}
-    reasons = members(ensemble, alive) | dict(excluded)
-    chosen = choose(len(positions), candidates, reasons, "to replace bookies of an ensemble")
+    racks = {candidate.bookie_id: candidate.rack for candidate in candidates}
+    reasons = members(ensemble, racks) | dict(excluded)
+    usable = _usable(len(positions), candidates, reasons, purpose)
+    places = sorted(positions)
+    chosen = spread(
+        quorum, [racks.get(bookie) for bookie in ensemble], places, [each.rack for each in usable]
+    )
     replaced = list(ensemble)
-    for position, bookie in zip(sorted(positions), chosen, strict=True):
-        replaced[position] = bookie
+    for position, index in zip(places, chosen, strict=True):
+        replaced[position] = usable[index].bookie_id
     return tuple(replaced)
 
 

@@ -127,13 +127,3 @@ def below_ack_quorum(
         after = live_copies(metadata.quorum, fragment, rest)
         if after < metadata.quorum.ack_quorum_size:
             yield fragment, live_copies(metadata.quorum, fragment, live), after
-
-
-def racks_of_write_sets(
-    quorum: Quorum, fragment: FragmentRange, racks: Mapping[BookieId, str]
-) -> int:
-    """The fewest racks on which any write set of a fragment has copies, as far as is known."""
-    return min(
-        len({racks[b] for position in write_set if (b := fragment.ensemble[position]) in racks})
-        for write_set in quorum.write_sets()
-    )

@@ -63,9 +63,9 @@ class Targets:
     ) -> BookieId:
         """The given target, or a random one that a repeated run finds again.
 
-        Bookies on racks that have no copy yet come first, and among equals each as often as its
-        free space says (``placement.drawn``); after a crash the same, so that copies made before
-        it are used.
+        Bookies on racks that have no copy of its entries yet come first, and among equals each as
+        often as its free space says (``placement.drawn``); after a crash the same, so that copies
+        made before it are used.
 
         Args:
             position: in the fragment's ensemble, of the bookie to be replaced.
@@ -86,7 +86,11 @@ class Targets:
             }
         reasons = self._bookies.ineligible(self._alive, 0, ledger, excluded)
         share = f"ledgers/{ledger.key}/{fragment.first_entry_id}/{position}"
-        rest = [b for n, b in enumerate(fragment.ensemble) if n != position] + list(taken)
+        peers = {
+            p for each in ledger.metadata.quorum.write_sets() if position in each for p in each
+        }
+        rest = [b for n, b in enumerate(fragment.ensemble) if n in peers - {position}]
+        rest += taken
         racks = {self._alive[b].rack for b in rest if b in self._alive}
         beside = [b for b, each in self._alive.items() if each.rack in racks]
         free = {b: each.free_bytes for b, each in self._alive.items() if each.free_bytes}

@@ -274,6 +274,20 @@ def test_the_next_check_is_announced(ground: Ground) -> None:
     assert process.audit() <= 20
 
 
+def test_a_check_that_is_due_while_a_bookie_is_waited_for_does_not_keep_the_auditor_busy(
+    ground: Ground,
+) -> None:
+    writer = written(ground)
+    control(ground).lost_bookie_recovery_delay = 600
+    process = Process(ground, config=replace(CONFIG, ledger_check_interval_s=20))
+    process.audit()
+    ground.stop(writer.metadata.last_fragment.ensemble[0])
+    process.audit()
+    process.runtime.sleep(21)
+
+    assert process.audit() > 30, "the check waits until the bookie is back or lost"
+
+
 def test_a_check_is_limited_in_bytes(ground: Ground) -> None:
     for _ in range(3):
         written(ground, count=20)

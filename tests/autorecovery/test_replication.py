@@ -131,6 +131,20 @@ def test_the_writer_of_an_open_ledger_has_time_before_it_is_fenced(ground: Groun
     assert_whole(ground, writer)
 
 
+def test_a_grace_period_longer_than_any_back_off_is_waited_for(ground: Ground) -> None:
+    writer = written(ground, close=False)
+    ground.stop(victim_of(writer))
+    config = replace(CONFIG, open_ledger_grace_ms=60_000, retry_most_ms=1_000)
+    process = Process(ground, config=config)
+    process.audit()
+    process.work()
+
+    assert process.work() == [], "it is left alone until the grace period is over"
+    process.runtime.sleep(61)
+    process.work()
+    assert_whole(ground, writer)
+
+
 def test_a_writer_that_replaces_the_bookie_itself_is_not_fenced(ground: Ground) -> None:
     writer = written(ground, close=False)
     lost = victim_of(writer)
@@ -393,6 +407,26 @@ def test_locks_whose_release_failed_are_released_later(ground: Ground) -> None:
     assert list(ground.context.store.underreplication.locks()) == [int(failed[0])]
     process.work()
     assert_whole(ground, *writers)
+
+
+def test_a_lock_whose_answer_was_lost_keeps_nobody_away(ground: Ground) -> None:
+    """The session lives on, and with it the lock of which nobody knows."""
+    writer = written(ground)
+    ground.stop(victim_of(writer), destroy=True)
+    process, other = Process(ground, "one"), Process(ground, "two")
+    process.audit()
+
+    def lose(place: str, operation: str, path: str) -> None:
+        if (place, operation) == (METADATA, "lock"):
+            ground.after.remove(lose)
+            raise MetadataUnavailableError("no answer")
+
+    ground.after.append(lose)
+    with pytest.raises(MetadataUnavailableError):
+        process.work()
+    other.work()
+
+    assert_whole(ground, writer)
 
 
 def test_what_another_worker_has_locked_is_passed_over(ground: Ground) -> None:

@@ -39,6 +39,7 @@ from spark_bookkeeper.testing.rows import (
 )
 from spark_bookkeeper.testing.sessions import connect_without_spark
 from spark_bookkeeper.testing.slotlog import damaged_paths, log_of
+from spark_bookkeeper.testing.small_disk import MountRefusedError, SmallDisk
 
 pytestmark = pytest.mark.integration
 
@@ -124,26 +125,6 @@ def test_formatting_what_may_hold_the_last_good_copy_is_refused_naming_the_ledge
 # Full
 
 
-class SmallDisk:
-    """A file system of a few MiB of its own, mounted where a bookie will be."""
-
-    def __init__(self, root: Path, size: str) -> None:
-        self.root = root
-        root.mkdir(parents=True)
-        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "spark-bookkeeper-test", str(root)]
-        if subprocess.run(command, capture_output=True, check=False).returncode != 0:
-            pytest.skip("mounting a small file system needs root, and mount to be allowed")
-
-    def remount(self, options: str) -> None:
-        subprocess.run(["mount", "-o", f"remount,{options}", self.root], check=True)
-
-    def shrink(self) -> None:
-        self.remount("size=2m")
-
-    def unmount(self) -> None:
-        subprocess.run(["umount", "-l", self.root], check=True)
-
-
 @pytest.fixture
 def small_disks(tmp_path: Path) -> Iterator[list[SmallDisk]]:
     """Bookies 1 and 2 of the cluster ``tmp_path/c`` will be on disks of their own.
@@ -155,6 +136,8 @@ def small_disks(tmp_path: Path) -> Iterator[list[SmallDisk]]:
         for number in (1, 2):
             disks.append(SmallDisk(tmp_path / "c" / "bookies" / str(number), "16m"))
         yield disks
+    except MountRefusedError as refused:
+        pytest.skip(str(refused))
     finally:
         for disk in disks:
             disk.unmount()

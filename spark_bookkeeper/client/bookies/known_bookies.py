@@ -77,9 +77,12 @@ class Bookies:
 
     def candidates(self, registrations: Mapping[BookieId, Registration]) -> list[Candidate]:
         """The live bookies in random order, those that are silent last, as placement wants them."""
-        candidates = [Candidate(r.bookie_id, r.is_readonly) for r in registrations.values()]
+        candidates = [
+            Candidate(r.bookie_id, r.is_readonly, r.rack, self.is_silent(r.bookie_id))
+            for r in registrations.values()
+        ]
         self._runtime.shuffle(candidates)
-        return sorted(candidates, key=lambda candidate: self.is_silent(candidate.bookie_id))
+        return sorted(candidates, key=lambda candidate: candidate.is_silent)
 
     def is_silent(self, bookie_id: BookieId) -> bool:
         """Whether this client waits for an answer of a bookie for so long that others are better.

@@ -37,7 +37,7 @@ from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.metadata.update import Transform, read_again, update_ledger
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
-from spark_bookkeeper.protocol.placement import choose
+from spark_bookkeeper.protocol.placement import replace_bookies
 from spark_bookkeeper.protocol.recovery import (
     Decision,
     FencedAnswer,
@@ -329,7 +329,7 @@ class LedgerRecovery:
             quorum = self._ledger.metadata.quorum
             entries = tuple(e for e in decision.sources if quorum.holds(position, e))
             while True:
-                bookie = self._replacement(ensemble, failures, registrations)
+                bookie = self._replacement(ensemble, position, failures, registrations)
                 if bookie is None:
                     break
                 incarnation = registrations[bookie].incarnation
@@ -374,14 +374,19 @@ class LedgerRecovery:
     def _replacement(
         self,
         ensemble: list[BookieId],
+        position: int,
         failures: Mapping[BookieId, str],
         registrations: Mapping[BookieId, Registration],
     ) -> BookieId | None:
-        bookies = self._context.bookies
+        bookies, quorum = self._context.bookies, self._ledger.metadata.quorum
         excluded = dict.fromkeys((*ensemble, *self.ensemble), "in the ensemble") | dict(failures)
         reasons = bookies.ineligible(registrations, 1, self._ledger, excluded)
+        candidates = bookies.candidates(registrations)
+        purpose = "for recovered entries"
         try:
-            return choose(1, bookies.candidates(registrations), reasons, "for recovered entries")[0]
+            return replace_bookies(
+                quorum, tuple(ensemble), {position}, candidates, reasons, purpose
+            )[position]
         except NotEnoughBookiesError:
             return None  # whether an ack quorum is reached without it decides
 

@@ -72,7 +72,8 @@ def change_ensemble(
         # Others may have changed earlier fragments, and with them which incarnations are meant.
         current = ledger.with_metadata(old)
         reasons = context.bookies.ineligible(alive, len(positions), current, excluded)
-        chosen = replace_bookies(ensemble, positions, context.bookies.candidates(alive), reasons)
+        candidates = context.bookies.candidates(alive)
+        chosen = replace_bookies(old.quorum, ensemble, positions, candidates, reasons)
         added = {b: alive[b].incarnation for b in chosen if b not in ensemble}
         new = with_incarnations(old.with_new_ensemble(first, chosen), added)
         is_written = True

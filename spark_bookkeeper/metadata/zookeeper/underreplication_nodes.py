@@ -64,6 +64,8 @@ class ZooKeeperUnderreplication:
         self._lock = threading.Lock()
         self._held: dict[LedgerId, int] = {}
         """Locks of this client, with the session that each goes with."""
+        self._doubtful: set[LedgerId] = set()
+        """Those of them of which nobody knows whether they were taken: the answer was lost."""
         self._stop_watching: Callable[[], None] | None = None
         self._has_tree = False
 
@@ -154,10 +156,10 @@ class ZooKeeperUnderreplication:
         path = paths.lock(self._root, ledger_id)
         session = self._zk.session_id
         with self._lock:
-            if self._held.get(ledger_id) == session:
+            if self._held.get(ledger_id) == session and ledger_id not in self._doubtful:
                 return False  # by another thread of this client
             self._held[ledger_id] = session
-        is_taken = False
+            self._doubtful.discard(ledger_id)
         try:
             try:
                 self._zk.create(path, encode_lock(holder), ephemeral=True)
@@ -166,23 +168,35 @@ class ZooKeeperUnderreplication:
                 there = self._zk.get_settled(path)
                 # What was taken before by a call whose answer was lost is ours.
                 is_taken = there is not None and there.owner == session
-        finally:
-            if not is_taken:
-                with self._lock:
-                    self._held.pop(ledger_id, None)
+        except BaseException:  # it may have been taken: whoever releases it looks first
+            with self._lock:
+                self._doubtful.add(ledger_id)
+            raise
+        if not is_taken:
+            with self._lock:
+                self._held.pop(ledger_id, None)
         return is_taken
 
     def unlock(self, ledger_id: LedgerId) -> None:
         with self._lock:
             session = self._held.pop(ledger_id, None)
+            is_doubtful = ledger_id in self._doubtful
+            self._doubtful.discard(ledger_id)
         if session is None or session != self._zk.session_id:
             return  # it went with its session, and may be another's by now
+        path = paths.lock(self._root, ledger_id)
         try:
             with suppress(AbsentError):
-                self._zk.delete(paths.lock(self._root, ledger_id))
+                if is_doubtful:
+                    there = self._zk.get_settled(path)
+                    if there is None or there.owner != session:
+                        return  # it was never taken, and may be another's
+                self._zk.delete(path)
         except BaseException:  # it may be there still, and then only this session can release it
             with self._lock:
                 self._held.setdefault(ledger_id, session)
+                if is_doubtful:
+                    self._doubtful.add(ledger_id)
             raise
 
     def locks(self, changed: Changed | None = None) -> Mapping[LedgerId, str]:

@@ -131,6 +131,32 @@ class UnderreplicationConformance:
         assert other.locks() == {}
         assert other.lock(SHORT, "worker 2")
 
+    def test_a_lock_whose_answer_is_lost_can_be_released(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        tree, other = store.underreplication, stores.session().underreplication
+        with stores.answer_lost(store), suppress(MetadataUnavailableError):
+            tree.lock(SHORT, "worker 1")
+
+        tree.unlock(SHORT)
+
+        assert other.locks() == {}
+        assert other.lock(SHORT, "worker 2")
+
+    def test_who_does_not_know_whether_he_took_a_lock_releases_no_other(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        tree, other = store.underreplication, stores.session().underreplication
+        with stores.request_lost(store), suppress(MetadataUnavailableError):
+            tree.lock(SHORT, "worker 1")
+        if not tree.locks():
+            assert other.lock(SHORT, "worker 2")
+            tree.unlock(SHORT)
+            assert other.locks() == {SHORT: "worker 2"}
+            other.unlock(SHORT)
+
+        assert tree.lock(SHORT, "worker 1"), "it can be taken as before"
+
     def test_a_lock_goes_with_its_session(self, stores: Stores, store: MetadataStore) -> None:
         tree, other = store.underreplication, stores.session().underreplication
         assert tree.lock(SHORT, "worker 1")

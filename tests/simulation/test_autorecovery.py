@@ -1,0 +1,161 @@
+"""Auditors and replication workers under seeds: what they promise, and what they must never do.
+
+Each rule that they keep is switched off in turn: a lifetime must break an invariant of that name,
+and with the rule not.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pytest
+
+from spark_bookkeeper.autorecovery import auditor, checks, replication, worker
+from spark_bookkeeper.metadata.memory_underreplication import MemoryUnderreplication
+from spark_bookkeeper.protocol.lost_bookies import LostBookies
+from spark_bookkeeper.protocol.task_notes import TaskNote
+from spark_bookkeeper.replication.report import Outcome
+from spark_bookkeeper.testing.simulation.autorecovery_lifetime import run_autorecovery_lifetime
+from spark_bookkeeper.testing.simulation.scheduler import SimulationError
+
+SEEDS: Final = 12
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """It warns of every fault."""
+    log = logging.getLogger("spark_bookkeeper")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    yield
+    log.setLevel(before)
+
+
+def test_a_cluster_makes_itself_whole_after_drawn_lifetimes() -> None:
+    outcomes = [run_autorecovery_lifetime(seed) for seed in range(SEEDS)]
+
+    assert sum(each.published for each in outcomes) > SEEDS // 2, "it is about what was lost"
+    assert sum(each.fully_replicated for each in outcomes) > SEEDS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_cluster_makes_itself_whole_after_many_more() -> None:
+    for seed in range(SEEDS, 2_000):
+        run_autorecovery_lifetime(seed)
+
+
+def test_the_same_seed_is_the_same_lifetime() -> None:
+    digests = [run_autorecovery_lifetime(5).history.digest() for _ in range(2)]
+
+    assert digests[0] == digests[1]
+
+
+Patch = pytest.MonkeyPatch
+MUTANTS: Final[dict[str, Callable[[Patch], None]]] = {}
+
+
+def breaking(invariant: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+    def note(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
+        MUTANTS[f"{invariant}/{apply.__name__}"] = apply
+        return apply
+
+    return note
+
+
+@breaking("workers-hold-their-locks")
+def work_without_a_lock(patch: Patch) -> None:
+    """A worker takes what another one has locked."""
+    patch.setattr(MemoryUnderreplication, "lock", lambda *_: True)
+
+
+@breaking("workers-hold-their-locks")
+def release_before_it_is_done(patch: Patch) -> None:
+    """A worker releases its locks when it begins."""
+    job: Any = worker.Job  # type: ignore[attr-defined]  # what it calls, under its name there
+
+    def releasing(name: str, context: Any, *arguments: Any) -> Any:
+        for ledger_id in list(context.store.underreplication.locks()):
+            context.store.underreplication.unlock(ledger_id)
+        return job(name, context, *arguments)
+
+    patch.setattr(worker, "Job", releasing)
+
+
+@breaking("open-ledgers-get-their-grace")
+def fence_at_once(patch: Patch) -> None:
+    """Nobody waits for the writer of an open ledger."""
+    patch.setattr(replication._Replication, "_waits_for_writer", lambda *_: False)
+
+
+@breaking("healthy-replicas-are-not-marked")
+def mark_who_is_slow(patch: Patch) -> None:
+    """What could not be read in time counts as missing."""
+    patch.setattr(checks, "CERTAIN", {*checks.CERTAIN, Outcome.UNREADABLE, Outcome.UNAVAILABLE})
+
+
+@breaking("disabled-does-nothing")
+def disregard_the_switch(patch: Patch) -> None:
+    """Whoever disabled it is not heard."""
+    patch.setattr(MemoryUnderreplication, "is_enabled", lambda self, changed=None: True)
+
+
+@breaking("lost-copies-are-made-again")
+def forget_who_was_away(patch: Patch) -> None:
+    """An auditor that is new takes those that are away for bookies that never were."""
+    patch.setattr(auditor, "LostBookies", lambda known: LostBookies())
+    patch.setattr(auditor.Auditor, "_check_bookies", lambda self: None)
+
+
+@breaking("lost-copies-are-made-again")
+def keep_a_lock_whose_answer_was_lost(patch: Patch) -> None:
+    """A worker releases only what it was told that it has."""
+    lock = MemoryUnderreplication.lock
+
+    def told(self: MemoryUnderreplication, ledger_id: Any, holder: str) -> bool:
+        try:
+            return lock(self, ledger_id, holder)
+        except Exception:
+            return False
+
+    patch.setattr(MemoryUnderreplication, "lock", told)
+
+
+@breaking("lost-copies-are-made-again")
+def believe_a_task_that_is_done(patch: Patch) -> None:
+    """A task goes as soon as its copies were tried, whatever came of them."""
+
+    def settle(self: Any, nonce: bytes | None) -> None:
+        self.finish(Outcome.REPLICATED, None)
+
+    patch.setattr(replication._Replication, "_settle", settle)
+    patch.setattr(auditor.Auditor, "_check_bookies", lambda self: None)
+
+
+@breaking("more than")
+def take_a_long_wait_for_another_clock(patch: Patch) -> None:
+    """Workers look again at once at what is to be left alone for long."""
+    patch.setattr(TaskNote, "is_due", lambda *_: True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("rule", MUTANTS)
+def test_without_a_rule_a_lifetime_breaks_and_with_it_none(rule: str) -> None:
+    invariant = rule.split("/")[0]
+    with pytest.MonkeyPatch.context() as patch:
+        MUTANTS[rule](patch)
+        broken = next((seed for seed in range(400) if breaks(seed, invariant)), None)
+
+    assert broken is not None, f"no lifetime noticed {rule}"
+    run_autorecovery_lifetime(broken)
+
+
+def breaks(seed: int, invariant: str) -> bool:
+    try:
+        run_autorecovery_lifetime(seed)
+    except SimulationError as error:
+        return str(error).startswith(invariant)
+    return False
