@@ -482,5 +482,12 @@ class Bookie(Protocol):
     def delete(self, key: LedgerKey) -> None:
         """Remove all that is here of a ledger, which was retired. Idempotent."""
 
+    def drop(self, key: LedgerKey) -> None:
+        """Remove all that is here of a ledger that lives on elsewhere. Idempotent.
+
+        Only once the metadata of the closed ledger name this bookie no more, and while nothing
+        chooses it as a target; afterwards it may take copies of the ledger again.
+        """
+
     def close(self) -> None:
         """Release what it holds; idempotent."""

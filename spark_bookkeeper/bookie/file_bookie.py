@@ -300,6 +300,11 @@ class FileBookie(Bookie):
         self.storage.delete_directory(paths.directory)
 
     @override
+    def drop(self, key: LedgerKey) -> None:
+        self._logs.pop(key, None)
+        self.storage.delete_directory(LedgerPaths(key).directory)
+
+    @override
     def close(self) -> None:
         self.storage.close()
 

@@ -20,6 +20,8 @@ class Outcome(str, Enum):
     """The ledger was recovered."""
     ARCHIVED = "archived"
     """Its rows are in a table."""
+    RELEASED = "released"
+    """A table stands for copies that bookies have dropped."""
     HEALTHY = "healthy"
     GONE = "gone"
     """The ledger was deleted."""
@@ -60,6 +62,7 @@ _DONE: Final = frozenset(
         Outcome.REPLICATED,
         Outcome.CLOSED,
         Outcome.ARCHIVED,
+        Outcome.RELEASED,
         Outcome.HEALTHY,
         Outcome.GONE,
         Outcome.NO_LONGER_NEEDED,

@@ -262,6 +262,10 @@ class QueueBookie(Bookie):
         self.ask("delete", key)
 
     @override
+    def drop(self, key: LedgerKey) -> None:
+        self.ask("drop", key)
+
+    @override
     def close(self) -> None:
         """Nothing is held here; whoever made the server closes it."""
 
