@@ -15,7 +15,6 @@ Whoever repeats it begins with what the metadata say, so that it may be killed a
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -95,15 +94,16 @@ def release_ledgers(
     member = table_member(table, 0)
     table_of(context, member, table)
     for ledger_id in ledger_ids:
-        one = _Release(context, runner, table, ledger_id, keep, progress)
         try:
-            yield one.run(dry_run=dry_run)
+            one = _Release(context, runner, table, ledger_id, keep, progress)
+            row = one.run(dry_run=dry_run)
         except NoSuchLedgerError as error:
-            yield Row(ledger_id, _ACTION, Outcome.GONE, error.message)
+            row = Row(ledger_id, _ACTION, Outcome.GONE, error.message)
         except BookKeeperError as error:
-            yield Row(ledger_id, _ACTION, Outcome.LEFT, error.message, target=table)
+            row = Row(ledger_id, _ACTION, Outcome.LEFT, error.message, target=table)
         except _RefusedError as error:
-            yield Row(ledger_id, _ACTION, Outcome.LEFT, str(error), target=table)
+            row = Row(ledger_id, _ACTION, Outcome.LEFT, str(error), target=table)
+        yield row
 
 
 def table_of(context: ClientContext, member: BookieId, table: str) -> TableBookie:
@@ -336,8 +336,8 @@ class _CompareWork:
 class _Compared:
     first: EntryId
     bytes: int
-    listed: bytes = b""
-    """An Arrow stream of ``LISTING``."""
+    listed: pa.Buffer | None = None
+    """An Arrow stream of ``LISTING``; ``None`` where there is a reason."""
     reason: str | None = None
     """Why the table cannot stand for copies of this ledger."""
 
@@ -371,7 +371,7 @@ def _compare(context: ClientContext, work: _CompareWork) -> Sequence[_Compared]:
                 size += original.size_bytes
         except (CannotRebuildError, _RefusedError) as error:
             return [_Compared(work.first, size, reason=str(error))]
-    sink = io.BytesIO()
+    sink = pa.BufferOutputStream()
     whole = to_table(listed)
     with pa.ipc.new_stream(sink, whole.schema) as writer:
         writer.write_table(whole)

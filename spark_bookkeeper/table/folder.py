@@ -92,7 +92,7 @@ class OpenFile(io.RawIOBase):
         return bytes(data)
 
     @override
-    def readinto(self, buffer: Buffer) -> int:  # type: ignore[override]  # typeshed's is newer
+    def readinto(self, buffer: Buffer) -> int:
         data = self.read(len(memoryview(buffer)))
         memoryview(buffer)[: len(data)] = data
         return len(data)

@@ -1,4 +1,4 @@
-"""The rows of one ledger out of the files of a Delta table, as batches under the ledger's schema."""
+"""The rows of one ledger out of a Delta table's files, as batches under the ledger's schema."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from spark_bookkeeper.bookie.messages import Int64Array
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.table.folder import Folder, MissingFileError, OpenFile
 from spark_bookkeeper.table.snapshot import (
@@ -100,8 +101,8 @@ class TableRows:
         if not groups:
             return None
         there = [stored for stored in names.values() if stored in file.schema_arrow.names]
-        rows = file.read_row_groups(groups, columns=there)
         back = {stored: name for name, stored in names.items()}
+        rows = _without_views(file.read_row_groups(groups, columns=there))
         rows = rows.rename_columns([back[stored] for stored in rows.column_names])
         keep = pc.and_(
             pc.equal(rows[LEDGER_COLUMN], ledger_id),
@@ -146,9 +147,10 @@ def batches_of(
     """
     whole = _under(rows, schema)
     ids = rows[ENTRY_COLUMN].to_numpy() if len(rows) else np.array([], dtype=np.int64)
-    starts = np.searchsorted(ids, entry_ids, side="left")
-    ends = np.searchsorted(ids, entry_ids, side="right")
-    for entry_id, start, end in zip(entry_ids, starts, ends, strict=True):
+    wanted = np.asarray(entry_ids, dtype=np.int64)
+    starts: Int64Array = np.searchsorted(ids, wanted, side="left")
+    ends: Int64Array = np.searchsorted(ids, wanted, side="right")
+    for entry_id, start, end in zip(entry_ids, starts.tolist(), ends.tolist(), strict=True):
         # Taken and not sliced: what lies beside a slice would be part of its bytes.
         yield entry_id, whole.take(pa.array(np.arange(start, end)))
 
@@ -172,3 +174,25 @@ def _under(rows: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
                 f"table, which cannot be turned into that ({error})"
             ) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _without_views(rows: pa.Table) -> pa.Table:
+    """Other engines note Arrow types in their files that few functions of Arrow take."""
+    fields = [field.with_type(_plain(field.type)) for field in rows.schema]
+    return rows.cast(pa.schema(fields))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([f.with_type(_plain(f.type)) for f in map(kind.field, range(len(kind)))])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_plain(kind.value_type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
+    return kind

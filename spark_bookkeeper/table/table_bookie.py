@@ -8,7 +8,7 @@ from the list beside them, and so does what the rows are verified by.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 import numpy as np
@@ -156,14 +156,9 @@ class TableBookie(Bookie):
     def read(
         self, ledger: LedgerRef, entry_ids: Sequence[int], known: Holdings | None = None
     ) -> Delivery[StoredEntry]:
-        found: list[StoredEntry] = []
-        refused: dict[int, str] = {}
-        for listed, batch in self._rebuilt(ledger, entry_ids):
-            if isinstance(batch, Refusal):
-                refused[listed] = batch.reason
-            else:
-                found.append(_stored(listed, batch, ledger.encoding))
-        return Delivery(found, refused)
+        rebuilt, refused = self._rebuilt(ledger, entry_ids)
+        found = [_stored(listed, batch, ledger.encoding) for listed, batch in rebuilt]
+        return Delivery(found, _reasons(refused))
 
     @override
     def scan(
@@ -175,26 +170,21 @@ class TableBookie(Bookie):
         *,
         has_details: bool = False,
     ) -> Delivery[Rows]:
-        found: list[Rows] = []
-        refused: dict[int, str] = {}
-        for listed, batch in self._rebuilt(ledger, entry_ids):
-            if isinstance(batch, Refusal):
-                refused[listed] = batch.reason
-                continue
+        rebuilt, refused = self._rebuilt(ledger, entry_ids)
+        found = []
+        for listed, batch in rebuilt:
             count = batch.num_rows
-            found.append(
-                Rows(
-                    batch if columns is None else batch.select(list(columns)),
-                    np.full(count, listed.entry_id, dtype=np.int64),
-                    np.arange(count, dtype=np.int64),
-                    (listed.entry_id,),
-                    listed.size,
-                    (EntryDetails(self._bookie_id, listed.last_add_confirmed, listed.digest),)
-                    if has_details
-                    else (),
-                )
+            details = EntryDetails(self._bookie_id, listed.last_add_confirmed, listed.digest)
+            rows = Rows(
+                batch if columns is None else batch.select(list(columns)),
+                np.full(count, listed.entry_id, dtype=np.int64),
+                np.arange(count, dtype=np.int64),
+                (listed.entry_id,),
+                listed.size,
+                (details,) if has_details else (),
             )
-        return Delivery(found, refused)
+            found.append(rows)
+        return Delivery(found, _reasons(refused))
 
     @override
     def split(self, wanted: EntryRange) -> Sequence[Span]:
@@ -202,36 +192,37 @@ class TableBookie(Bookie):
 
     def _rebuilt(
         self, ledger: LedgerRef, entry_ids: Sequence[int]
-    ) -> Iterator[tuple[Listed, pa.RecordBatch] | tuple[int, Refusal]]:
-        """The rows of each entry, verified; or why they cannot be used."""
+    ) -> tuple[list[tuple[Listed, pa.RecordBatch]], dict[int, Refusal]]:
+        """The rows of each entry, verified; and why the others cannot be used."""
         listing = self.listing(ledger)
         schema = ledger.encoding.schema
         first, last = entry_ids[0], entry_ids[-1]
         rows = self.rows.read(ledger.key.ledger_id, schema, listing.files, first, last)
+        found: list[tuple[Listed, pa.RecordBatch]] = []
+        refused: dict[int, Refusal] = {}
         try:
             batches = list(batches_of(rows, schema, entry_ids))
         except CannotRebuildError as error:
-            reason = f"the table at {self._folder.uri} was changed: {error}"
-            yield from ((e, Refusal(RefusalKind.DAMAGED, reason)) for e in entry_ids)
-            return
+            refusal = self._changed(str(error))
+            return [], dict.fromkeys(entry_ids, refusal)
         for entry_id, batch in batches:
             listed = listing.entry(entry_id)
             if listed is None:
-                yield entry_id, Refusal(RefusalKind.ABSENT, "does not hold it")
+                refused[entry_id] = Refusal(RefusalKind.ABSENT, "does not hold it")
             elif listed.rows != batch.num_rows:
-                reason = (
-                    f"the table at {self._folder.uri} has {batch.num_rows} rows of the entry, "
-                    f"which has {listed.rows}: rows were added or deleted there"
+                refused[entry_id] = self._changed(
+                    f"it has {batch.num_rows} rows of the entry, which has {listed.rows}"
                 )
-                yield entry_id, Refusal(RefusalKind.DAMAGED, reason)
             elif values_digest(batch) != listed.values:
-                reason = (
-                    f"the table at {self._folder.uri} has other rows than the entry: they were "
-                    "changed there"
-                )
-                yield entry_id, Refusal(RefusalKind.DAMAGED, reason)
+                refused[entry_id] = self._changed("its rows are not those of the entry")
             else:
-                yield listed, batch
+                found.append((listed, batch))
+        return found, refused
+
+    def _changed(self, how: str) -> Refusal:
+        return Refusal(
+            RefusalKind.DAMAGED, f"the table at {self._folder.uri} was changed since: {how}"
+        )
 
     # For recovery and copies
 
@@ -282,13 +273,8 @@ class TableBookie(Bookie):
         return _each(wanted, self._verify)
 
     def _verify(self, wanted: Verification) -> Verdict:
-        good: dict[int, Verified] = {}
-        refused: dict[int, Refusal] = {}
-        for listed, batch in self._rebuilt(wanted.ledger, wanted.entry_ids):
-            if isinstance(batch, Refusal):
-                refused[listed] = batch
-            else:
-                good[listed.entry_id] = Verified(listed.size, listed.digest)
+        found, refused = self._rebuilt(wanted.ledger, wanted.entry_ids)
+        good = {listed.entry_id: Verified(listed.size, listed.digest) for listed, _ in found}
         return Verdict(good, refused)
 
     @override
@@ -384,7 +370,7 @@ def rebuilt_bytes(batch: pa.RecordBatch, encoding: LedgerEncoding, *, is_payload
     """An entry's own bytes as they are made of its rows here."""
     if is_payload:
         return bytes(batch.column(0)[0].as_py())
-    return encode_batches(encoding, [batch])[0].to_pybytes()
+    return bytes(memoryview(encode_batches(encoding, [batch])[0]))
 
 
 def _stored(listed: Listed, batch: pa.RecordBatch, encoding: LedgerEncoding) -> StoredEntry:
@@ -404,6 +390,10 @@ def _stored(listed: Listed, batch: pa.RecordBatch, encoding: LedgerEncoding) -> 
         encoding.schema,
         appended_at_ms=listed.appended_at_ms,
     )
+
+
+def _reasons(refused: Mapping[int, Refusal]) -> dict[int, str]:
+    return {entry_id: refusal.reason for entry_id, refusal in refused.items()}
 
 
 def _int64s(column: pa.ChunkedArray) -> Int64Array:
