@@ -37,6 +37,7 @@ from spark_bookkeeper.cluster.space import space_table
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.delta.archive import PLACE_COLUMNS, Archive, ArchiveReport
+from spark_bookkeeper.delta.release import check_release, release_archived
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.logs import consumers, logs
 from spark_bookkeeper.logs.log import Log
@@ -636,6 +637,8 @@ class BookKeeper(PublicNames):
         ledger_ids: Iterable[int] | None = None,
         log: str | None = None,
         *,
+        release: bool = False,
+        keep: int = 1,
         dry_run: bool = False,
         progress: Progress = no_progress,
     ) -> ArchiveReport:
@@ -649,16 +652,23 @@ class BookKeeper(PublicNames):
             path: of the table; made when there is none.
             ledger_ids: which ledgers; without them and without ``log``, all there are.
             log: the ledgers of this log, in its order, as far as they are closed.
+            release: have bookies drop copies of what is in the table, once every entry was made
+                again of it and compared byte for byte. Reads then come from the table where no
+                copy is left, and nothing else changes for who reads. One row more for each ledger.
+            keep: with ``release``, copies of every entry that stay on bookies; 0 is none.
             dry_run: only say what there is to do.
             progress: called with phase, ledgers done, ledgers in all, bytes so far.
 
         Raises:
-            InvalidArgumentError: both ledgers and a log were given.
+            InvalidArgumentError: both ledgers and a log were given; or ``release``, and readers
+                could not find the table at ``path``.
             NoSuchLogError: there is no such log.
             MissingRequirementError: the session has no Delta; ``spark_session(delta=True)`` has.
         """
         if ledger_ids is not None and log is not None:
             raise InvalidArgumentError("give either ledger_ids or log, not both; see bk.logs()")
+        if release:
+            check_release(self.context, path, keep)
         if log is not None:
             wanted = list(self.open_log(log).ledgers())
         else:
@@ -673,6 +683,9 @@ class BookKeeper(PublicNames):
             path,
         )
         report = archive.add(wanted, log=log, dry_run=dry_run, progress=progress)
+        if release:
+            runner = self._runner("archive_to_delta")
+            report = release_archived(context, runner, path, report, keep, progress=progress)
         return replace(report, frame=self._frames.from_arrow)
 
     # A cluster that keeps itself whole

@@ -25,6 +25,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import BookieError, MetadataFormatError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import is_table
 from spark_bookkeeper.protocol.task_notes import TaskNote
 from spark_bookkeeper.protocol.underreplication import racks_of_write_sets
 from spark_bookkeeper.replication.check_ledgers import check_step, check_works
@@ -99,6 +100,8 @@ def check_placement(context: ClientContext, *, progress: Progress = no_progress)
             quorum = found.value.quorum
             wanted = min(quorum.write_quorum_size, there)
             for fragment in found.value.fragment_ranges():
+                if any(map(is_table, fragment.ensemble)):
+                    continue  # how few copies stay was somebody's decision
                 count = racks_of_write_sets(quorum, fragment, racks)
                 if count < wanted:
                     first, last = fragment.first_entry_id, fragment.last_entry_id

@@ -16,7 +16,7 @@ Whoever repeats it begins with what the metadata say, so that it may be killed a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -28,6 +28,7 @@ from spark_bookkeeper.client.bookies.known_bookies import TABLE_ROOT
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
 from spark_bookkeeper.client.read.fetch import Fetcher
+from spark_bookkeeper.delta.archive import ArchiveReport
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     BookKeeperError,
@@ -90,9 +91,7 @@ def release_ledgers(
     Raises:
         InvalidArgumentError: ``keep`` is below 0, or no storage is at the URI.
     """
-    keep = whole_number("keep", keep, 0)
-    member = table_member(table, 0)
-    table_of(context, member, table)
+    check_release(context, table, keep)
     for ledger_id in ledger_ids:
         try:
             one = _Release(context, runner, table, ledger_id, keep, progress)
@@ -104,6 +103,40 @@ def release_ledgers(
         except _RefusedError as error:
             row = Row(ledger_id, _ACTION, Outcome.LEFT, str(error), target=table)
         yield row
+
+
+def check_release(context: ClientContext, table: str, keep: int) -> None:
+    """Raises ``InvalidArgumentError``: a number or a table to which nothing can be released."""
+    whole_number("keep", keep, 0)
+    table_of(context, table_member(table, 0), table)
+
+
+def release_archived(
+    context: ClientContext,
+    runner: Runner,
+    table: str,
+    report: ArchiveReport,
+    keep: int,
+    *,
+    progress: Progress = no_progress,
+) -> ArchiveReport:
+    """Release what a run of the archive found, or put, in the table; rows behind those it has."""
+    wanted = (Outcome.ARCHIVED, Outcome.PLANNED)
+    ledger_ids = [LedgerId(row.ledger_id) for row in report.rows if row.status in wanted]
+    started = context.runtime.now()
+    rows = tuple(
+        release_ledgers(
+            context,
+            runner,
+            table,
+            ledger_ids,
+            keep=keep,
+            dry_run=report.dry_run,
+            progress=progress,
+        )
+    )
+    took_ms = round((context.runtime.now() - started) * 1000)
+    return replace(report, rows=report.rows + rows, duration_ms=report.duration_ms + took_ms)
 
 
 def table_of(context: ClientContext, member: BookieId, table: str) -> TableBookie:
@@ -154,14 +187,12 @@ class _Release:
         if last == NO_ENTRY:
             return self._row(Outcome.RELEASED, "it has no entries, and so no copies")
         leave = leaving(metadata, self._keep)
-        if archived is not None and archived.table != self._table and not leave:
-            leave = set()  # the table has moved, say: it is compared, and takes the other's place
-        elif not leave:
+        # One that was released to another table is compared with this one, which takes its place.
+        if not leave and (archived is None or archived.table == self._table):
             if archived is None:
                 return self._row(
-                    Outcome.LEFT,
-                    f"{self._keep} copies are to be kept, and it has "
-                    f"{copies_kept(metadata, ())}: there is nothing to release",
+                    Outcome.NO_LONGER_NEEDED,
+                    f"{self._keep} copies are to be kept, and it has no more",
                 )
             return self._drop(dry_run=dry_run)
         if dry_run:

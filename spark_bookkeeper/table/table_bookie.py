@@ -116,15 +116,18 @@ class TableBookie(Bookie):
             )
         return digest
 
-    def listing(self, ledger: LedgerRef) -> Listing:
+    def listing(self, ledger: LedgerRef, *, is_fresh: bool = False) -> Listing:
         """The list that the ledger's metadata means.
+
+        Args:
+            is_fresh: read it, also where it was read before.
 
         Raises:
             BookieUnavailableError: it is not there, or is damaged.
         """
         digest = ledger.incarnation
         found = self._lists.get(digest)
-        if found is not None:
+        if found is not None and not is_fresh:
             return found
         path = listing_path(ledger.key, digest)
         data = self._folder.read(path)
@@ -191,10 +194,10 @@ class TableBookie(Bookie):
         return []
 
     def _rebuilt(
-        self, ledger: LedgerRef, entry_ids: Sequence[int]
+        self, ledger: LedgerRef, entry_ids: Sequence[int], *, is_fresh: bool = False
     ) -> tuple[list[tuple[Listed, pa.RecordBatch]], dict[int, Refusal]]:
         """The rows of each entry, verified; and why the others cannot be used."""
-        listing = self.listing(ledger)
+        listing = self.listing(ledger, is_fresh=is_fresh)
         schema = ledger.encoding.schema
         first, last = entry_ids[0], entry_ids[-1]
         rows = self.rows.read(ledger.key.ledger_id, schema, listing.files, first, last)
@@ -273,7 +276,7 @@ class TableBookie(Bookie):
         return _each(wanted, self._verify)
 
     def _verify(self, wanted: Verification) -> Verdict:
-        found, refused = self._rebuilt(wanted.ledger, wanted.entry_ids)
+        found, refused = self._rebuilt(wanted.ledger, wanted.entry_ids, is_fresh=True)
         good = {listed.entry_id: Verified(listed.size, listed.digest) for listed, _ in found}
         return Verdict(good, refused)
 

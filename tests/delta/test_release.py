@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.read.fetch import Fetcher
-from spark_bookkeeper.delta.release import release_ledgers
 from spark_bookkeeper.protocol.archive import archived_of
-from spark_bookkeeper.protocol.ids import EntryId, LedgerId
-from spark_bookkeeper.protocol.metadata import DigestType, LedgerMetadata
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.replication.report import Outcome, Row
-from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
-from spark_bookkeeper.testing.lake import archive
-
-USUAL = Quorum(3, 3, 2)
+from spark_bookkeeper.testing.lake import (
+    USUAL,
+    archive,
+    bytes_ledger,
+    entries_of,
+    holders,
+    metadata_of,
+    release,
+    rows_ledger,
+)
 
 
 @pytest.fixture
@@ -35,58 +36,6 @@ def ground(tmp_path: Path) -> Ground:
 @pytest.fixture
 def lake(tmp_path: Path) -> Path:
     return tmp_path / "lake"
-
-
-def bytes_ledger(
-    ground: Ground, entries: int = 20, quorum: Quorum = USUAL, **options: Any
-) -> LedgerId:
-    writer = lifecycle.create_ledger(ground.context, quorum, **options)
-    for number in range(entries):
-        writer.append(b"entry %d " % number * (number % 5 + 1))
-    writer.close()
-    return writer.ledger_id
-
-
-def rows_ledger(ground: Ground, table: pa.Table, entries: int = 3, **options: Any) -> LedgerId:
-    writer = lifecycle.create_ledger(ground.context, USUAL, schema=table.schema, **options)
-    for _ in range(entries):
-        writer.append(table)
-    writer.close()
-    return writer.ledger_id
-
-
-def entries_of(context: ClientContext, ledger_id: LedgerId) -> list[tuple[Any, ...]]:
-    """All that is known of every entry, bytes and digest among it."""
-    ledger, found = context.ledger(ledger_id)
-    last = found.value.last_entry_id
-    assert last is not None
-
-    def told(entry: StoredEntry) -> tuple[Any, ...]:
-        whole = (entry.entry_id, entry.length_after, entry.last_add_confirmed)
-        return (*whole, entry.digest, entry.is_payload, bytes(entry.data), entry.appended_at_ms)
-
-    return [told(entry) for entry in Fetcher(context, ledger).fetch(EntryId(0), last)]
-
-
-def release(
-    context: ClientContext, lake: Path, ledger_ids: Sequence[LedgerId], **options: Any
-) -> list[Row]:
-    runner = LocalRunner(context)
-    return list(release_ledgers(context, runner, str(lake), ledger_ids, **options))
-
-
-def metadata_of(ground: Ground, ledger_id: LedgerId) -> LedgerMetadata:
-    return ground.client().store.read_ledger(ledger_id).value
-
-
-def holders(ground: Ground, ledger_id: LedgerId) -> list[str]:
-    """Bookies with any file of the ledger."""
-    pattern = f"ledgers/{ledger_id}-*/**/*"
-    return [
-        bookie
-        for bookie in ground.bookie_ids
-        if any(p.is_file() for p in ground.root(bookie).glob(pattern))
-    ]
 
 
 # Reading
