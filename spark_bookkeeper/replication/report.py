@@ -22,6 +22,10 @@ class Outcome(str, Enum):
     """Its rows are in a table."""
     RELEASED = "released"
     """A table stands for copies that bookies have dropped."""
+    SAVED = "saved"
+    """It is in the backup."""
+    RESTORED = "restored"
+    """It is in the cluster again."""
     HEALTHY = "healthy"
     GONE = "gone"
     """The ledger was deleted."""
@@ -63,6 +67,8 @@ _DONE: Final = frozenset(
         Outcome.CLOSED,
         Outcome.ARCHIVED,
         Outcome.RELEASED,
+        Outcome.SAVED,
+        Outcome.RESTORED,
         Outcome.HEALTHY,
         Outcome.GONE,
         Outcome.NO_LONGER_NEEDED,

@@ -147,6 +147,13 @@ class Ground:
                     lambda operation, path: self._after(TABLE, operation, path),
                 )
                 return TableBookie(BoundedStorage(lake, door), bookie)
+            if bookie not in self.bookie_ids:  # a backup's directory, say
+                other = GroundStorage(
+                    LocalStorage(uri, bookie),
+                    lambda operation, path: self._before(uri, operation, path, hooks),
+                    lambda operation, path: self._after(uri, operation, path),
+                )
+                return self._open_bookie(other, door)
             storage = GroundStorage(
                 LocalStorage(self.root(bookie), bookie),
                 lambda operation, path: self._before(bookie, operation, path, hooks),
