@@ -16,12 +16,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, cast
 
 import spark_bookkeeper
+from spark_bookkeeper.bookie.bookie import Bookie
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.client.bookies.asking import Door, Patience
 from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage, bounded
-from spark_bookkeeper.client.bookies.known_bookies import Bookies
+from spark_bookkeeper.client.bookies.known_bookies import TABLE_ROOT, Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.config import ClientConfig
@@ -36,6 +37,7 @@ from spark_bookkeeper.metrics import ClientMetrics, Metrics
 from spark_bookkeeper.protocol.arguments import check_text
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import Condition, Runtime, ThreadRuntime
+from spark_bookkeeper.table.table_bookie import TableBookie
 
 METADATA_URI_VARIABLE: Final = "SPARK_BOOKKEEPER_METADATA_URI"
 
@@ -108,8 +110,10 @@ class Connection:
     ) -> ClientContext:
         options = dict(self.storage_options)
 
-        def open_bookie(uri: str, door: Door) -> FileBookie:
-            return FileBookie(BoundedStorage(open_storage(uri, options, door.bookie_id), door))
+        def open_bookie(uri: str, door: Door) -> Bookie:
+            root = uri.removeprefix(TABLE_ROOT)
+            storage = BoundedStorage(open_storage(root, options, door.bookie_id), door)
+            return FileBookie(storage) if root == uri else TableBookie(storage, door.bookie_id)
 
         bookies = Bookies(store, open_bookie, runtime, self.config)
         return ClientContext(

@@ -18,6 +18,8 @@ from spark_bookkeeper.autorecovery.names import process_name
 from spark_bookkeeper.autorecovery.publishing import AuditReport, audit_bookies
 from spark_bookkeeper.autorecovery.table import underreplicated_table
 from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
+from spark_bookkeeper.backup.restoring import restore
+from spark_bookkeeper.backup.saving import BackupReport, backup
 from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 from spark_bookkeeper.client import lifecycle, views
 from spark_bookkeeper.client.context import ClientContext
@@ -38,12 +40,13 @@ from spark_bookkeeper.cluster.space import space_table
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.delta.archive import PLACE_COLUMNS, Archive, ArchiveReport
+from spark_bookkeeper.delta.release import check_release, release_archived
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.logs import consumers, logs
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.arguments import check_text, whole_number
-from spark_bookkeeper.protocol.ids import parse_bookie_id, parse_ledger_id
+from spark_bookkeeper.protocol.ids import LedgerId, parse_bookie_id, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
@@ -717,6 +720,8 @@ class BookKeeper(PublicNames):
         ledger_ids: Iterable[int] | None = None,
         log: str | None = None,
         *,
+        release: bool = False,
+        keep: int = 1,
         dry_run: bool = False,
         progress: Progress = no_progress,
     ) -> ArchiveReport:
@@ -730,23 +735,27 @@ class BookKeeper(PublicNames):
             path: of the table; made when there is none.
             ledger_ids: which ledgers; without them and without ``log``, all there are.
             log: the ledgers of this log, in its order, as far as they are closed.
+            release: have bookies drop copies of what is in the table, once every entry was made
+                again of it and compared byte for byte. Reads then come from the table where no
+                copy is left, and nothing else changes for who reads. One row more for each ledger.
+            keep: with ``release``, copies of every entry that stay on bookies; 0 is none.
             dry_run: only say what there is to do.
             progress: called with phase, ledgers done, ledgers in all, bytes so far.
 
         Raises:
-            InvalidArgumentError: both ledgers and a log were given.
+            InvalidArgumentError: both ledgers and a log were given; or ``release``, and readers
+                could not find the table at ``path``.
             NoSuchLogError: there is no such log.
             MissingRequirementError: the session has no Delta; ``spark_session(delta=True)`` has.
         """
-        if ledger_ids is not None and log is not None:
-            raise InvalidArgumentError("give either ledger_ids or log, not both; see bk.logs()")
+        chosen = _either(ledger_ids, log)
+        context = self.context
+        if release:
+            check_release(context, path, keep)
         if log is not None:
             wanted = list(self.open_log(log).ledgers())
         else:
-            wanted = _ids(ledger_ids) or []
-            if ledger_ids is None:
-                wanted = sorted(self.context.store.ledger_ids())
-        context = self.context
+            wanted = sorted(context.store.ledger_ids()) if chosen is None else list(chosen)
         archive = Archive(
             context,
             self.spark,
@@ -754,6 +763,92 @@ class BookKeeper(PublicNames):
             path,
         )
         report = archive.add(wanted, log=log, dry_run=dry_run, progress=progress)
+        if release:
+            runner = self._runner("archive_to_delta")
+            report = release_archived(context, runner, path, report, keep, progress=progress)
+        return replace(report, frame=self._frames.from_arrow)
+
+    def backup(
+        self,
+        uri: str,
+        ledger_ids: Iterable[int] | None = None,
+        log: str | None = None,
+        *,
+        verify: bool = False,
+        dry_run: bool = False,
+        progress: Progress = no_progress,
+    ) -> BackupReport:
+        """Copy ledgers, a log or the whole cluster to a directory, as a Spark job; repeatable.
+
+        Each run copies what is new, and ends with a snapshot of what there is. A ledger that is
+        not closed is copied up to its last add confirmed, and its writer goes on.
+
+        Args:
+            uri: a path or an fsspec URI; made when it is not there. It will hold what the ledgers
+                hold, and their passwords.
+            ledger_ids: which; without them and without ``log`` all, with logs and consumers.
+            log: the ledgers of this log, with its list and consumers.
+            verify: read again also what earlier runs copied, and mend it.
+            dry_run: only say what would be copied.
+            progress: called with phase, items done, items in all, bytes so far.
+
+        Raises:
+            InvalidArgumentError: both ledgers and a log, or something else is at ``uri``.
+            NoSuchLogError: there is no such log.
+        """
+        wanted = _either(ledger_ids, log)
+        runner = self._runner("backup")
+        report = backup(
+            self.context,
+            runner,
+            uri,
+            wanted,
+            log,
+            verify=verify,
+            dry_run=dry_run,
+            progress=progress,
+        )
+        return replace(report, frame=self._frames.from_arrow)
+
+    def restore(
+        self,
+        uri: str,
+        ledger_ids: Iterable[int] | None = None,
+        log: str | None = None,
+        *,
+        snapshot: int | None = None,
+        dry_run: bool = False,
+        progress: Progress = no_progress,
+    ) -> BackupReport:
+        """Put ledgers and logs of a backup into this cluster, as a Spark job; repeatable.
+
+        Ids, entries, positions, labels, digests and passwords are those that they were. What was
+        not closed is closed at the last entry that the backup has. The cluster should be empty:
+        an id that it has used is not taken.
+
+        Args:
+            uri: of the backup.
+            ledger_ids: which; without them and without ``log``, all of the snapshot.
+            log: this log and its ledgers.
+            snapshot: its number; ``None`` is the newest.
+            dry_run: only say what would be restored.
+            progress: called with phase, items done, items in all, bytes so far.
+
+        Raises:
+            InvalidArgumentError: there is no such backup, snapshot, ledger or log.
+        """
+        wanted = _either(ledger_ids, log)
+        runner = self._runner("restore")
+        report = restore(
+            self.context,
+            runner,
+            uri,
+            wanted,
+            log,
+            snapshot=snapshot,
+            dry_run=dry_run,
+            progress=progress,
+        )
         return replace(report, frame=self._frames.from_arrow)
 
     # A cluster that keeps itself whole
@@ -868,6 +963,13 @@ def _digest_type(name: str) -> DigestType:
             f"digest_type {name!r} is unknown; use one of "
             f"{', '.join(kind.name for kind in DigestType)}"
         ) from None
+
+
+def _either(ledger_ids: Iterable[int] | None, log: str | None) -> list[LedgerId] | None:
+    """The ids, if there are any; not with a log as well."""
+    if ledger_ids is not None and log is not None:
+        raise InvalidArgumentError("give either ledger_ids or log, not both; see bk.logs()")
+    return _ids(ledger_ids)
 
 
 def _ids(ledger_ids: Iterable[int] | None) -> list[Any] | None:

@@ -25,6 +25,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import BookieError, MetadataFormatError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import is_table
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.racks import fewest_racks, most_racks
 from spark_bookkeeper.protocol.task_notes import TaskNote
@@ -103,6 +104,8 @@ def check_placement(context: ClientContext, *, progress: Progress = no_progress)
             quorum = found.value.quorum
             wanted = most.setdefault(quorum, most_racks(quorum, offered))
             for fragment in found.value.fragment_ranges():
+                if any(map(is_table, fragment.ensemble)):
+                    continue  # how few copies stay was somebody's decision
                 if not alive.keys() >= set(fragment.ensemble):
                     continue
                 count = fewest_racks(quorum, [alive[bookie].rack for bookie in fragment.ensemble])

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from spark_bookkeeper.cli.backup import backup, restore
 from spark_bookkeeper.cli.cluster_facts import look
 from spark_bookkeeper.cli.cluster_page import render
 from spark_bookkeeper.cli.cluster_server import served
@@ -34,6 +35,10 @@ from spark_bookkeeper.runtime.runtime import ThreadRuntime
 )
 def cluster() -> None:
     """The cluster as a whole."""
+
+
+cluster.add_command(backup)
+cluster.add_command(restore)
 
 
 @cluster.command(

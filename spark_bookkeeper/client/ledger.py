@@ -130,8 +130,14 @@ def custom_metadata(
     }
 
 
-def with_incarnations(metadata: LedgerMetadata, added: Mapping[BookieId, str]) -> LedgerMetadata:
-    """Metadata whose incarnations are those of the bookies it names, ``added`` included.
+def with_incarnations(
+    metadata: LedgerMetadata, added: Mapping[BookieId, str], *, renewed: bool = False
+) -> LedgerMetadata:
+    """Metadata whose incarnations are those of the members it names, ``added`` included.
+
+    Args:
+        added: of members that were not named before.
+        renewed: also of some that were: of tables, whose lists of entries were written anew.
 
     Raises:
         MetadataFormatError: another client took away, or damaged, what was in it.
@@ -140,6 +146,8 @@ def with_incarnations(metadata: LedgerMetadata, added: Mapping[BookieId, str]) -
             would be believed when it says that it has no such entry (SLOT-LOG rule R11).
     """
     known = incarnations_of(metadata)
+    if renewed:
+        known |= added
     for bookie, incarnation in added.items():
         if known.setdefault(bookie, incarnation) != incarnation:
             raise CookieMismatchError(
@@ -148,7 +156,7 @@ def with_incarnations(metadata: LedgerMetadata, added: Mapping[BookieId, str]) -
                 "and another bookie is chosen",
                 bookie_id=bookie,
             )
-    named = metadata.bookies()
+    named = metadata.members()
     kept = {bookie: known[bookie] for bookie in sorted(named) if bookie in known}
     return metadata.with_custom(**{INCARNATIONS: _dump(kept)})
 

@@ -27,7 +27,7 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import read_again
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
-from spark_bookkeeper.protocol.metadata import NONCE, Fragment, LedgerMetadata
+from spark_bookkeeper.protocol.metadata import NONCE, Fragment, LedgerMetadata, is_table
 from spark_bookkeeper.protocol.underreplication import entries_at
 from spark_bookkeeper.runtime.public_names import PublicNames
 
@@ -408,7 +408,7 @@ def fragment_rows(ledger_id: int, metadata: LedgerMetadata, alive: Any) -> Itera
             "last_entry_id": fragment.last_entry_id,
             "ensemble": list(fragment.ensemble),
             "is_last": fragment.is_last,
-            "missing_bookies": [b for b in fragment.ensemble if b not in alive],
+            "missing_bookies": [b for b in fragment.ensemble if b not in alive and not is_table(b)],
         }
 
 

@@ -93,6 +93,41 @@ def collect_garbage(
     return GarbageReport("collect_garbage", tuple(rows), wish.dry_run, duration_ms)
 
 
+def withdraw(context: ClientContext, ledger: Ledger, bookie: BookieId, incarnation: str) -> bool:
+    """Remove the copies of a closed ledger from a bookie that no fragment names (rule R19).
+
+    Args:
+        ledger: as it was when nothing was found to need these copies.
+
+    Returns:
+        False if its fragments are others now, or it may not be done; then nothing was removed.
+
+    Raises:
+        BookieError: the bookie is another incarnation, or does not answer; what was asked of it
+            may still be done, and it takes no more copies of this ledger until it is repeated.
+    """
+    token = context.runtime.token()
+    is_allowed = False
+
+    def begin(old: LedgerMetadata) -> LedgerMetadata | None:
+        nonlocal is_allowed
+        new = with_collection(old, bookie, incarnation, token)
+        is_allowed = new is not None and old.fragments == ledger.metadata.fragments
+        return new if is_allowed else None
+
+    update_ledger(context.store, ledger.ledger_id, begin)  # [gc_register]
+    if not is_allowed:
+        return False
+    context.bookies.bookie(bookie).clear(LedgerRef(ledger.key, incarnation, ledger.encoding))
+    # Not reached after trouble: what was asked for may still be done.
+    update_ledger(
+        context.store,
+        ledger.ledger_id,
+        lambda old: without_collection(old, bookie, incarnation, token),
+    )
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class _Owner:
     """Whose partition it is, as the metadata store says."""
@@ -217,9 +252,9 @@ class Collector:
             tree.unlock(ledger_id)
 
     def _withdraw_locked(self, ref: LedgerRef, ledger: Ledger) -> Row | None:
-        key, ledger_id = ref.key, ledger.ledger_id
+        key = ref.key
         work = CheckWork(
-            ledger_id,
+            ledger.ledger_id,
             100,
             nonce=key.nonce.encode(),
             bytes_per_second=self._wish.bytes_per_second,
@@ -232,30 +267,9 @@ class Collector:
         reason = "no fragment names this bookie, and every replica is whole"
         if self._wish.dry_run:
             return self._row(key, Outcome.PLANNED, reason, size)
-        token = self._context.runtime.token()
-        if not self._begin(ledger, token):
+        if not withdraw(self._context, ledger, self._bookie, self._owner.incarnation):
             return self._row(key, Outcome.LEFT, "the ledger was changed meanwhile")
-        self._face.clear(ref)
-        # Not reached after trouble: what was asked for may still be done.
-        update_ledger(
-            self._context.store,
-            ledger_id,
-            lambda old: without_collection(old, self._bookie, self._owner.incarnation, token),
-        )
         return self._row(key, Outcome.DELETED, reason, size)
-
-    def _begin(self, ledger: Ledger, token: str) -> bool:
-        """Say in the register that copies go from here [gc_register]; whether that was allowed."""
-        is_allowed = False
-
-        def begin(old: LedgerMetadata) -> LedgerMetadata | None:
-            nonlocal is_allowed
-            new = with_collection(old, self._bookie, self._owner.incarnation, token)
-            is_allowed = new is not None and old.fragments == ledger.metadata.fragments
-            return new if is_allowed else None
-
-        update_ledger(self._context.store, ledger.ledger_id, begin)
-        return is_allowed
 
     # Leftovers
 

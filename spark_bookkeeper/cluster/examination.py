@@ -22,6 +22,7 @@ from spark_bookkeeper.client.presence import (
 from spark_bookkeeper.client.read.newest import newest_entry
 from spark_bookkeeper.cluster.diagnosis import Diagnosis, Verdict
 from spark_bookkeeper.cluster.sharing import Place, place_of, shared
+from spark_bookkeeper.cluster.tables import table_diagnoses
 from spark_bookkeeper.config import GIB
 from spark_bookkeeper.connection import partition_of
 from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError
@@ -97,6 +98,7 @@ def cluster_diagnoses(
         )
     if not metadata_only:
         yield _writers(context, ledgers, states)
+        yield from table_diagnoses(context, ledgers)
     yield _autorecovery(context)
     yield from _ledgers(ledgers, set(known) - alive.keys(), alive)
 

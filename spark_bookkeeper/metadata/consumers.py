@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Final
 
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.registers import change_register
@@ -15,7 +16,9 @@ from spark_bookkeeper.metadata.store import Registers, Versioned
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position, parse_log_name
 
-_PARENT = "consumers"
+CONSUMERS_PARENT: Final = "consumers"
+"""The register above those of consumers."""
+
 _VERSION = 1
 
 
@@ -52,7 +55,7 @@ def consumers(registers: Registers, log: str, nonce: str) -> list[Consumer]:
 
     One that cannot be decoded is left out: it publishes again.
     """
-    parent = f"{_PARENT}/{parse_log_name(log)}"
+    parent = f"{CONSUMERS_PARENT}/{parse_log_name(log)}"
     found = []
     for name in registers.names(parent):
         consumer = _decoded(name, registers.read(f"{parent}/{name}"))
@@ -78,7 +81,7 @@ def parse_consumer_name(name: object) -> str:
 
 
 def _register(log: str, name: str) -> str:
-    return f"{_PARENT}/{parse_log_name(log)}/{parse_consumer_name(name)}"
+    return f"{CONSUMERS_PARENT}/{parse_log_name(log)}/{parse_consumer_name(name)}"
 
 
 def _encoded(consumer: Consumer) -> bytes:

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from spark_bookkeeper.errors import (
     LogExistsError,
@@ -24,7 +25,9 @@ from spark_bookkeeper.protocol.ids import LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.log import Chunk, LogHead, parse_log_name
 from spark_bookkeeper.protocol.transactions import Committed, Transactions
 
-_PARENT = "logs"
+LOGS_PARENT: Final = "logs"
+"""The register above those of logs."""
+
 _VERSION = 1
 _VERSION_WITH_TRANSACTIONS = 2
 """One that knows none of them would write the head without them, and a write would be in twice."""
@@ -35,7 +38,7 @@ _CHUNK_NAME = re.compile(r"[0-9a-f]+")
 
 def log_names(registers: Registers) -> Sequence[str]:
     """Every name that has a head, in order; some may be of logs that were deleted."""
-    return registers.names(_PARENT)
+    return registers.names(LOGS_PARENT)
 
 
 def read_log(registers: Registers, name: str) -> LogHead:
@@ -246,7 +249,7 @@ def _ids_in(found: Versioned[bytes] | None, name: str) -> list[LedgerId]:
 
 
 def _register(name: str) -> str:
-    return f"{_PARENT}/{parse_log_name(name)}"
+    return f"{LOGS_PARENT}/{parse_log_name(name)}"
 
 
 def _there(found: Versioned[bytes] | None, name: str, nonce: str | None = None) -> LogHead:
@@ -261,7 +264,7 @@ def _there(found: Versioned[bytes] | None, name: str, nonce: str | None = None) 
 
 
 def _value(found: Versioned[bytes] | None, name: str) -> LogHead | None:
-    return None if found is None else _decoded(found.value, _PARENT + "/" + name)
+    return None if found is None else _decoded(found.value, LOGS_PARENT + "/" + name)
 
 
 def _encoded(head: LogHead | None) -> bytes:

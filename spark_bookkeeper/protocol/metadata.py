@@ -10,6 +10,7 @@ Source: BookKeeper ``client/LedgerMetadataImpl`` and ``LedgerMetadataBuilder`` (
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -21,6 +22,16 @@ from spark_bookkeeper.protocol.quorum import Quorum
 
 NONCE: Final = "spark-bookkeeper.nonce"
 """The key of custom metadata that holds a ledger's random name, which no other ledger has."""
+
+ARCHIVE: Final = "spark-bookkeeper.archive"
+"""The key of custom metadata that says which table stands for copies (``archive.py``)."""
+
+_TABLE_MEMBER: Final = re.compile(r"archive-[0-9a-f]{16}:[0-9]+")
+
+
+def is_table(bookie: str) -> bool:
+    """Whether a member of an ensemble is a table that stands for a copy, and no bookie."""
+    return _TABLE_MEMBER.fullmatch(bookie) is not None
 
 
 class LedgerState(enum.Enum):
@@ -177,9 +188,13 @@ class LedgerMetadata:
             )
             yield FragmentRange(index, fragment.first_entry_id, last, fragment.ensemble, is_last)
 
-    def bookies(self) -> frozenset[BookieId]:
-        """Every bookie that any fragment names."""
+    def members(self) -> frozenset[BookieId]:
+        """Every bookie that any fragment names, and every table that stands for copies."""
         return frozenset(bookie for f in self.fragments for bookie in f.ensemble)
+
+    def bookies(self) -> frozenset[BookieId]:
+        """Every bookie that any fragment names. A table is none: it is not lost with a bookie."""
+        return frozenset(bookie for bookie in self.members() if not is_table(bookie))
 
     # Transitions
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
-from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
+from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata, is_table
 from spark_bookkeeper.protocol.quorum import Quorum
 
 ENTRIES_MAX: Final = 1 << 26
@@ -78,7 +78,9 @@ def live_bookies(
     meant: Mapping[BookieId, str],
     lost: Collection[BookieId] = (),
 ) -> frozenset[BookieId]:
-    """The bookies on which a ledger has live copies now.
+    """Where a ledger has live copies now: on bookies, and in the table that stands for some.
+
+    Whether a table is whole is seen where it is read, as with a bookie (``check_ledgers``).
 
     Args:
         registered: those that are alive, and their incarnations.
@@ -90,7 +92,7 @@ def live_bookies(
         bookie
         for bookie, incarnation in registered.items()
         if bookie not in lost and meant.get(bookie, incarnation) == incarnation
-    )
+    ) | {member for member in meant if is_table(member) and member not in lost}
 
 
 def live_copies(quorum: Quorum, fragment: FragmentRange, live: Collection[BookieId]) -> int:

@@ -29,7 +29,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
-from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata, LedgerState, is_table
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import CheckReport, Outcome, Row
 from spark_bookkeeper.replication.runner import (
@@ -312,6 +312,12 @@ def _may_be_on_its_way(ledger: Ledger, bookie: BookieId, lacking: EntryId, later
 
 def _advice(status: Outcome, bookie: BookieId, ledger_id: LedgerId, is_open: bool) -> str:
     """What to do about a finding; reads take the other replicas meanwhile."""
+    if is_table(bookie):
+        return (
+            "It stands for copies that were released: restore the table to a version that has "
+            f"them, or bring it back where it was. `spark-bookkeeper bookie recover {bookie}` has "
+            "bookies keep copies again, as far as any are left"
+        )
     if status is Outcome.UNAVAILABLE:
         lost = f"`spark-bookkeeper bookie recover {bookie}`"
         return f"Bring the bookie back with its storage; if that is lost, {lost}"

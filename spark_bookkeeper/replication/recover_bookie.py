@@ -246,13 +246,13 @@ class _Survey:
                 )
             if isinstance(found, MetadataFormatError):
                 self.unreadable.append(ShareCopied(ledger_id, Outcome.LEFT, found.message))
-            elif found is not None and found.value.bookies() & set(self.wish.bookies):
+            elif found is not None and found.value.members() & set(self.wish.bookies):
                 self._note(ledger_id, found.value)
                 yield ledger_id, found
             progress("reading ledger metadata", done, len(wanted), 0)
 
     def _note(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
-        self.named |= metadata.bookies()
+        self.named |= metadata.members()
         self.with_target += [
             f"ledger {ledger_id} fragment {fragment.first_entry_id}"
             for fragment in metadata.fragments

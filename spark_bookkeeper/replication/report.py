@@ -24,6 +24,12 @@ class Outcome(str, Enum):
     """What nothing needs was removed."""
     COMPACTED = "compacted"
     """It lies in fewer files."""
+    RELEASED = "released"
+    """A table stands for copies that bookies have dropped."""
+    SAVED = "saved"
+    """It is in the backup."""
+    RESTORED = "restored"
+    """It is in the cluster again."""
     HEALTHY = "healthy"
     GONE = "gone"
     """The ledger was deleted."""
@@ -66,6 +72,9 @@ _DONE: Final = frozenset(
         Outcome.ARCHIVED,
         Outcome.DELETED,
         Outcome.COMPACTED,
+        Outcome.RELEASED,
+        Outcome.SAVED,
+        Outcome.RESTORED,
         Outcome.HEALTHY,
         Outcome.GONE,
         Outcome.NO_LONGER_NEEDED,

@@ -23,7 +23,7 @@ from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, nothing
 from spark_bookkeeper.client.bookies.asking import Door
 from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
-from spark_bookkeeper.client.bookies.known_bookies import Bookies
+from spark_bookkeeper.client.bookies.known_bookies import TABLE_ROOT, Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.config import ClientConfig
@@ -32,12 +32,16 @@ from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import Runtime, ThreadRuntime
+from spark_bookkeeper.table.table_bookie import TableBookie
 from spark_bookkeeper.testing.counting import CountingStorage
 
 WRITER: Final = WriterInfo("ground", 1, "tester", "tests")
 
 METADATA: Final = "metadata"
 """The place of an operation on the metadata."""
+
+TABLE: Final = "table"
+"""The place of an operation on the storage of a table."""
 
 T = TypeVar("T")
 Hook = Callable[[str, str, str], None]
@@ -134,8 +138,22 @@ class Ground:
 
         store: MemoryStore = self.cluster.session(faults)
 
-        def opened(_: str, door: Door) -> Bookie:
+        def opened(uri: str, door: Door) -> Bookie:
             bookie = door.bookie_id
+            if uri.startswith(TABLE_ROOT):
+                lake = GroundStorage(
+                    LocalStorage(uri.removeprefix(TABLE_ROOT), bookie),
+                    lambda operation, path: self._before(TABLE, operation, path, hooks),
+                    lambda operation, path: self._after(TABLE, operation, path),
+                )
+                return TableBookie(BoundedStorage(lake, door), bookie)
+            if bookie not in self.bookie_ids:  # a backup's directory, say
+                other = GroundStorage(
+                    LocalStorage(uri, bookie),
+                    lambda operation, path: self._before(uri, operation, path, hooks),
+                    lambda operation, path: self._after(uri, operation, path),
+                )
+                return self._open_bookie(other, door)
             storage = GroundStorage(
                 LocalStorage(self.root(bookie), bookie),
                 lambda operation, path: self._before(bookie, operation, path, hooks),

@@ -17,6 +17,17 @@ from spark_bookkeeper.errors import InvalidArgumentError
 @click.argument("path", metavar="PATH")
 @click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, metavar="[LEDGER]...")
 @click.option("--log", metavar="NAME", help="The ledgers of this log, as far as they are closed.")
+@click.option(
+    "--release", is_flag=True, help="Have bookies drop copies; reads come from the table then."
+)
+@click.option(
+    "--keep",
+    type=click.IntRange(0),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Copies of every entry that stay on bookies, with --release; 0 is none.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say which ledgers it would add.")
 @report_table
 @access_options
@@ -27,13 +38,16 @@ def archive(
     path: str,
     ledger_ids: Sequence[int],
     log: str | None,
+    release: bool,
+    keep: int,
     dry_run: bool,
     report_table: str | None,
 ) -> int:
     """Put the rows of closed ledgers into the Delta table at PATH, each row exactly once.
 
     Without LEDGER and --log, of all ledgers. Run it as often as you like: what is in the table is
-    verified and not added again. The ledgers stay as they are.
+    verified and not added again. The ledgers stay as they are, unless --release is given: then
+    every entry is made again of the table and compared byte for byte, and bookies drop copies.
     """
     if ledger_ids and log is not None:
         raise InvalidArgumentError("give either LEDGER ids or --log, not both")
@@ -47,6 +61,8 @@ def archive(
                 path,
                 list(ledger_ids) or None,
                 log,
+                release=release,
+                keep=keep,
                 dry_run=dry_run,
                 progress=progress.phase,
             )

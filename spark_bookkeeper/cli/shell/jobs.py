@@ -16,6 +16,7 @@ import click
 
 from spark_bookkeeper.cli.autorecovery import group as autorecovery_group
 from spark_bookkeeper.cli.autorecovery import work as autorecovery_work
+from spark_bookkeeper.cli.backup import backup, restore
 from spark_bookkeeper.cli.bookie import cluster_view as bookies
 from spark_bookkeeper.cli.bookie.decommission import decommission
 from spark_bookkeeper.cli.bookie.refill import refill
@@ -37,6 +38,8 @@ JOBS: Final[dict[str, click.Command]] = {
     "recover_ledgers": ledger_work.recover,
     "check_ledgers": ledger_work.check,
     "archive_to_delta": archive,
+    "backup": backup,
+    "restore": restore,
     "audit": autorecovery_work.audit,
     "rereplicate": autorecovery_work.rereplicate,
     "autorecovery": autorecovery_group.start,
@@ -50,6 +53,8 @@ _EXAMPLES: Final = {
     "recover_ledgers": "zk1:2181,zk2:2181 7 8 --json",
     "check_ledgers": "zk1:2181,zk2:2181 --percentage 100",
     "archive_to_delta": "zk1:2181,zk2:2181 /data/clicks --log clicks",
+    "backup": "zk1:2181,zk2:2181 s3://backups/main",
+    "restore": "zk3:2181 s3://backups/main --dry-run",
     "audit": "zk1:2181,zk2:2181",
     "rereplicate": "zk1:2181,zk2:2181 --json",
     "autorecovery": "zk1:2181,zk2:2181 --once",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from spark_bookkeeper.bookie.bookie import Bookie, LedgerRef
 from spark_bookkeeper.bookie.replica import Replica
@@ -22,11 +22,16 @@ from spark_bookkeeper.errors import (
     MissingRequirementError,
 )
 from spark_bookkeeper.metadata.store import BookieRegistry, Registration
+from spark_bookkeeper.protocol.archive import Archived, archived_of
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.metadata import is_table
 from spark_bookkeeper.protocol.placement import Candidate
 from spark_bookkeeper.runtime.runtime import Runtime
 
 T = TypeVar("T")
+
+TABLE_ROOT: Final = "table+"
+"""What a root URI begins with where a table stands for a bookie; the table's URI follows."""
 
 OpenBookie = Callable[[str, Door], Bookie]
 """Opens the bookie at a root URI. No call of it takes for ever: what it asks of its storage is seen
@@ -139,6 +144,9 @@ class Bookies:
                 reasons[bookie] = "no spark_bookkeeper storage (its registration names none)"
             elif known and known != registration.incarnation:
                 reasons[bookie] = "was formatted again since this ledger used it"
+        archived = _archived(ledger) if ledger else None
+        if archived is not None:  # what is copied there now would be dropped with the rest
+            reasons.update(dict.fromkeys(archived.dropping, "is to drop what it has of the ledger"))
         reasons.update(excluded or {})
         usable = {bookie for bookie, r in registrations.items() if not r.is_readonly}
         if len(usable - reasons.keys()) < needed:
@@ -216,6 +224,8 @@ class Bookies:
 
     def ref(self, bookie_id: BookieId, ledger: Ledger, incarnation: str | None = None) -> LedgerRef:
         """A ledger as a bookie is asked for it; as ``replica``."""
+        if is_table(bookie_id) and (archived := _archived(ledger)) is not None:
+            self._roots[bookie_id] = TABLE_ROOT + archived.table
         expected = incarnation or ledger.incarnations.get(bookie_id)
         if expected is None:
             raise BookieUnavailableError(
@@ -261,3 +271,13 @@ class Bookies:
         for _, bookie in self._opened.values():
             bookie.close()
         self._opened.clear()
+
+
+def _archived(ledger: Ledger) -> Archived | None:
+    """Raises ``BookieUnavailableError``: which table stands for copies cannot be read."""
+    try:
+        return archived_of(ledger.metadata)
+    except MetadataFormatError as error:
+        raise BookieUnavailableError(
+            error.message, bookie_id=f"ledger {ledger.ledger_id}"
+        ) from error

@@ -22,7 +22,7 @@ from spark_bookkeeper.client.write.rows import one_batch
 from spark_bookkeeper.errors import BookKeeperError, EntryUnreadableError, NoSuchEntryError
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
-from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.protocol.metadata import LedgerMetadata, is_table
 from spark_bookkeeper.protocol.reader import Ask, Reader, Unreadable
 
 T = TypeVar("T")
@@ -229,7 +229,8 @@ class Fetcher:
         turned = [(p + self._spread) % size for p in range(size)]
         if self._only is not None:
             return [p for p in turned if ensemble[p] == self._only]
-        return sorted(turned, key=lambda p: self._is_poor(ensemble[p]))
+        # A table that stands for a copy reads whole files for a few entries.
+        return sorted(turned, key=lambda p: (self._is_poor(ensemble[p]), is_table(ensemble[p])))
 
     def _is_poor(self, bookie: BookieId) -> bool:
         return bookie in self._down or self._context.bookies.is_silent(bookie)

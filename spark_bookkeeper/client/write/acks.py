@@ -59,7 +59,7 @@ def acks_table(
     # A row for each entry and each of its write set.
     ids: Int64Array = np.repeat(np.arange(first, pushed + 1), width)
     positions = (ids + np.arange(len(ids)) % width) % quorum.ensemble_size
-    bookies = sorted(metadata.bookies())
+    bookies = sorted(metadata.members())
     numbers = {bookie: number for number, bookie in enumerate(bookies)}
     holders: Int64Array = np.zeros(len(ids), dtype=np.int64)
     for fragment in metadata.fragments:

@@ -1,0 +1,22 @@
+r"""Copy ledgers, a log or a whole cluster to a directory; run again, it copies what is new.
+
+    spark-submit jobs/backup.py METADATA_URI URI [LEDGER ...]
+
+The same as ``spark-bookkeeper`` on the command line; ``--help`` lists the options. For example::
+
+    spark-submit jobs/backup.py zk1.example.com:2181 s3://backups/main --json
+
+Exit code: 0 everything asked for is done; 1 something is left undone, and the report says what
+and why; 2 the call was wrong or the cluster cannot be reached, and nothing was changed.
+"""
+
+import sys
+
+if __name__ == "__main__":
+    try:
+        from spark_bookkeeper.cli.shell.jobs import run_job
+
+        code = run_job("backup")
+    except KeyboardInterrupt:  # before the job itself began, which says more
+        code = 1
+    sys.exit(code)

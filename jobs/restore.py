@@ -1,0 +1,22 @@
+r"""Put ledgers and logs of a backup into an empty cluster; run again, it does what is left.
+
+    spark-submit jobs/restore.py METADATA_URI URI [LEDGER ...]
+
+The same as ``spark-bookkeeper`` on the command line; ``--help`` lists the options. For example::
+
+    spark-submit jobs/restore.py zk3.example.com:2181 s3://backups/main
+
+Exit code: 0 everything asked for is done; 1 something is left undone, and the report says what
+and why; 2 the call was wrong or the cluster cannot be reached, and nothing was changed.
+"""
+
+import sys
+
+if __name__ == "__main__":
+    try:
+        from spark_bookkeeper.cli.shell.jobs import run_job
+
+        code = run_job("restore")
+    except KeyboardInterrupt:  # before the job itself began, which says more
+        code = 1
+    sys.exit(code)

@@ -1,0 +1,1 @@
+"""Ledgers and logs copied to a directory, and put from there into a cluster."""

@@ -1,0 +1,242 @@
+"""The directory of a backup: a bookie's partition that belongs to no cluster, and snapshots.
+
+Entries lie in it as on any bookie, in the files that ``bookie/FORMAT.md`` describes, so that what
+writes, reads and verifies them is what does so everywhere. A snapshot says what of it makes up the
+cluster at one time. ``FORMAT.md`` beside this file is the page about it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from spark_bookkeeper.bookie.bookie import LedgerRef
+from spark_bookkeeper.bookie.marker import Marker, read_marker
+from spark_bookkeeper.bookie.partition import furnish
+from spark_bookkeeper.bookie.replica import Replica
+from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.connection import partition_of
+from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
+from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+
+SNAPSHOTS: Final = "snapshots"
+
+SNAPSHOT: Final = pa.schema(
+    [
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("ledger_id", pa.int64()),
+        pa.field("state", pa.string()),
+        pa.field("last_entry_id", pa.int64()),
+        pa.field("length_bytes", pa.int64()),
+        pa.field("value", pa.binary(), nullable=False),
+    ]
+)
+"""``kind`` is ``ledger`` (``name`` is ``<ledger id>-<nonce>``, ``value`` its metadata in
+BookKeeper's own bytes, the last entry and the length those that are in the backup) or ``register``
+(``name`` and ``value`` as in the metadata store; what follows them is null)."""
+
+HEADER_KEY: Final = b"spark-bookkeeper.snapshot"
+
+_NAME = re.compile(r"([0-9]{20})-([0-9a-f]{64})\.arrow")
+
+
+@dataclass(frozen=True, slots=True)
+class SavedLedger:
+    """A ledger as a snapshot has it."""
+
+    ledger_id: LedgerId
+    metadata: LedgerMetadata
+    """As it was; it may be open."""
+    last_entry_id: EntryId
+    """The last in the backup: of a ledger that is not closed the last add confirmed, then."""
+    length_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What makes up a cluster, or a part of it, at one time."""
+
+    instance_id: str
+    taken_at_ms: int
+    ledgers: tuple[SavedLedger, ...]
+    registers: Mapping[str, bytes]
+    """Of logs and their consumers: names and bytes as in the metadata store."""
+
+
+class BackupFolder:
+    """One directory, as this process reaches it.
+
+    Args:
+        context: any cluster; how storage is opened and how long it may be silent is its affair.
+        uri: a path or an fsspec URI.
+    """
+
+    def __init__(self, context: ClientContext, uri: str) -> None:
+        self.uri = uri
+        self._context = context
+        name = hashlib.sha256(uri.encode()).hexdigest()[:16]
+        self.bookie_id = BookieId(f"backup-{name}:1")
+        context.bookies.learn({self.bookie_id: uri})
+        try:
+            self._storage: Storage = partition_of(context, self.bookie_id)
+        except BookieUnavailableError as error:
+            raise InvalidArgumentError(f"{uri!r} leads to no storage: {error.message}") from error
+
+    def incarnation(self, instance_id: str | None = None) -> str:
+        """The name of this formatting of the directory.
+
+        Args:
+            instance_id: of the cluster that is to be backed up here.
+
+        Raises:
+            InvalidArgumentError: there is no backup here, or one of another cluster.
+        """
+        marker = read_marker(self._storage)
+        if marker is None or not marker.bookie_id.startswith("backup-"):
+            raise InvalidArgumentError(f"there is no backup at {self.uri}; nothing was changed")
+        if instance_id is not None and marker.instance_id != instance_id:
+            raise InvalidArgumentError(
+                f"the backup at {self.uri} is of cluster {marker.instance_id}, not of "
+                f"{instance_id}; nothing was changed. Choose another directory"
+            )
+        return marker.incarnation
+
+    def prepare(self, instance_id: str) -> str:
+        """Make an empty or missing directory a backup's; returns its incarnation.
+
+        Raises:
+            InvalidArgumentError: something else is there. Nothing was changed.
+        """
+        if self._storage.has_directories:
+            os.makedirs(_local_path(self._storage.uri), exist_ok=True)
+        if read_marker(self._storage) is None:
+            found = self._storage.list("")
+            if set(found) - {"ledgers", "retired", SNAPSHOTS}:  # which a run may have left
+                raise InvalidArgumentError(
+                    f"{self.uri} is not empty (it holds {', '.join(found[:5])}) and no backup; "
+                    "nothing was changed. Choose an empty directory"
+                )
+            marker = Marker(
+                self.bookie_id,
+                self._context.runtime.token(),
+                instance_id,
+                has_witness=not self._storage.has_directories,
+            )
+            self._storage.make_directory(SNAPSHOTS)
+            furnish(self._storage, marker)
+        return self.incarnation(instance_id)
+
+    def replica(self, ledger: Ledger, incarnation: str) -> Replica:
+        """A ledger as it is in the backup."""
+        ref = LedgerRef(ledger.key, incarnation, ledger.encoding)
+        return Replica(self._context.bookies.bookie(self.bookie_id), ref)
+
+    def put(self, snapshot: Snapshot) -> int:
+        """Store a snapshot, durably, behind those there are; returns its number."""
+        while True:
+            number = max(self.numbers(), default=0) + 1
+            data = _encoded(snapshot)
+            digest = hashlib.sha256(data).hexdigest()
+            if self._storage.put_if_absent(f"{SNAPSHOTS}/{number:020d}-{digest}.arrow", data):
+                return number
+
+    def numbers(self) -> Sequence[int]:
+        """Of the snapshots there are, ascending."""
+        return [int(m[1]) for name in self._storage.list(SNAPSHOTS) if (m := _NAME.fullmatch(name))]
+
+    def snapshot(self, number: int | None = None) -> Snapshot:
+        """One snapshot; ``None`` is the newest.
+
+        Raises:
+            InvalidArgumentError: there is none of that number, or it is damaged.
+        """
+        found = [
+            (int(m[1]), m[2], name)
+            for name in self._storage.list(SNAPSHOTS)
+            if (m := _NAME.fullmatch(name)) and (number is None or int(m[1]) == number)
+        ]
+        if not found:
+            raise InvalidArgumentError(
+                f"the backup at {self.uri} has no snapshot{'' if number is None else f' {number}'}"
+                f": it has {', '.join(map(str, self.numbers())) or 'none, so no run of it ended'}"
+            )
+        _, digest, name = max(found)
+        data = self._storage.read(f"{SNAPSHOTS}/{name}")
+        if data is None or hashlib.sha256(data).hexdigest() != digest:
+            raise InvalidArgumentError(
+                f"{self.uri}/{SNAPSHOTS}/{name} is damaged; take an earlier snapshot, of "
+                f"{', '.join(map(str, self.numbers()))}"
+            )
+        return _decoded(data)
+
+
+def _encoded(snapshot: Snapshot) -> bytes:
+    rows = [
+        {
+            "kind": "ledger",
+            "name": f"{each.ledger_id}-{(each.metadata.nonce or b'').decode()}",
+            "ledger_id": each.ledger_id,
+            "state": each.metadata.state.name,
+            "last_entry_id": each.last_entry_id,
+            "length_bytes": each.length_bytes,
+            "value": encode_ledger(each.metadata),
+        }
+        for each in snapshot.ledgers
+    ]
+    rows += [
+        {"kind": "register", "name": name, "value": value}
+        for name, value in sorted(snapshot.registers.items())
+    ]
+    header = {
+        "format": 1,
+        "instance_id": snapshot.instance_id,
+        "taken_at_ms": snapshot.taken_at_ms,
+    }
+    schema = SNAPSHOT.with_metadata({HEADER_KEY: json.dumps(header, sort_keys=True).encode()})
+    table = pa.Table.from_pylist(rows, schema=schema)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema) as writer:
+        writer.write_table(table)
+    return bytes(memoryview(sink.getvalue()))
+
+
+def _decoded(data: bytes) -> Snapshot:
+    table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+    header = json.loads((table.schema.metadata or {})[HEADER_KEY])
+    if header["format"] != 1:
+        raise InvalidArgumentError(
+            f"the snapshot has format {header['format']}, and this version knows 1: upgrade it"
+        )
+    ledgers = []
+    registers = {}
+    for row in table.to_pylist():
+        if row["kind"] == "register":
+            registers[row["name"]] = row["value"]
+            continue
+        metadata = decode_ledger(row["value"], row["name"])
+        ledgers.append(
+            SavedLedger(
+                LedgerId(row["ledger_id"]),
+                metadata,
+                EntryId(row["last_entry_id"]),
+                row["length_bytes"],
+            )
+        )
+    return Snapshot(header["instance_id"], header["taken_at_ms"], tuple(ledgers), registers)
+
+
+def _local_path(uri: str) -> str:
+    return unquote(urlsplit(uri).path) if uri.startswith("file:") else uri

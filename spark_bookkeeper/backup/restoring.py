@@ -1,0 +1,365 @@
+"""Restoring: entries go to bookies of a cluster, and then each ledger appears, whole and closed.
+
+Ids, entries, positions, labels, digests and passwords are those that they were; bookies are new.
+A ledger's metadata are created when all of its copies are there, and the list of a log when all of
+its ledgers are, so that whoever looks meanwhile sees nothing that cannot be read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from spark_bookkeeper.backup.folder import BackupFolder, SavedLedger
+from spark_bookkeeper.backup.saving import PIECE_BYTES, BackupReport
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger, with_incarnations
+from spark_bookkeeper.errors import (
+    BookKeeperError,
+    InvalidArgumentError,
+    LedgerExistsError,
+    NoSuchLedgerError,
+    VersionConflictError,
+)
+from spark_bookkeeper.metadata import logs
+from spark_bookkeeper.metadata.consumers import CONSUMERS_PARENT
+from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import ARCHIVE, Fragment, LedgerState
+from spark_bookkeeper.protocol.placement import choose, drawn
+from spark_bookkeeper.protocol.underreplication import entries_at
+from spark_bookkeeper.replication.report import Outcome, Row
+from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
+
+WINDOW_ENTRIES: Final = 4096
+"""Entries that are read at once, if they are not larger together than ``WINDOW_BYTES``."""
+
+WINDOW_BYTES: Final = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _RestoreWork:
+    """Put a range of a ledger on the bookies of its new ensemble."""
+
+    ledger: Ledger
+    """As it will be."""
+    uri: str
+    incarnation: str
+    first: EntryId
+    last: EntryId
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Restored:
+    ledger_id: LedgerId
+    bytes: int
+    reason: str | None = None
+
+
+def restore(
+    context: ClientContext,
+    runner: Runner,
+    uri: str,
+    ledger_ids: Sequence[LedgerId] | None = None,
+    log: str | None = None,
+    *,
+    snapshot: int | None = None,
+    dry_run: bool = False,
+    progress: Progress = no_progress,
+) -> BackupReport:
+    """Put ledgers and logs of a backup into a cluster that does not have them.
+
+    Repeat it until it is complete: what is there already, in the same life, is passed over.
+    A ledger that was not closed is closed at the last entry that the backup has.
+
+    Args:
+        uri: of the backup.
+        ledger_ids: which; ``None`` is all of the snapshot, with its logs.
+        log: this log and its ledgers.
+        snapshot: its number; ``None`` is the newest.
+        dry_run: only say what would be restored.
+
+    Raises:
+        InvalidArgumentError: there is no such backup, snapshot, ledger or log.
+    """
+    started = context.runtime.now()
+    folder = BackupFolder(context, uri)
+    incarnation = folder.incarnation()
+    taken = folder.snapshot(snapshot)
+    heads = _heads(taken.registers)
+    saved = {each.ledger_id: each for each in taken.ledgers}
+    if log is not None:
+        if log not in heads:
+            raise InvalidArgumentError(
+                f"the snapshot has no log {log!r}: it has {', '.join(sorted(heads)) or 'none'}"
+            )
+        heads = {log: heads[log]}
+        wanted = [i for i in _ledgers_of(taken.registers, log) if i in saved]
+    else:
+        wanted = list(saved) if ledger_ids is None else list(ledger_ids)
+        if ledger_ids is not None:
+            heads = {}
+    if unknown := [i for i in wanted if i not in saved]:
+        raise InvalidArgumentError(f"the snapshot has no ledger {unknown[0]}; nothing was changed")
+    run = _Restoring(context, runner, folder, incarnation, progress)
+    rows = [run.look(saved[ledger_id], dry_run=dry_run) for ledger_id in sorted(wanted)]
+    if not dry_run:
+        run.restore()
+        rows = [run.rows.get(LedgerId(row.ledger_id), row) for row in rows]
+        is_whole = all(row.status.is_done for row in rows)
+        if is_whole and wanted:
+            run.pass_ids(max(wanted))
+        for name in sorted(heads):
+            rows.append(_restore_log(context, taken.registers, name, is_whole=is_whole))
+    duration_ms = round((context.runtime.now() - started) * 1000)
+    return BackupReport("restore", tuple(rows), dry_run, duration_ms)
+
+
+class _Restoring:
+    """One run."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        runner: Runner,
+        folder: BackupFolder,
+        incarnation: str,
+        progress: Progress,
+    ) -> None:
+        self._context = context
+        self._runner = runner
+        self._folder = folder
+        self._incarnation = incarnation
+        self._progress = progress
+        self._todo: dict[LedgerId, tuple[SavedLedger, Ledger]] = {}
+        self.rows: dict[LedgerId, Row] = {}
+
+    def look(self, saved: SavedLedger, *, dry_run: bool) -> Row:
+        """Whether a ledger is there already, and what is to be done if not."""
+        ledger_id = saved.ledger_id
+        try:
+            there = self._context.store.read_ledger(ledger_id)
+        except NoSuchLedgerError:
+            pass
+        except BookKeeperError as error:
+            return _row(saved, Outcome.LEFT, error.message)
+        else:
+            if there.value.nonce == saved.metadata.nonce:
+                return _row(saved, Outcome.RESTORED, "it was there already")
+            return _row(
+                saved,
+                Outcome.LEFT,
+                f"the cluster has another ledger {ledger_id}; restore into an empty cluster",
+            )
+        if dry_run:
+            return _row(saved, Outcome.PLANNED, _how(saved))
+        try:
+            self._todo[ledger_id] = saved, self._placed(saved)
+        except BookKeeperError as error:
+            return _row(saved, Outcome.LEFT, error.message)
+        return _row(saved, Outcome.LEFT, "it was not reached")
+
+    def _placed(self, saved: SavedLedger) -> Ledger:
+        """The ledger as it will be: closed, in one fragment on bookies of this cluster.
+
+        The same bookies whenever it is asked for, so that a repeated run finds what it copied.
+        """
+        before = saved.metadata
+        size = before.quorum.ensemble_size
+        alive = self._context.bookies.registrations()
+        share = f"restore/{saved.ledger_id}-{(before.nonce or b'').decode()}"
+        candidates = drawn(share, self._context.bookies.candidates(alive), {})
+        reasons = self._context.bookies.ineligible(alive, size)
+        ensemble = choose(size, candidates, reasons, f"for ledger {saved.ledger_id}")
+        custom = {k: v for k, v in before.custom_metadata.items() if k != ARCHIVE}
+        metadata = replace(
+            before,
+            state=LedgerState.CLOSED,
+            fragments=(Fragment(EntryId(0), tuple(ensemble)),),
+            last_entry_id=saved.last_entry_id,
+            length_bytes=saved.length_bytes,
+            custom_metadata=custom,
+            ctoken=None,
+        )
+        incarnations = {bookie: alive[bookie].incarnation for bookie in ensemble}
+        return Ledger.of(saved.ledger_id, with_incarnations(metadata, incarnations, renewed=True))
+
+    def pass_ids(self, highest: int) -> None:
+        """Have the cluster give out higher ids than those that are restored.
+
+        The ledgers of a log ascend, so its next one must come behind them. It is done when all
+        are there: an id that was given out is never taken by anybody else (SLOT-LOG rule R16).
+        """
+        given = -1
+        while given <= highest:
+            given = self._context.store.generate_ledger_id()
+            self._progress("passing over the ids of restored ledgers", given, highest + 1, 0)
+
+    def restore(self) -> None:
+        works = [work for saved, ledger in self._todo.values() for work in self._pieces(ledger)]
+        failed: dict[LedgerId, str] = {}
+        step = Step("restoring ledgers", _restore, _not_restored)
+        for done in self._runner.run(step, works, self._progress):
+            if done.reason is not None:
+                failed[done.ledger_id] = done.reason
+        for ledger_id, (saved, ledger) in self._todo.items():
+            reason = failed.get(ledger_id) or self._create(ledger)
+            self.rows[ledger_id] = (
+                _row(saved, Outcome.RESTORED, _how(saved))
+                if reason is None
+                else _row(saved, Outcome.LEFT, reason)
+            )
+
+    def _create(self, ledger: Ledger) -> str | None:
+        """Make the ledger appear; why it could not."""
+        try:
+            self._context.store.create_ledger(ledger.ledger_id, ledger.metadata)
+        except LedgerExistsError as error:
+            try:
+                there = self._context.store.read_ledger(ledger.ledger_id)
+            except NoSuchLedgerError:
+                return f"{error.message} It is no id to be restored to: take an empty cluster"
+            is_ours = there.value.nonce == ledger.metadata.nonce
+            return None if is_ours else error.message
+        except BookKeeperError as error:
+            return error.message
+        return None
+
+    def _pieces(self, ledger: Ledger) -> Iterator[_RestoreWork]:
+        last, size = ledger.metadata.last_entry_id, ledger.metadata.length_bytes or 0
+        assert last is not None, "restored ledgers are closed"
+        if last == NO_ENTRY:
+            return
+        count = max(1, (last + 1) * PIECE_BYTES // max(PIECE_BYTES, size))
+        for first in range(0, last + 1, count):
+            end = min(last, first + count - 1)
+            yield _RestoreWork(
+                ledger,
+                self._folder.uri,
+                self._incarnation,
+                EntryId(first),
+                EntryId(end),
+                size * (end - first + 1) // (last + 1),
+            )
+
+
+def _how(saved: SavedLedger) -> str | None:
+    if saved.metadata.is_closed:
+        return None
+    return (
+        f"it was {saved.metadata.state.name}, and is closed at entry {saved.last_entry_id}, the "
+        "last add confirmed when it was backed up"
+    )
+
+
+def _row(saved: SavedLedger, status: Outcome, reason: str | None) -> Row:
+    last = saved.last_entry_id
+    is_done = status in (Outcome.RESTORED, Outcome.PLANNED)
+    return Row(
+        saved.ledger_id,
+        "restore",
+        status,
+        reason,
+        None if last == NO_ENTRY else 0,
+        None if last == NO_ENTRY else last,
+        entries=last + 1 if is_done else 0,
+        bytes=saved.length_bytes if is_done else 0,
+    )
+
+
+def _not_restored(work: _RestoreWork, failure: Failure) -> _Restored:
+    return _Restored(work.ledger.ledger_id, 0, failure.reason)
+
+
+def _restore(context: ClientContext, work: _RestoreWork) -> Sequence[_Restored]:
+    """Copy a range to every bookie that is to have of it what it lacks; each reads it back."""
+    ledger = work.ledger
+    metadata = ledger.metadata
+    source = BackupFolder(context, work.uri).replica(ledger, work.incarnation)
+    (fragment,) = metadata.fragments
+    size = 0
+    average = max(1, work.size_bytes // (work.last - work.first + 1))
+    window = max(1, min(WINDOW_ENTRIES, WINDOW_BYTES // average))
+    for start in range(work.first, work.last + 1, window):
+        end = min(work.last, start + window - 1)
+        lacking: dict[BookieId, set[int]] = {}
+        for position, bookie in enumerate(fragment.ensemble):
+            runs = entries_at(metadata.quorum, position, EntryId(start), EntryId(end))
+            share = [entry_id for run in runs for entry_id in run]
+            if share:
+                held = context.bookies.replica(bookie, ledger).holdings(start, end)
+                lacking[bookie] = set(held.lacking(share))
+        wanted = sorted(set().union(*lacking.values()))
+        if not wanted:
+            continue
+        delivery = source.read(wanted)
+        if delivery.refused:
+            entry_id, reason = next(iter(delivery.refused.items()))
+            said = f"entry {entry_id} cannot be read from the backup: {reason}"
+            return [_Restored(ledger.ledger_id, size, said)]
+        entries = sorted(delivery.found, key=lambda entry: entry.entry_id)
+        for bookie, ids in lacking.items():
+            copies = [entry for entry in entries if entry.entry_id in ids]
+            if copies:
+                replica = context.bookies.replica(bookie, ledger)
+                replica.check()
+                replica.write_copies(copies)
+                size += sum(entry.size_bytes for entry in copies)
+    return [_Restored(ledger.ledger_id, size)]
+
+
+# Logs
+
+
+def _heads(registers: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The head of each log."""
+    found = {}
+    for name, value in registers.items():
+        parent, _, log = name.partition("/")
+        if parent == logs.LOGS_PARENT and "/" not in log:
+            found[log] = value
+    return found
+
+
+def _ledgers_of(registers: Mapping[str, bytes], log: str) -> list[LedgerId]:
+    """The ids of a log's ledgers that were not truncated, as its registers tell."""
+    path = f"{logs.LOGS_PARENT}/{log}"
+    head = json.loads(registers[path])
+    ids = [i for name, *_ in head["chunks"] for i in json.loads(registers[f"{path}/{name}"])]
+    return [LedgerId(i) for i in (*ids, *head["recent"]) if i >= head["begins_at"]]
+
+
+def _restore_log(
+    context: ClientContext, registers: Mapping[str, bytes], log: str, *, is_whole: bool
+) -> Row:
+    """A log's registers, the head last; nothing while ledgers of the backup are not there."""
+    ledgers = _ledgers_of(registers, log)
+    path = f"{logs.LOGS_PARENT}/{log}"
+    newest = ledgers[-1] if ledgers else -1
+
+    def row(status: Outcome, reason: str) -> Row:
+        return Row(newest, "restore log", status, f"log {log!r}: {reason}")
+
+    if not is_whole:
+        return row(Outcome.LEFT, "not all ledgers are there yet; repeat it when they are")
+    beside = f"{CONSUMERS_PARENT}/{log}/"
+    order = sorted(name for name in registers if name.startswith((f"{path}/", beside)))
+    try:
+        for name in [*order, path]:
+            context.store.registers.create(name, registers[name])
+    except VersionConflictError:
+        if _is_further(context, registers, log):
+            return row(Outcome.RESTORED, "it was there already, and has gone on")
+        return row(Outcome.LEFT, "the cluster has another one; restore into an empty cluster")
+    except BookKeeperError as error:
+        return row(Outcome.LEFT, error.message)
+    return row(Outcome.RESTORED, f"{len(ledgers)} ledgers")
+
+
+def _is_further(context: ClientContext, registers: Mapping[str, bytes], log: str) -> bool:
+    """Whether the log that is there is the same life of it."""
+    found = logs.find_log(context.store.registers, log)
+    saved = json.loads(registers[f"{logs.LOGS_PARENT}/{log}"])
+    return found is not None and found.nonce == saved["nonce"]

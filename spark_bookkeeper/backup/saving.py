@@ -1,0 +1,336 @@
+"""Backing up: entries that a directory lacks are copied there, and a snapshot says what it has.
+
+The snapshot is written last, so a run that was killed leaves copies that the next run finds and
+goes on with. What is there is not read again, unless it is asked to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from spark_bookkeeper.backup.folder import BackupFolder, SavedLedger, Snapshot
+from spark_bookkeeper.bookie.entry import StoredEntry
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.read.fetch import Fetcher
+from spark_bookkeeper.client.read.reader import read_last_add_confirmed
+from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError, NoSuchLogError
+from spark_bookkeeper.logs.listing import list_ledgers
+from spark_bookkeeper.metadata import logs
+from spark_bookkeeper.metadata.consumers import CONSUMERS_PARENT
+from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
+from spark_bookkeeper.replication.report import Outcome, Report, Row
+from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
+
+FILE_BYTES: Final = 32 << 20
+"""About how large the files of a backup get."""
+
+PIECE_BYTES: Final = 512 << 20
+"""About how much one task copies."""
+
+_ROUNDS: Final = 5
+"""Looks at the lists of logs, for ledgers that came while others were copied."""
+
+
+class BackupReport(Report):
+    """Of ``backup`` and ``restore``: one row for each ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SaveWork:
+    """Copy what a backup lacks of a range of one ledger."""
+
+    ledger: Ledger
+    uri: str
+    incarnation: str
+    first: EntryId
+    last: EntryId
+    verify: bool
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    ledger_id: LedgerId
+    entries: int
+    bytes: int
+    length_after: int = 0
+    """Bytes in the ledger up to the last entry of the range."""
+    reason: str | None = None
+
+
+def backup(
+    context: ClientContext,
+    runner: Runner,
+    uri: str,
+    ledger_ids: Sequence[LedgerId] | None = None,
+    log: str | None = None,
+    *,
+    verify: bool = False,
+    dry_run: bool = False,
+    progress: Progress = no_progress,
+) -> BackupReport:
+    """Copy ledgers, the ledgers of a log, or a whole cluster to a directory.
+
+    Repeat it: only what is new is copied. Ledgers that are not closed are copied up to their last
+    add confirmed, and nobody who writes is disturbed.
+
+    Args:
+        uri: a path or an fsspec URI; made when it is not there.
+        ledger_ids: which; ``None`` is all, with the logs and their consumers.
+        log: the ledgers of this log, with its list and consumers.
+        verify: read again also what was copied before.
+        dry_run: only say what would be copied.
+
+    Raises:
+        InvalidArgumentError: the directory is another cluster's, or is none.
+        NoSuchLogError: there is no such log.
+    """
+    started = context.runtime.now()
+    folder = BackupFolder(context, uri)
+    instance_id = context.store.instance_id()
+    incarnation = "" if dry_run else folder.prepare(instance_id)
+    saving = _Saving(context, runner, folder, incarnation, verify=verify, progress=progress)
+    names = [log] if log is not None else [] if ledger_ids else None
+    lists = _lists_of(context, names)
+    if log is not None:
+        wanted = sorted({i for each in lists.values() for i in each.ledgers})
+    else:
+        wanted = list(context.store.ledger_ids() if ledger_ids is None else ledger_ids)
+    if dry_run:
+        return BackupReport("backup", tuple(saving.plan(wanted)), True, _ms(context, started))
+    saving.save(wanted)
+    for _ in range(_ROUNDS):
+        if ledger_ids is not None:
+            break
+        lists = _lists_of(context, names)
+        missing = {i for each in lists.values() for i in each.ledgers} - saving.rows.keys()
+        if not missing:
+            break
+        saving.save(sorted(missing))
+    registers = {name: value for each in lists.values() for name, value in each.registers.items()}
+    taken = Snapshot(
+        instance_id,
+        context.runtime.wall_ms(),
+        tuple(saving.saved[i] for i in sorted(saving.saved)),
+        registers,
+    )
+    folder.put(taken)
+    rows = tuple(saving.rows[i] for i in sorted(saving.rows))
+    return BackupReport("backup", rows, False, _ms(context, started))
+
+
+def _ms(context: ClientContext, started: float) -> int:
+    return round((context.runtime.now() - started) * 1000)
+
+
+class _Saving:
+    """One run."""
+
+    def __init__(
+        self,
+        context: ClientContext,
+        runner: Runner,
+        folder: BackupFolder,
+        incarnation: str,
+        *,
+        verify: bool,
+        progress: Progress,
+    ) -> None:
+        self._context = context
+        self._runner = runner
+        self._folder = folder
+        self._incarnation = incarnation
+        self._verify = verify
+        self._progress = progress
+        self.rows: dict[LedgerId, Row] = {}
+        self.saved: dict[LedgerId, SavedLedger] = {}
+
+    def plan(self, ledger_ids: Sequence[LedgerId]) -> Iterator[Row]:
+        """What a run would look at."""
+        for ledger, last in self._readable(ledger_ids):
+            yield _row(ledger, last, Outcome.PLANNED, _how(ledger))
+        yield from self.rows.values()
+
+    def save(self, ledger_ids: Sequence[LedgerId]) -> None:
+        """Copy ledgers, with a row and an entry of the snapshot for each."""
+        found = {ledger.ledger_id: (ledger, last) for ledger, last in self._readable(ledger_ids)}
+        works = [work for ledger, last in found.values() for work in self._pieces(ledger, last)]
+        done: dict[LedgerId, list[_Saved]] = {ledger_id: [] for ledger_id in found}
+        step = Step("copying ledgers", _save, _not_saved)
+        for saved in self._runner.run(step, works, self._progress):
+            done[saved.ledger_id].append(saved)
+        for ledger_id, (ledger, last) in found.items():
+            pieces = done[ledger_id]
+            reason = next((p.reason for p in pieces if p.reason is not None), None)
+            entries, size = sum(p.entries for p in pieces), sum(p.bytes for p in pieces)
+            if reason is not None:
+                self.rows[ledger_id] = _row(ledger, last, Outcome.LEFT, reason, entries, size)
+                continue
+            length = max((p.length_after for p in pieces), default=0)
+            said = ledger.metadata.length_bytes
+            if said not in (None, length):
+                reason = f"its metadata say {said} bytes, and its entries have {length}"
+                self.rows[ledger_id] = _row(ledger, last, Outcome.DAMAGED, reason, entries, size)
+                continue
+            self.rows[ledger_id] = _row(ledger, last, Outcome.SAVED, _how(ledger), entries, size)
+            self.saved[ledger_id] = SavedLedger(ledger_id, ledger.metadata, last, length)
+
+    def _readable(self, ledger_ids: Sequence[LedgerId]) -> Iterator[tuple[Ledger, EntryId]]:
+        """The ledgers, each with its last entry for now; rows for those that are none."""
+        for ledger_id, found in self._context.store.read_ledgers(ledger_ids):
+            if found is None:
+                reason = "it was deleted"
+                self.rows[ledger_id] = Row(ledger_id, "backup", Outcome.GONE, reason)
+                continue
+            try:
+                if isinstance(found, MetadataFormatError):
+                    raise found
+                ledger = Ledger.of(ledger_id, found.value)
+                last = found.value.last_entry_id
+                if last is None:
+                    last = read_last_add_confirmed(self._context, ledger)
+            except BookKeeperError as error:
+                self.rows[ledger_id] = Row(ledger_id, "backup", Outcome.LEFT, error.message)
+                continue
+            yield ledger, last
+
+    def _pieces(self, ledger: Ledger, last: EntryId) -> Iterator[_SaveWork]:
+        if last == NO_ENTRY:
+            return
+        size = ledger.metadata.length_bytes or 0
+        count = max(1, (last + 1) * PIECE_BYTES // max(PIECE_BYTES, size))
+        for first in range(0, last + 1, count):
+            end = min(last, first + count - 1)
+            yield _SaveWork(
+                ledger,
+                self._folder.uri,
+                self._incarnation,
+                EntryId(first),
+                EntryId(end),
+                self._verify,
+                size * (end - first + 1) // (last + 1),
+            )
+
+
+def _how(ledger: Ledger) -> str | None:
+    if ledger.metadata.is_closed:
+        return None
+    return f"{ledger.metadata.state.name}: up to its last add confirmed"
+
+
+def _row(
+    ledger: Ledger,
+    last: EntryId,
+    status: Outcome,
+    reason: str | None,
+    entries: int = 0,
+    size: int = 0,
+) -> Row:
+    first = None if last == NO_ENTRY else 0
+    return Row(
+        ledger.ledger_id,
+        "backup",
+        status,
+        reason,
+        first,
+        None if last == NO_ENTRY else last,
+        entries=entries,
+        bytes=size,
+    )
+
+
+def _not_saved(work: _SaveWork, failure: Failure) -> _Saved:
+    return _Saved(work.ledger.ledger_id, 0, 0, reason=failure.reason)
+
+
+def _save(context: ClientContext, work: _SaveWork) -> Sequence[_Saved]:
+    """Copy what is lacking, read back by the bookie's own way, and look that all of it is there."""
+    ledger_id = work.ledger.ledger_id
+    target = BackupFolder(context, work.uri).replica(work.ledger, work.incarnation)
+    ids = range(work.first, work.last + 1)
+    held = target.holdings(work.first, work.last)
+    lacking = held.lacking(ids)
+    if work.verify:
+        there = sorted(set(ids).difference(lacking))
+        lacking = sorted({*lacking, *(target.verify(there).refused if there else ())})
+    size = 0
+    for first, last in _runs(lacking):
+        for entries in _groups(Fetcher(context, work.ledger).fetch(first, last)):
+            target.write_copies(entries)
+            size += sum(entry.size_bytes for entry in entries)
+    now = target.holdings(work.first, work.last)
+    if missing := now.lacking(ids):
+        return [_Saved(ledger_id, 0, size, reason=f"entry {missing[0]} is not found in the backup")]
+    return [_Saved(ledger_id, len(lacking), size, now.length_after(work.last) or 0)]
+
+
+def _runs(entry_ids: Sequence[int]) -> Iterator[tuple[EntryId, EntryId]]:
+    """Ascending ids as ranges."""
+    start = end = None
+    for entry_id in entry_ids:
+        if end is not None and entry_id == end + 1:
+            end = entry_id
+            continue
+        if start is not None and end is not None:
+            yield EntryId(start), EntryId(end)
+        start = end = entry_id
+    if start is not None and end is not None:
+        yield EntryId(start), EntryId(end)
+
+
+def _groups(entries: Iterator[StoredEntry]) -> Iterator[list[StoredEntry]]:
+    """So many as one file holds."""
+    group: list[StoredEntry] = []
+    size = 0
+    for entry in entries:
+        if group and size + entry.size_bytes > FILE_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(entry)
+        size += entry.size_bytes
+    if group:
+        yield group
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """The list of a log, and the registers that make it up."""
+
+    ledgers: tuple[LedgerId, ...]
+    registers: Mapping[str, bytes]
+
+
+def _lists_of(context: ClientContext, names: Sequence[str] | None) -> dict[str, _List]:
+    """The lists of logs; those that were deleted are left out, unless they were asked for."""
+    found = {}
+    for name in logs.log_names(context.store.registers) if names is None else names:
+        try:
+            found[name] = _list_of(context, name)
+        except NoSuchLogError:
+            if names is not None:
+                raise
+    return found
+
+
+def _list_of(context: ClientContext, name: str) -> _List:
+    """Read until nothing changed meanwhile."""
+    registers = context.store.registers
+    while True:
+        nonce = logs.read_log(registers, name).nonce
+        path = f"{logs.LOGS_PARENT}/{name}"
+        before = registers.read(path)
+        head, ledgers = list_ledgers(context, name, nonce)
+        found = {path: before.value if before is not None else b""}
+        consumers = f"{CONSUMERS_PARENT}/{name}"
+        wanted = [f"{path}/{chunk.name}" for chunk in head.chunks]
+        wanted += [f"{consumers}/{each}" for each in registers.names(consumers)]
+        for each in wanted:
+            value = registers.read(each)
+            if value is not None:
+                found[each] = value.value
+        after = registers.read(path)
+        if before is not None and after is not None and before.value == after.value:
+            return _List(tuple(ledgers), found)

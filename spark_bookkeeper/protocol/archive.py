@@ -1,0 +1,153 @@
+"""A released ledger: which of its copies a table stands for, and which bookies give theirs up.
+
+A table takes the place of copies under names of its own, ``archive-<16 hex digits>:<position>``, so
+that an ensemble goes on having E distinct members, as BookKeeper's metadata demands. Whoever asks
+who holds an entry finds the table where he finds bookies.
+
+What is kept is kept by whole bookies: a bookie that leaves gives up all that it has of the ledger.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from spark_bookkeeper.errors import MetadataFormatError
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.metadata import ARCHIVE, Fragment, LedgerMetadata, is_table
+
+FORMAT_VERSION: Final = 1
+
+_INDEX = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """Where the entries of a released ledger are besides on bookies. Kept as custom metadata."""
+
+    table: str
+    """URI of the Delta table."""
+    index: str
+    """SHA-256 of the list of entries that lies with the table, and names it: 64 hex digits."""
+    version: int
+    """Of the table, when the list was made."""
+    keep: int
+    """Copies of each entry that bookies keep, at the least."""
+    released_at_ms: int
+    dropping: Mapping[BookieId, str] = field(default_factory=dict)
+    """Bookies that may still have a copy which no fragment counts on, and their incarnations."""
+
+    def encode(self) -> bytes:
+        """One JSON object, for people too."""
+        values = {
+            "format": FORMAT_VERSION,
+            "table": self.table,
+            "index": self.index,
+            "version": self.version,
+            "keep": self.keep,
+            "released_at_ms": self.released_at_ms,
+            "dropping": dict(self.dropping),
+        }
+        return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+
+
+def archived_of(metadata: LedgerMetadata) -> Archived | None:
+    """What a ledger's metadata says of its table; ``None``: it was never released.
+
+    Raises:
+        MetadataFormatError: it cannot be decoded, or is of a newer version of this library.
+    """
+    data = metadata.custom_metadata.get(ARCHIVE)
+    if data is None:
+        return None
+    try:
+        values = json.loads(data)
+        if values["format"] != FORMAT_VERSION:
+            raise ValueError(f"its format is {values['format']}, and {FORMAT_VERSION} is known")
+        if not _INDEX.fullmatch(values["index"]):
+            raise ValueError(f"{values['index']!r} names no list of entries")
+        return Archived(
+            str(values["table"]),
+            values["index"],
+            int(values["version"]),
+            int(values["keep"]),
+            int(values["released_at_ms"]),
+            {BookieId(str(b)): str(i) for b, i in values["dropping"].items()},
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MetadataFormatError(
+            f"{ARCHIVE} in a ledger's custom metadata says where its entries are besides on "
+            f"bookies, and cannot be read ({type(error).__name__}: {error}). Nothing was changed. "
+            "A newer version of this library may have written it; else put the value back",
+            path=ARCHIVE,
+        ) from error
+
+
+def table_member(table: str, position: int) -> BookieId:
+    """The name under which a table stands at a position of an ensemble."""
+    return BookieId(f"archive-{hashlib.sha256(table.encode()).hexdigest()[:16]}:{position + 1}")
+
+
+def copies_kept(metadata: LedgerMetadata, leaving: Collection[BookieId]) -> int:
+    """The fewest copies on bookies that any entry has without some of them."""
+    return min(
+        sum(
+            not is_table(bookie) and bookie not in leaving
+            for bookie in (fragment.ensemble[position] for position in write_set)
+        )
+        for fragment in metadata.fragments
+        for write_set in metadata.quorum.write_sets()
+    )
+
+
+def leaving(metadata: LedgerMetadata, keep: int, first: Sequence[BookieId] = ()) -> set[BookieId]:
+    """The bookies that may give up their copies, so that ``keep`` of every entry are left.
+
+    As many as can, in order: ``first``, which are the ones that are down, say; then the others, the
+    last in the first ensemble before the first in it.
+    """
+    assert keep >= 0, "a number of copies"
+    held = [b for f in metadata.fragments for b in f.ensemble if not is_table(b)]
+    named = list(dict.fromkeys(held))
+    found: set[BookieId] = set()
+    for bookie in [*(b for b in first if b in named), *reversed(named)]:
+        if bookie not in found and copies_kept(metadata, found | {bookie}) >= keep:
+            found.add(bookie)
+    return found
+
+
+def released(old: LedgerMetadata, archived: Archived) -> LedgerMetadata:
+    """The step that gives copies up: the table stands where bookies leave, and any table stood.
+
+    Args:
+        old: a closed ledger.
+        archived: ``dropping`` are the bookies that leave now, and those that have not yet dropped
+            what they held.
+    """
+    assert old.is_closed, "release-needs-an-end"
+    fragments = tuple(
+        Fragment(
+            fragment.first_entry_id,
+            tuple(
+                table_member(archived.table, position)
+                if is_table(bookie) or bookie in archived.dropping
+                else bookie
+                for position, bookie in enumerate(fragment.ensemble)
+            ),
+        )
+        for fragment in old.fragments
+    )
+    return replace(old, fragments=fragments).with_custom(**{ARCHIVE: archived.encode()})
+
+
+def dropped(old: LedgerMetadata, bookies: Collection[BookieId]) -> LedgerMetadata | None:
+    """The step that says that some bookies have dropped what they held; ``None``: nothing new."""
+    archived = archived_of(old)
+    if archived is None or not set(bookies) & archived.dropping.keys():
+        return None
+    left = {b: i for b, i in archived.dropping.items() if b not in bookies}
+    return old.with_custom(**{ARCHIVE: replace(archived, dropping=left).encode()})

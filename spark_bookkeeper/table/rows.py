@@ -1,0 +1,198 @@
+"""The rows of one ledger out of a Delta table's files, as batches under the ledger's schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_bookkeeper.bookie.messages import Int64Array
+from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.table.folder import Folder, MissingFileError, OpenFile
+from spark_bookkeeper.table.snapshot import (
+    ENTRY_COLUMN,
+    LEDGER_COLUMN,
+    ROW_COLUMN,
+    TableFiles,
+    files_of,
+)
+
+PLACE: Final = (LEDGER_COLUMN, ENTRY_COLUMN, ROW_COLUMN)
+
+
+class CannotRebuildError(ValueError):
+    """The table's rows do not fit the ledger's schema; the message says which column."""
+
+
+class TableRows:
+    """Reads rows of ledgers; keeps what it learnt of the files. Any thread may call.
+
+    Args:
+        folder: the table.
+        bookie_id: under which name it stands in a ledger, for errors.
+    """
+
+    def __init__(self, folder: Folder, bookie_id: str) -> None:
+        self.folder = folder
+        self.bookie_id = bookie_id
+        self._newest: dict[int, TableFiles] = {}
+
+    def files_of(self, ledger_id: int) -> TableFiles:
+        """The files with rows of a ledger, in the table's newest version."""
+        return files_of(self.folder, ledger_id, self.bookie_id)
+
+    def read(
+        self, ledger_id: int, schema: pa.Schema, pinned: TableFiles, first: int, last: int
+    ) -> pa.Table:
+        """The rows of the entries ``first .. last``, with their places, by entry and row.
+
+        From the files that are pinned. Where one is gone, as after OPTIMIZE and VACUUM, from those
+        of the newest version: places tell which rows are meant wherever they lie.
+
+        Raises:
+            BookieUnavailableError: the table cannot be read.
+        """
+        files = self._newest.get(ledger_id, pinned)
+        for again in (True, True, False):
+            try:
+                return self._read(ledger_id, schema, files, first, last)
+            except MissingFileError:
+                if not again:
+                    raise
+                files = self._newest[ledger_id] = self.files_of(ledger_id)
+        raise AssertionError("the last turn returns or raises")
+
+    def _read(
+        self, ledger_id: int, schema: pa.Schema, files: TableFiles, first: int, last: int
+    ) -> pa.Table:
+        names = {name: files.columns.get(name.lower()) for name in (*PLACE, *schema.names)}
+        if not all(names[name] for name in PLACE):
+            raise BookieUnavailableError(
+                f"the table at {self.folder.uri} has no columns {', '.join(PLACE)} any more: "
+                "nothing tells which rows are this ledger's",
+                bookie_id=self.bookie_id,
+            )
+        held = {name: stored for name, stored in names.items() if stored is not None}
+        pieces = []
+        for path in files.paths:
+            try:
+                piece = self._rows_of(path, held, ledger_id, first, last)
+            except pa.ArrowInvalid as error:
+                raise BookieUnavailableError(
+                    f"{self.folder.uri}/{path} cannot be read: {error}", bookie_id=self.bookie_id
+                ) from error
+            if piece is not None:
+                pieces.append(piece)
+        if not pieces:
+            return pa.table({name: pa.array([], pa.int64()) for name in PLACE})
+        rows = pa.concat_tables(pieces, promote_options="permissive")
+        return rows.sort_by([(ENTRY_COLUMN, "ascending"), (ROW_COLUMN, "ascending")])
+
+    def _rows_of(
+        self, path: str, names: Mapping[str, str], ledger_id: int, first: int, last: int
+    ) -> pa.Table | None:
+        source = pa.PythonFile(OpenFile(self.folder, path, self.bookie_id), mode="r")
+        file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=True)
+        groups = list(_groups(file, names, ledger_id, first, last))
+        if not groups:
+            return None
+        there = [stored for stored in names.values() if stored in file.schema_arrow.names]
+        back = {stored: name for name, stored in names.items()}
+        rows = _without_views(file.read_row_groups(groups, columns=there))
+        rows = rows.rename_columns([back[stored] for stored in rows.column_names])
+        keep = pc.and_(
+            pc.equal(rows[LEDGER_COLUMN], ledger_id),
+            pc.and_(
+                pc.greater_equal(rows[ENTRY_COLUMN], first), pc.less_equal(rows[ENTRY_COLUMN], last)
+            ),
+        )
+        return rows.filter(keep)
+
+
+def _groups(
+    file: pq.ParquetFile, names: Mapping[str, str], ledger_id: int, first: int, last: int
+) -> Iterator[int]:
+    """The row groups that may have such rows, as their bounds tell."""
+    wanted = {names[LEDGER_COLUMN]: (ledger_id, ledger_id), names[ENTRY_COLUMN]: (first, last)}
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        may_have = True
+        for index in range(group.num_columns):
+            column = group.column(index)
+            bounds = wanted.get(column.path_in_schema)
+            stats = column.statistics
+            if bounds is None or stats is None or not stats.has_min_max:
+                continue
+            may_have = may_have and stats.min <= bounds[1] and stats.max >= bounds[0]
+        if may_have:
+            yield number
+
+
+def batches_of(
+    rows: pa.Table, schema: pa.Schema, entry_ids: Sequence[int]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each entry under the ledger's schema, in the order asked.
+
+    An entry of which the table has no row is a batch of none.
+
+    Args:
+        rows: sorted by place, as ``TableRows.read`` gives them.
+
+    Raises:
+        CannotRebuildError: a column does not fit.
+    """
+    whole = _under(rows, schema)
+    ids = rows[ENTRY_COLUMN].to_numpy() if len(rows) else np.array([], dtype=np.int64)
+    wanted = np.asarray(entry_ids, dtype=np.int64)
+    starts: Int64Array = np.searchsorted(ids, wanted, side="left")
+    ends: Int64Array = np.searchsorted(ids, wanted, side="right")
+    for entry_id, start, end in zip(entry_ids, starts.tolist(), ends.tolist(), strict=True):
+        # Taken and not sliced: what lies beside a slice would be part of its bytes.
+        yield entry_id, whole.take(pa.array(np.arange(start, end)))
+
+
+def _under(rows: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
+    columns = []
+    for field in schema:
+        if field.name not in rows.column_names:  # never written, as every value of it is null
+            columns.append(pa.nulls(len(rows), field.type))
+            continue
+        column = rows[field.name].combine_chunks()
+        if isinstance(column, pa.ChunkedArray):
+            column = (
+                pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+            )
+        try:
+            columns.append(column if column.type == field.type else column.cast(field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise CannotRebuildError(
+                f"column {field.name!r} is {field.type} in the ledger, and {column.type} in the "
+                f"table, which cannot be turned into that ({error})"
+            ) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _without_views(rows: pa.Table) -> pa.Table:
+    """Other engines note Arrow types in their files that few functions of Arrow take."""
+    fields = [field.with_type(_plain(field.type)) for field in rows.schema]
+    return rows.cast(pa.schema(fields))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([f.with_type(_plain(f.type)) for f in map(kind.field, range(len(kind)))])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_plain(kind.value_type)))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
+    return kind

@@ -1,0 +1,167 @@
+"""Which files a Delta table has now, and which columns: read from its log, without an engine.
+
+The log is JSON commits on top of a checkpoint in Parquet. Only what is needed to find the rows of
+one ledger is taken from it. delta-rs is the judge of this in the tests.
+
+Source: Delta transaction log protocol, "Delta Log Entries", "Checkpoints", "Column Mapping".
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow.parquet as pq
+
+from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.table.folder import Folder
+
+LOG: Final = "_delta_log"
+
+LEDGER_COLUMN: Final = "_ledger_id"
+ENTRY_COLUMN: Final = "_entry_id"
+ROW_COLUMN: Final = "_row"
+
+_COMMIT = re.compile(r"([0-9]{20})\.json")
+_CHECKPOINT = re.compile(
+    r"([0-9]{20})\.checkpoint(?:\.([0-9]{10})\.([0-9]{10})|\.[0-9a-f-]{36})?\.(parquet|json)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TableFiles:
+    """Some files of a table at one version."""
+
+    version: int
+    paths: tuple[str, ...]
+    """Below the table, in Parquet."""
+    columns: Mapping[str, str]
+    """What files call a column, by its name in lower case: Delta tells names apart by no more."""
+
+
+def files_of(folder: Folder, ledger_id: int, bookie_id: str) -> TableFiles:
+    """The files that have, or may have, rows of a ledger, in the newest version of a table.
+
+    Raises:
+        BookieUnavailableError: there is no table, or its log cannot be read.
+    """
+    try:
+        return _files_of(folder, ledger_id, bookie_id)
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise BookieUnavailableError(
+            f"the log of the table at {folder.uri} cannot be read ({type(error).__name__}: "
+            f"{error})",
+            bookie_id=bookie_id,
+        ) from error
+
+
+def _files_of(folder: Folder, ledger_id: int, bookie_id: str) -> TableFiles:
+    version, actions = _actions(folder, bookie_id)
+    files: dict[str, Mapping[str, Any]] = {}
+    columns: dict[str, str] = {}
+    for action in actions:
+        if (add := action.get("add")) is not None:
+            files[add["path"]] = add
+        elif (remove := action.get("remove")) is not None:
+            files.pop(remove["path"], None)
+        elif (metadata := action.get("metaData")) is not None:
+            columns = dict(_columns(json.loads(metadata["schemaString"])))
+    ledger_column = columns.get(LEDGER_COLUMN, LEDGER_COLUMN)
+    paths = [path for path, add in files.items() if _may_have(add, ledger_column, ledger_id)]
+    for path in paths:
+        if ":" in path or path.startswith("/"):
+            raise BookieUnavailableError(
+                f"the table at {folder.uri} has files elsewhere ({path}), as a shallow clone does; "
+                "copy it, or archive to another table",
+                bookie_id=bookie_id,
+            )
+    return TableFiles(version, tuple(sorted(map(unquote, paths))), columns)
+
+
+def _columns(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for field in schema["fields"]:
+        physical = (field.get("metadata") or {}).get("delta.columnMapping.physicalName")
+        yield field["name"].lower(), physical or field["name"]
+
+
+def _may_have(add: Mapping[str, Any], column: str, ledger_id: int) -> bool:
+    """As the file's bounds tell; without them it may have anything."""
+    stats = json.loads(add.get("stats") or "{}")
+    low, high = (stats.get(bound, {}).get(column) for bound in ("minValues", "maxValues"))
+    return low is None or high is None or low <= ledger_id <= high
+
+
+def _actions(folder: Folder, bookie_id: str) -> tuple[int, Iterable[Mapping[str, Any]]]:
+    """The newest version, and everything that makes it up, in order."""
+    names = folder.list(LOG)
+    commits = {int(m[1]): name for name in names if (m := _COMMIT.fullmatch(name))}
+    checkpoints = _checkpoints(names)
+    if not commits and not checkpoints:
+        raise BookieUnavailableError(
+            f"there is no table at {folder.uri} any more (no {LOG}). What was released to it is "
+            "not on bookies: put the table back, from a backup or from where it was moved to",
+            bookie_id=bookie_id,
+        )
+    base = max(checkpoints, default=-1)
+    newest = max(max(commits, default=-1), base)
+    if missing := [v for v in range(base + 1, newest + 1) if v not in commits]:
+        raise ValueError(f"commit {missing[0]} is missing")
+
+    def actions() -> Iterator[Mapping[str, Any]]:
+        for name in checkpoints.get(base, ()):
+            yield from _of_checkpoint(folder, f"{LOG}/{name}")
+        for version in range(base + 1, newest + 1):
+            yield from _lines(_content(folder, f"{LOG}/{commits[version]}"))
+
+    return newest, actions()
+
+
+def _checkpoints(names: Sequence[str]) -> dict[int, list[str]]:
+    """The files of each whole checkpoint, by version."""
+    found: dict[int, list[str]] = {}
+    parts: dict[tuple[int, int], list[str]] = {}
+    for name in names:
+        match = _CHECKPOINT.fullmatch(name)
+        if match is None:
+            continue
+        if match[3] is None:
+            found[int(match[1])] = [name]
+        else:
+            parts.setdefault((int(match[1]), int(match[3])), []).append(name)
+    for (version, count), several in parts.items():
+        if len(several) == count:
+            found.setdefault(version, several)
+    return found
+
+
+def _of_checkpoint(folder: Folder, path: str) -> Iterator[Mapping[str, Any]]:
+    data = _content(folder, path)
+    actions = _lines(data) if path.endswith(".json") else _of_parquet(data)
+    for action in actions:
+        if (sidecar := action.get("sidecar")) is not None:
+            yield from _of_parquet(_content(folder, f"{LOG}/_sidecars/{sidecar['path']}"))
+        else:
+            yield action
+
+
+def _of_parquet(data: bytes) -> Iterator[Mapping[str, Any]]:
+    file = pq.ParquetFile(io.BytesIO(data))
+    wanted = ["add.path", "add.stats", "metaData.schemaString", "sidecar.path"]
+    held = {name for name in wanted if name.split(".")[0] in file.schema_arrow.names}
+    yield from file.read(columns=sorted(held)).to_pylist()
+
+
+def _lines(data: bytes) -> Iterator[Mapping[str, Any]]:
+    yield from (json.loads(line) for line in data.splitlines() if line.strip())
+
+
+def _content(folder: Folder, path: str) -> bytes:
+    data = folder.read(path)
+    if data is None:
+        raise ValueError(f"{path} is not there")
+    return data

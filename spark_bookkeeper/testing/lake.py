@@ -1,0 +1,109 @@
+"""Delta tables without Spark: ledgers, their archive as delta-rs writes it, and their release."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from spark_bookkeeper.bookie.entry import StoredEntry
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.read.fetch import Fetcher
+from spark_bookkeeper.delta.release import release_ledgers
+from spark_bookkeeper.protocol.ids import EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.report import Row
+from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.testing.ground import Ground
+
+USUAL: Final = Quorum(3, 3, 2)
+
+
+def archived_rows(context: ClientContext, ledger_id: LedgerId) -> pa.Table:
+    """The rows of a closed ledger behind their places, as ``archive_to_delta`` reads them."""
+    ledger, found = context.ledger(ledger_id)
+    last = found.value.last_entry_id
+    assert last is not None, "only closed ledgers are archived"
+    pieces = []
+    for rows in Fetcher(context, ledger).scan(EntryId(0), last):
+        table = _as_spark_has_it(pa.Table.from_batches([rows.batch]))
+        for name, values in (("_row", rows.positions), ("_entry_id", rows.entry_ids)):
+            table = table.add_column(0, name, pa.array(values))
+        pieces.append(table.add_column(0, "_ledger_id", pa.array([ledger_id] * len(table))))
+    return pa.concat_tables(pieces)
+
+
+def archive(context: ClientContext, path: Path, ledger_ids: Iterable[LedgerId]) -> DeltaTable:
+    """A commit for each ledger."""
+    for ledger_id in ledger_ids:
+        rows = archived_rows(context, ledger_id)
+        write_deltalake(str(path), rows, mode="append", schema_mode="merge")
+    return DeltaTable(str(path))
+
+
+def _as_spark_has_it(rows: pa.Table) -> pa.Table:
+    """Spark has no unsigned types: it takes the next wider ones."""
+    wider = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
+    fields = [field.with_type(wider.get(field.type, field.type)) for field in rows.schema]
+    return rows.cast(pa.schema(fields))
+
+
+def bytes_ledger(
+    ground: Ground, entries: int = 20, quorum: Quorum = USUAL, **options: Any
+) -> LedgerId:
+    """A closed ledger of bytes."""
+    writer = lifecycle.create_ledger(ground.context, quorum, **options)
+    for number in range(entries):
+        writer.append(b"entry %d " % number * (number % 5 + 1))
+    writer.close()
+    return writer.ledger_id
+
+
+def rows_ledger(ground: Ground, table: pa.Table, entries: int = 3, **options: Any) -> LedgerId:
+    """A closed ledger in which each entry is this table."""
+    writer = lifecycle.create_ledger(ground.context, USUAL, schema=table.schema, **options)
+    for _ in range(entries):
+        writer.append(table)
+    writer.close()
+    return writer.ledger_id
+
+
+def entries_of(context: ClientContext, ledger_id: LedgerId) -> list[tuple[Any, ...]]:
+    """All that is known of every entry, bytes and digest among it."""
+    ledger, found = context.ledger(ledger_id)
+    last = found.value.last_entry_id
+    assert last is not None
+
+    def told(entry: StoredEntry) -> tuple[Any, ...]:
+        whole = (entry.entry_id, entry.length_after, entry.last_add_confirmed)
+        return (*whole, entry.digest, entry.is_payload, bytes(entry.data), entry.appended_at_ms)
+
+    return [told(entry) for entry in Fetcher(context, ledger).fetch(EntryId(0), last)]
+
+
+def release(
+    context: ClientContext, lake: Path, ledger_ids: Sequence[LedgerId], **options: Any
+) -> list[Row]:
+    """Release ledgers to the table at a path, in this process."""
+    runner = LocalRunner(context)
+    return list(release_ledgers(context, runner, str(lake), ledger_ids, **options))
+
+
+def metadata_of(ground: Ground, ledger_id: LedgerId) -> LedgerMetadata:
+    """As it is stored now."""
+    return ground.client().store.read_ledger(ledger_id).value
+
+
+def holders(ground: Ground, ledger_id: LedgerId) -> list[str]:
+    """Bookies with any file of the ledger."""
+    pattern = f"ledgers/{ledger_id}-*/**/*"
+    return [
+        bookie
+        for bookie in ground.bookie_ids
+        if any(p.is_file() for p in ground.root(bookie).glob(pattern))
+    ]

@@ -1,0 +1,342 @@
+"""A cluster, a log or a ledger in a directory, and back: the same bytes under the same ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_bookkeeper.backup.folder import BackupFolder
+from spark_bookkeeper.backup.restoring import restore
+from spark_bookkeeper.backup.saving import BackupReport, backup
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.deletion import delete_ledger
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.logs.logs import create_log, open_log
+from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.metadata.consumers import Consumer, consumers, publish
+from spark_bookkeeper.protocol.archive import archived_of
+from spark_bookkeeper.protocol.ids import EntryId
+from spark_bookkeeper.protocol.log import Position
+from spark_bookkeeper.protocol.metadata import DigestType, LedgerState
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.check_ledgers import check_ledgers
+from spark_bookkeeper.replication.report import Outcome
+from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
+from spark_bookkeeper.testing.lake import (
+    archive,
+    bytes_ledger,
+    entries_of,
+    metadata_of,
+    release,
+    rows_ledger,
+)
+
+FORMS: list[dict[str, Any]] = [
+    {"digest_type": digest_type, "password": b"secret", "compression": compression}
+    for digest_type, compression in zip(DigestType, ("zstd", None, "lz4", None), strict=True)
+]
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    return Ground(tmp_path / "old", runtime=InlineRuntime())
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Ground:
+    """Another cluster, with more bookies."""
+    return Ground(tmp_path / "new", bookies=5, runtime=InlineRuntime())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return str(tmp_path / "backup")
+
+
+def run(
+    job: Callable[..., BackupReport],
+    context: ClientContext,
+    folder: str,
+    *args: Any,
+    **options: Any,
+) -> BackupReport:
+    return job(context, LocalRunner(context), folder, *args, **options)
+
+
+def without_lac(entries: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Every copy that is made says what was confirmed when it was made."""
+    return [(*entry[:2], *entry[3:]) for entry in entries]
+
+
+def statuses(report: BackupReport) -> set[Outcome]:
+    return {row.status for row in report.rows}
+
+
+def a_log(ground: Ground, name: str = "orders") -> list[bytes]:
+    log = create_log(ground.context, name, LogOptions(Quorum(3, 2, 2)))
+    with log.become_writer() as writer:
+        for number in range(9):
+            writer.append(b"%d" % number)
+            if number % 3 == 2:
+                writer.roll()
+    return [entry.payload for entry in log.entries()]
+
+
+def test_every_form_of_ledger_comes_back_byte_for_byte(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    rows = pa.table({"id": [1, None, 3], "text": ["a", "b", None]})
+    ledgers = [bytes_ledger(ground, 7, Quorum(4, 2, 1), **form) for form in FORMS]
+    ledgers += [rows_ledger(ground, rows, **form) for form in FORMS]
+    ledgers.append(bytes_ledger(ground, 0, labels={"name": b"empty", "x": b"\xff"}))
+    before = [without_lac(entries_of(ground.context, i)) for i in ledgers]
+
+    saved = run(backup, ground.context, folder)
+    report = run(restore, empty.context, folder)
+
+    assert statuses(saved) == {Outcome.SAVED}
+    assert statuses(report) == {Outcome.RESTORED}
+    assert [without_lac(entries_of(empty.client(), i)) for i in ledgers] == before
+    for ledger_id in ledgers:
+        old, new = metadata_of(ground, ledger_id), metadata_of(empty, ledger_id)
+        for name in ("quorum", "state", "digest_type", "password", "ctime_ms", "length_bytes"):
+            assert getattr(old, name) == getattr(new, name)
+        kept = {k: v for k, v in old.custom_metadata.items() if "incarnations" not in k}
+        assert kept.items() <= new.custom_metadata.items()
+    checked = check_ledgers(empty.context, LocalRunner(empty.context), None, percentage=100)
+    assert checked.is_complete
+
+
+def test_a_second_run_copies_only_what_is_new(ground: Ground, folder: str) -> None:
+    first = bytes_ledger(ground)
+    run(backup, ground.context, folder)
+    second = bytes_ledger(ground, 3)
+
+    report = run(backup, ground.context, folder)
+
+    assert {row.ledger_id: row.entries for row in report.rows} == {first: 0, second: 3}
+    assert BackupFolder(ground.context, folder).numbers() == [1, 2]
+
+
+def test_an_open_ledger_is_saved_up_to_its_lac_and_goes_on(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2))
+    for number in range(5):
+        writer.append(b"%d" % number)
+    first = run(backup, ground.context, folder)
+    writer.append(b"5")
+    writer.close()
+
+    assert [(row.entries, "last add confirmed" in str(row.reason)) for row in first.rows] == [
+        (4, True)
+    ]
+    report = run(restore, empty.context, folder, snapshot=1)
+    assert "closed at entry 3" in str(report.rows[0].reason)
+    restored = metadata_of(empty, writer.ledger_id)
+    assert (restored.state, restored.last_entry_id) == (LedgerState.CLOSED, 3)
+    assert [r.entries for r in run(backup, ground.context, folder).rows] == [2]
+
+
+def test_a_log_comes_back_with_positions_and_consumers_and_is_written_on(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    payloads = a_log(ground)
+    log = open_log(ground.context, "orders")
+    ledgers = log.ledgers()
+    life = open_log(ground.context, "orders")._nonce
+    position = Position(ledgers[1], EntryId(1))
+    publish(ground.context.store.registers, "orders", Consumer("etl", life, position, 1))
+    bytes_ledger(ground)  # not of the log
+
+    run(backup, ground.context, folder, log="orders")
+    report = run(restore, empty.context, folder)
+
+    assert report.is_complete, report.unfinished
+    again = open_log(empty.context, "orders")
+    assert again.ledgers() == ledgers
+    assert [entry.payload for entry in again.entries()] == payloads
+    places = [[(e.ledger_id, e.entry_id) for e in each.entries()] for each in (again, log)]
+    assert places[0] == places[1]
+    (consumer,) = consumers(empty.context.store.registers, "orders", life)
+    assert consumer.position == position
+    with again.become_writer() as writer:
+        place = writer.append(b"next")
+    assert place.ledger_id > ledgers[-1]
+    assert [entry.payload for entry in again.entries()] == [*payloads, b"next"]
+    assert len(list(empty.context.store.ledger_ids())) == len(again.ledgers())
+    assert run(restore, empty.context, folder).is_complete  # and what was added stays
+    assert [entry.payload for entry in again.entries()] == [*payloads, b"next"]
+
+
+def test_a_whole_cluster_has_its_logs(ground: Ground, empty: Ground, folder: str) -> None:
+    expected = {name: a_log(ground, name) for name in ("clicks", "orders")}
+
+    run(backup, ground.context, folder)
+    run(restore, empty.context, folder)
+
+    for name, payloads in expected.items():
+        log = open_log(empty.context, name)
+        assert [entry.payload for entry in log.entries()] == payloads
+
+
+def test_a_released_ledger_is_saved_from_its_table_and_restored_to_bookies(
+    ground: Ground, empty: Ground, folder: str, tmp_path: Path
+) -> None:
+    ledger_id = bytes_ledger(ground)
+    before = without_lac(entries_of(ground.context, ledger_id))
+    archive(ground.context, tmp_path / "lake", [ledger_id])
+    release(ground.context, tmp_path / "lake", [ledger_id], keep=0)
+
+    run(backup, ground.context, folder)
+    run(restore, empty.context, folder)
+
+    assert without_lac(entries_of(empty.context, ledger_id)) == before
+    restored = metadata_of(empty, ledger_id)
+    assert archived_of(restored) is None
+    assert len(restored.bookies()) == 3
+
+
+def test_what_was_deleted_since_is_not_in_the_newest_snapshot(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    kept, deleted = bytes_ledger(ground), bytes_ledger(ground)
+    run(backup, ground.context, folder)
+    delete_ledger(ground.context, deleted)
+    run(backup, ground.context, folder)
+
+    run(restore, empty.context, folder)
+
+    assert list(empty.context.store.ledger_ids()) == [kept]
+
+
+# What goes wrong
+
+
+def test_another_ledger_of_that_id_is_left_alone(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    bytes_ledger(ground)
+    run(backup, ground.context, folder)
+    other = bytes_ledger(empty, 2)
+    before = metadata_of(empty, other)
+
+    (row,) = run(restore, empty.context, folder).rows
+
+    assert row.status is Outcome.LEFT
+    assert "another ledger 0" in str(row.reason)
+    assert metadata_of(empty, other) == before
+
+
+def test_a_backup_is_of_one_cluster(ground: Ground, empty: Ground, folder: str) -> None:
+    bytes_ledger(ground)
+    run(backup, ground.context, folder)
+
+    empty.cluster.instance_id = "another"
+    with pytest.raises(InvalidArgumentError, match="is of cluster"):
+        run(backup, empty.context, folder)
+    with pytest.raises(InvalidArgumentError, match="no backup at"):
+        run(restore, empty.context, f"{folder}-none")
+    with pytest.raises(InvalidArgumentError, match="no snapshot 7"):
+        run(restore, empty.context, folder, snapshot=7)
+
+
+def test_a_directory_with_something_else_is_refused(ground: Ground, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "diary.txt").write_text("dear")
+
+    with pytest.raises(InvalidArgumentError, match=r"diary\.txt"):
+        run(backup, ground.context, str(tmp_path / "home"))
+
+
+def test_damage_in_a_backup_is_found_and_mended_from_the_cluster(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    ledger_id = bytes_ledger(ground)
+    run(backup, ground.context, folder)
+    (copy,) = Path(folder).glob("ledgers/*/copies/*.arrow")
+    data = bytearray(copy.read_bytes())
+    at = data.index(b"entry 19")
+    data[at] ^= 1
+    copy.write_bytes(data)
+
+    (row,) = run(restore, empty.context, folder).rows
+    assert row.status is Outcome.LEFT
+    assert "cannot be read from the backup" in str(row.reason)
+    (mended,) = run(backup, ground.context, folder, verify=True).rows
+    assert mended.entries > 0
+
+    assert run(restore, empty.context, folder).is_complete
+    assert without_lac(entries_of(empty.context, ledger_id)) == without_lac(
+        entries_of(ground.context, ledger_id)
+    )
+
+
+def test_a_damaged_snapshot_is_refused_and_an_earlier_one_taken(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    bytes_ledger(ground)
+    run(backup, ground.context, folder)
+    run(backup, ground.context, folder)
+    newest = max(Path(folder).glob("snapshots/*"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+
+    with pytest.raises(InvalidArgumentError, match="damaged"):
+        run(restore, empty.context, folder)
+    assert run(restore, empty.context, folder, snapshot=1).is_complete
+
+
+def test_a_plan_changes_nothing(ground: Ground, empty: Ground, folder: str) -> None:
+    bytes_ledger(ground)
+
+    assert statuses(run(backup, ground.context, folder, dry_run=True)) == {Outcome.PLANNED}
+    assert not Path(folder).exists()
+    run(backup, ground.context, folder)
+    assert statuses(run(restore, empty.context, folder, dry_run=True)) == {Outcome.PLANNED}
+    assert list(empty.context.store.ledger_ids()) == []
+
+
+# Killed
+
+
+def killed_at(directory: Path, number: int, which: str) -> bool:
+    """Kill one of both jobs before an operation, repeat, and compare; whether it was killed."""
+    ground = Ground(directory / "old", runtime=InlineRuntime())
+    a_log(ground)
+    ids = list(ground.context.store.ledger_ids())
+    before = {i: without_lac(entries_of(ground.context, i)) for i in ids}
+    empty = Ground(directory / "new", runtime=InlineRuntime())
+    folder = str(directory / "backup")
+    was_killed = False
+    for job, target in ((backup, ground), (restore, empty)):
+        if job.__name__ == which:
+            try:
+                run(job, target.client(None, KillAt(number)), folder)
+            except Killed:
+                was_killed = True
+        assert run(job, target.client(), folder).is_complete
+    assert {i: without_lac(entries_of(empty.client(), i)) for i in ids} == before
+    payloads = [entry.payload for entry in open_log(empty.context, "orders").entries()]
+    assert payloads == [b"%d" % number for number in range(9)]
+    return was_killed
+
+
+@pytest.mark.parametrize("which", ["backup", "restore"])
+def test_killed_at_some_steps_and_repeated_it_is_whole(tmp_path: Path, which: str) -> None:
+    for number in range(3, 90, 29):
+        killed_at(tmp_path / str(number), number, which)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["backup", "restore"])
+def test_killed_at_any_step_and_repeated_it_is_whole(tmp_path: Path, which: str) -> None:
+    number = 0
+    while killed_at(tmp_path / str(number), number, which):
+        number += 1
+    assert number > 30

@@ -1,0 +1,312 @@
+"""Copies that are released to a table: what is read stays the same, whatever happens on the way."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.protocol.archive import archived_of
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.report import Outcome
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
+from spark_bookkeeper.testing.lake import (
+    USUAL,
+    archive,
+    bytes_ledger,
+    entries_of,
+    holders,
+    metadata_of,
+    release,
+    rows_ledger,
+)
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    return Ground(tmp_path / "cluster", runtime=InlineRuntime())
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+# Reading
+
+
+@pytest.mark.parametrize("keep", [0, 1, 2])
+def test_a_released_ledger_reads_back_byte_for_byte(ground: Ground, lake: Path, keep: int) -> None:
+    ledger_id = bytes_ledger(ground)
+    before = entries_of(ground.context, ledger_id)
+    archive(ground.context, lake, [ledger_id])
+
+    (row,) = release(ground.context, lake, [ledger_id], keep=keep)
+
+    assert (row.status, row.entries) == (Outcome.RELEASED, 20)
+    assert len(holders(ground, ledger_id)) == keep
+    assert entries_of(ground.client(), ledger_id) == before
+
+
+@pytest.mark.parametrize("digest_type", list(DigestType))
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+def test_every_digest_type_and_compression_reads_back(
+    ground: Ground, lake: Path, digest_type: DigestType, compression: str | None
+) -> None:
+    form: dict[str, Any] = {
+        "digest_type": digest_type,
+        "password": b"secret",
+        "compression": compression,
+    }
+    rows = pa.table({"id": pa.array(range(50)), "text": [f"row {n}" for n in range(50)]})
+    ledgers = [bytes_ledger(ground, **form), rows_ledger(ground, rows, **form)]
+    before = [entries_of(ground.context, ledger_id) for ledger_id in ledgers]
+    for path, ledger_id in zip((lake / "bytes", lake / "rows"), ledgers, strict=True):
+        archive(ground.context, path, [ledger_id])
+        (row,) = release(ground.context, path, [ledger_id], keep=0)
+        assert row.status is Outcome.RELEASED, row.reason
+
+    assert [entries_of(ground.client(), ledger_id) for ledger_id in ledgers] == before
+
+
+NULLS = [None, 1, None]
+
+KINDS: dict[str, pa.Array] = {
+    "bool": pa.array([True, None, False]),
+    "int8": pa.array(NULLS, pa.int8()),
+    "int64": pa.array(NULLS, pa.int64()),
+    "float": pa.array([1.5, None, float("nan")], pa.float32()),
+    "double": pa.array([-0.0, None, float("inf")]),
+    "text": pa.array(["", None, "ö"]),
+    "binary": pa.array([b"", None, b"\0"]),
+    "date": pa.array(NULLS, pa.date32()),
+    "timestamp": pa.array(NULLS, pa.timestamp("us", "UTC")),
+    "local time": pa.array(NULLS, pa.timestamp("us")),
+    "decimal": pa.array(NULLS, pa.decimal128(20, 3)),
+    "list": pa.array([[1, None], None, []], pa.list_(pa.int32())),
+    "struct": pa.array([{"a": 1, "b": "x"}, None, {"a": None, "b": None}]),
+    "map": pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int64())),
+    "nested": pa.array([[{"a": [1, 2]}], None, [None]]),
+    # What a table has another type for is cast back.
+    "uint8": pa.array([255, None, 0], pa.uint8()),
+    "uint16": pa.array([65535, None, 0], pa.uint16()),
+    "large text": pa.array(["a", None, "b"], pa.large_string()),
+    "seconds": pa.array(NULLS, pa.timestamp("s", "UTC")),
+    # Bytes that are no value: under a null, and beside a slice.
+    "garbage": pa.Array.from_buffers(
+        pa.int32(), 3, [pa.py_buffer(b"\x02"), pa.py_buffer(b"\x07\x00\x00\x00" * 3)], 2
+    ),
+    "sliced": pa.array([True] * 9 + [None, True, False])[9:],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_entries_of_every_kind_of_column_are_made_again_byte_for_byte(
+    ground: Ground, lake: Path, kind: str
+) -> None:
+    rows = pa.table({"first": [1, 2, 3], "value": KINDS[kind]})
+    ledger_id = rows_ledger(ground, rows)
+    before = entries_of(ground.context, ledger_id)
+    archive(ground.context, lake, [ledger_id])
+
+    (row,) = release(ground.context, lake, [ledger_id], keep=0)
+
+    assert row.status is Outcome.RELEASED, row.reason
+    assert entries_of(ground.client(), ledger_id) == before
+    reader = lifecycle.open_ledger(ground.client(), ledger_id)
+    assert reader.read_arrow().column("value").to_pylist() == KINDS[kind].to_pylist() * 3 or (
+        kind == "float"  # no number equals itself
+    )
+
+
+def test_what_a_table_cannot_hold_is_not_released(ground: Ground, lake: Path) -> None:
+    finest = pa.table({"at": pa.array([1_001], pa.timestamp("ns", "UTC"))})
+    ledger_id = rows_ledger(ground, finest)
+    archive(ground.context, lake, [ledger_id])  # Delta has microseconds
+
+    (row,) = release(ground.context, lake, [ledger_id], keep=0)
+
+    assert row.status is Outcome.LEFT
+    assert "'at'" in str(row.reason)
+    assert len(holders(ground, ledger_id)) == 3
+    assert archived_of(metadata_of(ground, ledger_id)) is None
+
+
+# What holds it up
+
+
+def test_a_ledger_that_is_not_in_the_table_is_not_released(ground: Ground, lake: Path) -> None:
+    archived, other = bytes_ledger(ground), bytes_ledger(ground)
+    archive(ground.context, lake, [archived])
+
+    (row,) = release(ground.context, lake, [other], keep=0)
+
+    assert row.status is Outcome.LEFT
+    assert len(holders(ground, other)) == 3
+
+
+def test_a_ledger_of_which_the_table_lacks_a_row_is_not_released(
+    ground: Ground, lake: Path
+) -> None:
+    ledger_id = bytes_ledger(ground)
+    archive(ground.context, lake, [ledger_id]).delete("_entry_id = 7")
+
+    (row,) = release(ground.context, lake, [ledger_id], keep=0)
+
+    assert row.status is Outcome.LEFT
+    assert "entry 7" in str(row.reason)
+    assert len(holders(ground, ledger_id)) == 3
+
+
+def test_copies_that_are_to_stay_are_verified_first(ground: Ground, lake: Path) -> None:
+    ledger_id = bytes_ledger(ground)
+    archive(ground.context, lake, [ledger_id])
+    first = metadata_of(ground, ledger_id).fragments[0].ensemble[0]
+    shutil.rmtree(ground.root(first) / "ledgers" / ground.files(first)[0].parts[-3])
+
+    (row,) = release(ground.context, lake, [ledger_id], keep=1)
+
+    assert row.status is Outcome.LEFT
+    assert str(first) in str(row.reason)
+    assert len(holders(ground, ledger_id)) == 2
+
+
+def test_an_open_ledger_an_empty_one_and_one_that_is_gone(ground: Ground, lake: Path) -> None:
+    opened = lifecycle.create_ledger(ground.context, USUAL)
+    opened.append(b"x")
+    empty = bytes_ledger(ground, entries=0)
+    archive(ground.context, lake, [bytes_ledger(ground)])
+
+    rows = release(ground.context, lake, [opened.ledger_id, empty, LedgerId(99)], keep=0)
+
+    assert [row.status for row in rows] == [Outcome.PENDING, Outcome.RELEASED, Outcome.GONE]
+    opened.close()
+
+
+def test_a_plan_changes_nothing(ground: Ground, lake: Path) -> None:
+    ledger_id = bytes_ledger(ground)
+    archive(ground.context, lake, [ledger_id])
+    before = metadata_of(ground, ledger_id)
+
+    (row,) = release(ground.context, lake, [ledger_id], keep=1, dry_run=True)
+
+    assert row.status is Outcome.PLANNED
+    assert metadata_of(ground, ledger_id) == before
+    assert len(holders(ground, ledger_id)) == 3
+
+
+def test_a_striped_ledger_keeps_a_copy_of_every_entry(tmp_path: Path, lake: Path) -> None:
+    ground = Ground(tmp_path / "cluster", bookies=6, runtime=InlineRuntime())
+    ledger_id = bytes_ledger(ground, quorum=Quorum(5, 3, 2))
+    before = entries_of(ground.context, ledger_id)
+    archive(ground.context, lake, [ledger_id])
+
+    (row,) = release(ground.context, lake, [ledger_id], keep=1)
+
+    assert row.status is Outcome.RELEASED, row.reason
+    kept = holders(ground, ledger_id)
+    assert len(kept) == 2  # of five: no three neighbours are without one
+    shutil.rmtree(lake)
+    assert entries_of(ground.client(), ledger_id) == before
+
+
+def test_less_is_kept_later_and_nothing_is_made_again(ground: Ground, lake: Path) -> None:
+    ledger_id = bytes_ledger(ground)
+    before = entries_of(ground.context, ledger_id)
+    archive(ground.context, lake, [ledger_id])
+    kept = []
+    for keep in (2, 1, 1, 0, 2):
+        (row,) = release(ground.client(), lake, [ledger_id], keep=keep)
+        assert row.status is Outcome.RELEASED, row.reason
+        kept.append(len(holders(ground, ledger_id)))
+        assert entries_of(ground.client(), ledger_id) == before
+
+    assert kept == [2, 1, 1, 0, 0]
+
+
+def test_a_reader_that_was_opened_before_reads_on(ground: Ground, lake: Path) -> None:
+    ledger_id = bytes_ledger(ground)
+    reader = lifecycle.open_ledger(ground.client(), ledger_id)
+    expected = [entry.payload for entry in reader.entries()]
+    following = reader.entries()
+    begun = [next(following).payload]
+    archive(ground.context, lake, [ledger_id])
+
+    release(ground.context, lake, [ledger_id], keep=0)
+
+    assert begun + [entry.payload for entry in following] == expected
+
+
+# Killed
+
+
+def begun(directory: Path) -> tuple[Ground, Path, LedgerId]:
+    ground = Ground(directory / "cluster", runtime=InlineRuntime())
+    ledger_id = bytes_ledger(ground, entries=4)
+    archive(ground.context, directory / "lake", [ledger_id])
+    return ground, directory / "lake", ledger_id
+
+
+def killed_at(directory: Path, number: int) -> None:
+    """Killed before one operation, read, repeated, and read again."""
+    ground, lake, ledger_id = begun(directory)
+    before = entries_of(ground.context, ledger_id)
+
+    with pytest.raises(Killed):
+        release(ground.client(None, KillAt(number)), lake, [ledger_id], keep=1)
+
+    assert entries_of(ground.client(), ledger_id) == before
+    (row,) = release(ground.client(), lake, [ledger_id], keep=1)
+    assert row.status is Outcome.RELEASED, row.reason
+    assert len(holders(ground, ledger_id)) == 1
+    assert entries_of(ground.client(), ledger_id) == before
+    archived = archived_of(metadata_of(ground, ledger_id))
+    assert archived is not None
+    assert not archived.dropping
+
+
+CHANGES = ("put", "put_if_absent", "write_ledger", "delete_directory", "delete", "make_directory")
+
+
+def steps_of(directory: Path) -> list[str]:
+    """What a release asks for, operation by operation."""
+    ground, lake, ledger_id = begun(directory)
+    ground.steps.clear()
+    release(ground.client(), lake, [ledger_id], keep=1)
+    return [step.operation for step in ground.steps]
+
+
+def test_killed_before_or_after_any_change_and_repeated_it_comes_to_the_same(
+    tmp_path: Path,
+) -> None:
+    steps = steps_of(tmp_path / "whole")
+    changes = [number for number, step in enumerate(steps) if step in CHANGES]
+    assert len(changes) >= 6, steps  # a list with its directories, two drops, two writes
+    for number in sorted({*changes, *(n + 1 for n in changes if n + 1 < len(steps))}):
+        killed_at(tmp_path / str(number), number)
+
+
+@pytest.mark.slow
+def test_killed_at_any_step_and_repeated_it_comes_to_the_same(tmp_path: Path) -> None:
+    for number in range(len(steps_of(tmp_path / "whole"))):
+        killed_at(tmp_path / str(number), number)
+
+
+def test_a_bookie_that_is_away_drops_its_copy_when_it_is_back(ground: Ground, lake: Path) -> None:
+    ledger_id = bytes_ledger(ground)
+    archive(ground.context, lake, [ledger_id])
+    last = metadata_of(ground, ledger_id).fragments[0].ensemble[-1]
+    ground.stop(last)
+
+    (first,) = release(ground.client(), lake, [ledger_id], keep=1)
+    ground.start(last)
+    (second,) = release(ground.client(), lake, [ledger_id], keep=1)
+
+    assert (first.status, second.status) == (Outcome.PENDING, Outcome.RELEASED)
+    assert len(holders(ground, ledger_id)) == 1

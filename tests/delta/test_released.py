@@ -1,0 +1,304 @@
+"""A released ledger as every other job meets it: its table is neither lost nor made again."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from spark_bookkeeper.autorecovery.checks import check_placement, check_replicas
+from spark_bookkeeper.autorecovery.losses import losses
+from spark_bookkeeper.autorecovery.publishing import audit_bookies
+from spark_bookkeeper.bookie.messages import encode_batches
+from spark_bookkeeper.client import lifecycle, views
+from spark_bookkeeper.client.deletion import delete_ledger
+from spark_bookkeeper.cluster.decommission import decommission_bookie
+from spark_bookkeeper.cluster.space import space_table
+from spark_bookkeeper.cluster.tables import table_diagnoses
+from spark_bookkeeper.errors import EntryUnreadableError
+from spark_bookkeeper.protocol.archive import archived_of
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.metadata import is_table
+from spark_bookkeeper.replication.check_ledgers import check_ledgers
+from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
+from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
+from spark_bookkeeper.replication.report import Outcome
+from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.table.listing import DIRECTORY
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from spark_bookkeeper.testing.lake import (
+    archive,
+    bytes_ledger,
+    entries_of,
+    holders,
+    metadata_of,
+    release,
+)
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    return Ground(tmp_path / "cluster", runtime=InlineRuntime())
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+def released(ground: Ground, lake: Path, keep: int = 1, ledgers: int = 1) -> list[LedgerId]:
+    ids = [bytes_ledger(ground) for _ in range(ledgers)]
+    archive(ground.context, lake, ids)
+    rows = release(ground.context, lake, ids, keep=keep)
+    assert [row.status for row in rows] == [Outcome.RELEASED] * ledgers
+    return ids
+
+
+def runner(ground: Ground) -> LocalRunner:
+    return LocalRunner(ground.context)
+
+
+def table_of_cluster(ground: Ground) -> dict[str, str]:
+    return {
+        d.check: d.verdict
+        for d in table_diagnoses(
+            ground.context, {i: metadata_of(ground, i) for i in ground.context.store.ledger_ids()}
+        )
+    }
+
+
+def without_lac(entries: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Every copy that is made says what was confirmed when it was made."""
+    return [(*entry[:2], *entry[3:]) for entry in entries]
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+def test_nobody_takes_released_copies_for_lost(ground: Ground, lake: Path, keep: int) -> None:
+    (ledger_id,) = released(ground, lake, keep)
+    context = ground.context
+
+    assert audit_bookies(context).rows == ()
+    assert check_ledgers(context, runner(ground), None, percentage=100).is_complete
+    assert check_placement(context).rows == ()
+    assert check_replicas(context, runner(ground)).rows == ()
+    assert repair_ledgers(context, runner(ground), None).rows == ()
+    assert table_of_cluster(ground) == {f"table {lake}": "ok"}
+    assert {row["bookie_id"] for row in views.bookies_table(context).to_pylist()} == set(
+        ground.bookie_ids
+    )
+    (fragment,) = views.fragment_rows(
+        ledger_id, metadata_of(ground, ledger_id), context.bookies.registrations()
+    )
+    assert fragment["missing_bookies"] == []
+    assert not any(row["garbage_bytes"] for row in space_table(context).to_pylist())
+    others = [b for b in ground.bookie_ids if b not in holders(ground, ledger_id)]
+    assert losses(context, others)
+
+
+def test_a_kept_copy_that_is_lost_is_made_again_from_the_table(ground: Ground, lake: Path) -> None:
+    (ledger_id,) = released(ground, lake)
+    before = entries_of(ground.context, ledger_id)
+    (kept,) = holders(ground, ledger_id)
+    ground.stop(kept, destroy=True)
+
+    assert [row.ledger_id for row in audit_bookies(ground.context).rows] == [ledger_id]
+    report = recover_bookie(ground.context, runner(ground), BookieRecovery((BookieId(kept),)))
+
+    assert report.is_complete, report.unfinished
+    assert len(holders(ground, ledger_id)) == 1
+    shutil.rmtree(lake)
+    assert without_lac(entries_of(ground.client(), ledger_id)) == without_lac(before)
+
+
+def test_a_bookie_is_decommissioned_with_what_it_kept(ground: Ground, lake: Path) -> None:
+    (ledger_id,) = released(ground, lake)
+    (kept,) = holders(ground, ledger_id)
+    ground.stop(kept)
+
+    report = decommission_bookie(ground.context, runner(ground), BookieId(kept))
+
+    assert report.is_complete, (report.unfinished, report.blocked_by)
+    named = metadata_of(ground, ledger_id).bookies()
+    assert kept not in named
+    assert len(named) == 1
+
+
+def test_copies_come_back_where_the_table_is_to_go(ground: Ground, lake: Path) -> None:
+    (ledger_id,) = released(ground, lake, keep=0)
+    before = entries_of(ground.context, ledger_id)
+    tables = tuple(sorted(metadata_of(ground, ledger_id).members()))
+    assert all(map(is_table, tables))
+
+    report = recover_bookie(ground.context, runner(ground), BookieRecovery(tables))
+
+    assert report.is_complete, report.unfinished
+    assert len(holders(ground, ledger_id)) == 3
+    shutil.rmtree(lake)
+    assert without_lac(entries_of(ground.client(), ledger_id)) == without_lac(before)
+    assert check_ledgers(ground.context, runner(ground), None, percentage=100).is_complete
+
+
+def test_a_bookie_that_is_to_drop_a_copy_takes_no_new_one(ground: Ground, lake: Path) -> None:
+    """Else what was copied there would be dropped when it is back."""
+    (ledger_id,) = [bytes_ledger(ground)]
+    archive(ground.context, lake, [ledger_id])
+    first, *others = metadata_of(ground, ledger_id).fragments[0].ensemble
+    for bookie in others:
+        ground.stop(bookie)
+    (row,) = release(ground.client(), lake, [ledger_id], keep=1)
+    assert row.status is Outcome.PENDING
+    for bookie in others:
+        ground.start(bookie)
+    ground.stop(first, destroy=True)
+
+    report = recover_bookie(ground.context, runner(ground), BookieRecovery((first,)))
+    release(ground.client(), lake, [ledger_id], keep=1)
+
+    assert report.is_complete
+    archived = archived_of(metadata_of(ground, ledger_id))
+    assert archived is not None
+    assert not archived.dropping
+    (kept,) = metadata_of(ground, ledger_id).bookies()
+    assert kept not in others
+    assert holders(ground, ledger_id) == [kept]
+
+
+def test_a_deleted_ledger_leaves_the_table_alone(ground: Ground, lake: Path) -> None:
+    (ledger_id,) = released(ground, lake, keep=0)
+
+    delete_ledger(ground.context, ledger_id)
+
+    assert DeltaTable(str(lake)).to_pyarrow_table().num_rows == 20
+
+
+# What becomes of the table
+
+
+def test_a_table_that_was_compacted_and_vacuumed_is_read_by_places(
+    ground: Ground, lake: Path
+) -> None:
+    ledgers = released(ground, lake, keep=0, ledgers=3)
+    before = [entries_of(ground.context, ledger_id) for ledger_id in ledgers]
+    table = DeltaTable(str(lake))
+    pinned = set(table.file_uris())
+
+    table.optimize.compact()
+    table.vacuum(0, enforce_retention_duration=False, dry_run=False)
+
+    assert not any(Path(uri.removeprefix("file://")).exists() for uri in pinned)
+    assert [entries_of(ground.client(), ledger_id) for ledger_id in ledgers] == before
+    assert [entries_of(ground.context, ledger_id) for ledger_id in ledgers] == before
+    assert check_ledgers(ground.client(), runner(ground), None, percentage=100).is_complete
+
+
+def test_a_table_with_checkpoints_and_a_cleaned_log_is_read(ground: Ground, lake: Path) -> None:
+    (ledger_id,) = released(ground, lake, keep=0)
+    before = entries_of(ground.context, ledger_id)
+    table = DeltaTable(str(lake))
+    table.optimize.z_order(["_entry_id"])
+    table.vacuum(0, enforce_retention_duration=False, dry_run=False)
+    table.create_checkpoint()
+    for commit in sorted((lake / "_delta_log").glob("*.json")):
+        commit.unlink()
+
+    assert entries_of(ground.client(), ledger_id) == before
+
+
+def test_rows_that_are_changed_in_the_table_do_not_matter_until_it_is_vacuumed(
+    ground: Ground, lake: Path
+) -> None:
+    (ledger_id,) = released(ground, lake, keep=0)
+    before = entries_of(ground.context, ledger_id)
+    table = DeltaTable(str(lake))
+    table.update(predicate="_entry_id = 3", updates={"payload": "X'666f72676564'"})
+    table.delete("_entry_id = 5")
+    assert entries_of(ground.client(), ledger_id) == before
+
+    table.vacuum(0, enforce_retention_duration=False, dry_run=False)
+
+    with pytest.raises(EntryUnreadableError, match="was changed since") as caught:
+        entries_of(ground.client(), ledger_id)
+    assert caught.value.facts["entry_id"] == 3
+    report = check_ledgers(ground.client(), runner(ground), None, percentage=100)
+    assert {row.status for row in report.rows} == {Outcome.DAMAGED}
+    assert "restore the table" in str(report.rows[0].reason)
+    reader = lifecycle.open_ledger(ground.client(), ledger_id)
+    assert reader.read_arrow(skip_lost=True).num_rows == 18
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        ("table", "there is no table at"),
+        ("list", "proves which of its rows"),
+        ("damage", "is damaged"),
+    ],
+)
+def test_a_table_that_is_gone_is_said_clearly(
+    ground: Ground, lake: Path, loss: str, said: str
+) -> None:
+    (ledger_id,) = released(ground, lake, keep=0)
+    (listing,) = (lake / DIRECTORY).glob("*/*.arrow")
+    if loss == "table":
+        shutil.rmtree(lake)
+    elif loss == "list":
+        listing.unlink()
+    else:
+        data = bytearray(listing.read_bytes())
+        data[len(data) // 2] ^= 1
+        listing.write_bytes(data)
+
+    with pytest.raises(EntryUnreadableError, match=said):
+        entries_of(ground.client(), ledger_id)
+    found = check_ledgers(ground.client(), runner(ground), None, percentage=100).rows
+    assert {row.status for row in found} == {Outcome.UNAVAILABLE}
+    assert all(said in str(row.reason) for row in found)
+    assert table_of_cluster(ground) == {f"table {lake}": "problem"}
+
+
+def test_a_kept_copy_is_read_while_the_table_is_away(ground: Ground, lake: Path) -> None:
+    (ledger_id,) = released(ground, lake)
+    before = entries_of(ground.context, ledger_id)
+    lake.rename(lake.with_name("away"))
+
+    assert entries_of(ground.client(), ledger_id) == before
+
+
+def test_a_table_that_moved_takes_the_place_of_the_old_one(ground: Ground, lake: Path) -> None:
+    (ledger_id,) = released(ground, lake, keep=0)
+    before = entries_of(ground.context, ledger_id)
+    other = lake.with_name("other")
+    shutil.copytree(lake, other)
+
+    (row,) = release(ground.client(), other, [ledger_id], keep=0)
+    shutil.rmtree(lake)
+
+    assert row.status is Outcome.RELEASED, row.reason
+    assert entries_of(ground.client(), ledger_id) == before
+
+
+def test_another_version_of_arrow_may_write_other_bytes(
+    ground: Ground, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pa.table({"id": [1, 2, 3]})
+    writer = lifecycle.create_ledger(
+        ground.context, metadata_of(ground, bytes_ledger(ground)).quorum, schema=rows.schema
+    )
+    writer.append(rows)
+    writer.close()
+    archive(ground.context, lake, [writer.ledger_id])
+    release(ground.context, lake, [writer.ledger_id], keep=0)
+
+    def padded(*args: Any) -> list[pa.Buffer]:
+        return [pa.py_buffer(bytes(memoryview(m)) + b"\0" * 8) for m in encode_batches(*args)]
+
+    monkeypatch.setattr("spark_bookkeeper.table.table_bookie.encode_batches", padded)
+
+    reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
+
+    assert reader.read_arrow() == rows
+    assert [entry.batch.to_pylist() for entry in reader.entries()] == [rows.to_pylist()]
