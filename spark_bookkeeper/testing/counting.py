@@ -51,6 +51,10 @@ class CountingStorage(Storage):
         return self.inner.put_if_absent(path, data)
 
     @override
+    def keep(self, directory: str) -> object:
+        return self.inner.keep(directory)
+
+    @override
     def create(self, path: str) -> FileSink:
         self._note("create", path)
         return self.inner.create(path)
@@ -59,6 +63,11 @@ class CountingStorage(Storage):
     def read(self, path: str) -> bytes | None:
         self._note("read", path)
         return self.inner.read(path)
+
+    @override
+    def read_again(self, path: str) -> bytes | None:
+        self._note("read", path)
+        return self.inner.read_again(path)
 
     @override
     def read_range(self, path: str, offset: int, length: int) -> bytes | pa.Buffer | None:
