@@ -119,7 +119,14 @@ def _marker_deleted(writer: Writer) -> None:
 def _marker_overwritten(writer: Writer) -> None:
     """In place and as long as it was: neither the inode nor the size tells."""
     path = writer.root / MARKER_PATH
-    path.write_bytes(path.read_bytes()[::-1])
+    _overwrite(path, path.read_bytes()[::-1])
+
+
+def _overwrite(path: Path, data: bytes) -> None:
+    """So that it shows: the clock of a file system goes on every few milliseconds only."""
+    before = path.stat().st_ctime_ns
+    while path.stat().st_ctime_ns == before:
+        path.write_bytes(data)
 
 
 LOSSES = (
@@ -203,10 +210,10 @@ def test_a_marker_that_is_read_while_it_changes_is_read_again(
     storage = LocalStorage(writer.root)
     old = path.read_bytes()
     new = old[::-1]
-    _before_the_next(monkeypatch, "read", lambda: path.write_bytes(new))
+    _before_the_next(monkeypatch, "read", lambda: _overwrite(path, new))
 
     assert storage.read_again(MARKER_PATH) == new
-    path.write_bytes(old)
+    _overwrite(path, old)
 
     assert storage.read_again(MARKER_PATH) == old
     assert storage.read_again(MARKER_PATH) == old
