@@ -35,7 +35,6 @@ from spark_bookkeeper.testing.simulation.history import History
 from spark_bookkeeper.testing.simulation.runtime import SimRuntime
 from spark_bookkeeper.testing.simulation.scheduler import Actor, World
 
-
 _METRICS: Final = ClientMetrics()
 """Of all clients: nobody looks at it here, and to make one takes as long as some storage calls."""
 
