@@ -39,7 +39,10 @@ class LedgerEncoding:
             raise InvalidArgumentError(
                 f"compression {self.compression!r} is unknown; use None, 'lz4' or 'zstd'"
             )
-        object.__setattr__(self, "schema", plain_schema(self.schema))
+        schema = plain_schema(self.schema)
+        if schema.equals(PAYLOAD_SCHEMA, check_metadata=True):
+            schema = PAYLOAD_SCHEMA  # known by its identity, which is quicker than comparing
+        object.__setattr__(self, "schema", schema)
 
     def digester(self) -> Digester:
         """The digests of this ledger."""
@@ -48,7 +51,8 @@ class LedgerEncoding:
     @property
     def has_payload(self) -> bool:
         """Whether entries may be plain bytes (the default schema)."""
-        return bool(self.schema.equals(PAYLOAD_SCHEMA, check_metadata=False))
+        schema = self.schema
+        return schema is PAYLOAD_SCHEMA or bool(schema.equals(PAYLOAD_SCHEMA, check_metadata=False))
 
     @property
     def write_options(self) -> pa.ipc.IpcWriteOptions:

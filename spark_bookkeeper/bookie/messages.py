@@ -6,9 +6,10 @@ digests) is worked out column by column, since a record may hold thousands of sm
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -100,7 +101,7 @@ def encode_columns(
         lengths_after = [lengths_after[n] for n in in_order]
         batches = encode_batches(encoding, [payloads[n] for n in in_order[len(rows) :]])
     sizes = int64s(chain(map(len, rows), (message.size for message in batches)))
-    shared = [_payload_message(encoding, rows, sizes[: len(rows)])] if rows else []
+    shared = [payload_message(encoding, rows)] if rows else []
     digester = encoding.digester()
     return EncodedEntries(
         messages=(*shared, *batches),
@@ -114,24 +115,22 @@ def encode_columns(
 
 
 def payload_message(encoding: LedgerEncoding, payloads: Sequence[bytes]) -> pa.Buffer:
-    """The record batch message that payload entries share, a row each."""
-    return _payload_message(encoding, payloads, int64s(map(len, payloads)))
+    """The record batch message that payload entries share, a row each.
 
-
-def _payload_message(
-    encoding: LedgerEncoding, payloads: Sequence[bytes], sizes: Int64Array
-) -> pa.Buffer:
+    Mostly it is one small payload, so it is made with few calls: most of their time is the
+    processor's, which has done something else since the last append.
+    """
     if not encoding.has_payload:
         raise InvalidArgumentError(
             "bytes can be appended only to a ledger with the default schema (one binary column "
             f"'payload'); this one has\n{encoding.schema.to_string()}"
         )
-    ends: Int64Array = np.zeros(len(payloads) + 1, dtype="<i8")
-    np.cumsum(sizes, out=ends[1:])
-    if ends[-1] > MOST_ENTRY_BYTES:
-        raise InvalidArgumentError("one record holds less than 2 GiB of payloads")
+    try:
+        ends = array("i", accumulate(map(len, payloads), initial=0))
+    except OverflowError:
+        raise InvalidArgumentError("one record holds less than 2 GiB of payloads") from None
     # Not by ``pa.array``, which imports pandas first: half a second in the first append.
-    buffers = [None, pa.py_buffer(ends.astype("<i4")), pa.py_buffer(b"".join(payloads))]
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(payloads))]
     column = pa.Array.from_buffers(pa.binary(), len(payloads), buffers)
     batch = pa.RecordBatch.from_arrays([column], schema=encoding.schema)
     return encode_batches(encoding, [batch])[0]

@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from itertools import accumulate, groupby, repeat
+from itertools import accumulate, chain, groupby, repeat
 from typing import Any, Final
 
 import numpy as np
@@ -56,6 +56,8 @@ from spark_bookkeeper.protocol.ids import NO_ENTRY
 from spark_bookkeeper.protocol.metadata import DigestType
 
 _HEADER_KEYS: Final = (RECORD_KEY, ENTRIES_KEY, DIGESTS_KEY, DIGEST_KEY)
+
+_JSON: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 _FENCE_ENCODING: Final = LedgerEncoding(pa.schema([]))
 """A fence has no owner, so no password, and no rows."""
@@ -320,19 +322,20 @@ def _encode(
 ) -> bytes:
     for part in parts:
         assert len(part.entry_ids) == len(part.ref.sizes) == len(part.lengths_after)
-    columns = np.stack([entries.ids, entries.lengths, entries.sizes])
-    for part in parts:
-        placed = [part.entry_ids, part.lengths_after, part.ref.sizes]
-        columns = np.hstack([columns, np.array(placed, dtype="<i8")])
-    ids = columns[0]
+    ids = [*entries.ids.tolist(), *chain.from_iterable(part.entry_ids for part in parts)]
+    columns = [
+        *(entries.ids, *(int64s(part.entry_ids) for part in parts)),
+        *(entries.lengths, *(int64s(part.lengths_after) for part in parts)),
+        *(entries.sizes, *(int64s(part.ref.sizes) for part in parts)),
+    ]
     confirmed = header.get("last_add_confirmed", NO_ENTRY)
     behind = confirmed + 1 if header["kind"] == RecordKind.ADD.value else NO_ENTRY
     header |= {
         "ledger_id": key.ledger_id,
         "nonce": key.nonce,
         "digest_type": encoding.digest_type.name,
-        "first": int(ids.min()) if len(ids) else behind,
-        "last": int(ids.max()) if len(ids) else confirmed,
+        "first": min(ids, default=behind),
+        "last": max(ids, default=confirmed),
         "inline": len(entries.ids),
         "rows": [entries.row_count, entries.row_extent, entries.row_crc32c],
         "parts": [
@@ -347,8 +350,8 @@ def _encode(
         ],
     }
     values = (
-        json.dumps(header, sort_keys=True, separators=(",", ":")).encode(),
-        columns.tobytes(),
+        _JSON.encode(header).encode(),
+        b"".join(columns),
         b"".join([entries.digests, *(d for part in parts for d in part.ref.digests)]),
     )
     digest = encoding.digester().header_digest(values)

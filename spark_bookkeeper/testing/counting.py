@@ -78,6 +78,10 @@ class CountingStorage(Storage):
         self.inner.sync_all(paths, progress)
 
     @override
+    def keep(self, directory: str) -> object:
+        return self.inner.keep(directory)
+
+    @override
     def create(self, path: str) -> FileSink:
         self._note("create", path)
         return self.inner.create(path)
@@ -86,6 +90,11 @@ class CountingStorage(Storage):
     def read(self, path: str) -> bytes | None:
         self._note("read", path)
         return self.inner.read(path)
+
+    @override
+    def read_again(self, path: str) -> bytes | None:
+        self._note("read", path)
+        return self.inner.read_again(path)
 
     @override
     def read_range(self, path: str, offset: int, length: int) -> bytes | pa.Buffer | None:

@@ -9,9 +9,10 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -27,13 +28,11 @@ from spark_bookkeeper.testing.conformance.storage import (
 )
 
 
-def _race(root: str, unnamed_files: bool, racer: int) -> list[bool]:
+def _race(root: str, unnamed_files: bool, line: Barrier, racer: int, finish: Connection) -> None:
     storage = LocalStorage(root)
     storage._unnamed_files &= unnamed_files
-    Path(root, f"ready-{racer}").touch()
-    while len(list(Path(root).glob("ready-*"))) < RACERS:
-        pass
-    return race_for_names(storage, racer)
+    line.wait()
+    finish.send(race_for_names(storage, racer))
 
 
 class LocalStorages:
@@ -54,13 +53,23 @@ class LocalStorages:
         assert run is race_for_names
         # The quick way has a socket in a temporary directory, whose path must be short.
         is_short = len(tempfile.gettempdir()) < 60
-        context = get_context("forkserver" if is_short else "spawn")
-        with ProcessPoolExecutor(RACERS, mp_context=context) as processes:
-            runs = [
-                processes.submit(_race, str(self.root), self.unnamed_files, n)
-                for n in range(RACERS)
-            ]
-            return [each.result() for each in runs]
+        context = get_context("forkserver") if is_short else get_context("spawn")
+        # Imported once, and not by each of them.
+        context.set_forkserver_preload([race_for_names.__module__, local.__name__])
+        line = context.Barrier(RACERS)
+        racers, finishes = [], []
+        for number in range(RACERS):
+            finish, end = context.Pipe(duplex=False)
+            args = (str(self.root), self.unnamed_files, line, number, end)
+            racers.append(context.Process(target=_race, args=args))
+            finishes.append(finish)
+            racers[-1].start()
+            end.close()
+        try:
+            return [finish.recv() for finish in finishes]
+        finally:
+            for racer in racers:
+                racer.join()
 
     def vanish(self) -> None:
         """A file stands where the partition was, so that no answer says "absent"."""

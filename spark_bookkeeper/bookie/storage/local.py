@@ -2,8 +2,9 @@
 
 A file is written without a name where the system can (``O_TMPFILE``), else under a hidden one,
 synced, linked to its final name, which fails if the name exists, and the directory is synced
-(SLOT-LOG rules R1 and R9). Directories are opened anew for every put: a descriptor kept open
-would go on accepting files after the partition was moved away or wiped (rule R11).
+(SLOT-LOG rules R1 and R9). A descriptor of a directory goes on accepting files after the partition
+was moved away. So one is opened for every put; or it is kept open, and every put looks afterwards
+whether the path still names this very directory (rule R11).
 
 Many small files cost more for their syncs than for anything else. Where one call makes a whole
 file system durable (``file_system.py``), what is put together is synced together: the contents of
@@ -15,10 +16,13 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow as pa
 from typing_extensions import Buffer, override
@@ -53,6 +57,9 @@ class LocalStorage(Storage):
         self._unnamed_files = _O_TMPFILE is not None and os.path.isdir("/proc/self/fd")
         self._durable: dict[str, int] = {}
         """Directories whose names were synced here, with the inode that each was then."""
+        self._kept: weakref.WeakValueDictionary[str, _Kept] = weakref.WeakValueDictionary()
+        self._read: dict[str, tuple[_Stamp, bytes]] = {}
+        """What ``read_again`` read last, and how to see that it is unchanged."""
 
     def __repr__(self) -> str:
         return f"LocalStorage({self._root!r})"
@@ -81,13 +88,29 @@ class LocalStorage(Storage):
     def put_if_absent(self, path: str, data: bytes) -> bool:
         target = f"{self._root}/{path}"
         parent, _, name = target.rpartition("/")
-        with self._translated(target), _open_directory(parent) as directory:
-            file = self._begin(directory, name)
-            try:
-                _write(file.descriptor, data)
-                return file.publish()
-            finally:
-                file.discard()
+        kept = self._kept.get(parent)
+        with self._translated(target):
+            if kept is not None:
+                with kept.taken(parent) as directory:
+                    return self._put(directory, name, data)
+            with _open_directory(parent) as directory:
+                return self._put(directory, name, data)
+
+    def _put(self, directory: int, name: str, data: bytes) -> bool:
+        file = self._begin(directory, name)
+        try:
+            _write(file.descriptor, data)
+            return file.publish()
+        finally:
+            file.discard()
+
+    @override
+    def keep(self, directory: str) -> object:
+        target = f"{self._root}/{directory}"
+        kept = self._kept.get(target)
+        if kept is None:
+            kept = self._kept[target] = _Kept()
+        return kept
 
     @override
     def put_all(
@@ -139,18 +162,42 @@ class LocalStorage(Storage):
 
     @override
     def read(self, path: str) -> bytes | None:
+        found = self._content(f"{self._root}/{path}")
+        return None if found is None else found[1]
+
+    @override
+    def read_again(self, path: str) -> bytes | None:
         target = f"{self._root}/{path}"
+        before = self._read.get(path)
+        if before is not None:
+            with self._translated(target):
+                try:
+                    status = os.stat(target)
+                except FileNotFoundError:
+                    return None
+            if _stamp(status) == before[0]:
+                return before[1]
+        found = self._content(target)
+        if found is None or not _shows_changes_at_once(found[0].st_dev):
+            self._read.pop(path, None)
+        else:
+            self._read[path] = (_stamp(found[0]), found[1])
+        return None if found is None else found[1]
+
+    def _content(self, target: str) -> tuple[os.stat_result, bytes] | None:
+        """A whole file, and what it was just before it was read."""
         with self._translated(target):
             try:
                 descriptor = os.open(target, os.O_RDONLY)
             except FileNotFoundError:
                 return None
             try:
-                size = os.fstat(descriptor).st_size
+                status = os.fstat(descriptor)
+                size = status.st_size
                 data = os.read(descriptor, size + 1)  # fewer calls than a file object makes
                 while len(data) < size and (piece := os.read(descriptor, size + 1 - len(data))):
                     data += piece
-                return data
+                return status, data
             finally:
                 os.close(descriptor)
 
@@ -340,6 +387,65 @@ class LocalStorage(Storage):
 def is_temporary(name: str) -> bool:
     """Whether a file name is that of a write that has not been finished."""
     return name.startswith(".") and name.endswith(_TEMPORARY_SUFFIX)
+
+
+def _shows_changes_at_once(device: int) -> bool:
+    """Whether one ``stat`` on this device shows what anybody did before.
+
+    So it is where a disk of this machine lies under the file system. Those without one have a
+    major number of 0: among them NFS and FUSE, which answer from a cache of some seconds, where
+    opening a file asks the server.
+    """
+    return sys.platform == "linux" and os.major(device) != 0
+
+
+_Stamp: TypeAlias = tuple[int, int, int, int]
+
+
+def _stamp(status: os.stat_result) -> _Stamp:
+    """Differs when a file was changed, or is another one."""
+    return status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size
+
+
+class _Directory:
+    """A descriptor of a directory, closed with the last reference."""
+
+    def __init__(self, path: str) -> None:
+        self.descriptor = -1
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        status = os.fstat(self.descriptor)
+        self._inode, self._device = status.st_ino, status.st_dev
+        self.may_be_kept = _shows_changes_at_once(status.st_dev)
+
+    def __del__(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+
+    def is_named(self, path: str) -> bool:
+        """Whether a path names this directory now. While it is open, no other has its number."""
+        status = os.stat(path)
+        return status.st_ino == self._inode and status.st_dev == self._device
+
+
+class _Kept:
+    """Where the descriptor of a directory is between two puts, while somebody holds this."""
+
+    __slots__ = ("__weakref__", "_directory")
+
+    def __init__(self) -> None:
+        self._directory: _Directory | None = None
+
+    @contextmanager
+    def taken(self, path: str) -> Iterator[int]:
+        """A descriptor to put a file with; raises if the path names another directory then."""
+        directory, self._directory = self._directory, None  # one that fails is not kept
+        if directory is None:
+            directory = _Directory(path)
+        yield directory.descriptor
+        if not directory.is_named(path):
+            raise OSError(errno.ESTALE, "the directory was replaced by another one")
+        if directory.may_be_kept:
+            self._directory = directory
 
 
 class _NewFile:

@@ -88,6 +88,13 @@ class Storage(Protocol):
             progress()
         return created
 
+    def keep(self, directory: str) -> object:
+        """What makes puts into a directory cheaper, for as long as the caller holds it.
+
+        Nothing is asked of the storage here. Every put is checked as without it.
+        """
+        return None
+
     def create(self, path: str) -> FileSink:
         """Begin a file under a name that nobody else uses (parts). Fails if it exists."""
 
@@ -97,6 +104,14 @@ class Storage(Protocol):
         ``None`` is only about this file at this moment; whether the bookie is the right one is
         asked separately (``BOOKIE`` marker). Anything doubtful raises.
         """
+
+    def read_again(self, path: str) -> bytes | None:
+        """The same for a small file that seldom changes and is asked for with every put.
+
+        Where the storage can tell that it is still the file that was read here before, its content
+        is not read again.
+        """
+        return self.read(path)
 
     def read_range(self, path: str, offset: int, length: int) -> bytes | pa.Buffer | None:
         """``length`` bytes from ``offset`` (fewer at the end), or ``None`` as in ``read``."""

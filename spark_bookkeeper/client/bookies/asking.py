@@ -224,9 +224,11 @@ class Door:
 
     def _refuse_if_hanging(self, call: Call[Any]) -> None:
         """Refuse the call while the bookie hangs, unless it is time to try it again with this."""
+        call.is_trial = False
+        if not self.calls:
+            return
         now = self._runtime.now()
         hanging = [c for c in tuple(self.calls) if not c.is_forgiven and c.hangs(now)]
-        call.is_trial = False
         if not hanging:
             return
         last = max(hanging, key=lambda c: c.hangs_since or 0.0)
@@ -493,8 +495,8 @@ def step(
     """One thing that a bookie is really asked: within ``Door.ask`` a step of that call, elsewhere a
     call by itself; see ``Call.step``.
     """
-    current = current_call(door)
-    if current is not None:
+    current = _current.get()
+    if current is not None and current.door is door:
         return current.step(
             operation, subject, size_bytes, function, *args, more_seconds=more_seconds
         )

@@ -101,6 +101,10 @@ class BoundedStorage(Storage):
         return self.call(operation, path, size_bytes, step)
 
     @override
+    def keep(self, directory: str) -> object:
+        return self._storage.keep(directory)
+
+    @override
     def create(self, path: str) -> FileSink:
         return _BoundedSink(self, path, self.call("create", path, 0, self._create, path))
 
@@ -114,6 +118,10 @@ class BoundedStorage(Storage):
     @override
     def read(self, path: str) -> bytes | None:
         return self.call("read", path, 0, self._storage.read, path)
+
+    @override
+    def read_again(self, path: str) -> bytes | None:
+        return self.call("read", path, 0, self._storage.read_again, path)
 
     @override
     def read_range(self, path: str, offset: int, length: int) -> bytes | pa.Buffer | None:

@@ -31,6 +31,8 @@ LOST: Final = pa.schema(
 """A row for each run of entries that are lost, and each bookie that should have them. Where a
 ledger could not be looked at, ``reason`` says why, and what follows ``first_entry_id`` is null."""
 
+_NOTHING_LOST: Final = LOST.empty_table()
+
 
 @dataclass(frozen=True, slots=True)
 class LostRun:
@@ -70,6 +72,8 @@ def lost_runs(ledger_id: LedgerId, lost: Sequence[Unreadable]) -> list[LostRun]:
 
 def lost_table(ledger_id: LedgerId, lost: Sequence[Unreadable]) -> pa.Table:
     """The same as a table (``LOST``)."""
+    if not lost:  # as nearly always
+        return _NOTHING_LOST
     rows = [row for run in lost_runs(ledger_id, lost) for row in run.rows()]
     return pa.Table.from_pylist(rows, schema=LOST)
 

@@ -6,7 +6,7 @@ reports what its bookie stored or why it failed; what follows from that is decid
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_bookkeeper.bookie import messages
 from spark_bookkeeper.client.write.lane import Group, Lane
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from spark_bookkeeper.client.write.delivery import Delivery
     from spark_bookkeeper.client.write.pending import PendingEntries
     from spark_bookkeeper.runtime.runtime import Condition
+
+
+AHEAD_BYTES: Final = 1 << 16
+"""No more than this is encoded by the thread that appends, which holds the writer's lock."""
 
 
 class Reports(Protocol):
@@ -83,6 +87,8 @@ class Lanes:
         self._reports = reports
         self._token = self._runtime.token()
         self._groups: dict[EntryId, Group] = {}
+        self._ahead: Group | None = None
+        """What was encoded for lanes that are about to wake; they send it if nothing came since."""
         self._explicit_lac: Group | None = None
         """What lanes with nothing to send tell their bookies; until there are entries again."""
         self._time_ms = 0
@@ -117,9 +123,29 @@ class Lanes:
 
     def wake(self) -> None:
         """There is something to send."""
+        if self.idle:
+            self._encode_ahead(self.idle[0])
         for lane in self.idle:
             lane.bell.ring()
         self.idle.clear()
+
+    def _encode_ahead(self, lane: Lane) -> None:
+        """Encode what lanes send next, while they sleep.
+
+        A lane would do it while the others wake, and wait for Python's global lock again and again.
+        """
+        pending = self._pending
+        if lane.next_entry > pending.last or pending.size_bytes > AHEAD_BYTES:
+            return
+        run = pending.run(lane.next_entry, self._config.max_group_entries, AHEAD_BYTES)
+        if run.bulk is not None or self._reports.ledger.metadata.quorum.is_striped:
+            return
+        group = self._group(run, self._reports.confirmed)
+        try:
+            lane.encode_ahead(group)
+        except Exception:  # noqa: BLE001  (a lane meets it again, and reports it)
+            return
+        self._ahead = group
 
     def wake_missed(self) -> None:
         """Wake those that whoever appended did not come to, because of Ctrl-C."""
@@ -217,12 +243,17 @@ class Lanes:
         if group is not None:
             return group
         confirmed = self._reports.take()
-        most = min(self._config.max_group_bytes, messages.MOST_ENTRY_BYTES)
-        run = self._pending.run(lane.next_entry, self._config.max_group_entries, most)
-        group = self._group(run, confirmed)
+        group, self._ahead = self._ahead, None
+        if group is None or not group.is_next(lane.next_entry, self._pending.last, confirmed):
+            group = self._next_group(lane, confirmed)
         self._groups[group.first] = group
         self._explicit_lac = None  # slots ascend: a lane that has not told it by now never does
         return group
+
+    def _next_group(self, lane: Lane, confirmed: EntryId) -> Group:
+        most = min(self._config.max_group_bytes, messages.MOST_ENTRY_BYTES)
+        run = self._pending.run(lane.next_entry, self._config.max_group_entries, most)
+        return self._group(run, confirmed)
 
     def _group(self, run: Run, confirmed: EntryId) -> Group:
         self._time_ms = max(self._time_ms, self._runtime.wall_ms())

@@ -76,6 +76,15 @@ class Group:
         self._encoding = runtime.condition()
         self._records: dict[int, NewRecord] = {}
 
+    def is_next(self, first: int, last: int, last_add_confirmed: int) -> bool:
+        """Whether it is what would be made now."""
+        made = self.first, self.last, self._last_add_confirmed
+        return made == (first, last, last_add_confirmed)
+
+    def encode_ahead(self, position: int, slot: int) -> None:
+        """Encode what goes into a slot of every bookie. Nobody else has the group yet."""
+        self._records[slot] = self._encode(position, slot)
+
     def record(self, position: int, slot: int) -> NewRecord:
         """What goes into a slot of the bookie at a position that holds some of it."""
         if self._ledger.metadata.quorum.is_striped:
@@ -125,7 +134,8 @@ class Group:
 
     def is_striped_to(self, position: int) -> bool:
         """Whether the bookie at a position holds anything of it."""
-        return self.is_empty or any(self._held(position)[: self.last + 1 - self.first])
+        is_whole = self.is_empty or not self._ledger.metadata.quorum.is_striped
+        return is_whole or any(self._held(position)[: self.last + 1 - self.first])
 
     def _held(self, position: int) -> list[bool]:
         """Whether the bookie at a position holds the first entry, the second, ... and so on."""
@@ -179,6 +189,10 @@ class Lane:
     def is_active(self) -> bool:
         """Whether its answers count."""
         return not self._is_retired
+
+    def encode_ahead(self, group: Group) -> None:
+        """Encode what the next slot will hold, before anybody sends it."""
+        group.encode_ahead(self.position, self._slot)
 
     def store(self, group: Group) -> None:
         """Store a group's own entries in the next slot; returns when that is durable.

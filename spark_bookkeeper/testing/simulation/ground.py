@@ -7,6 +7,7 @@ broken invariant is reported at the step that broke it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from typing_extensions import override
 
@@ -23,6 +24,7 @@ from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.metadata.memory import MemoryCluster, MemoryStore
 from spark_bookkeeper.metadata.store import Cookie, Registration, Versioned
+from spark_bookkeeper.metrics import ClientMetrics
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.testing.simulation import checkers
@@ -32,6 +34,9 @@ from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan, Faul
 from spark_bookkeeper.testing.simulation.history import History
 from spark_bookkeeper.testing.simulation.runtime import SimRuntime
 from spark_bookkeeper.testing.simulation.scheduler import Actor, World
+
+_METRICS: Final = ClientMetrics()
+"""Of all clients: nobody looks at it here, and to make one takes as long as some storage calls."""
 
 
 class Life:
@@ -166,7 +171,7 @@ class SimCluster:
 
         bookies = Bookies(store, opened, runtime, config)
         writer = WriterInfo(actor.name, 1, "simulation", "lifetime")
-        return ClientContext(store, bookies, runtime, config, writer=writer)
+        return ClientContext(store, bookies, runtime, config, writer=writer, metrics=_METRICS)
 
     def heal(self) -> None:
         """Faults stop, and every bookie answers and is registered."""
