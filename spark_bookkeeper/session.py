@@ -55,8 +55,7 @@ from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner, n
 from spark_bookkeeper.runtime import process
 from spark_bookkeeper.runtime.beside import begin
 from spark_bookkeeper.runtime.public_names import PublicNames
-from spark_bookkeeper.source.functions import register_functions
-from spark_bookkeeper.source.registration import register_source
+from spark_bookkeeper.source.functions import register_sql
 from spark_bookkeeper.spark.frames import SparkFrames
 
 if TYPE_CHECKING:
@@ -93,10 +92,10 @@ class BookKeeper(PublicNames):
         self.connection = connection
         self.cluster = cluster
         """The embedded cluster of ``local``; ``None`` after ``connect``."""
-        self._frames = SparkFrames(spark, connection, spark_conf)
         self._runs_jobs_here = runs_jobs_here
         self._process = process.here
         self._context: ClientContext | None = connection.open()
+        self._frames = SparkFrames(spark, connection, spark_conf, self._context.metrics)
 
     @property
     def context(self) -> ClientContext:
@@ -346,6 +345,15 @@ class BookKeeper(PublicNames):
         """
         return consumers.consumers_table(self.context, log)
 
+    def show_lag(self, log: str) -> None:
+        """From now on ``metrics()`` has gauges for the named followers of a log.
+
+        ``bookkeeper_log_consumer_entries_behind{consumer="etl",log="orders"}``, and the same for
+        bytes and seconds: what ``consumers`` tells, looked up each time. A follower that publishes
+        by ``Log.publish`` here is shown without being asked for.
+        """
+        consumers.show_lag(self.context, log)
+
     def ledger(self, ledger_id: int) -> views.LedgerInfo:
         """One ledger as its metadata tells it now. Raises ``NoSuchLedgerError``."""
         wanted = parse_ledger_id(ledger_id)
@@ -460,8 +468,10 @@ class BookKeeper(PublicNames):
     def metrics(self) -> dict[str, float]:
         """Counters and gauges of this connection by their Prometheus names; see ``metrics.py``.
 
-        They begin at 0 with the connection, and hold what its own process did: what Spark tasks
-        read, wrote and copied is counted in their worker processes.
+        They begin at 0 with the connection, and hold what this process did, and what the tasks of
+        its appends, reads and jobs did when these have ended. Over Spark Connect the tasks of
+        ``reader.read()`` do not say it; nor does ``format("bookkeeper")`` in any session, which
+        knows no connection.
         """
         return self.context.metrics.as_dict()
 
@@ -498,7 +508,8 @@ class BookKeeper(PublicNames):
         Afterwards ``spark.read.format("bookkeeper").option("log", "orders")`` needs no
         ``metadataUri``, and ``SELECT * FROM bk_ledgers()`` works; so do ``bk_fragments``,
         ``bk_entries``, ``bk_slots`` (all three take ``ledger => 7``), ``bk_bookies``, ``bk_logs``,
-        ``bk_underreplicated`` and ``bk_consumers('orders')``.
+        ``bk_underreplicated`` and ``bk_consumers('orders')``. Spark 4.0 takes the functions alone:
+        there each read names its cluster.
 
         Args:
             spark: ``None`` is the session of this connection.
@@ -512,8 +523,7 @@ class BookKeeper(PublicNames):
             **{f"zk.{name}": str(value) for name, value in connection.zk_options.items()},
             **{f"storage.{name}": str(value) for name, value in connection.storage_options.items()},
         }
-        defaults = register_source(chosen, self.metadata_uri, **options)
-        return register_functions(chosen, defaults)
+        return register_sql(chosen, self.metadata_uri, options)
 
     # Replication work
 
