@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     )
 
     HAS_LIMITS: Final[bool] = True
-    HAS_FILTERS: Final[bool] = True
     REPLACES_SOURCES: Final[bool] = True
 else:
-    HAS_FILTERS = hasattr(datasource.DataSourceReader, "pushFilters")
-    REPLACES_SOURCES = HAS_FILTERS  # it came with the same version, and is seen in the JVM alone
+    # Seen in the JVM alone; pushing filters came with the same version.
+    REPLACES_SOURCES = hasattr(datasource.DataSourceReader, "pushFilters")
 
     if hasattr(datasource, "DataSourceStreamArrowWriter"):
         DataSourceStreamArrowWriter = datasource.DataSourceStreamArrowWriter
@@ -70,7 +69,6 @@ else:
 
 
 __all__ = [
-    "HAS_FILTERS",
     "HAS_LIMITS",
     "REPLACES_SOURCES",
     "DataSourceStreamArrowWriter",
