@@ -45,13 +45,14 @@ from spark_bookkeeper.protocol.arguments import check_text, whole_number
 from spark_bookkeeper.protocol.ids import parse_bookie_id, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.bar import shows_progress
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.lost_entries import lost_entries
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.recover_ledgers import recover_ledgers
 from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.report import CheckReport, RecoveryReport
-from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner, no_progress
+from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner, shown
 from spark_bookkeeper.runtime import process
 from spark_bookkeeper.runtime.beside import begin
 from spark_bookkeeper.runtime.public_names import PublicNames
@@ -475,8 +476,9 @@ class BookKeeper(PublicNames):
         """
         return self.context.metrics.as_dict()
 
+    @shows_progress
     def lost_entries(
-        self, ledger_ids: Iterable[int] | None = None, *, progress: Progress = no_progress
+        self, ledger_ids: Iterable[int] | None = None, *, progress: Progress = shown
     ) -> Any:
         """Entries that can be read from no bookie, and why from none, as a DataFrame.
 
@@ -485,7 +487,8 @@ class BookKeeper(PublicNames):
 
         Args:
             ledger_ids: ``None`` is all ledgers.
-            progress: called with phase, items done, items in all, bytes so far.
+            progress: called with phase, items done, items in all, bytes so far; without it a
+                bar is shown on a terminal and in a notebook.
 
         Returns:
             a row for each run of entries and each bookie that should have them
@@ -527,12 +530,13 @@ class BookKeeper(PublicNames):
 
     # Replication work
 
+    @shows_progress
     def recover_ledgers(
         self,
         ledger_ids: Iterable[int] | None = None,
         *,
         dry_run: bool = False,
-        progress: Progress = no_progress,
+        progress: Progress = shown,
     ) -> RecoveryReport:
         """Fence, recover and close ledgers as one Spark job; ``None`` is every one not closed."""
         report = recover_ledgers(
@@ -544,6 +548,7 @@ class BookKeeper(PublicNames):
         )
         return replace(report, frame=self._frames.from_arrow)
 
+    @shows_progress
     def recover_bookie(
         self,
         bookie_ids: str | Sequence[str],
@@ -554,7 +559,7 @@ class BookKeeper(PublicNames):
         even_if_alive: bool = False,
         dry_run: bool = False,
         bytes_per_second: int | None = None,
-        progress: Progress = no_progress,
+        progress: Progress = shown,
     ) -> RecoveryReport:
         """Make the data of lost bookies again on others, as a Spark job.
 
@@ -566,7 +571,8 @@ class BookKeeper(PublicNames):
             even_if_alive: also for a bookie that is registered.
             dry_run: show what would be done; nothing is changed.
             bytes_per_second: limit for the whole job.
-            progress: called with phase, items done, items in all, bytes so far.
+            progress: called with phase, items done, items in all, bytes so far; without it a
+                bar is shown on a terminal and in a notebook.
 
         Raises:
             InvalidArgumentError: a bookie is alive or unknown, or the target does not fit.
@@ -586,12 +592,13 @@ class BookKeeper(PublicNames):
         report = recover_bookie(self.context, runner, wish, dry_run=dry_run, progress=progress)
         return replace(report, frame=self._frames.from_arrow)
 
+    @shows_progress
     def check_ledgers(
         self,
         ledger_ids: Iterable[int] | None = None,
         *,
         percentage: int = 0,
-        progress: Progress = no_progress,
+        progress: Progress = shown,
     ) -> CheckReport:
         """Which shares of which fragments are missing or damaged, as a Spark job.
 
@@ -608,6 +615,7 @@ class BookKeeper(PublicNames):
         )
         return replace(report, frame=self._frames.from_arrow)
 
+    @shows_progress
     def repair_ledgers(
         self,
         ledger_ids: Iterable[int] | None = None,
@@ -615,7 +623,7 @@ class BookKeeper(PublicNames):
         percentage: int = 100,
         dry_run: bool = False,
         bytes_per_second: int | None = None,
-        progress: Progress = no_progress,
+        progress: Progress = shown,
     ) -> RecoveryReport:
         """Make missing and damaged copies again where they belong, as a Spark job.
 
@@ -627,7 +635,8 @@ class BookKeeper(PublicNames):
                 with the others stays as it is, so the default reads every replica of every entry.
             dry_run: only say what would be copied.
             bytes_per_second: limit for the whole job.
-            progress: called with phase, items done, items in all, bytes so far.
+            progress: called with phase, items done, items in all, bytes so far; without it a
+                bar is shown on a terminal and in a notebook.
         """
         report = repair_ledgers(
             self.context,
@@ -640,6 +649,7 @@ class BookKeeper(PublicNames):
         )
         return replace(report, frame=self._frames.from_arrow)
 
+    @shows_progress
     def archive_to_delta(
         self,
         path: str,
@@ -647,7 +657,7 @@ class BookKeeper(PublicNames):
         log: str | None = None,
         *,
         dry_run: bool = False,
-        progress: Progress = no_progress,
+        progress: Progress = shown,
     ) -> ArchiveReport:
         """Put the rows of closed ledgers into a Delta table, each exactly once, and verify them.
 
@@ -660,7 +670,8 @@ class BookKeeper(PublicNames):
             ledger_ids: which ledgers; without them and without ``log``, all there are.
             log: the ledgers of this log, in its order, as far as they are closed.
             dry_run: only say what there is to do.
-            progress: called with phase, ledgers done, ledgers in all, bytes so far.
+            progress: called with phase, ledgers done, ledgers in all, bytes so far; without it a
+                bar is shown on a terminal and in a notebook.
 
         Raises:
             InvalidArgumentError: both ledgers and a log were given.
@@ -692,7 +703,8 @@ class BookKeeper(PublicNames):
         """The switch, the delay, the auditor; and auditor and worker to run in this process."""
         return AutorecoveryControl(self.context, self._runner)
 
-    def audit(self, *, dry_run: bool = False, progress: Progress = no_progress) -> AuditReport:
+    @shows_progress
+    def audit(self, *, dry_run: bool = False, progress: Progress = shown) -> AuditReport:
         """One round of the auditor: publish every ledger that counts on a bookie that is away.
 
         Raises:
@@ -701,12 +713,13 @@ class BookKeeper(PublicNames):
         report = audit_bookies(self.context, dry_run=dry_run, progress=progress)
         return replace(report, frame=self._frames.from_arrow)
 
+    @shows_progress
     def rereplicate(
         self,
         *,
         config: AutorecoveryConfig | None = None,
         dry_run: bool = False,
-        progress: Progress = no_progress,
+        progress: Progress = shown,
     ) -> RecoveryReport:
         """One round of replication work, as Spark jobs: whatever was published and can be repaired.
 
@@ -725,6 +738,7 @@ class BookKeeper(PublicNames):
         report = rereplicate(self.context, worker, dry_run=dry_run, progress=progress)
         return replace(report, frame=self._frames.from_arrow)
 
+    @shows_progress
     def decommission_bookie(
         self,
         bookie_id: str,
@@ -732,7 +746,7 @@ class BookKeeper(PublicNames):
         *,
         dry_run: bool = False,
         bytes_per_second: int | None = None,
-        progress: Progress = no_progress,
+        progress: Progress = shown,
     ) -> DecommissionReport:
         """Make all that a bookie holds again on others, and then remove its cookie.
 
