@@ -4,29 +4,54 @@ A client and an agent each have a registry of their own, so that two in one proc
 Names are BookKeeper's where the meaning is the same, and durations so named are in milliseconds as
 BookKeeper's are. What BookKeeper lacks has a name in lower case and seconds.
 
-What Spark tasks count stays in their worker processes: a client shows what its own process did.
+What Spark tasks count in their worker processes comes back with their results where there is a way
+(``spark/counts.py``), and is added to what the client counted itself.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
+from typing_extensions import override
 
 MILLISECONDS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000)
 SECONDS: Final = (0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3_600.0)
 
 
+_BEHIND: Final = "bookkeeper_log_consumer"
+
+Counts = Mapping[str, float]
+"""Values of counters, and of the counts and sums of histograms, by their names with labels."""
+
+_GROW: Final = frozenset({"counter", "histogram"})
+
+
 class _Registry(CollectorRegistry):
-    """Without the time at which each counter was made, which the library adds to all of them."""
+    """Without the time at which each counter was made, which the library adds to all of them, and
+    with what was counted in other processes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elsewhere: list[Callable[[], Counts]] = []
 
     def collect(self) -> Iterator[Metric]:
+        others = [look() for look in self.elsewhere]
         for metric in super().collect():
             metric.samples = [s for s in metric.samples if not s.name.endswith("_created")]
+            if metric.type in _GROW and any(others):
+                metric.samples = [
+                    s._replace(value=s.value + sum(o.get(_key(s), 0) for o in others))
+                    for s in metric.samples
+                ]
             yield metric
 
 
@@ -101,11 +126,26 @@ class Metrics:
             "Sessions with ZooKeeper that ended without being closed",
             registry=registry,
         )
+        self.consumers = ConsumerGauges(registry)
+
+    def counts(self) -> Counts:
+        """What was counted so far, here and elsewhere; nothing that is still 0."""
+        return {
+            _key(sample): sample.value
+            for metric in self.registry.collect()
+            if metric.type in _GROW
+            for sample in metric.samples
+            if sample.value
+        }
+
+    def include(self, look: Callable[[], Counts]) -> None:
+        """Show also what was counted in other processes; ``look`` gives all of it, ever more."""
+        self.registry.elsewhere.append(look)
 
     def as_dict(self) -> dict[str, float]:
         """Every value by its name, with its labels as Prometheus writes them; no buckets."""
         return {
-            sample.name + _labels(sample.labels): sample.value
+            _key(sample): sample.value
             for metric in self.registry.collect()
             for sample in metric.samples
             if not sample.name.endswith("_bucket")
@@ -121,8 +161,72 @@ class Metrics:
         return generate_latest(_Together([self.registry, *(other.registry for other in others)]))
 
 
+class Lag(Protocol):
+    """How far one named follower of a log is behind its end."""
+
+    @property
+    def consumer(self) -> str: ...
+
+    @property
+    def entries_behind(self) -> int: ...
+
+    @property
+    def bytes_behind(self) -> int: ...
+
+    @property
+    def seconds_behind(self) -> float | None: ...
+
+
+class ConsumerGauges(Collector):
+    """How far named followers of logs are behind, looked up whenever somebody asks."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._looks: dict[str, Callable[[], Iterable[Lag]]] = {}
+        self._names: dict[str, set[str | None]] = {}
+        registry.register(self)
+
+    def show(
+        self, log: str, look: Callable[[], Iterable[Lag]], consumer: str | None = None
+    ) -> None:
+        """From now on show the followers of a log.
+
+        Args:
+            log: its name.
+            look: how to look all of them up.
+            consumer: show this one, beside those that are shown by now; ``None`` is all of them.
+        """
+        self._looks[log] = look
+        self._names.setdefault(log, set()).add(consumer)
+
+    def describe(self) -> Iterable[Metric]:
+        return self._families()
+
+    @override
+    def collect(self) -> Iterable[Metric]:
+        families = self._families()
+        for log, look in list(self._looks.items()):
+            names = self._names[log]
+            for lag in look():
+                if None in names or lag.consumer in names:
+                    values = lag.entries_behind, lag.bytes_behind, _known(lag.seconds_behind)
+                    for family, value in zip(families, values, strict=True):
+                        family.add_metric([log, lag.consumer], value)
+        return families
+
+    def _families(self) -> list[GaugeMetricFamily]:
+        told = {
+            "entries": "Entries that a named follower of a log has still to read",
+            "bytes": "About how many bytes these entries have",
+            "seconds": "Age of what it reads next; 0 when it has read all, NaN where not known",
+        }
+        return [
+            GaugeMetricFamily(f"{_BEHIND}_{unit}_behind", text, labels=("log", "consumer"))
+            for unit, text in told.items()
+        ]
+
+
 class ClientMetrics(Metrics):
-    """What one client did, in its own process."""
+    """What one client did, in its own process and in tasks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -278,6 +382,10 @@ class BookieMetrics(Metrics):
 
 def _known(value: float | None) -> float:
     return math.nan if value is None else value
+
+
+def _key(sample: Sample) -> str:
+    return str(sample.name) + _labels(sample.labels)
 
 
 def _labels(labels: dict[str, str]) -> str:

@@ -49,6 +49,7 @@ from spark_bookkeeper.protocol.arguments import check_text, whole_number
 from spark_bookkeeper.protocol.ids import LedgerId, parse_bookie_id, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.bar import shows_progress
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.lost_entries import lost_entries
 from spark_bookkeeper.replication.recent_jobs import jobs_table, noted
@@ -57,13 +58,12 @@ from spark_bookkeeper.replication.recover_ledgers import recover_ledgers
 from spark_bookkeeper.replication.refill_bookie import Refill, refill_bookie
 from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.report import CheckReport, RecoveryReport, Report
-from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner, no_progress
+from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner, no_progress, shown
 from spark_bookkeeper.replication.track import Track
 from spark_bookkeeper.runtime import process
 from spark_bookkeeper.runtime.beside import begin
 from spark_bookkeeper.runtime.public_names import PublicNames
-from spark_bookkeeper.source.functions import register_functions
-from spark_bookkeeper.source.registration import register_source
+from spark_bookkeeper.source.functions import register_sql
 from spark_bookkeeper.spark.frames import SparkFrames
 
 if TYPE_CHECKING:
@@ -101,10 +101,10 @@ class BookKeeper(PublicNames):
         self.connection = connection
         self.cluster = cluster
         """The embedded cluster of ``local``; ``None`` after ``connect``."""
-        self._frames = SparkFrames(spark, connection, spark_conf)
         self._runs_jobs_here = runs_jobs_here
         self._process = process.here
         self._context: ClientContext | None = connection.open()
+        self._frames = SparkFrames(spark, connection, spark_conf, self._context.metrics)
 
     @property
     def context(self) -> ClientContext:
@@ -354,6 +354,15 @@ class BookKeeper(PublicNames):
         """
         return consumers.consumers_table(self.context, log)
 
+    def show_lag(self, log: str) -> None:
+        """From now on ``metrics()`` has gauges for the named followers of a log.
+
+        ``bookkeeper_log_consumer_entries_behind{consumer="etl",log="orders"}``, and the same for
+        bytes and seconds: what ``consumers`` tells, looked up each time. A follower that publishes
+        by ``Log.publish`` here is shown without being asked for.
+        """
+        consumers.show_lag(self.context, log)
+
     def ledger(self, ledger_id: int) -> views.LedgerInfo:
         """One ledger as its metadata tells it now. Raises ``NoSuchLedgerError``."""
         wanted = parse_ledger_id(ledger_id)
@@ -488,8 +497,10 @@ class BookKeeper(PublicNames):
     def metrics(self) -> dict[str, float]:
         """Counters and gauges of this connection by their Prometheus names; see ``metrics.py``.
 
-        They begin at 0 with the connection, and hold what its own process did: what Spark tasks
-        read, wrote and copied is counted in their worker processes.
+        They begin at 0 with the connection, and hold what this process did, and what the tasks of
+        its appends, reads and jobs did when these have ended. Over Spark Connect the tasks of
+        ``reader.read()`` do not say it; nor does ``format("bookkeeper")`` in any session, which
+        knows no connection.
         """
         return self.context.metrics.as_dict()
 
@@ -498,8 +509,9 @@ class BookKeeper(PublicNames):
         """The same as a registry of ``prometheus_client``, to be served with a program's own."""
         return self.context.metrics.registry
 
+    @shows_progress
     def lost_entries(
-        self, ledger_ids: Iterable[int] | None = None, *, progress: Progress = no_progress
+        self, ledger_ids: Iterable[int] | None = None, *, progress: Progress = shown
     ) -> Any:
         """Entries that can be read from no bookie, and why from none, as a DataFrame.
 
@@ -508,7 +520,8 @@ class BookKeeper(PublicNames):
 
         Args:
             ledger_ids: ``None`` is all ledgers.
-            progress: called with phase, items done, items in all, bytes so far.
+            progress: called with phase, items done, items in all, bytes so far; without it a
+                bar is shown on a terminal and in a notebook.
 
         Returns:
             a row for each run of entries and each bookie that should have them
@@ -531,7 +544,8 @@ class BookKeeper(PublicNames):
         Afterwards ``spark.read.format("bookkeeper").option("log", "orders")`` needs no
         ``metadataUri``, and ``SELECT * FROM bk_ledgers()`` works; so do ``bk_fragments``,
         ``bk_entries``, ``bk_slots`` (all three take ``ledger => 7``), ``bk_bookies``, ``bk_logs``,
-        ``bk_underreplicated`` and ``bk_consumers('orders')``.
+        ``bk_underreplicated`` and ``bk_consumers('orders')``. Spark 4.0 takes the functions alone:
+        there each read names its cluster.
 
         Args:
             spark: ``None`` is the session of this connection.
@@ -545,17 +559,17 @@ class BookKeeper(PublicNames):
             **{f"zk.{name}": str(value) for name, value in connection.zk_options.items()},
             **{f"storage.{name}": str(value) for name, value in connection.storage_options.items()},
         }
-        defaults = register_source(chosen, self.metadata_uri, **options)
-        return register_functions(chosen, defaults)
+        return register_sql(chosen, self.metadata_uri, options)
 
     # Replication work
 
+    @shows_progress
     def recover_ledgers(
         self,
         ledger_ids: Iterable[int] | None = None,
         *,
         dry_run: bool = False,
-        progress: Progress = no_progress,
+        progress: Progress = shown,
     ) -> RecoveryReport:
         """Fence, recover and close ledgers as one Spark job; ``None`` is every one not closed."""
         wanted = _ids(ledger_ids)
@@ -569,6 +583,7 @@ class BookKeeper(PublicNames):
             ),
         )
 
+    @shows_progress
     def recover_bookie(
         self,
         bookie_ids: str | Sequence[str],
@@ -579,7 +594,7 @@ class BookKeeper(PublicNames):
         even_if_alive: bool = False,
         dry_run: bool = False,
         bytes_per_second: int | None = None,
-        progress: Progress = no_progress,
+        progress: Progress = shown,
     ) -> RecoveryReport:
         """Make the data of lost bookies again on others, as a Spark job.
 
@@ -591,7 +606,8 @@ class BookKeeper(PublicNames):
             even_if_alive: also for a bookie that is registered.
             dry_run: show what would be done; nothing is changed.
             bytes_per_second: limit for the whole job.
-            progress: called with phase, items done, items in all, bytes so far.
+            progress: called with phase, items done, items in all, bytes so far; without it a
+                bar is shown on a terminal and in a notebook.
 
         Raises:
             InvalidArgumentError: a bookie is alive or unknown, or the target does not fit.
@@ -617,6 +633,7 @@ class BookKeeper(PublicNames):
             ),
         )
 
+    @shows_progress
     def refill_bookie(
         self,
         bookie_id: str,
@@ -625,7 +642,7 @@ class BookKeeper(PublicNames):
         skip_open_ledgers: bool = False,
         dry_run: bool = False,
         bytes_per_second: int | None = None,
-        progress: Progress = no_progress,
+        progress: Progress = shown,
     ) -> RecoveryReport:
         """Copy back to a bookie whose disk was replaced what it should hold, as a Spark job.
 
@@ -653,12 +670,13 @@ class BookKeeper(PublicNames):
         report = refill_bookie(self.context, runner, wish, dry_run=dry_run, progress=progress)
         return replace(report, frame=self._frames.from_arrow)
 
+    @shows_progress
     def check_ledgers(
         self,
         ledger_ids: Iterable[int] | None = None,
         *,
         percentage: int = 0,
-        progress: Progress = no_progress,
+        progress: Progress = shown,
     ) -> CheckReport:
         """Which shares of which fragments are missing or damaged, as a Spark job.
 
@@ -675,6 +693,7 @@ class BookKeeper(PublicNames):
             lambda runner, told: check_ledgers(self.context, runner, wanted, share, progress=told),
         )
 
+    @shows_progress
     def repair_ledgers(
         self,
         ledger_ids: Iterable[int] | None = None,
@@ -682,7 +701,7 @@ class BookKeeper(PublicNames):
         percentage: int = 100,
         dry_run: bool = False,
         bytes_per_second: int | None = None,
-        progress: Progress = no_progress,
+        progress: Progress = shown,
     ) -> RecoveryReport:
         """Make missing and damaged copies again where they belong, as a Spark job.
 
@@ -694,7 +713,8 @@ class BookKeeper(PublicNames):
                 with the others stays as it is, so the default reads every replica of every entry.
             dry_run: only say what would be copied.
             bytes_per_second: limit for the whole job.
-            progress: called with phase, items done, items in all, bytes so far.
+            progress: called with phase, items done, items in all, bytes so far; without it a
+                bar is shown on a terminal and in a notebook.
         """
         wanted, share, rate = _ids(ledger_ids), _percentage(percentage), _rate(bytes_per_second)
         return self._reported(
@@ -714,6 +734,7 @@ class BookKeeper(PublicNames):
             looks_on_spark=True,
         )
 
+    @shows_progress
     def archive_to_delta(
         self,
         path: str,
@@ -723,7 +744,7 @@ class BookKeeper(PublicNames):
         release: bool = False,
         keep: int = 1,
         dry_run: bool = False,
-        progress: Progress = no_progress,
+        progress: Progress = shown,
     ) -> ArchiveReport:
         """Put the rows of closed ledgers into a Delta table, each exactly once, and verify them.
 
@@ -740,7 +761,8 @@ class BookKeeper(PublicNames):
                 copy is left, and nothing else changes for who reads. One row more for each ledger.
             keep: with ``release``, copies of every entry that stay on bookies; 0 is none.
             dry_run: only say what there is to do.
-            progress: called with phase, ledgers done, ledgers in all, bytes so far.
+            progress: called with phase, ledgers done, ledgers in all, bytes so far; without it a
+                bar is shown on a terminal and in a notebook.
 
         Raises:
             InvalidArgumentError: both ledgers and a log were given; or ``release``, and readers
@@ -768,6 +790,7 @@ class BookKeeper(PublicNames):
             report = release_archived(context, runner, path, report, keep, progress=progress)
         return replace(report, frame=self._frames.from_arrow)
 
+    @shows_progress
     def backup(
         self,
         uri: str,
@@ -776,7 +799,7 @@ class BookKeeper(PublicNames):
         *,
         verify: bool = False,
         dry_run: bool = False,
-        progress: Progress = no_progress,
+        progress: Progress = shown,
     ) -> BackupReport:
         """Copy ledgers, a log or the whole cluster to a directory, as a Spark job; repeatable.
 
@@ -810,6 +833,7 @@ class BookKeeper(PublicNames):
         )
         return replace(report, frame=self._frames.from_arrow)
 
+    @shows_progress
     def restore(
         self,
         uri: str,
@@ -818,7 +842,7 @@ class BookKeeper(PublicNames):
         *,
         snapshot: int | None = None,
         dry_run: bool = False,
-        progress: Progress = no_progress,
+        progress: Progress = shown,
     ) -> BackupReport:
         """Put ledgers and logs of a backup into this cluster, as a Spark job; repeatable.
 
@@ -858,7 +882,8 @@ class BookKeeper(PublicNames):
         """The switch, the delay, the auditor; and auditor and worker to run in this process."""
         return AutorecoveryControl(self.context, self._runner)
 
-    def audit(self, *, dry_run: bool = False, progress: Progress = no_progress) -> AuditReport:
+    @shows_progress
+    def audit(self, *, dry_run: bool = False, progress: Progress = shown) -> AuditReport:
         """One round of the auditor: publish every ledger that counts on a bookie that is away.
 
         Raises:
@@ -867,12 +892,13 @@ class BookKeeper(PublicNames):
         report = audit_bookies(self.context, dry_run=dry_run, progress=progress)
         return replace(report, frame=self._frames.from_arrow)
 
+    @shows_progress
     def rereplicate(
         self,
         *,
         config: AutorecoveryConfig | None = None,
         dry_run: bool = False,
-        progress: Progress = no_progress,
+        progress: Progress = shown,
     ) -> RecoveryReport:
         """One round of replication work, as Spark jobs: whatever was published and can be repaired.
 
@@ -890,6 +916,7 @@ class BookKeeper(PublicNames):
 
         return self._reported("rereplicate", None, dry_run, progress, run)
 
+    @shows_progress
     def decommission_bookie(
         self,
         bookie_id: str,
@@ -897,7 +924,7 @@ class BookKeeper(PublicNames):
         *,
         dry_run: bool = False,
         bytes_per_second: int | None = None,
-        progress: Progress = no_progress,
+        progress: Progress = shown,
     ) -> DecommissionReport:
         """Make all that a bookie holds again on others, and then remove its cookie.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import pyarrow as pa
@@ -14,14 +15,21 @@ from spark_bookkeeper.client.read.reader import read_last_add_confirmed
 from spark_bookkeeper.client.read.sizes import average_bytes
 from spark_bookkeeper.client.read.times import appended_at_ms_of
 from spark_bookkeeper.client.views import moment
-from spark_bookkeeper.errors import EntryUnreadableError, MetadataFormatError
+from spark_bookkeeper.errors import (
+    BookKeeperError,
+    EntryUnreadableError,
+    MetadataFormatError,
+)
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.metadata import consumers as registers
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.consumers import Consumer
 from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.metrics import Metrics
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
+
+_log = logging.getLogger(__name__)
 
 CONSUMERS: Final = pa.schema(
     [
@@ -73,6 +81,42 @@ def consumers_table(context: ClientContext, log: str) -> pa.Table:
     extents = _extents(context, [ledger for ledger in listed if ledger >= head.begins_at])
     rows = [_row(context, log, each, head.begins_at, extents) for each in found]
     return pa.Table.from_pylist(rows, schema=CONSUMERS)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerLag:
+    """One row of ``consumers_table`` as gauges show it."""
+
+    consumer: str
+    entries_behind: int
+    bytes_behind: int
+    seconds_behind: float | None
+
+
+def show_lag(
+    context: ClientContext, log: str, consumer: str | None = None, metrics: Metrics | None = None
+) -> None:
+    """Have gauges for the named followers of a log, looked up whenever metrics are asked for.
+
+    Where they cannot be looked up they are not shown, and the log of the program says why.
+
+    Args:
+        context: the cluster.
+        log: its name; it need not exist yet.
+        consumer: only this one; ``None`` is all there are.
+        metrics: where they are shown; ``None`` is where the context counts.
+    """
+
+    def look() -> list[ConsumerLag]:
+        try:
+            found = consumers_table(context, log)
+        except BookKeeperError as error:
+            _log.warning("how far consumers of log %s are behind is not known: %s", log, error)
+            return []
+        names = [f.name for f in fields(ConsumerLag)]
+        return [ConsumerLag(**row) for row in found.select(names).to_pylist()]
+
+    (metrics or context.metrics).consumers.show(log, look, consumer)
 
 
 def needed_from(

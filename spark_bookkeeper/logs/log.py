@@ -354,7 +354,7 @@ class Log(PublicNames):
 
     def publish(self, consumer: str, position: Place) -> None:
         """Say under a name what this follower reads next: ``BookKeeper.consumers`` shows it, and
-        retention can wait for it (``retain_for``).
+        retention can wait for it (``retain_for``). ``BookKeeper.metrics`` has its lag from then on.
 
         Args:
             consumer: the name; who publishes under the same one later counts.
@@ -364,6 +364,7 @@ class Log(PublicNames):
             InvalidArgumentError: no follower can have that name, or it is no position.
         """
         consumers.publish(self._context, self.name, self._nonce, consumer, _position(position))
+        consumers.show_lag(self._context, self.name, consumer)
 
     def forget_consumer(self, consumer: str) -> None:
         """A named follower is no more, and nobody waits for it; idempotent."""

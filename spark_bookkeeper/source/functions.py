@@ -6,14 +6,17 @@ or a table function is how SQL names what is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from spark_bookkeeper.errors import MissingRequirementError
 from spark_bookkeeper.logs.consumers import CONSUMERS, consumers_table
 from spark_bookkeeper.source.conditions import told
 from spark_bookkeeper.source.options import SourceOptions
+from spark_bookkeeper.source.registration import defaults_of, register_source
 from spark_bookkeeper.source.selection import named_ledgers
 from spark_bookkeeper.source.views import VIEW_SCHEMAS, view_table
 from spark_bookkeeper.spark.schemas import delivered, delivered_schema, spark_schema
@@ -22,8 +25,31 @@ from spark_bookkeeper.spark.workers import task_context
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_log = logging.getLogger(__name__)
+
 OF_LOGS: Final = "consumers"
 """The one function that is about one log: ``bk_consumers('orders')``."""
+
+
+def register_sql(
+    spark: SparkSession, metadata_uri: str, options: Mapping[str, str]
+) -> Sequence[str]:
+    """Give a session the table functions, and its source the cluster, as far as this Spark can.
+
+    Args:
+        spark: the session, also one of Spark Connect.
+        metadata_uri: the cluster.
+        options: others of the data source.
+
+    Returns:
+        the names of the functions.
+    """
+    names = register_functions(spark, defaults_of(spark, metadata_uri, options))
+    try:
+        register_source(spark, metadata_uri, **options)
+    except MissingRequirementError as error:
+        _log.warning("the table functions are registered; %s", error.message)
+    return names
 
 
 def register_functions(spark: SparkSession, options: Mapping[str, str]) -> Sequence[str]:
@@ -36,31 +62,43 @@ def register_functions(spark: SparkSession, options: Mapping[str, str]) -> Seque
         spark: the session, also one of Spark Connect.
         options: of the cluster, as of the data source.
     """
-    from pyspark.sql.functions import arrow_udtf
+    from pyspark.sql import functions
 
+    takes_tables = hasattr(functions, "arrow_udtf")  # Spark 4.0 takes rows alone
+    make: Any = functions.arrow_udtf if takes_tables else functions.udtf
     schemas = {**VIEW_SCHEMAS, OF_LOGS: CONSUMERS}
     names = []
     for view, schema in schemas.items():
-        made = _function_class(view, dict(options))
-        function: Any = arrow_udtf(made, returnType=spark_schema(schema))  # Connect has its own
+        made = _function_class(view, dict(options), iter if takes_tables else _rows)
+        function = make(made, returnType=spark_schema(schema))
         names.append(f"bk_{view}")
         spark.udtf.register(names[-1], function)
     return names
 
 
-def _function_class(view: str, options: Mapping[str, str]) -> type:
-    """Spark makes one of these in a task, and asks it once."""
+def _function_class(
+    view: str, options: Mapping[str, str], form: Callable[[Iterator[pa.Table]], Iterable[Any]]
+) -> type:
+    """Spark makes one of these in a task, and asks it once.
+
+    Args:
+        view: of which the function tells.
+        options: of the cluster.
+        form: makes of tables what this Spark takes.
+    """
     if view == OF_LOGS:
 
         class OfOneLog:
-            def eval(self, log: pa.Array, uri: Any = None) -> Iterator[pa.Table]:
-                yield from rows_of_function(view, options, log=_value(log), uri=_value(uri))
+            def eval(self, log: Any, uri: Any = None) -> Iterator[Any]:
+                found = rows_of_function(view, options, log=_value(log), uri=_value(uri))
+                yield from form(found)
 
         return OfOneLog
 
     class OfLedgers:
-        def eval(self, ledger: Any = None, uri: Any = None) -> Iterator[pa.Table]:
-            yield from rows_of_function(view, options, ledger=_value(ledger), uri=_value(uri))
+        def eval(self, ledger: Any = None, uri: Any = None) -> Iterator[Any]:
+            found = rows_of_function(view, options, ledger=_value(ledger), uri=_value(uri))
+            yield from form(found)
 
     return OfLedgers
 
@@ -91,6 +129,13 @@ def rows_of_function(
         for table in tables:
             for batch in table.to_batches():
                 yield pa.Table.from_batches([delivered(batch, schema)])
+
+
+def _rows(tables: Iterator[pa.Table]) -> Iterator[tuple[Any, ...]]:
+    for table in tables:
+        maps = {field.name for field in table.schema if pa.types.is_map(field.type)}
+        for row in table.to_pylist():
+            yield tuple(dict(v) if k in maps and v is not None else v for k, v in row.items())
 
 
 def _value(argument: Any) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from spark_bookkeeper.connection import METADATA_URI_VARIABLE
+from spark_bookkeeper.errors import MissingRequirementError
 from spark_bookkeeper.source.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -32,13 +34,35 @@ def register_source(
 
     Raises:
         InvalidArgumentError: an option is not known, or its value cannot be meant.
+        MissingRequirementError: Spark 4.0 has found the source of the installed package, and
+            replaces none that it found.
     """
+    from pyspark.errors import AnalysisException
+
     from spark_bookkeeper.source.data_source import with_session_options  # needs pyspark
 
+    defaults = defaults_of(spark, metadata_uri, options)
+    try:
+        spark.dataSource.register(with_session_options(defaults))
+    except AnalysisException as error:
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
+        raise MissingRequirementError(
+            f"Spark {spark.version} has found the data source of the installed package, and "
+            "replaces none that it found, so a session can have no options for it. Name the "
+            'cluster with each read and write, .option("metadataUri", ...), or set '
+            f"{METADATA_URI_VARIABLE} in the environment of the driver; or take Spark 4.1 or newer"
+        ) from error
+    return defaults
+
+
+def defaults_of(
+    spark: SparkSession, metadata_uri: str | None, options: Mapping[str, str]
+) -> Mapping[str, str]:
+    """What reads and writes of a session have by default. Raises ``InvalidArgumentError``."""
     uri = metadata_uri or spark.conf.get(SESSION_URI, None)
     defaults = {name.lower(): text for name, text in options.items()}
     if uri:
         defaults["metadatauri"] = uri
     SourceOptions.parse(defaults)
-    spark.dataSource.register(with_session_options(defaults))
     return defaults

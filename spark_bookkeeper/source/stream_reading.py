@@ -12,21 +12,24 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
+from typing_extensions import override
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.connection import Connection
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.source.conditions import told
+from spark_bookkeeper.source.following import FollowedLedger, FollowedLog, Limits, followed
+from spark_bookkeeper.source.offsets import Offset
+from spark_bookkeeper.source.older_spark import (
+    HAS_LIMITS,
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from typing_extensions import override
-
-from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.connection import Connection
-from spark_bookkeeper.source.conditions import told
-from spark_bookkeeper.source.following import FollowedLedger, FollowedLog, Limits, followed
-from spark_bookkeeper.source.offsets import Offset
 from spark_bookkeeper.source.options import SourceOptions, Use
 from spark_bookkeeper.source.places import LATEST
 from spark_bookkeeper.source.planning import plan_batch
@@ -52,7 +55,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @override
     def initialOffset(self) -> dict[str, Any]:
         with told():
-            self._options.check_reading(Use.STREAM)
+            self._check_options()
             return self._followed.begin(self._options.starting_offsets or LATEST).to_json()
 
     @override
@@ -66,17 +69,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     @override
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
         with told():
+            if start is None:  # a Spark that tells neither
+                self._check_options()
+                return self._followed.front().to_json()
             begin = Offset.from_json(start)
             limits = Limits()
             if not isinstance(limit, ReadAllAvailable):
                 options = self._options
                 limits = Limits(options.max_entries_per_trigger, options.max_bytes_per_trigger)
-            if self._options.consumer is not None and isinstance(self._followed, FollowedLog):
-                # All before it is done. A query that ends there is not asked again.
-                is_last = self._target is not None and begin.position >= self._target.position
-                self._followed.publish(self._options.consumer, begin, is_last=is_last)
+            # All before it is done. A query that ends there is not asked again.
+            self._publish(
+                begin, self._target is not None and begin.position >= self._target.position
+            )
             end = self._followed.ahead(begin, limits)
             if self._target is not None and end.position > self._target.position:
                 end = end.at(max(begin.position, self._target.position))
@@ -90,13 +98,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @override
     def prepareForTriggerAvailableNow(self) -> None:
         with told():
-            self._options.check_reading(Use.STREAM)
+            self._check_options()
             self._target = self._followed.front()
 
     @override
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with told():
             begin, stop = Offset.from_json(start), Offset.from_json(end)
+            if not HAS_LIMITS:
+                self._publish(begin, is_last=True)
             ranges = self._followed.ranges(begin, stop)
             planned = plan_batch(self._context, ranges, self._options.max_entries_per_partition)
             return shares(self._connection, self._context, self._columns, planned)
@@ -107,11 +117,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @override
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: how far a stream has come is told by where its next micro-batch begins."""
+        """How far a stream has come is told by where its next micro-batch begins. A Spark that
+        tells that late tells this too, unless it runs a single micro-batch.
+        """
+        if not HAS_LIMITS:
+            with told():
+                self._publish(Offset.from_json(end), is_last=True)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is open: this is sent to tasks."""
         return {"_options": self._options, "_schema": self._schema, "_target": None}
+
+    def _check_options(self) -> None:
+        self._options.check_reading(Use.STREAM)
+        for name in ("maxEntriesPerTrigger", "maxBytesPerTrigger"):
+            if not HAS_LIMITS and name in self._options.given():
+                raise InvalidArgumentError(
+                    f"option {name} needs Spark 4.2 or newer: Spark {pyspark.__version__} does not "
+                    "tell a source where a micro-batch begins. Leave it out, and each micro-batch "
+                    "takes all there is"
+                )
+
+    def _publish(self, offset: Offset, is_last: bool) -> None:
+        if self._options.consumer is not None and isinstance(self._followed, FollowedLog):
+            self._followed.publish(self._options.consumer, offset, is_last=is_last)
 
     @cached_property
     def _connection(self) -> Connection:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 from typing_extensions import override
 
 from spark_bookkeeper.connection import Connection
@@ -26,6 +26,7 @@ from spark_bookkeeper.logs import atomic
 from spark_bookkeeper.logs.atomic import StagedWrite
 from spark_bookkeeper.protocol.transactions import Transaction
 from spark_bookkeeper.source.conditions import told
+from spark_bookkeeper.source.older_spark import DataSourceStreamArrowWriter
 from spark_bookkeeper.source.options import SourceOptions
 from spark_bookkeeper.source.writing import Written, check_appending, check_log_options, results
 from spark_bookkeeper.spark.schemas import arrow_schema

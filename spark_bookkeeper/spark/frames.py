@@ -22,8 +22,10 @@ from spark_bookkeeper.client.read.splits import cut
 from spark_bookkeeper.client.write.bulk import BulkPlan, EntryRange, Frames, TaskResult
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
+from spark_bookkeeper.metrics import Counts, Metrics
 from spark_bookkeeper.replication.runner import Runner
 from spark_bookkeeper.spark.batches import joined
+from spark_bookkeeper.spark.counts import TaskCounts, Tell, counted
 from spark_bookkeeper.spark.job import collect, is_stopped, parallelism, task_bar
 from spark_bookkeeper.spark.runner import SparkRunner
 from spark_bookkeeper.spark.schemas import (
@@ -54,6 +56,7 @@ class SparkFrames(Frames):
             or a job is asked for and not before.
         connection: how tasks reach the cluster.
         conf: settings of a session that has to be started.
+        metrics: where what tasks count is shown.
     """
 
     def __init__(
@@ -61,7 +64,9 @@ class SparkFrames(Frames):
         spark: SparkSession | None,
         connection: Connection,
         conf: Mapping[str, str] | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
+        self._counts = TaskCounts(metrics or Metrics())
         self._conf: dict[str, Any] = dict(conf or {})
         self._spark = spark
         self._connection = connection
@@ -73,7 +78,7 @@ class SparkFrames(Frames):
 
     def runner(self, job: str) -> Runner:
         """Runs work as a Spark job; ``job`` names it in Spark's own pages."""
-        return SparkRunner(lambda: self.session, self._connection, job)
+        return SparkRunner(lambda: self.session, self._connection, job, self._counts.add)
 
     @override
     def is_frame(self, data: Any) -> bool:
@@ -125,7 +130,8 @@ class SparkFrames(Frames):
             collected = collect(job, described, on_tasks)
         results: list[TaskResult] = []
         for row in sorted(collected, key=lambda row: row.task):
-            result = pickle.loads(bytes(row.result))
+            result, counts = pickle.loads(bytes(row.result))
+            self._counts.add(counts)
             if isinstance(result, BookKeeperError):
                 raise result
             results.append(result)
@@ -182,7 +188,8 @@ class SparkFrames(Frames):
             return spark.createDataFrame([], of_frame)
         named = {bookie for each in ranges for bookie in each.ledger.metadata.bookies()}
         roots = context.bookies.known_roots(sorted(named))
-        task = _read_task(self._connection, schema, cuts, roots, skip_lost, places)
+        tell = self._counts.accumulator(spark)
+        task = _read_task(self._connection, schema, cuts, roots, skip_lost, places, tell)
         return spark.range(0, len(cuts), 1, len(cuts)).mapInArrow(task, of_frame)
 
 
@@ -199,13 +206,16 @@ def _write_task(connection: Connection, plan: BulkPlan) -> Task:
 
     def write(batches: Batches) -> Iterator[pa.RecordBatch]:
         result: TaskResult | BookKeeperError
-        try:
-            result = write_partition(connection, plan, batches)
-        except BookKeeperError as error:
-            result = error
+        told: list[Counts] = []
+        with counted(task_context(connection).metrics, told.append):
+            try:
+                result = write_partition(connection, plan, batches)
+            except BookKeeperError as error:
+                result = error
         number = result.task if isinstance(result, TaskResult) else -1
+        answer = pickle.dumps((result, told[0]))
         yield pa.RecordBatch.from_arrays(
-            [pa.array([number], pa.int32()), pa.array([pickle.dumps(result)], pa.binary())],
+            [pa.array([number], pa.int32()), pa.array([answer], pa.binary())],
             names=["task", "result"],
         )
 
@@ -219,6 +229,7 @@ def _read_task(
     roots: dict[Any, str],
     skip_lost: bool,
     places: tuple[str, ...] = (),
+    tell: Tell | None = None,
 ) -> Task:
     """What a task of a read does: its rows are the numbers of the pieces to read."""
     schema = delivered_schema(wanted)
@@ -226,29 +237,33 @@ def _read_task(
 
     def read(batches: Batches) -> Iterator[pa.RecordBatch]:
         context = task_context(connection, roots)
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                piece = cuts[number]
-                fetcher = Fetcher(
-                    context,
-                    piece.ledger,
-                    spread=number,
-                    columns=present_in(piece.ledger.schema, wanted),
-                    skip_lost=skip_lost,
-                )
-                scanned = fetcher.scan(piece.first, piece.last)
-                found = (
-                    _placed(rows_of, piece, delivered(batch, schema), sent)
-                    if places
-                    else delivered(batch, schema)
-                    for rows_of in scanned
-                    for batch in [under(rows_of.batch, wanted)]
-                )
-                try:
-                    yield from joined(found, sent)
-                except BookKeeperError as error:  # of a task, only the text reaches the driver
-                    raise type(error)(error.for_worker(), **error.facts) from error
-                warn_of_lost(piece.ledger.ledger_id, fetcher.lost)
+        with counted(context.metrics, tell):
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield from read_piece(context, number)
+
+    def read_piece(context: ClientContext, number: int) -> Iterator[pa.RecordBatch]:
+        piece = cuts[number]
+        fetcher = Fetcher(
+            context,
+            piece.ledger,
+            spread=number,
+            columns=present_in(piece.ledger.schema, wanted),
+            skip_lost=skip_lost,
+        )
+        scanned = fetcher.scan(piece.first, piece.last)
+        found = (
+            _placed(rows_of, piece, delivered(batch, schema), sent)
+            if places
+            else delivered(batch, schema)
+            for rows_of in scanned
+            for batch in [under(rows_of.batch, wanted)]
+        )
+        try:
+            yield from joined(found, sent)
+        except BookKeeperError as error:  # of a task, only the text reaches the driver
+            raise type(error)(error.for_worker(), **error.facts) from error
+        warn_of_lost(piece.ledger.ledger_id, fetcher.lost)
 
     return read
 

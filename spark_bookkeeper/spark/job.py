@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_bookkeeper.replication.bar import seen
+from spark_bookkeeper.replication.runner import no_progress, shown
 from spark_bookkeeper.spark.waiting import wait_apart
 
 if TYPE_CHECKING:
@@ -229,18 +231,13 @@ def _tasks(spark: SparkSession, group: str, earlier: set[int]) -> tuple[int, int
 @contextmanager
 def task_bar(what: str) -> Iterator[Tasks | None]:
     """A bar on a terminal or in a notebook while a job runs; nothing anywhere else."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    if not (console.is_terminal or console.is_jupyter):
-        yield None
-        return
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task(what, total=None)
+    with seen(shown) as progress:
+        if progress is no_progress:
+            yield None
+            return
 
         def on_tasks(done: int, total: int) -> None:
-            if total:
-                bar.update(task, completed=done, total=total)
+            progress(what, done, total, 0)
 
+        on_tasks(0, 0)
         yield on_tasks

@@ -19,6 +19,7 @@ import pyarrow as pa
 from typing_extensions import override
 
 from spark_bookkeeper.connection import Connection
+from spark_bookkeeper.metrics import Counts
 from spark_bookkeeper.replication.runner import (
     Failure,
     Item,
@@ -30,6 +31,7 @@ from spark_bookkeeper.replication.runner import (
     carry_out_many,
 )
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.spark.counts import Tell, counted
 from spark_bookkeeper.spark.job import collect, first_line, parallelism, spark_errors
 from spark_bookkeeper.spark.workers import task_context
 
@@ -48,6 +50,9 @@ BYTES_PER_TASK: Final = 256 << 20
 
 RESULT_SCHEMA: Final = "item int, results binary"
 
+_COUNTS: Final = -1
+"""In place of an item: what the task counted."""
+
 
 class SparkRunner(Runner):
     """Carries out items in the tasks of Spark jobs.
@@ -61,6 +66,7 @@ class SparkRunner(Runner):
             call is refused in less time than Spark needs to start.
         connection: how tasks reach the cluster.
         job: named in Spark's pages together with the phase, ``recover_bookie: copying fragments``.
+        on_counts: is given what each task counted.
     """
 
     is_elsewhere: Final = True
@@ -70,7 +76,9 @@ class SparkRunner(Runner):
         session: Callable[[], SparkSession],
         connection: Connection,
         job: str,
+        on_counts: Tell = lambda counts: None,
     ) -> None:
+        self._on_counts = on_counts
         self._session = session
         self._connection = connection
         self._job = job
@@ -130,7 +138,11 @@ class SparkRunner(Runner):
             return [step.failed(item, Failure(reason)) for item in items]
         found: list[ResultT] = []
         for answer in sorted(collected, key=lambda answer: answer.item):
-            found += pickle.loads(bytes(answer.results))
+            told = pickle.loads(bytes(answer.results))
+            if answer.item == _COUNTS:
+                self._on_counts(told)
+            else:
+                found += told
         return found
 
 
@@ -159,20 +171,22 @@ def _task(
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = task_context(connection)
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                pack = list(packs[number])
-                inside = context
-                if len(pack) >= ITEMS_AT_ONCE:
-                    inside = replace(context, runtime=ThreadRuntime(map_width=1))
-                items = [pickle.loads(data) for _, data in pack]
-                results = carry_out_many(step, inside, items, ITEMS_AT_ONCE)
-                yield pa.RecordBatch.from_arrays(
-                    [
-                        pa.array([index for index, _ in pack], pa.int32()),
-                        pa.array([pickle.dumps(each) for each in results], pa.binary()),
-                    ],
-                    names=["item", "results"],
-                )
+        told: list[Counts] = []
+        with counted(context.metrics, told.append):
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    pack = list(packs[number])
+                    inside = context
+                    if len(pack) >= ITEMS_AT_ONCE:
+                        inside = replace(context, runtime=ThreadRuntime(map_width=1))
+                    items = [pickle.loads(data) for _, data in pack]
+                    results = carry_out_many(step, inside, items, ITEMS_AT_ONCE)
+                    yield _answer([index for index, _ in pack], [pickle.dumps(r) for r in results])
+        yield _answer([_COUNTS], [pickle.dumps(told[0])])
 
     return run
+
+
+def _answer(items: Sequence[int], results: Sequence[bytes]) -> pa.RecordBatch:
+    columns = [pa.array(items, pa.int32()), pa.array(results, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, names=["item", "results"])

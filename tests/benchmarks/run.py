@@ -8,14 +8,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
 
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.costs import append_cost, recovery_cost
-from tests.benchmarks import appending, frames, profiling, recovering
+from tests.benchmarks import appending, frames, profiling, recovering, sources
 from tests.benchmarks.lab import FULL, QUICK, Lab
 from tests.benchmarks.measure import Exact, Line, Skipped, measure
 
@@ -53,7 +53,15 @@ POINTS: Mapping[str, Callable[[Lab], Iterator[Item]]] = {
     "P7": recovering.bookie,
     "P9": appending.growth,
     "P10": costs,
+    "S1": sources.writing,
+    "S2": sources.scanning,
+    "S3": sources.batches,
+    "S4": sources.first_row,
+    "S5": sources.latency,
 }
+
+
+SOURCES: Final = frozenset(point for point in POINTS if point.startswith("S"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ) as lab,
     ):
         chosen = asked.profile or asked.only or list(POINTS)
-        if {"P2", "P5", "P6", "P7"} & set(chosen):
+        if {"P2", "P5", "P6", "P7", *SOURCES} & set(chosen):
             assert lab.spark is not None  # before the clusters, which pass it on
         for point in chosen:
             try:

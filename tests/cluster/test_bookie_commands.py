@@ -14,6 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
+import spark_bookkeeper as sbk
 from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.cli.main import run
@@ -104,7 +105,9 @@ def test_an_agent_shows_its_health_and_metrics_at_its_port(
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         bookie = f"127.0.0.1:{probe.getsockname()[1]}"
-    agent = start_agent(store, root, bookie=bookie)
+    with sbk.connect(str(store.uri)) as bk:
+        bk.create_log("orders").publish("etl", "0:0")
+    agent = start_agent(store, root, "--show-lag", "orders", bookie=bookie)
     assert agent.stderr is not None
     assert f"http://{bookie}" in agent.stderr.readline()
 
@@ -118,6 +121,7 @@ def test_an_agent_shows_its_health_and_metrics_at_its_port(
     assert (told["bookie_id"], told["state"]) == (bookie, "writable")
     assert "bookie_SERVER_STATUS 1.0" in metrics
     assert "zookeeper_client_retries_total 0.0" in metrics
+    assert 'entries_behind{consumer="etl",log="orders"} 0.0' in metrics
     assert agent.returncode == 0
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime, timezone
 
 import pytest
 
 from spark_bookkeeper.errors import InvalidArgumentError, NoSuchLogError
-from spark_bookkeeper.logs.consumers import consumers_table
+from spark_bookkeeper.logs.consumers import consumers_table, show_lag
 from spark_bookkeeper.logs.log import Log
-from spark_bookkeeper.logs.logs import create_log, delete_log
+from spark_bookkeeper.logs.logs import create_log, delete_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.metrics import BookieMetrics, Metrics
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -18,6 +20,7 @@ from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground
 
 USUAL = LogOptions(Quorum(3, 3, 2))
+LONG_AGO = datetime(2001, 1, 1, tzinfo=timezone.utc)
 
 
 def test_a_follower_tells_its_place_and_is_told_how_far_behind_that_is(
@@ -61,6 +64,44 @@ def test_no_follower_can_have_a_name_that_is_a_path(log: Log) -> None:
         log.publish("../orders", "7:0")
     with pytest.raises(InvalidArgumentError, match="give both"):
         replace(USUAL, retain_for=("etl",))
+
+
+def test_gauges_show_how_far_behind_followers_are_whenever_somebody_looks(
+    ground: Ground, log: Log
+) -> None:
+    writer = log.become_writer()
+    log.publish("etl", writer.append(bytes(100)))
+    writer.roll()
+    mine, others, elsewhere = ground.context.metrics, BookieMetrics(), ground.client()
+    show_lag(elsewhere, "orders", metrics=others)
+
+    first = lag_of(mine, "etl")
+    writer.append(bytes(100))
+    writer.close()
+    open_log(elsewhere, "orders").publish("audit", log.position_at(LONG_AGO))
+
+    assert (first["entries"], first["bytes"]) == (1, 100)
+    assert lag_of(mine, "etl")["entries"] == 2
+    assert lag_of(mine, "etl")["seconds"] >= 0
+    assert lag_of(mine, "audit") == {}, "that of another process"
+    assert lag_of(others, "audit")["bytes"] == lag_of(others, "etl")["bytes"] == 200
+    assert b'entries_behind{consumer="audit",log="orders"} 2.0' in others.exposition()
+
+
+def test_followers_of_a_log_that_is_gone_are_shown_no_more(ground: Ground, log: Log) -> None:
+    with log.become_writer() as writer:
+        log.publish("etl", writer.append(b"a"))
+    assert lag_of(ground.context.metrics, "etl")
+    delete_log(ground.context, "orders")
+
+    assert lag_of(ground.context.metrics, "etl") == {}
+
+
+def lag_of(metrics: Metrics, consumer: str) -> dict[str, float]:
+    """By unit; empty where it is not shown."""
+    end = f'_behind{{consumer="{consumer}",log="orders"}}'
+    shown = metrics.as_dict().items()
+    return {name.removesuffix(end).rpartition("_")[2]: v for name, v in shown if end in name}
 
 
 def test_retention_waits_for_those_it_is_told_to_wait_for(ground: Ground) -> None:

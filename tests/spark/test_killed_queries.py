@@ -31,6 +31,8 @@ KILLS = int(os.environ.get("SPARK_BOOKKEEPER_KILLS", "4"))
 START_SECONDS = 180.0
 ROWS = 20
 """Of one write to the source."""
+BATCH = 4
+"""Writes in a micro-batch of the query."""
 
 Query = Callable[..., "subprocess.Popen[str]"]
 
@@ -140,7 +142,7 @@ def test_a_query_killed_at_random_moments_copies_a_log_once(
     for _ in range(KILLS):
         run_and_kill(query("local[2]", source, sink), tmp_path, dice)
         progress.append(len(sink.ledgers()))
-        end = feed(source, end, 4)
+        end = feed(source, end, 2 * BATCH)  # as much as it may have begun at the most
 
     driver = query("local[2]", source, sink, "until-end")
     assert driver.wait(START_SECONDS * 4) == 0

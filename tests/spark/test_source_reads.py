@@ -11,7 +11,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
+from spark_bookkeeper.errors import MissingRequirementError
 from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.source.older_spark import REPLACES_SOURCES
+from spark_bookkeeper.source.registration import register_source
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -275,4 +278,11 @@ def test_sql_has_a_table_function_for_each_view(bk: BookKeeper, ledger: int) -> 
     (row,) = spark.sql("SELECT * FROM bk_consumers('consumed-in-sql')").collect()
     assert (row.consumer, row.entries_behind) == ("etl", 1)
     # The session knows its cluster, so that it is not named with each read.
-    assert spark.read.format("bookkeeper").option("ledger", ledger).load().count() == 100
+    knowing = spark.read.format("bookkeeper").option("ledger", ledger)
+    if REPLACES_SOURCES:
+        assert knowing.load().count() == 100
+    else:
+        with pytest.raises(PySparkException, match="option metadataUri is missing"):
+            knowing.load()
+        with pytest.raises(MissingRequirementError, match=r"option\(\"metadataUri\""):
+            register_source(spark, uri)

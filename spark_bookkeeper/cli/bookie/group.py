@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import FrameType
@@ -41,8 +41,9 @@ from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.cluster.health_server import HealthServer
 from spark_bookkeeper.cluster.sharing import Place, place_of, shared_with
 from spark_bookkeeper.errors import BookKeeperError, UnsuitableStorageError
+from spark_bookkeeper.logs.consumers import show_lag
 from spark_bookkeeper.metadata.store import MetadataStore
-from spark_bookkeeper.metrics import BookieMetrics
+from spark_bookkeeper.metrics import BookieMetrics, Metrics
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
@@ -80,6 +81,13 @@ bookie.add_command(set_writable_)
     is_flag=True,
     help="Be a candidate for auditor, and copy to this bookie what others have lost.",
 )
+@click.option(
+    "--show-lag",
+    "logs",
+    multiple=True,
+    metavar="LOG",
+    help="Show at /metrics how far the named followers of a log are behind. Repeatable.",
+)
 @access_options
 @click.pass_obj
 def start(
@@ -90,6 +98,7 @@ def start(
     rack: str,
     moved: bool,
     with_autorecovery: bool,
+    logs: tuple[str, ...],
 ) -> int:
     """Run the agent of one bookie until Ctrl-C or SIGTERM; a new partition is formatted."""
     name = parse_bookie_id(bookie_id)
@@ -104,7 +113,10 @@ def start(
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     metrics = BookieMetrics()
     try:
-        with opened_store(settings, access, runtime, metrics) as store:
+        with (
+            opened_store(settings, access, runtime, metrics) as store,
+            _shown_lag(settings, access, logs, metrics),
+        ):
             agent = BookieAgent(
                 store,
                 storage,
@@ -155,6 +167,21 @@ def _autorecovery(
             yield
         finally:
             running.stop()
+
+
+@contextmanager
+def _shown_lag(
+    settings: Settings, access: Access, logs: Sequence[str], metrics: Metrics
+) -> Iterator[None]:
+    """Gauges for the followers of these logs; they connect when somebody looks first."""
+    context = access.connection(settings).open_lazily()
+    for log in logs:
+        show_lag(context, log, metrics=metrics)
+    try:
+        yield
+    finally:
+        context.bookies.close()
+        context.store.close()
 
 
 @bookie.command(

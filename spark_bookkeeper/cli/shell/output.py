@@ -21,9 +21,9 @@ from typing import Any, Final, TypeVar
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as RichProgress
 from rich.table import Table
+
+from spark_bookkeeper.replication.bar import bar_on, move
 
 T = TypeVar("T")
 
@@ -151,14 +151,7 @@ class _Bar(Progress):
     """A bar on a terminal."""
 
     def __enter__(self) -> _Bar:
-        self._bar = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
+        self._bar = bar_on(Console(stderr=True))
         self._task = self._bar.add_task(escape(self.what), total=self.total)
         self._bar.start()
         return self
@@ -173,9 +166,7 @@ class _Bar(Progress):
 
     def set(self, done: float, total: float | None = None) -> None:
         super().set(done, total)
-        self._bar.update(
-            self._task, description=escape(self.what), completed=self.done, total=self.total
-        )
+        move(self._bar, self._task, self.what, self.done, self.total, self.size_bytes)
 
 
 class _Lines(Progress):
