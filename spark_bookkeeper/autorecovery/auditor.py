@@ -57,6 +57,10 @@ class Auditor:
         """
         tree = self._context.store.underreplication
         if not tree.is_enabled(changed):
+            self._bookies = (
+                None  # who comes and goes meanwhile is not seen: then all are looked for
+            )
+            self._bookies_checked_ms = None
             return _WAIT_MOST_SECONDS
         try:
             self._look_at_bookies(changed)
@@ -82,7 +86,8 @@ class Auditor:
         if self._bookies is None:  # those that are known and away are news to a new auditor
             known = frozenset(cookie.value.bookie_id for cookie in store.cookies())
             self._bookies = LostBookies(known)
-        available = self._context.bookies.registrations()
+        registered = self._context.bookies.registrations()
+        available = {bookie: each.incarnation for bookie, each in registered.items()}
         delay = self._delay.value
         if not is_first and before is not None and before.version != self._delay.version:
             if delay == 0 or delay == before.value:

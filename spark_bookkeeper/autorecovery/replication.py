@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.presence import writer_state
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.errors import NoSuchLedgerError
 from spark_bookkeeper.metadata.store import Registration, Versioned
@@ -86,6 +87,8 @@ class _Replication:
         self._task = task
         self._notes = Notes(context.store.registers)
         self._alive: Mapping[BookieId, Registration] = context.bookies.registrations()
+        self._has_writer = False
+        """Whether what is left has to wait until a writer that lives closes its ledger."""
         self.rows: list[Row] = []
 
     def run(self) -> None:
@@ -96,17 +99,32 @@ class _Replication:
             # Copying took its time, and the writer may have left the lost bookie meanwhile.
             ledger, found = self._context.ledger(self._work.ledger_id, found.value.nonce)
             self._alive = self._context.bookies.last_registrations()
+        repaired = self._repair_in_place(ledger, note)
+        if not ledger.metadata.is_closed:
             absent = self._absent(ledger)
             last = ledger.metadata.last_fragment
-            if not ledger.metadata.is_closed and set(last.ensemble) & set(absent):
+            is_damaged = any(
+                row.first_entry_id == last.first_entry_id and not row.status.is_done
+                for row in repaired
+            )
+            if set(last.ensemble) & set(absent):
+                must_end = True
+            elif is_damaged:  # its writer does not know of it, and would lose its ledger
+                state = writer_state(self._context, self._work.ledger_id, ledger.metadata)
+                must_end = state != "lives"
+                self._has_writer = not must_end
+            else:
+                must_end = False
+            if must_end:
                 if self._waits_for_writer(last.first_entry_id, note, absent):
                     return
                 # Not before the grace period, and never without: fence, recover, close; then copy.
                 ledger = self._recover(ledger, found)
                 self._rereplicate(ledger, self._absent(ledger))
+                repaired = self._repair_in_place(ledger, note)
             elif note.open_fragment is not None:  # should one go again, the time begins anew
                 note = self._notes.change(self._work.ledger_id, TaskNote.without_grace)
-        self._repair_in_place(ledger, note)
+        self.rows += repaired
         self._settle(found.value.nonce)
 
     # The steps
@@ -166,8 +184,9 @@ class _Replication:
             self.rows += (each.row() for each in recover_one(self._context, recover))
         return self._context.ledger(ledger_id, found.value.nonce)[0]
 
-    def _repair_in_place(self, ledger: Ledger, note: TaskNote) -> None:
+    def _repair_in_place(self, ledger: Ledger, note: TaskNote) -> Sequence[Row]:
         """Replicas that the task names and whose bookies are there: looked at, and made whole."""
+        rows: list[Row] = []
         named = set(self._task.value.missing) - set(self._absent(ledger))
         for fragment in ledger.metadata.fragment_ranges():
             for bookie in fragment.ensemble:
@@ -180,7 +199,8 @@ class _Replication:
                     nonce=ledger.metadata.nonce,
                 )
                 repair = RepairWork(check, False, self._work.bytes_per_second)
-                self.rows += (each.row() for each in repair_one(self._context, repair))
+                rows += (each.row() for each in repair_one(self._context, repair))
+        return rows
 
     def _settle(self, nonce: bytes | None) -> None:
         """Take the task away when nothing is left, and say why not otherwise."""
@@ -265,6 +285,8 @@ class _Replication:
     ) -> str | None:
         if any(row.status is Outcome.UNRECOVERABLE for row in unfinished):
             return f"{', '.join(absent) or 'nobody'}: no other bookie has good copies"
+        if self._has_writer:
+            return "the writer of the ledger, which is at work: it is repaired when it is closed"
         blocker = blocked_by(ledger.metadata, absent, self._alive)
         if blocker is not None:
             return blocker

@@ -1,4 +1,4 @@
-"""Whether the writers of ledgers live. For people: no decision about data rests on it.
+"""Whether the writers of ledgers live. For people, and for who can wait: no data rests on it.
 
 Who a writer is stands in its ledger's custom metadata. Whether it lives is an ephemeral node of
 its session (``metadata/zookeeper/presence.py``). A writer that is frozen, or cut off from

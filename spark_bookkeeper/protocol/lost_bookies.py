@@ -1,7 +1,8 @@
 """Which bookies count as lost, and since when: the auditor's delay.
 
 A bookie that disappears may be back in a minute, so one bookie alone is given some time. Two that
-are away at once leave less to spare, and nobody waits for them.
+are away at once leave less to spare, and nobody waits for them. One that is back in another
+incarnation has lost what it held, however short it was away.
 
 Source: BookKeeper ``replication/Auditor.submitAuditTask`` and
 ``submitLostBookieRecoveryDelayChangedEvent``.
@@ -9,8 +10,8 @@ Source: BookKeeper ``replication/Auditor.submitAuditTask`` and
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from spark_bookkeeper.protocol.ids import BookieId
 
@@ -27,12 +28,21 @@ class LostBookies:
     """The one that is away and has time left."""
     due_at: float | None = None
     """When its time is over."""
+    incarnations: Mapping[BookieId, str] = field(default_factory=dict)
+    """In which each was seen last."""
 
     def seen(
-        self, available: Collection[BookieId], delay_seconds: float, now: float
+        self, available: Mapping[BookieId, str], delay_seconds: float, now: float
     ) -> tuple[LostBookies, frozenset[BookieId]]:
-        """The bookies that are registered now, writable or read-only."""
-        here = frozenset(available)
+        """The bookies that are registered now, writable or read-only, and their incarnations."""
+        before = self.incarnations
+        changed = frozenset(b for b, each in available.items() if before.get(b, each) != each)
+        after, lost = self._seen(frozenset(available), delay_seconds, now)
+        return replace(after, incarnations={**before, **available}), lost | changed
+
+    def _seen(
+        self, here: frozenset[BookieId], delay_seconds: float, now: float
+    ) -> tuple[LostBookies, frozenset[BookieId]]:
         away = self.known - here
         known = self.known | here
         if not away:
@@ -59,4 +69,6 @@ class LostBookies:
 
     def audit_failed(self, lost: Collection[BookieId]) -> LostBookies:
         """Their ledgers could not all be marked: their absence is news again."""
-        return replace(self, known=self.known | frozenset(lost))
+        again = {bookie: each for bookie, each in self.incarnations.items() if bookie not in lost}
+        unseen = dict.fromkeys(lost, "")
+        return replace(self, known=self.known | frozenset(lost), incarnations={**again, **unseen})

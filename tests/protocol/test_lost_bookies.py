@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import product
 
 import pytest
@@ -14,41 +15,61 @@ A, B, C = (BookieId(f"{name}:3181") for name in "abc")
 ALL = {A, B, C}
 
 
+def alive(bookies: Collection[BookieId], incarnation: str = "1") -> dict[BookieId, str]:
+    return dict.fromkeys(sorted(bookies), incarnation)
+
+
 def test_without_a_delay_a_loss_is_audited_at_once_and_only_once() -> None:
-    bookies, lost = LostBookies().seen(ALL, 0, 0)
+    bookies, lost = LostBookies().seen(alive(ALL), 0, 0)
     assert lost == NOBODY
 
-    bookies, lost = bookies.seen({A, B}, 0, 1)
+    bookies, lost = bookies.seen(alive({A, B}), 0, 1)
     assert lost == {C}
-    bookies, lost = bookies.seen({A, B}, 0, 2)
+    bookies, lost = bookies.seen(alive({A, B}), 0, 2)
     assert lost == NOBODY
-    bookies, _ = bookies.seen(ALL, 0, 3)
-    _, lost = bookies.seen({A, B}, 0, 4)
+    bookies, _ = bookies.seen(alive(ALL), 0, 3)
+    _, lost = bookies.seen(alive({A, B}), 0, 4)
     assert lost == {C}
 
 
 def test_another_one_that_goes_while_one_is_waited_for_ends_the_wait() -> None:
-    bookies, _ = LostBookies().seen(ALL, 100, 0)
-    bookies, lost = bookies.seen({A, B}, 100, 10)
+    bookies, _ = LostBookies().seen(alive(ALL), 100, 0)
+    bookies, lost = bookies.seen(alive({A, B}), 100, 10)
     assert (bookies.waiting, bookies.due_at, lost) == (C, 110, NOBODY)
 
-    bookies, lost = bookies.seen({A}, 100, 20)
+    bookies, lost = bookies.seen(alive({A}), 100, 20)
 
     assert lost == {B, C}
     assert bookies.waiting is None
 
 
 def test_when_another_one_takes_its_place_its_time_begins_anew() -> None:
-    bookies, _ = LostBookies().seen(ALL, 100, 0)
-    bookies, _ = bookies.seen({A, B}, 100, 10)
-    bookies, lost = bookies.seen({A, C}, 100, 50)
+    bookies, _ = LostBookies().seen(alive(ALL), 100, 0)
+    bookies, _ = bookies.seen(alive({A, B}), 100, 10)
+    bookies, lost = bookies.seen(alive({A, C}), 100, 50)
 
     assert (bookies.waiting, bookies.due_at, lost) == (B, 150, NOBODY)
 
 
+@pytest.mark.parametrize("delay", [0, 100])
+def test_one_that_is_back_in_another_incarnation_is_lost_at_once(delay: int) -> None:
+    bookies, _ = LostBookies().seen(alive(ALL), delay, 0)
+
+    bookies, lost = bookies.seen({**alive(ALL), B: "2"}, delay, 1)
+    assert lost == {B}, "nobody saw that it was away"
+    assert bookies.seen({**alive(ALL), B: "2"}, delay, 2)[1] == NOBODY
+
+    bookies, _ = bookies.seen(alive({A, C}), 100, 3)
+    bookies, lost = bookies.seen({**alive(ALL), B: "3"}, 100, 4)
+    assert (lost, bookies.waiting) == ({B}, None), "it was back within its delay"
+
+    failed = bookies.audit_failed(lost)
+    assert failed.seen({**alive(ALL), B: "3"}, 100, 5)[1] == {B}, "and still is to be audited"
+
+
 def test_an_audit_that_failed_is_news_again() -> None:
-    bookies, lost = LostBookies(frozenset(ALL)).seen({A, B}, 0, 0)
-    assert bookies.audit_failed(lost).seen({A, B}, 0, 1)[1] == {C}
+    bookies, lost = LostBookies(frozenset(ALL)).seen(alive({A, B}), 0, 0)
+    assert bookies.audit_failed(lost).seen(alive({A, B}), 0, 1)[1] == {C}
 
 
 @pytest.mark.parametrize("delay", [0, 15])
@@ -58,11 +79,11 @@ def test_in_every_small_history_nobody_is_forgotten_and_nobody_audited_who_is_th
     """Against the slow definition: who is away for longer than the delay is audited once."""
     sets = [frozenset(s) for s in (ALL, {A, B}, {A, C}, {A}, set())]
     for history in product(sets, repeat=4):
-        bookies, _ = LostBookies().seen(ALL, delay, 0)
+        bookies, _ = LostBookies().seen(alive(ALL), delay, 0)
         owed: set[BookieId] = set()
         for step, here in enumerate((*history, history[-1], history[-1]), 1):
             before = bookies.known
-            bookies, lost = bookies.seen(here, delay, step * 10)
+            bookies, lost = bookies.seen(alive(here), delay, step * 10)
             assert not lost & here
             assert lost <= before
             owed = (owed | (before - here)) - here - lost

@@ -32,6 +32,9 @@ from spark_bookkeeper.testing.simulation.scheduler import Actor, World
 _PROBE_SECONDS: Final = 15.0
 """After which an agent notices that its bookie is not what it was."""
 
+_RECENT_SECONDS: Final = 120.0
+"""Longer than a check takes to read one ledger, whatever hangs."""
+
 _WRITES: Final = frozenset({"put", "create"})
 """Operations with which a file begins."""
 
@@ -158,6 +161,8 @@ class AutorecoveryCluster(SimCluster):
         """As each was formatted last."""
         self._grace_seconds = grace_seconds
         self._told: dict[tuple[str, Callable[[], None]], Callable[[], None]] = {}
+        self._landed: dict[tuple[bytes, BookieId], float] = {}
+        """When a file of each ledger landed last on each bookie."""
         self.stores: dict[str, ProcessStore] = {}
         """The sessions of the processes that were started, by name."""
         self.acts = 0
@@ -219,6 +224,10 @@ class AutorecoveryCluster(SimCluster):
             named = life.evidence.named(bookie, life.evidence.metadata)
             if bookie in self._went or named in life.evidence.lost:
                 continue
+            if self._landed.get((life.nonce, bookie), -_RECENT_SECONDS) > (
+                self._world.now - _RECENT_SECONDS
+            ):
+                continue  # it may have lacked that when it was looked at
             if not self.lacking(life.evidence, bookie):
                 self._fail(
                     f"healthy-replicas-are-not-marked: {bookie} was never away, and has all that "
@@ -234,6 +243,10 @@ class AutorecoveryCluster(SimCluster):
         times = [max(at, since) for bookie in last.ensemble for at in self._went.get(bookie, ())]
         first = min(times, default=None)
         now = self._world.now
+        if first is None and (ledger_id, (metadata.nonce or b"").decode()) not in (
+            self.metadata.writers
+        ):
+            return  # a replica is damaged, and whoever wrote it is gone
         if first is None or now - first < self._grace_seconds - 0.002:  # clocks count milliseconds
             self._fail(
                 f"open-ledgers-get-their-grace: ledger {ledger_id} is fenced at {now}, a bookie of "
@@ -278,6 +291,13 @@ class AutorecoveryCluster(SimCluster):
     def judged(self) -> list[Life]:
         """Ledgers that are judged, and were not deleted."""
         return [life for life in self.lives[1:] if not life.evidence.is_deleted]
+
+    @override
+    def _see_file(self, bookie: BookieId, path: str) -> None:
+        super()._see_file(bookie, path)
+        for life in self.judged:
+            if life.owns(path):
+                self._landed[life.nonce, bookie] = self._world.now
 
     @override
     def _see_metadata(self) -> None:

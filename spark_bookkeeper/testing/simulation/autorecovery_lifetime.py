@@ -33,6 +33,7 @@ from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import AutorecoveryConfig, ClientConfig
 from spark_bookkeeper.errors import BookKeeperError, VersionConflictError
+from spark_bookkeeper.metadata.memory import MemoryStore
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -241,6 +242,8 @@ class _Lifetime:
             for n, local in enumerate(script.locals)
         ]
         self._is_over = False
+        self._writers: dict[str, tuple[Actor, MemoryStore]] = {}
+        """Those whose sessions have not ended."""
         self._published: set[int] = set()
         self._admin = self._cluster.metadata.session()
         """Whose requests never fail."""
@@ -364,6 +367,10 @@ class _Lifetime:
     def _pass_time(self) -> None:
         for process in self._processes:
             self._look_after(process)
+        for name, (actor, store) in list(self._writers.items()):
+            if actor.is_crashed:
+                del self._writers[name]
+                self._world.later(_SESSION_SECONDS, store.close)
         self._published.update(self._cluster.metadata.tasks.tasks)
         self._world.delay(_TICK_SECONDS)
 
@@ -403,6 +410,8 @@ class _Lifetime:
                 return f"ledger {ledger_id} counts on {away}"
             if config.ledger_check_interval_s and config.ledger_check_percentage == 100:
                 for bookie in sorted(metadata.bookies()):
+                    if life.evidence.named(bookie, metadata) in life.evidence.lost:
+                        continue  # damage may have met bytes that nobody needs
                     lacking = self._cluster.lacking(life.evidence, bookie)
                     if lacking and metadata.is_closed:
                         return f"ledger {ledger_id}: {bookie} lacks {lacking}"
@@ -451,7 +460,9 @@ class _Lifetime:
         return self._cluster.context(actor, self._config)
 
     def _write(self, actor: Actor, writing: Writing) -> None:
-        context = self._context(actor)
+        store = self._cluster.store(actor)
+        self._writers[actor.name] = actor, store
+        context = self._cluster.context(actor, self._config, store)
         context.runtime.sleep(writing.begins_at)
         writer = self._create(actor, context)
         if writer is None:
@@ -476,6 +487,8 @@ class _Lifetime:
                 writer.abandon()
         except BookKeeperError as error:
             self._told(actor, error)
+        if writing.ending == "leave":
+            self._world.crash(actor)
 
     def _create(self, actor: Actor, context: ClientContext) -> LedgerWriter | None:
         for _ in range(5):
