@@ -57,6 +57,7 @@ from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner, n
 from spark_bookkeeper.replication.track import Track
 from spark_bookkeeper.runtime import process
 from spark_bookkeeper.runtime.beside import begin
+from spark_bookkeeper.runtime.progress import told
 from spark_bookkeeper.runtime.public_names import PublicNames
 from spark_bookkeeper.source.functions import register_functions
 from spark_bookkeeper.source.registration import register_source
@@ -74,6 +75,10 @@ class BookKeeper(PublicNames):
 
     Bytes and Arrow tables are written and read without Spark; a session is needed (and
     started, in local use) only when a DataFrame or a job is asked for.
+
+    What takes long shows how far it is, as a bar in a terminal or a notebook and as lines on stderr
+    elsewhere, unless ``SPARK_BOOKKEEPER_PROGRESS=off`` is in the environment, or ``progress`` is
+    given, which is told instead.
 
     Args:
         connection: how the cluster is reached, here and in tasks.
@@ -495,7 +500,7 @@ class BookKeeper(PublicNames):
         return self.context.metrics.registry
 
     def lost_entries(
-        self, ledger_ids: Iterable[int] | None = None, *, progress: Progress = no_progress
+        self, ledger_ids: Iterable[int] | None = None, *, progress: Progress | None = None
     ) -> Any:
         """Entries that can be read from no bookie, and why from none, as a DataFrame.
 
@@ -504,16 +509,16 @@ class BookKeeper(PublicNames):
 
         Args:
             ledger_ids: ``None`` is all ledgers.
-            progress: called with phase, items done, items in all, bytes so far.
+            progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
         Returns:
             a row for each run of entries and each bookie that should have them
             (``lost.LOST``): none when all can be read.
         """
         runner = self._runner("lost_entries")
-        return self._frames.from_arrow(
-            lost_entries(self.context, runner, _ids(ledger_ids), progress)
-        )
+        with told(progress, "lost_entries") as tell:
+            table = lost_entries(self.context, runner, _ids(ledger_ids), tell)
+        return self._frames.from_arrow(table)
 
     def lost_entries_arrow(self, ledger_ids: Iterable[int] | None = None) -> pa.Table:
         """The same as an Arrow table: no Spark."""
@@ -551,7 +556,7 @@ class BookKeeper(PublicNames):
         ledger_ids: Iterable[int] | None = None,
         *,
         dry_run: bool = False,
-        progress: Progress = no_progress,
+        progress: Progress | None = None,
     ) -> RecoveryReport:
         """Fence, recover and close ledgers as one Spark job; ``None`` is every one not closed."""
         wanted = _ids(ledger_ids)
@@ -560,8 +565,8 @@ class BookKeeper(PublicNames):
             _named("ledger", wanted),
             dry_run,
             progress,
-            lambda runner, told: recover_ledgers(
-                self.context, runner, wanted, dry_run=dry_run, progress=told
+            lambda runner, tell: recover_ledgers(
+                self.context, runner, wanted, dry_run=dry_run, progress=tell
             ),
         )
 
@@ -575,7 +580,7 @@ class BookKeeper(PublicNames):
         even_if_alive: bool = False,
         dry_run: bool = False,
         bytes_per_second: int | None = None,
-        progress: Progress = no_progress,
+        progress: Progress | None = None,
     ) -> RecoveryReport:
         """Make the data of lost bookies again on others, as a Spark job.
 
@@ -587,7 +592,7 @@ class BookKeeper(PublicNames):
             even_if_alive: also for a bookie that is registered.
             dry_run: show what would be done; nothing is changed.
             bytes_per_second: limit for the whole job.
-            progress: called with phase, items done, items in all, bytes so far.
+            progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
         Raises:
             InvalidArgumentError: a bookie is alive or unknown, or the target does not fit.
@@ -608,8 +613,8 @@ class BookKeeper(PublicNames):
             _named("bookie", wish.bookies),
             dry_run,
             progress,
-            lambda runner, told: recover_bookie(
-                self.context, runner, wish, dry_run=dry_run, progress=told
+            lambda runner, tell: recover_bookie(
+                self.context, runner, wish, dry_run=dry_run, progress=tell
             ),
         )
 
@@ -618,7 +623,7 @@ class BookKeeper(PublicNames):
         ledger_ids: Iterable[int] | None = None,
         *,
         percentage: int = 0,
-        progress: Progress = no_progress,
+        progress: Progress | None = None,
     ) -> CheckReport:
         """Which shares of which fragments are missing or damaged, as a Spark job.
 
@@ -632,7 +637,7 @@ class BookKeeper(PublicNames):
             _named("ledger", wanted),
             False,
             progress,
-            lambda runner, told: check_ledgers(self.context, runner, wanted, share, progress=told),
+            lambda runner, tell: check_ledgers(self.context, runner, wanted, share, progress=tell),
         )
 
     def repair_ledgers(
@@ -642,7 +647,7 @@ class BookKeeper(PublicNames):
         percentage: int = 100,
         dry_run: bool = False,
         bytes_per_second: int | None = None,
-        progress: Progress = no_progress,
+        progress: Progress | None = None,
     ) -> RecoveryReport:
         """Make missing and damaged copies again where they belong, as a Spark job.
 
@@ -654,7 +659,7 @@ class BookKeeper(PublicNames):
                 with the others stays as it is, so the default reads every replica of every entry.
             dry_run: only say what would be copied.
             bytes_per_second: limit for the whole job.
-            progress: called with phase, items done, items in all, bytes so far.
+            progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
         """
         wanted, share, rate = _ids(ledger_ids), _percentage(percentage), _rate(bytes_per_second)
         return self._reported(
@@ -662,14 +667,14 @@ class BookKeeper(PublicNames):
             _named("ledger", wanted),
             dry_run,
             progress,
-            lambda runner, told: repair_ledgers(
+            lambda runner, tell: repair_ledgers(
                 self.context,
                 runner,
                 wanted,
                 percentage=share,
                 dry_run=dry_run,
                 bytes_per_second=rate,
-                progress=told,
+                progress=tell,
             ),
             looks_on_spark=True,
         )
@@ -681,7 +686,7 @@ class BookKeeper(PublicNames):
         log: str | None = None,
         *,
         dry_run: bool = False,
-        progress: Progress = no_progress,
+        progress: Progress | None = None,
     ) -> ArchiveReport:
         """Put the rows of closed ledgers into a Delta table, each exactly once, and verify them.
 
@@ -694,7 +699,8 @@ class BookKeeper(PublicNames):
             ledger_ids: which ledgers; without them and without ``log``, all there are.
             log: the ledgers of this log, in its order, as far as they are closed.
             dry_run: only say what there is to do.
-            progress: called with phase, ledgers done, ledgers in all, bytes so far.
+            progress: called with phase, ledgers done, ledgers in all, bytes so far; ``None`` shows
+                it.
 
         Raises:
             InvalidArgumentError: both ledgers and a log were given.
@@ -716,7 +722,8 @@ class BookKeeper(PublicNames):
             lambda ranges, schema: self._frames.read_placed(context, schema, ranges, PLACE_COLUMNS),
             path,
         )
-        report = archive.add(wanted, log=log, dry_run=dry_run, progress=progress)
+        with told(progress, "archive_to_delta") as tell:
+            report = archive.add(wanted, log=log, dry_run=dry_run, progress=tell)
         return replace(report, frame=self._frames.from_arrow)
 
     # A cluster that keeps itself whole
@@ -726,13 +733,14 @@ class BookKeeper(PublicNames):
         """The switch, the delay, the auditor; and auditor and worker to run in this process."""
         return AutorecoveryControl(self.context, self._runner)
 
-    def audit(self, *, dry_run: bool = False, progress: Progress = no_progress) -> AuditReport:
+    def audit(self, *, dry_run: bool = False, progress: Progress | None = None) -> AuditReport:
         """One round of the auditor: publish every ledger that counts on a bookie that is away.
 
         Raises:
             InvalidArgumentError: autorecovery is disabled. What was published before stays.
         """
-        report = audit_bookies(self.context, dry_run=dry_run, progress=progress)
+        with told(progress, "audit") as tell:
+            report = audit_bookies(self.context, dry_run=dry_run, progress=tell)
         return replace(report, frame=self._frames.from_arrow)
 
     def rereplicate(
@@ -740,7 +748,7 @@ class BookKeeper(PublicNames):
         *,
         config: AutorecoveryConfig | None = None,
         dry_run: bool = False,
-        progress: Progress = no_progress,
+        progress: Progress | None = None,
     ) -> RecoveryReport:
         """One round of replication work, as Spark jobs: whatever was published and can be repaired.
 
@@ -751,10 +759,10 @@ class BookKeeper(PublicNames):
             InvalidArgumentError: autorecovery is disabled, before or meanwhile.
         """
 
-        def run(runner: Runner, told: Progress) -> RecoveryReport:
+        def run(runner: Runner, tell: Progress) -> RecoveryReport:
             name = process_name()
             worker = ReplicationWorker(self.context, runner, config or AutorecoveryConfig(), name)
-            return rereplicate(self.context, worker, dry_run=dry_run, progress=told)
+            return rereplicate(self.context, worker, dry_run=dry_run, progress=tell)
 
         return self._reported("rereplicate", None, dry_run, progress, run)
 
@@ -765,7 +773,7 @@ class BookKeeper(PublicNames):
         *,
         dry_run: bool = False,
         bytes_per_second: int | None = None,
-        progress: Progress = no_progress,
+        progress: Progress | None = None,
     ) -> DecommissionReport:
         """Make all that a bookie holds again on others, and then remove its cookie.
 
@@ -782,14 +790,14 @@ class BookKeeper(PublicNames):
             _named("bookie", [bookie]),
             dry_run,
             progress,
-            lambda runner, told: decommission_bookie(
+            lambda runner, tell: decommission_bookie(
                 self.context,
                 runner,
                 bookie,
                 drain=drain,
                 dry_run=dry_run,
                 bytes_per_second=rate,
-                progress=told,
+                progress=tell,
             ),
         )
 
@@ -798,7 +806,7 @@ class BookKeeper(PublicNames):
         job: str,
         about: str | None,
         dry_run: bool,
-        progress: Progress,
+        progress: Progress | None,
         run: Callable[[Runner, Progress], ReportT],
         *,
         looks_on_spark: bool = False,
@@ -809,10 +817,11 @@ class BookKeeper(PublicNames):
             looks_on_spark: also a dry run is worth a Spark job.
         """
         runner = self._runner(job, dry_run and not looks_on_spark)
-        if dry_run:
-            report = run(runner, progress)
-        else:
-            report = noted(self.context, job, about, progress, lambda told: run(runner, told))
+        with told(progress, job) as tell:
+            if dry_run:
+                report = run(runner, tell)
+            else:
+                report = noted(self.context, job, about, tell, lambda heard: run(runner, heard))
         return replace(report, frame=self._frames.from_arrow)
 
     def _runner(self, job: str, dry_run: bool = False) -> Runner:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from spark_bookkeeper.runtime.progress import is_switched_off, told
 from spark_bookkeeper.spark.waiting import wait_apart
 
 if TYPE_CHECKING:
@@ -228,19 +229,14 @@ def _tasks(spark: SparkSession, group: str, earlier: set[int]) -> tuple[int, int
 
 @contextmanager
 def task_bar(what: str) -> Iterator[Tasks | None]:
-    """A bar on a terminal or in a notebook while a job runs; nothing anywhere else."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    if not (console.is_terminal or console.is_jupyter):
+    """How far a job is, shown while it runs: a bar, or lines where nobody could see one."""
+    if is_switched_off():
         yield None
         return
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task(what, total=None)
+    with told(None, what) as tell:
 
         def on_tasks(done: int, total: int) -> None:
             if total:
-                bar.update(task, completed=done, total=total)
+                tell(what, done, total, 0)
 
         yield on_tasks
