@@ -49,7 +49,6 @@ from spark_bookkeeper.protocol.arguments import check_text, whole_number
 from spark_bookkeeper.protocol.ids import LedgerId, parse_bookie_id, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.replication.bar import shows_progress
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.lost_entries import lost_entries
 from spark_bookkeeper.replication.recent_jobs import jobs_table, noted
@@ -58,10 +57,11 @@ from spark_bookkeeper.replication.recover_ledgers import recover_ledgers
 from spark_bookkeeper.replication.refill_bookie import Refill, refill_bookie
 from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.report import CheckReport, RecoveryReport, Report
-from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner, no_progress, shown
+from spark_bookkeeper.replication.runner import LocalRunner, Progress, Runner, no_progress
 from spark_bookkeeper.replication.track import Track
 from spark_bookkeeper.runtime import process
 from spark_bookkeeper.runtime.beside import begin
+from spark_bookkeeper.runtime.progress import told
 from spark_bookkeeper.runtime.public_names import PublicNames
 from spark_bookkeeper.source.functions import register_sql
 from spark_bookkeeper.spark.frames import SparkFrames
@@ -78,6 +78,10 @@ class BookKeeper(PublicNames):
 
     Bytes and Arrow tables are written and read without Spark; a session is needed (and
     started, in local use) only when a DataFrame or a job is asked for.
+
+    What takes long shows how far it is, as a bar in a terminal or a notebook and as lines on stderr
+    elsewhere, unless ``SPARK_BOOKKEEPER_PROGRESS=off`` is in the environment, or ``progress`` is
+    given, which is told instead.
 
     Args:
         connection: how the cluster is reached, here and in tasks.
@@ -509,9 +513,8 @@ class BookKeeper(PublicNames):
         """The same as a registry of ``prometheus_client``, to be served with a program's own."""
         return self.context.metrics.registry
 
-    @shows_progress
     def lost_entries(
-        self, ledger_ids: Iterable[int] | None = None, *, progress: Progress = shown
+        self, ledger_ids: Iterable[int] | None = None, *, progress: Progress | None = None
     ) -> Any:
         """Entries that can be read from no bookie, and why from none, as a DataFrame.
 
@@ -520,17 +523,16 @@ class BookKeeper(PublicNames):
 
         Args:
             ledger_ids: ``None`` is all ledgers.
-            progress: called with phase, items done, items in all, bytes so far; without it a
-                bar is shown on a terminal and in a notebook.
+            progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
         Returns:
             a row for each run of entries and each bookie that should have them
             (``lost.LOST``): none when all can be read.
         """
         runner = self._runner("lost_entries")
-        return self._frames.from_arrow(
-            lost_entries(self.context, runner, _ids(ledger_ids), progress)
-        )
+        with told(progress, "lost_entries") as tell:
+            table = lost_entries(self.context, runner, _ids(ledger_ids), tell)
+        return self._frames.from_arrow(table)
 
     def lost_entries_arrow(self, ledger_ids: Iterable[int] | None = None) -> pa.Table:
         """The same as an Arrow table: no Spark."""
@@ -563,13 +565,12 @@ class BookKeeper(PublicNames):
 
     # Replication work
 
-    @shows_progress
     def recover_ledgers(
         self,
         ledger_ids: Iterable[int] | None = None,
         *,
         dry_run: bool = False,
-        progress: Progress = shown,
+        progress: Progress | None = None,
     ) -> RecoveryReport:
         """Fence, recover and close ledgers as one Spark job; ``None`` is every one not closed."""
         wanted = _ids(ledger_ids)
@@ -578,12 +579,11 @@ class BookKeeper(PublicNames):
             _named("ledger", wanted),
             dry_run,
             progress,
-            lambda runner, told: recover_ledgers(
-                self.context, runner, wanted, dry_run=dry_run, progress=told
+            lambda runner, tell: recover_ledgers(
+                self.context, runner, wanted, dry_run=dry_run, progress=tell
             ),
         )
 
-    @shows_progress
     def recover_bookie(
         self,
         bookie_ids: str | Sequence[str],
@@ -594,7 +594,7 @@ class BookKeeper(PublicNames):
         even_if_alive: bool = False,
         dry_run: bool = False,
         bytes_per_second: int | None = None,
-        progress: Progress = shown,
+        progress: Progress | None = None,
     ) -> RecoveryReport:
         """Make the data of lost bookies again on others, as a Spark job.
 
@@ -606,8 +606,7 @@ class BookKeeper(PublicNames):
             even_if_alive: also for a bookie that is registered.
             dry_run: show what would be done; nothing is changed.
             bytes_per_second: limit for the whole job.
-            progress: called with phase, items done, items in all, bytes so far; without it a
-                bar is shown on a terminal and in a notebook.
+            progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
         Raises:
             InvalidArgumentError: a bookie is alive or unknown, or the target does not fit.
@@ -628,12 +627,11 @@ class BookKeeper(PublicNames):
             _named("bookie", wish.bookies),
             dry_run,
             progress,
-            lambda runner, told: recover_bookie(
-                self.context, runner, wish, dry_run=dry_run, progress=told
+            lambda runner, tell: recover_bookie(
+                self.context, runner, wish, dry_run=dry_run, progress=tell
             ),
         )
 
-    @shows_progress
     def refill_bookie(
         self,
         bookie_id: str,
@@ -642,7 +640,7 @@ class BookKeeper(PublicNames):
         skip_open_ledgers: bool = False,
         dry_run: bool = False,
         bytes_per_second: int | None = None,
-        progress: Progress = shown,
+        progress: Progress | None = None,
     ) -> RecoveryReport:
         """Copy back to a bookie whose disk was replaced what it should hold, as a Spark job.
 
@@ -666,17 +664,22 @@ class BookKeeper(PublicNames):
             skip_open_ledgers=skip_open_ledgers,
             bytes_per_second=_rate(bytes_per_second),
         )
-        runner = self._runner("refill_bookie", dry_run)
-        report = refill_bookie(self.context, runner, wish, dry_run=dry_run, progress=progress)
-        return replace(report, frame=self._frames.from_arrow)
+        return self._reported(
+            "refill_bookie",
+            f"bookie {bookie_id}",
+            dry_run,
+            progress,
+            lambda runner, tell: refill_bookie(
+                self.context, runner, wish, dry_run=dry_run, progress=tell
+            ),
+        )
 
-    @shows_progress
     def check_ledgers(
         self,
         ledger_ids: Iterable[int] | None = None,
         *,
         percentage: int = 0,
-        progress: Progress = shown,
+        progress: Progress | None = None,
     ) -> CheckReport:
         """Which shares of which fragments are missing or damaged, as a Spark job.
 
@@ -690,10 +693,9 @@ class BookKeeper(PublicNames):
             _named("ledger", wanted),
             False,
             progress,
-            lambda runner, told: check_ledgers(self.context, runner, wanted, share, progress=told),
+            lambda runner, tell: check_ledgers(self.context, runner, wanted, share, progress=tell),
         )
 
-    @shows_progress
     def repair_ledgers(
         self,
         ledger_ids: Iterable[int] | None = None,
@@ -701,7 +703,7 @@ class BookKeeper(PublicNames):
         percentage: int = 100,
         dry_run: bool = False,
         bytes_per_second: int | None = None,
-        progress: Progress = shown,
+        progress: Progress | None = None,
     ) -> RecoveryReport:
         """Make missing and damaged copies again where they belong, as a Spark job.
 
@@ -713,8 +715,7 @@ class BookKeeper(PublicNames):
                 with the others stays as it is, so the default reads every replica of every entry.
             dry_run: only say what would be copied.
             bytes_per_second: limit for the whole job.
-            progress: called with phase, items done, items in all, bytes so far; without it a
-                bar is shown on a terminal and in a notebook.
+            progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
         """
         wanted, share, rate = _ids(ledger_ids), _percentage(percentage), _rate(bytes_per_second)
         return self._reported(
@@ -722,19 +723,18 @@ class BookKeeper(PublicNames):
             _named("ledger", wanted),
             dry_run,
             progress,
-            lambda runner, told: repair_ledgers(
+            lambda runner, tell: repair_ledgers(
                 self.context,
                 runner,
                 wanted,
                 percentage=share,
                 dry_run=dry_run,
                 bytes_per_second=rate,
-                progress=told,
+                progress=tell,
             ),
             looks_on_spark=True,
         )
 
-    @shows_progress
     def archive_to_delta(
         self,
         path: str,
@@ -744,7 +744,7 @@ class BookKeeper(PublicNames):
         release: bool = False,
         keep: int = 1,
         dry_run: bool = False,
-        progress: Progress = shown,
+        progress: Progress | None = None,
     ) -> ArchiveReport:
         """Put the rows of closed ledgers into a Delta table, each exactly once, and verify them.
 
@@ -761,8 +761,8 @@ class BookKeeper(PublicNames):
                 copy is left, and nothing else changes for who reads. One row more for each ledger.
             keep: with ``release``, copies of every entry that stay on bookies; 0 is none.
             dry_run: only say what there is to do.
-            progress: called with phase, ledgers done, ledgers in all, bytes so far; without it a
-                bar is shown on a terminal and in a notebook.
+            progress: called with phase, ledgers done, ledgers in all, bytes so far; ``None`` shows
+                it.
 
         Raises:
             InvalidArgumentError: both ledgers and a log were given; or ``release``, and readers
@@ -784,13 +784,13 @@ class BookKeeper(PublicNames):
             lambda ranges, schema: self._frames.read_placed(context, schema, ranges, PLACE_COLUMNS),
             path,
         )
-        report = archive.add(wanted, log=log, dry_run=dry_run, progress=progress)
-        if release:
-            runner = self._runner("archive_to_delta")
-            report = release_archived(context, runner, path, report, keep, progress=progress)
+        with told(progress, "archive_to_delta") as tell:
+            report = archive.add(wanted, log=log, dry_run=dry_run, progress=tell)
+            if release:
+                runner = self._runner("archive_to_delta")
+                report = release_archived(context, runner, path, report, keep, progress=tell)
         return replace(report, frame=self._frames.from_arrow)
 
-    @shows_progress
     def backup(
         self,
         uri: str,
@@ -799,7 +799,7 @@ class BookKeeper(PublicNames):
         *,
         verify: bool = False,
         dry_run: bool = False,
-        progress: Progress = shown,
+        progress: Progress | None = None,
     ) -> BackupReport:
         """Copy ledgers, a log or the whole cluster to a directory, as a Spark job; repeatable.
 
@@ -813,27 +813,30 @@ class BookKeeper(PublicNames):
             log: the ledgers of this log, with its list and consumers.
             verify: read again also what earlier runs copied, and mend it.
             dry_run: only say what would be copied.
-            progress: called with phase, items done, items in all, bytes so far.
+            progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
         Raises:
             InvalidArgumentError: both ledgers and a log, or something else is at ``uri``.
             NoSuchLogError: there is no such log.
         """
         wanted = _either(ledger_ids, log)
-        runner = self._runner("backup")
-        report = backup(
-            self.context,
-            runner,
+        return self._reported(
+            "backup",
             uri,
-            wanted,
-            log,
-            verify=verify,
-            dry_run=dry_run,
-            progress=progress,
+            dry_run,
+            progress,
+            lambda runner, tell: backup(
+                self.context,
+                runner,
+                uri,
+                wanted,
+                log,
+                verify=verify,
+                dry_run=dry_run,
+                progress=tell,
+            ),
         )
-        return replace(report, frame=self._frames.from_arrow)
 
-    @shows_progress
     def restore(
         self,
         uri: str,
@@ -842,7 +845,7 @@ class BookKeeper(PublicNames):
         *,
         snapshot: int | None = None,
         dry_run: bool = False,
-        progress: Progress = shown,
+        progress: Progress | None = None,
     ) -> BackupReport:
         """Put ledgers and logs of a backup into this cluster, as a Spark job; repeatable.
 
@@ -856,24 +859,28 @@ class BookKeeper(PublicNames):
             log: this log and its ledgers.
             snapshot: its number; ``None`` is the newest.
             dry_run: only say what would be restored.
-            progress: called with phase, items done, items in all, bytes so far.
+            progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
         Raises:
             InvalidArgumentError: there is no such backup, snapshot, ledger or log.
         """
         wanted = _either(ledger_ids, log)
-        runner = self._runner("restore")
-        report = restore(
-            self.context,
-            runner,
+        return self._reported(
+            "restore",
             uri,
-            wanted,
-            log,
-            snapshot=snapshot,
-            dry_run=dry_run,
-            progress=progress,
+            dry_run,
+            progress,
+            lambda runner, tell: restore(
+                self.context,
+                runner,
+                uri,
+                wanted,
+                log,
+                snapshot=snapshot,
+                dry_run=dry_run,
+                progress=tell,
+            ),
         )
-        return replace(report, frame=self._frames.from_arrow)
 
     # A cluster that keeps itself whole
 
@@ -882,23 +889,22 @@ class BookKeeper(PublicNames):
         """The switch, the delay, the auditor; and auditor and worker to run in this process."""
         return AutorecoveryControl(self.context, self._runner)
 
-    @shows_progress
-    def audit(self, *, dry_run: bool = False, progress: Progress = shown) -> AuditReport:
+    def audit(self, *, dry_run: bool = False, progress: Progress | None = None) -> AuditReport:
         """One round of the auditor: publish every ledger that counts on a bookie that is away.
 
         Raises:
             InvalidArgumentError: autorecovery is disabled. What was published before stays.
         """
-        report = audit_bookies(self.context, dry_run=dry_run, progress=progress)
+        with told(progress, "audit") as tell:
+            report = audit_bookies(self.context, dry_run=dry_run, progress=tell)
         return replace(report, frame=self._frames.from_arrow)
 
-    @shows_progress
     def rereplicate(
         self,
         *,
         config: AutorecoveryConfig | None = None,
         dry_run: bool = False,
-        progress: Progress = shown,
+        progress: Progress | None = None,
     ) -> RecoveryReport:
         """One round of replication work, as Spark jobs: whatever was published and can be repaired.
 
@@ -909,14 +915,13 @@ class BookKeeper(PublicNames):
             InvalidArgumentError: autorecovery is disabled, before or meanwhile.
         """
 
-        def run(runner: Runner, told: Progress) -> RecoveryReport:
+        def run(runner: Runner, tell: Progress) -> RecoveryReport:
             name = process_name()
             worker = ReplicationWorker(self.context, runner, config or AutorecoveryConfig(), name)
-            return rereplicate(self.context, worker, dry_run=dry_run, progress=told)
+            return rereplicate(self.context, worker, dry_run=dry_run, progress=tell)
 
         return self._reported("rereplicate", None, dry_run, progress, run)
 
-    @shows_progress
     def decommission_bookie(
         self,
         bookie_id: str,
@@ -924,7 +929,7 @@ class BookKeeper(PublicNames):
         *,
         dry_run: bool = False,
         bytes_per_second: int | None = None,
-        progress: Progress = shown,
+        progress: Progress | None = None,
     ) -> DecommissionReport:
         """Make all that a bookie holds again on others, and then remove its cookie.
 
@@ -941,14 +946,14 @@ class BookKeeper(PublicNames):
             _named("bookie", [bookie]),
             dry_run,
             progress,
-            lambda runner, told: decommission_bookie(
+            lambda runner, tell: decommission_bookie(
                 self.context,
                 runner,
                 bookie,
                 drain=drain,
                 dry_run=dry_run,
                 bytes_per_second=rate,
-                progress=told,
+                progress=tell,
             ),
         )
 
@@ -957,7 +962,7 @@ class BookKeeper(PublicNames):
         job: str,
         about: str | None,
         dry_run: bool,
-        progress: Progress,
+        progress: Progress | None,
         run: Callable[[Runner, Progress], ReportT],
         *,
         looks_on_spark: bool = False,
@@ -968,10 +973,11 @@ class BookKeeper(PublicNames):
             looks_on_spark: also a dry run is worth a Spark job.
         """
         runner = self._runner(job, dry_run and not looks_on_spark)
-        if dry_run:
-            report = run(runner, progress)
-        else:
-            report = noted(self.context, job, about, progress, lambda told: run(runner, told))
+        with told(progress, job) as tell:
+            if dry_run:
+                report = run(runner, tell)
+            else:
+                report = noted(self.context, job, about, tell, lambda heard: run(runner, heard))
         return replace(report, frame=self._frames.from_arrow)
 
     def _runner(self, job: str, dry_run: bool = False) -> Runner:

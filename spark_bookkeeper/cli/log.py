@@ -17,7 +17,6 @@ from spark_bookkeeper.cli.ledger.creation import new_ledger_options
 from spark_bookkeeper.cli.ledger.data import cell, form_of, rows_of, schema_of_file
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
-from spark_bookkeeper.cli.shell.output import Progress
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.client.read.reader import Entry
 from spark_bookkeeper.errors import InvalidArgumentError, NoSuchLogError
@@ -25,6 +24,7 @@ from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.log import Position
+from spark_bookkeeper.runtime.progress import Progress
 
 _SIZE = click.IntRange(min=1)
 _NOT_OF_LOGS = ("name", "owner", "custom_metadata")

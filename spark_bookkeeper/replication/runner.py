@@ -92,10 +92,6 @@ def no_progress(phase: str, done: int, total: int, size_bytes: int) -> None:
     """Says nothing."""
 
 
-def shown(phase: str, done: int, total: int, size_bytes: int) -> None:
-    """Says nothing itself: a job that is given it shows a bar to whoever looks (``bar.seen``)."""
-
-
 def reason_of(error: Exception, what: str) -> str:
     """Why something is not done, for a report; of an error that is not ours the log has it all.
 

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from spark_bookkeeper.replication.bar import seen
-from spark_bookkeeper.replication.runner import no_progress, shown
+from spark_bookkeeper.runtime.progress import is_switched_off, told
 from spark_bookkeeper.spark.waiting import wait_apart
 
 if TYPE_CHECKING:
@@ -230,14 +229,14 @@ def _tasks(spark: SparkSession, group: str, earlier: set[int]) -> tuple[int, int
 
 @contextmanager
 def task_bar(what: str) -> Iterator[Tasks | None]:
-    """A bar on a terminal or in a notebook while a job runs; nothing anywhere else."""
-    with seen(shown) as progress:
-        if progress is no_progress:
-            yield None
-            return
+    """How far a job is, shown while it runs: a bar, or lines where nobody could see one."""
+    if is_switched_off():
+        yield None
+        return
+    with told(None, what) as tell:
 
         def on_tasks(done: int, total: int) -> None:
-            progress(what, done, total, 0)
+            if total:
+                tell(what, done, total, 0)
 
-        on_tasks(0, 0)
         yield on_tasks

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
-from spark_bookkeeper.cli.shell import output as module
 from spark_bookkeeper.cli.shell.output import Output, print_what_can_be_printed
+from spark_bookkeeper.runtime import progress as module
 
 
 class State(enum.Enum):
@@ -114,7 +115,7 @@ def test_long_work_is_seen_even_when_it_does_not_move(
 
 
 def test_a_line_of_progress_has_rate_and_time_left() -> None:
-    lines = module._Lines("copying", 200, "fragments")
+    lines = module.Lines("copying", 200, "fragments")
     lines.set(50)
 
     assert lines.line(10.0) == (
@@ -122,12 +123,92 @@ def test_a_line_of_progress_has_rate_and_time_left() -> None:
     )
 
 
+def test_bytes_their_rate_and_the_time_left_are_in_a_line_and_beside_a_bar() -> None:
+    lines = module.Lines("copying", 200, "fragments")
+    lines.phase("copying", 50, 200, 40_000_000)
+
+    assert lines.line(10.0) == (
+        "copying: 50 of 200 fragments after 10 s, 40.0 MB, 4.0 MB/s, 5.0 fragments/s, "
+        "about 30 s left"
+    )
+    assert module.size_text(40_000_000, 10.0) == "40.0 MB, 4.0 MB/s"
+    assert module.size_text(0, 10.0) == ""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_in_a_terminal_it_is_a_bar_with_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+
+    with module.shown("copying") as progress:
+        assert isinstance(progress, module.Bar)
+        progress.phase("copying [b]fragments", 50, 200, 40_000_000)
+        progress.phase("copying [b]fragments", 60, 200, 50_000_000)
+        progress._bar.refresh()
+
+    assert isinstance(sys.stderr, Terminal)
+    said = sys.stderr.getvalue()
+    assert "copying [b]fragments" in said
+    assert "60/200" in said
+    assert "50.0 MB, " in said
+
+
+def test_pieces_that_take_their_time_are_counted_and_those_at_once_say_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[module.Progress] = []
+    shown = module.shown
+
+    def made_and_shown(what: str, total: float | None = None, unit: str = "") -> Any:
+        made.append(shown(what, total, unit))  # type: ignore[arg-type]  # it is a Progress
+        return made[-1]
+
+    monkeypatch.setattr(module, "shown", made_and_shown)
+
+    assert list(module.watched([1, 2], "reading", 3, "entries", lambda n: (n, n * 10))) == [1, 2]
+    assert made == []
+
+    monkeypatch.setattr(module, "SHOW_AFTER_S", -1)
+    assert list(module.watched([1, 2], "reading", 3, "entries", lambda n: (n, n * 10))) == [1, 2]
+    (progress,) = made
+    assert (progress.done, progress.total, progress.size_bytes) == (3, 3, 30)
+
+    monkeypatch.setenv(module.SWITCH, "off")
+    assert list(module.watched([1, 2], "reading", 3, "entries", lambda n: (n, n * 10))) == [1, 2]
+    assert len(made) == 1
+
+
+def test_a_call_without_progress_shows_it_by_itself_unless_it_is_switched_off(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LINE_INTERVAL_S", 0.001)
+    seen = ""
+    with module.told(None, "recover_bookie") as tell:
+        tell("copying fragments", 1, 4, 1_000_000)
+        while "copying fragments: 1 of 4 after" not in seen:
+            seen += capsys.readouterr().err
+
+    monkeypatch.setenv(module.SWITCH, "off")
+    with module.told(None, "recover_bookie") as tell:
+        tell("copying fragments", 1, 4, 1_000_000)
+    assert capsys.readouterr().err == ""
+    heard: list[tuple[object, ...]] = []
+    with module.told(lambda *args: heard.append(args), "recover_bookie") as tell:
+        tell("copying fragments", 1, 4, 1_000_000)
+    assert heard == [("copying fragments", 1, 4, 1_000_000)]
+
+
 def test_never_more_than_ten_seconds_of_silence() -> None:
     assert module.LINE_INTERVAL_S < 10
 
 
 def test_work_that_nobody_counts_says_how_long_it_has_been_going_on() -> None:
-    lines = module._Lines("comparing", None, "")
+    lines = module.Lines("comparing", None, "")
 
     assert lines.line(9.0) == "comparing: 9 s so far"
     lines.set(0, 0)
@@ -135,17 +216,17 @@ def test_work_that_nobody_counts_says_how_long_it_has_been_going_on() -> None:
 
 
 def test_who_is_waited_for_is_part_of_the_line_and_begins_no_other_phase() -> None:
-    lines = module._Lines("reading", None, "")
+    lines = module.Lines("reading", None, "")
     lines.phase("copying fragments", 10, 40)
-    began = lines._started = 5.0
+    began = lines.started = 5.0
 
     lines.phase("copying fragments, waiting for a:1 for 3 s", 10, 40)
     assert lines.line(10.0).startswith("copying fragments, waiting for a:1 for 3 s: 10 of 40 after")
     lines.phase("copying fragments", 20, 40)
     assert lines.line(10.0).startswith("copying fragments: 20 of 40 after")
-    assert lines._started == began
+    assert lines.started == began
     lines.phase("replacing bookies", 0, 1)
-    assert lines._started != began
+    assert lines.started != began
 
 
 def test_a_terminal_without_the_characters_shows_what_it_can(

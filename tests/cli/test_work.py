@@ -40,7 +40,7 @@ def options(command: click.Command) -> set[str]:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_a_verb_takes_what_its_job_takes(name: str) -> None:
-    of_job = options(job_command(name)) - {"metadata_uri", "--json", "--verbose"}
+    of_job = options(job_command(name)) - {"metadata_uri", "--json", "--verbose", "--log-format"}
     assert "--report-table" in of_job
     assert of_job <= options(JOBS[name])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -150,13 +151,14 @@ def test_without_plotly_it_says_what_brings_it_and_the_tables_are_there(
     writer = written(ground)
     ledger = info(ground, writer)
 
-    for draw in (
+    draws: list[Callable[[], object]] = [
         lambda: pictures.fragments(ledger),
         lambda: pictures.stripes(ledger),
         lambda: pictures.acks(writer),
         lambda: pictures.progress(Track(ground.runtime, lambda table: table)),
         lambda: pictures.health(jobs_table(ground.context)),
-    ):
+    ]
+    for draw in draws:
         with pytest.raises(MissingRequirementError, match=r"spark-bookkeeper\[notebook\]"):
             draw()
     assert ledger.placement_arrow().num_rows

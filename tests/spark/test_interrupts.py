@@ -102,3 +102,37 @@ def _pool_and_group(batches: Any) -> Any:
     found = " ".join(str(task.getLocalProperty(name)) for name in names)
     for batch in batches:
         yield pa.RecordBatch.from_pydict({"found": [found] * batch.num_rows})
+
+
+@pytest.mark.slow
+def test_a_recovery_is_cancelled_and_leaves_nothing_half_visible(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_BOOKKEEPER_PROGRESS", "off")
+    with sbk.local(bookies=4, spark=spark) as bk:
+        writers = [bk.create_ledger() for _ in range(4)]
+        for writer in writers:
+            for _ in range(20):
+                writer.append(b"x" * 10_000)
+            writer.close()
+        lost = writers[0].metadata.last_fragment.ensemble[0]
+        assert bk.cluster is not None
+        bk.cluster.stop_bookie(lost, destroy=True)
+        presser = interrupt_when(lambda: active_tasks(spark) > 0)
+
+        with pytest.raises(KeyboardInterrupt):
+            bk.recover_bookie(lost, bytes_per_second=1_000)  # which would take minutes
+
+        presser.join()
+        tracker = spark.sparkContext.statusTracker()
+        until(lambda: tracker.getActiveJobsIds() == [])
+        for ledger_id in [
+            w.ledger_id for w in writers
+        ]:  # each fragment names the lost bookie, or one that has it all
+            assert len(list(bk.open_ledger(ledger_id).entries())) == 20
+            for row in bk.check_ledgers([ledger_id], percentage=100).unfinished:
+                assert row.source == lost
+        (noted, *_) = [row for row in bk.jobs_arrow().to_pylist() if row["job"] == "recover_bookie"]
+        assert (noted["state"], noted["error"]) == ("failed", "interrupted")
+        assert bk.recover_bookie(lost).is_complete
+        assert bk.check_ledgers(percentage=100).is_complete

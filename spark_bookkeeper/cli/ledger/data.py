@@ -17,7 +17,6 @@ import pyarrow.parquet
 from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 from spark_bookkeeper.cli.ledger.creation import create_ledger, new_ledger_options, password_option
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
-from spark_bookkeeper.cli.shell.output import Progress
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.writers import about_writer
@@ -25,6 +24,7 @@ from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.write.columns import check_schema
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError, UnauthorizedError
+from spark_bookkeeper.runtime.progress import Progress
 
 TABLE_BYTES: Final = 64 << 20
 """About how many bytes of a file's rows are appended at once."""

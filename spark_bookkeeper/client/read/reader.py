@@ -37,6 +37,7 @@ from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.runtime import process
 from spark_bookkeeper.runtime.log_facts import about
+from spark_bookkeeper.runtime.progress import watched
 from spark_bookkeeper.runtime.public_names import PublicNames
 
 TAIL_POLL_SECONDS = 0.1
@@ -328,7 +329,14 @@ class LedgerReader(PublicNames):
             columns=present_in(self.schema, schema),
             skip_lost=skip_lost,
         )
-        batches = [under(piece.batch, schema) for piece in fetcher.scan(start, end)]
+        pieces = watched(
+            fetcher.scan(start, end),
+            f"reading ledger {self.ledger_id}",
+            end - start + 1,
+            "entries",
+            lambda piece: (len(piece.entries), piece.size_bytes),
+        )
+        batches = [under(piece.batch, schema) for piece in pieces]
         if skip_lost:
             self._skipped = lost_table(self.ledger_id, fetcher.lost)
         return pa.Table.from_batches(batches, schema=schema)

@@ -7,7 +7,7 @@ position whatever came before it, and the ids can be given afterwards, in task o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -31,6 +31,7 @@ from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.channel import Channel
+from spark_bookkeeper.runtime.progress import watched
 
 CHANNEL_BYTES = 32 << 20
 """Encoded bytes that may wait for one slow bookie before the task waits too."""
@@ -138,17 +139,29 @@ class Frames(Protocol):
 
 def write_local(plan: BulkPlan, table: pa.Table, context: ClientContext) -> Sequence[TaskResult]:
     """The same as a job of one task, in this process: for large Arrow and pandas data."""
-    return [write_task(plan, iter(table.to_batches()), 0, context)]
+    what = f"append to ledger {plan.key.ledger_id}"
+
+    def shown(entries: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return watched(entries, what, table.num_rows, "rows", lambda e: (e.num_rows, e.nbytes))
+
+    return [write_task(plan, iter(table.to_batches()), 0, context, shown)]
 
 
 def write_task(
-    plan: BulkPlan, batches: Iterable[pa.RecordBatch], task: int, context: ClientContext
+    plan: BulkPlan,
+    batches: Iterable[pa.RecordBatch],
+    task: int,
+    context: ClientContext,
+    shown: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = iter,
 ) -> TaskResult:
     """Write a task's rows to part files, one for each stripe class, on each bookie of it.
 
     The rows have the ledger's schema. Every entry is encoded once; each bookie has a thread of its
     own. A bookie that fails or hangs is left out and reported; the task goes on while every part is
     stored somewhere.
+
+    Args:
+        shown: the entries as they go by, for who wants to see how far it is.
 
     Raises:
         BookieUnavailableError: some part is stored nowhere. Nothing was listed, so nothing of
@@ -157,7 +170,7 @@ def write_task(
     fan_out = FanOut(plan, task, context)
     row_count = 0
     try:
-        for ordinal, entry in enumerate(_entries(plan, batches)):
+        for ordinal, entry in enumerate(shown(_entries(plan, batches))):
             row_count += entry.num_rows
             fan_out.add(plan.stripe_class(ordinal), entry)
         parts = fan_out.finish()
