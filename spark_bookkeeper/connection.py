@@ -32,7 +32,6 @@ from spark_bookkeeper.errors import (
     MissingRequirementError,
 )
 from spark_bookkeeper.metadata.store import MetadataStore
-from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.metrics import ClientMetrics, Metrics
 from spark_bookkeeper.protocol.arguments import check_text
 from spark_bookkeeper.protocol.ids import BookieId
@@ -96,6 +95,9 @@ class Connection:
             MetadataUnavailableError: it gives no answer. Nothing was changed.
             InvalidArgumentError: the URI or an option is wrong.
         """
+        # Kazoo and BookKeeper's messages: a third of what a task imports that asks for no metadata.
+        from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+
         return ZooKeeperStore(
             self.metadata_uri,
             token=runtime.token,

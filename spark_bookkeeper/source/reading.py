@@ -20,11 +20,7 @@ from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.source.conditions import told
 from spark_bookkeeper.source.options import OF_LEDGERS, SourceOptions
-from spark_bookkeeper.source.planning import plan
 from spark_bookkeeper.source.rows import delivered_rows, sent
-from spark_bookkeeper.source.schema import wanted_columns
-from spark_bookkeeper.source.selection import named_ledgers, open_selection
-from spark_bookkeeper.source.views import VIEW_SCHEMAS, view_table
 from spark_bookkeeper.spark.schemas import arrow_schema, delivered, delivered_schema
 from spark_bookkeeper.spark.workers import task_context
 
@@ -70,6 +66,11 @@ class RowsReader(DataSourceReader):
 
     @override
     def partitions(self) -> Sequence[InputPartition]:
+        # Imported here, as tasks do without; they import this module too, each in its process.
+        from spark_bookkeeper.source.planning import plan
+        from spark_bookkeeper.source.schema import wanted_columns
+        from spark_bookkeeper.source.selection import open_selection
+
         with told():
             connection = self._options.connection()
             context = task_context(connection)
@@ -110,10 +111,14 @@ class ViewReader(DataSourceReader):
             from spark_bookkeeper.logs.logs import open_log
 
             return open_log(context, self._options.log).ledgers()
+        from spark_bookkeeper.source.selection import named_ledgers
+
         return named_ledgers(self._options) or None
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from spark_bookkeeper.source.views import VIEW_SCHEMAS, view_table
+
         assert isinstance(partition, ViewShare)
         schema = delivered_schema(VIEW_SCHEMAS[self._view])
         with told():

@@ -32,6 +32,18 @@ assert not hasattr(pyspark_bookkeeper, "DefaultSource")
 """
 
 
+IN_TASKS = """
+import sys
+
+import spark_bookkeeper.source.reading
+import spark_bookkeeper.spark.frames
+import spark_bookkeeper.spark.runner
+
+heavy = {"kazoo", "google.protobuf", "rich", "click", "pandas"} & set(sys.modules)
+assert not heavy, heavy
+"""
+
+
 @pytest.mark.parametrize("kind", ["wheel:standard", "wheel:editable"])
 def test_every_install_has_the_module_at_the_top_and_once(kind: str, tmp_path: Path) -> None:
     if kind.endswith("editable"):
@@ -49,6 +61,18 @@ def test_the_module_is_found_and_imports_nothing_heavy() -> None:
     path = f"{ROOT / 'spark_bookkeeper' / '_discovery'}:{ROOT}"
     done = subprocess.run(
         [sys.executable, "-c", LOOK], env={"PYTHONPATH": path}, capture_output=True, text=True
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_task_that_reads_imports_nothing_that_it_does_without() -> None:
+    """Each worker process pays for it, before its first row."""
+    done = subprocess.run(
+        [sys.executable, "-c", IN_TASKS],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
     )
 
     assert done.returncode == 0, done.stderr

@@ -6,13 +6,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 import spark_bookkeeper as sbk
-from spark_bookkeeper.spark.job import collect
+from spark_bookkeeper.spark.job import collect, spark_errors
 
 pytestmark = pytest.mark.spark
 
@@ -76,6 +77,55 @@ def test_an_append_is_cancelled_and_its_writer_takes_the_next_one(
     said = capfd.readouterr().err
     assert "py4j" not in said
     assert "KeyboardInterrupt" not in said
+
+
+def test_a_write_to_a_log_that_is_cancelled_leaves_nothing_and_a_cancelled_read_either(
+    spark: Any, bk: sbk.BookKeeper
+) -> None:
+    log = bk.create_log("cancelled", schema=spark.range(1).schema)
+    slow, before = many_rows(spark), bk.ledgers_arrow().num_rows
+    writer = slow.write.format("bookkeeper").mode("append").option("metadataUri", bk.metadata_uri)
+    source = spark.read.format("bookkeeper").option("metadataUri", bk.metadata_uri)
+
+    presser = interrupt_when(lambda: active_tasks(spark) > 0)
+    with pytest.raises(KeyboardInterrupt):
+        log.write(slow)
+    presser.join()
+    with cancelled_from_elsewhere(spark), pytest.raises(spark_errors()):
+        writer.option("log", "cancelled").save()
+    with cancelled_from_elsewhere(spark), pytest.raises(spark_errors()):
+        writer.option("name", "cancelled").save()
+
+    assert log.ledgers() == []
+    assert bk.ledgers_arrow().num_rows == before, "no leftovers"
+    log.write(spark.range(5))
+    found = source.option("log", "cancelled").load()
+    with cancelled_from_elsewhere(spark), pytest.raises(spark_errors()):
+        found.mapInArrow(_for_long, "id long").count()
+    assert found.count() == 5
+
+
+@contextmanager
+def cancelled_from_elsewhere(spark: Any) -> Iterator[None]:
+    """As by the link on Spark's page, as soon as a task runs."""
+
+    def cancel() -> None:
+        until(lambda: active_tasks(spark) > 0)
+        spark.sparkContext.cancelAllJobs()
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    yield
+    thread.join()
+    until(lambda: active_tasks(spark) == 0)
+
+
+def _for_long(batches: Any) -> Any:
+    import time
+
+    for batch in batches:
+        time.sleep(600)
+        yield batch
 
 
 def test_what_was_set_for_the_jobs_of_the_caller_is_set_for_its_job(spark: Any) -> None:
