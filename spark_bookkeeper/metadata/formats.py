@@ -183,8 +183,8 @@ def parse_bytes(data: bytes, kind: Any) -> Any:
 
 def _checked(message: Any) -> Any:
     """What protobuf lets pass when it reads, and nobody could use or write again."""
-    missing = message.FindInitializationErrors()
-    if missing:
+    if not message.IsInitialized():
+        missing = message.FindInitializationErrors()
         raise ValueError(f"{', '.join(missing)} is missing")
     _check_text(message)
     return message

@@ -220,7 +220,7 @@ def wiped_before(disk: MemoryDisk, is_due: Callable[[str, str], bool]) -> Memory
     return MemoryStorage(disk, faults)
 
 
-@pytest.mark.parametrize("before", ["list", "sync", "put", "read", "marker"])
+@pytest.mark.parametrize("before", ["list", "sync", "put", "copies", "marker"])
 def test_cookie_neg_another_incarnation_says_nothing_whenever_it_comes(
     disk: MemoryDisk, before: str
 ) -> None:
@@ -231,6 +231,8 @@ def test_cookie_neg_another_incarnation_says_nothing_whenever_it_comes(
     def is_due(operation: str, path: str) -> bool:
         if path == MARKER_PATH:
             return at_marker and operation == "read"
+        if before == "copies":
+            return operation == "list" and path.endswith("/copies")
         return operation == before
 
     answers = FileBookie(wiped_before(disk, is_due)).fence(LEDGERS)

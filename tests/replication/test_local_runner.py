@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.replication.runner import ITEMS_TOGETHER, LocalRunner
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.pieces import Done, Piece, step
 
@@ -42,3 +43,32 @@ def test_progress_does_not_wait_for_the_items_beside_it(ground: Ground) -> None:
     rows = list(LocalRunner(ground.context).run(step(work), [Piece(7), Piece(8)], tell))
 
     assert [row.number for row in rows] == [7, 8]
+
+
+def test_what_cannot_be_done_together_is_done_by_itself(ground: Ground) -> None:
+    batches: list[int] = []
+    alone: list[int] = []
+    told: list[tuple[int, int, int]] = []
+
+    def work(_: ClientContext, item: Piece) -> Sequence[Done]:
+        alone.append(item.number)
+        return [Done(item.number)]
+
+    def some(_: ClientContext, items: Sequence[Piece]) -> Sequence[Sequence[Done] | None]:
+        batches.append(len(items))
+        if any(item.number == 200 for item in items):
+            raise ZeroDivisionError
+        return [None if item.number % 10 == 7 else [Done(item.number)] for item in items]
+
+    working = replace(step(work), do_many=some)
+    items = [Piece(number) for number in range(300)]
+    runner = LocalRunner(ground.context)
+    rows = list(runner.run(working, items, lambda _, *how: told.append(how)))
+
+    assert [row.number for row in rows] == list(range(300))
+    assert sum(batches) == 300
+    assert max(batches) == ITEMS_TOGETHER
+    failed = range(ITEMS_TOGETHER, 2 * ITEMS_TOGETHER)
+    assert sorted(alone) == [n for n in range(300) if n in failed or n % 10 == 7]
+    assert told[0] == (0, 300, 0)
+    assert sorted(done for done, _, _ in told) == list(range(301))

@@ -257,11 +257,25 @@ def pausing(seed: int) -> Script:
 
 
 def gathering(seed: int) -> Script:
-    """Recoverers come with several ledgers at a time, in whatever else goes wrong."""
+    """Recoverers come with several ledgers at a time.
+
+    Bookies are quick here, mostly: the ledgers of one that is slow leave the others.
+    """
     dice = random.Random(f"{seed}/gathering")
-    family = dice.choice((Script.drawn, cutting, darkening, doubting, losing, tearing, hanging))
+    usual = dice.choice((Script.drawn, cutting, darkening, losing, tearing))(seed)
+    disasters = tuple(d for d in usual.plan.disasters if d.kind not in ("hang", "down"))
+
+    def rate(high: float) -> float:
+        return dice.choice((0.0, 0.0, high))
+
+    def rates() -> Rates:
+        lost = {what: rate(0.02) for what in ("request_lost", "answer_lost", "late_effect")}
+        return Rates(delay=rate(0.02), crash=rate(0.003), pause=rate(0.01), **lost)
+
     return replace(
-        family(seed),
-        companions=dice.randint(1, 6),
+        usual,
+        ending=dice.choice(("leave", "leave", "abandon", "close")),
+        companions=dice.randint(1, 4),
         recoverers=tuple(dice.randint(60, 200) for _ in range(dice.randint(1, 3))),
+        plan=FaultPlan(rates(), rates(), disasters),
     )

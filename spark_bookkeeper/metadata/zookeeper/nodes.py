@@ -18,9 +18,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, TypeVar
 
-from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, RuntimeInconsistency
+from kazoo.exceptions import (
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    RuntimeInconsistency,
+    UnimplementedError,
+)
 
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
 from spark_bookkeeper.metadata.zookeeper.grouping import GroupedWrites
@@ -32,6 +39,7 @@ from spark_bookkeeper.metadata.zookeeper.link import (
     OccupiedError,
     PresentError,
 )
+from spark_bookkeeper.metadata.zookeeper.multi_read import read_together
 from spark_bookkeeper.metadata.zookeeper.watches import Watches
 from spark_bookkeeper.metrics import Metrics
 
@@ -49,6 +57,13 @@ PARENTS_GONE_MAX: Final = 100
 
 WINDOW: Final = 500
 """Requests under way at once when many nodes are read; more brings no speed."""
+
+
+READ_TOGETHER: Final = 64
+"""Nodes that one request reads."""
+
+READS_AHEAD: Final = 4
+"""Such requests under way at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +151,8 @@ class Nodes:
         )
         self._client = self._link.client
         self._writes = GroupedWrites(self._client)
+        self._has_multi_read = True
+        """As long as no server has said that it knows no such request."""
         self.watches = Watches(self._link)
         self._try = self._link.insist
         self._wait = self._link.wait
@@ -192,12 +209,54 @@ class Nodes:
         self, paths: Iterable[str], changes: Watch | None = None
     ) -> Iterator[tuple[str, Node | None]]:
         """``get`` for many nodes, in order; ``None`` for one that is not there."""
+        if changes is None:
+            return self._read_together(paths)
+        return self._read_each(paths, changes)
+
+    def _read_each(
+        self, paths: Iterable[str], changes: Watch | None = None
+    ) -> Iterator[tuple[str, Node | None]]:
         return self._pipelined(
             paths,
             lambda path: self._client.get_async(path, changes),
             _node,
             lambda path: self.get(path, changes),
         )
+
+    def _read_together(self, paths: Iterable[str]) -> Iterator[tuple[str, Node | None]]:
+        """By requests that read many nodes each, a few of them ahead of the consumer."""
+        asked = iter(paths)
+        under_way: deque[tuple[tuple[str, ...], Any]] = deque()
+        while self._has_multi_read:
+            while len(under_way) < READS_AHEAD and (group := tuple(islice(asked, READ_TOGETHER))):
+                under_way.append((group, read_together(self._client, group)))
+            if not under_way:
+                return
+            yield from self._those_read(*under_way.popleft())
+        for group, _ in under_way:
+            yield from self._read_each(group)
+        yield from self._read_each(asked)
+
+    def _those_read(
+        self, group: tuple[str, ...], request: Any
+    ) -> Iterator[tuple[str, Node | None]]:
+        try:
+            answers = self._wait(request, list)
+        except UnimplementedError:
+            self._has_multi_read = False  # an old server; another of the ensemble may be older
+            answers = []
+        except (KazooException, *UNCERTAIN):
+            answers = []
+        if not answers:  # then each is asked for, and says what is the matter
+            yield from self._read_each(group)
+            return
+        for path, answer in zip(group, answers, strict=True):
+            if isinstance(answer, NoNodeError):
+                yield path, None
+            elif isinstance(answer, Exception):
+                yield from self._read_each([path])
+            else:
+                yield path, _node(answer)
 
     def children_of_many(
         self, paths: Iterable[str], changes: Watch | None = None

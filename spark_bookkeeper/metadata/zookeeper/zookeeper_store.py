@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
+from itertools import tee
 from typing import Final
 
 from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError, MetadataUnavailableError
@@ -312,10 +313,9 @@ class ZooKeeperStore:
         self, ledger_ids: Iterable[LedgerId]
     ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata] | MetadataFormatError | None]]:
         self._require_cluster()
-        asked = (paths.ledger(self._root, ledger_id) for ledger_id in ledger_ids)
-        for path, node in self._zk.get_many(asked):
-            ledger_id = paths.parse_ledger(self._root, path)
-            assert ledger_id is not None
+        asked, wanted = tee(ledger_ids)
+        nodes = self._zk.get_many(paths.ledger(self._root, ledger_id) for ledger_id in asked)
+        for ledger_id, (path, node) in zip(wanted, nodes, strict=False):
             if node is None:
                 yield ledger_id, None
                 continue

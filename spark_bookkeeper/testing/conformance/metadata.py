@@ -21,6 +21,7 @@ from typing import Protocol, TypeVar
 import pytest
 
 from spark_bookkeeper.errors import (
+    BookKeeperError,
     CookieMismatchError,
     InvalidArgumentError,
     LedgerExistsError,
@@ -30,7 +31,13 @@ from spark_bookkeeper.errors import (
     VersionConflictError,
 )
 from spark_bookkeeper.metadata.registers import change_register
-from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Registration
+from spark_bookkeeper.metadata.store import (
+    Cookie,
+    LedgerChange,
+    MetadataStore,
+    Registration,
+    Versioned,
+)
 from spark_bookkeeper.metadata.update import delete_ledger, update_ledger
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import (
@@ -388,6 +395,35 @@ class MetadataStoreConformance:
         read = list(store.read_ledgers(iter(ids)))
 
         assert read == [(i, created.get(i)) for i in ids]
+
+    def test_many_ledgers_are_written_at_once_each_by_itself(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        ids = [LedgerId(n) for n in range(150)]
+        found = {i: store.create_ledger(i, open_ledger()) for i in ids}
+        changed, deleted = ids[3], ids[70]
+        other = stores.session()
+        newer = other.write_ledger(changed, found[changed].value.in_recovery(), found[changed])
+        other.delete_ledger(deleted, found[deleted])
+
+        answers = store.write_ledgers(
+            [LedgerChange(i, found[i].value.in_recovery(), found[i]) for i in ids]
+        )
+
+        assert len(answers) == len(ids)
+        for ledger_id, answer in zip(ids, answers, strict=True):
+            if ledger_id in (changed, deleted):
+                assert isinstance(answer, BookKeeperError)
+            else:
+                assert answer == store.read_ledger(ledger_id)
+                assert isinstance(answer, Versioned)
+                assert answer.value.state is LedgerState.IN_RECOVERY
+        assert store.read_ledger(changed) == newer
+        assert [found for _, found in store.read_ledgers([deleted])] == [None]
+        again = [a for a in answers if isinstance(a, Versioned)]
+        assert store.write_ledgers([]) == []
+        closing = LedgerChange(ids[0], again[0].value.closed(EntryId(-1), 0), again[0])
+        assert store.write_ledgers([closing]) == [store.read_ledger(ids[0])]
 
     def test_generated_ids_are_unique(self, stores: Stores, store: MetadataStore) -> None:
         given: list[LedgerId] = []

@@ -10,6 +10,7 @@ n-th operation of the run.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 import random
 from collections import Counter
@@ -192,6 +193,7 @@ class Faults:
         self._at_storage = _Chances(plan.storage)
         self._at_metadata = _Chances(plan.metadata)
         self._ground = ground
+        self._numbers = itertools.count()
         self._due: list[tuple[int, int, Callable[[], None]]] = []
         self.operations = 0
         """Operations begun by all actors."""
@@ -206,7 +208,7 @@ class Faults:
 
     def at_operation(self, number: int, do: Callable[[], None]) -> None:
         """Call something before the n-th operation of the run, if there are so many."""
-        heapq.heappush(self._due, (number, len(self._due), do))
+        heapq.heappush(self._due, (number, next(self._numbers), do))
 
     def stop(self) -> None:
         """Nothing fails from now on, and every bookie answers."""

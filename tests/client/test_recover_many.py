@@ -1,0 +1,195 @@
+"""Recovery of many ledgers together: what it does for all, and whom it leaves to themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.bookie.bookie import Bookie
+from spark_bookkeeper.bookie.file_bookie import FileBookie
+from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.bookies import together
+from spark_bookkeeper.client.bookies.asking import Door
+from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.recover.many import Found, recover_many
+from spark_bookkeeper.client.recover.recovery import recover_ledger
+from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerState
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
+from spark_bookkeeper.testing.hanging import Hang, HangingStorage
+
+USUAL = Quorum(3, 3, 2)
+
+
+def left_open(ground: Ground, count: int, quorum: Quorum = USUAL) -> list[LedgerWriter]:
+    """Ledgers with 0, 1, 2 ... entries that nobody closed."""
+    writers = []
+    for number in range(count):
+        writer = lifecycle.create_ledger(ground.context, quorum)
+        for entry in range(number):
+            writer.append(b"%d" % entry)
+        writer._adds.drain()
+        writer.abandon()
+        writers.append(writer)
+    return writers
+
+
+def found(context: ClientContext, writers: Iterable[LedgerWriter]) -> Found:
+    read = dict(context.store.read_ledgers([writer.ledger_id for writer in writers]))
+    return {i: each for i, each in read.items() if isinstance(each, Versioned)}
+
+
+def payloads(context: ClientContext, ledger_id: LedgerId) -> list[bytes]:
+    return [entry.payload for entry in lifecycle.open_ledger(context, ledger_id).entries()]
+
+
+def test_all_are_closed_at_their_ends(ground: Ground) -> None:
+    writers = left_open(ground, 6)
+    client = ground.client()
+
+    closed = recover_many(client, found(client, writers))
+
+    assert closed == found(client, writers)
+    assert [each.value.last_entry_id for each in closed.values()] == [-1, 0, 1, 2, 3, 4]
+    assert all(each.value.is_closed for each in closed.values())
+    for number, writer in enumerate(writers):
+        assert payloads(client, writer.ledger_id) == [b"%d" % entry for entry in range(number)]
+
+
+def test_it_asks_for_no_more_than_each_does_by_itself(ground: Ground) -> None:
+    asked: list[Counter[str]] = []
+    for is_together in (True, False):
+        writers = left_open(ground, 6)
+        client = ground.client()
+        client.bookies.registrations()
+        wanted = found(client, writers)
+        ground.forget()
+        if is_together:
+            recover_many(client, wanted)
+        else:
+            for ledger_id, known in wanted.items():
+                recover_ledger(client, ledger_id, known)
+        asked.append(ground.count())
+
+    many, each = asked
+    assert many["write_ledger"] == each["write_ledger"] == 12
+    assert many["put_if_absent"] == each["put_if_absent"] == 18
+    assert many.keys() == each.keys()
+    assert all(many[operation] <= each[operation] for operation in many)
+    assert each["read"] - many["read"] >= 18 - len(ground.bookie_ids), "one marker for all fences"
+
+
+def test_entries_that_lack_copies_are_copied_before_the_close(ground: Ground) -> None:
+    writers = [lifecycle.create_ledger(ground.context, USUAL) for _ in range(4)]
+    for writer in writers:
+        writer.append(b"the only one")
+        writer._adds.drain()
+        writer.abandon()
+        for path in ground.files(writer.metadata.last_fragment.ensemble[0], "slots"):
+            if path.parts[-3].startswith(f"{writer.ledger_id}-"):
+                path.unlink()
+    client = ground.client()
+
+    closed = recover_many(client, found(client, writers))
+
+    assert len(closed) == 4
+    for writer in writers:
+        others = writer.metadata.last_fragment.ensemble[1:]
+        for bookie in others:
+            ground.stop(bookie)
+        assert payloads(client, writer.ledger_id) == [b"the only one"]
+        for bookie in others:
+            ground.start(bookie)
+
+
+def test_whoever_is_in_trouble_leaves_the_others(ground: Ground) -> None:
+    writers = left_open(ground, 7)
+    client = ground.client()
+    wanted = found(client, writers)
+    deleted, other, damaged = writers[1], writers[2], writers[3]
+    ground.context.store.delete_ledger(deleted.ledger_id, None)
+    recover_ledger(ground.context, other.ledger_id)  # somebody was faster
+    for bookie in damaged.metadata.last_fragment.ensemble:
+        for path in ground.files(bookie, "slots"):
+            if path.parts[-3].startswith(f"{damaged.ledger_id}-"):
+                path.write_bytes(path.read_bytes()[:50])
+
+    closed = recover_many(client, wanted)
+
+    left = [writers[n].ledger_id for n in (1, 2, 3)]
+    assert [i for i in wanted if i not in closed] == left
+    assert client.store.read_ledger(damaged.ledger_id).value.state is LedgerState.IN_RECOVERY
+    assert [client.store.read_ledger(i).value for i in closed] == [f.value for f in closed.values()]
+
+
+def test_a_bookie_that_does_not_answer_is_as_one_that_says_nothing(ground: Ground) -> None:
+    ground.add_bookie()
+    writers = left_open(ground, 5)
+    client = ground.client()
+    wanted = found(client, writers)
+    down = writers[4].metadata.last_fragment.ensemble[1]
+    ground.stop(down)
+
+    closed = recover_many(client, wanted)
+
+    assert closed.keys() == wanted.keys(), "two of three are fenced, and hold everything"
+    for number, writer in enumerate(writers):
+        assert payloads(client, writer.ledger_id) == [b"%d" % entry for entry in range(number)]
+
+
+def test_a_bookie_that_hangs_holds_up_only_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(together, "GRACE_SECONDS", 0.2)
+    runtime = ThreadRuntime()
+    stuck: set[str] = set()
+
+    def opened(storage: Storage, door: Door) -> Bookie:
+        hang = Hang(runtime, lambda *_: door.bookie_id in stuck)
+        return FileBookie(BoundedStorage(HangingStorage(storage, hang), door))
+
+    ground = Ground(tmp_path, bookies=4, runtime=runtime, open_bookie=opened)
+    writers = left_open(ground, 12)
+    client = ground.client()
+    wanted = found(client, writers)
+    hanging = ground.bookie_ids[0]
+    stuck.add(hanging)
+
+    closed = recover_many(client, wanted)
+
+    on_it = {w.ledger_id for w in writers if hanging in w.metadata.last_fragment.ensemble}
+    assert on_it
+    assert closed.keys() == wanted.keys() - on_it
+    assert all(client.store.read_ledger(i).value.state is LedgerState.IN_RECOVERY for i in on_it), (
+        "flagged, and left to whoever has patience"
+    )
+
+
+def test_killed_at_every_operation_it_is_finished_by_whoever_comes_next(tmp_path: Path) -> None:
+    at = 0
+    while True:
+        ground = Ground(tmp_path / str(at), bookies=3, runtime=InlineRuntime())
+        writers = left_open(ground, 3)
+        kill = KillAt(at)
+        victim = ground.client(InlineRuntime(), kill)
+        wanted = found(ground.context, writers)
+        with suppress(Killed):
+            recover_many(victim, wanted)
+        client = ground.client()
+        for number, writer in enumerate(writers):
+            recover_ledger(client, writer.ledger_id)
+            assert payloads(client, writer.ledger_id) == [b"%d" % e for e in range(number)]
+        if not kill.is_dead:
+            break
+        at += 3
+    assert at > 30, "it was killed at many places"

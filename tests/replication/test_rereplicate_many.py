@@ -1,0 +1,175 @@
+"""Many small shares of a lost bookie made again together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
+from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
+from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, KillAt, Killed
+
+USUAL = Quorum(3, 3, 2)
+STRIPED = Quorum(3, 2, 2)
+
+
+def closed(ground: Ground, count: int, quorum: Quorum = USUAL) -> list[LedgerWriter]:
+    """Closed ledgers with 0, 1, 2 ... entries."""
+    writers = []
+    for number in range(count):
+        writer = lifecycle.create_ledger(ground.context, quorum)
+        for entry in range(number):
+            writer.append(b"%d" % entry)
+        writer.close()
+        writers.append(writer)
+    return writers
+
+
+def works(writers: list[LedgerWriter], lost: BookieId) -> list[FragmentWork]:
+    return [
+        FragmentWork(w.ledger_id, EntryId(0), (lost,), None, False, None, nonce=w.metadata.nonce)
+        for w in writers
+    ]
+
+
+def payloads(context: ClientContext, ledger_id: LedgerId) -> list[bytes]:
+    return [entry.payload for entry in lifecycle.open_ledger(context, ledger_id).entries()]
+
+
+def lose(ground: Ground, bookie: BookieId) -> BookieId:
+    ground.stop(bookie, destroy=True)
+    return bookie
+
+
+def survive(ground: Ground, writers: list[LedgerWriter], losses: int) -> None:
+    """Everything is readable when so many of the bookies that had it from the start are lost."""
+    for writer in writers:
+        ensemble = writer.metadata.last_fragment.ensemble
+        gone = [b for b in ensemble if ground.root(b).exists()][:losses]
+        for bookie in gone:
+            ground.stop(bookie)
+        entries = writer.last_add_confirmed + 1
+        assert payloads(ground.client(), writer.ledger_id) == [b"%d" % e for e in range(entries)]
+        for bookie in gone:
+            ground.start(bookie)
+
+
+def test_all_shares_are_made_again_and_named(ground: Ground) -> None:
+    for quorum, losses in ((USUAL, 2), (STRIPED, 1)):
+        writers = closed(ground, 6, quorum)
+        lost = lose(ground, writers[0].metadata.last_fragment.ensemble[0])
+        hit = [w for w in writers if lost in w.metadata.bookies()]
+        client = ground.client()
+
+        done = rereplicate_many(client, works(hit, lost))
+
+        for writer, shares in zip(hit, done, strict=True):
+            assert shares is not None
+            (share,) = shares
+            assert share.status == "replicated"
+            assert share.source == lost
+            now = client.store.read_ledger(writer.ledger_id).value
+            assert lost not in now.bookies()
+            assert share.target in now.last_fragment.ensemble
+        survive(ground, hit, losses)
+        ground.format(lost)
+
+
+def test_each_bookie_and_the_metadata_are_asked_no_more_than_for_each(ground: Ground) -> None:
+    asked: list[Counter[str]] = []
+    for is_together in (True, False):
+        writers = closed(ground, 6)
+        lost = lose(ground, writers[0].metadata.last_fragment.ensemble[0])
+        hit = works([w for w in writers if lost in w.metadata.bookies()], lost)
+        client = ground.client()
+        client.bookies.registrations()
+        ground.forget()
+        if is_together:
+            rereplicate_many(client, hit)
+        else:
+            for work in hit:
+                rereplicate_fragment(client, work)
+        counted = ground.count()
+        held = [w for w in writers if lost in w.metadata.bookies() and w.last_add_confirmed >= 0]
+        assert (counted["write_ledger"], counted["put_if_absent"]) == (len(hit), len(held))
+        asked.append(counted)
+        ground.format(lost)
+    assert asked[0].keys() <= asked[1].keys()
+
+
+def test_what_is_large_or_unusual_is_left_to_itself(ground: Ground) -> None:
+    ground.add_bookie()
+    small, changed, opened, back = closed(ground, 5)[1:]
+    with lifecycle.create_ledger(ground.context, USUAL) as bulk:
+        bulk.append(pa.table({"payload": [b"x" * 4_000] * 200}))
+    lost = lose(ground, small.metadata.last_fragment.ensemble[0])
+    writers = [w for w in (small, changed, opened, back, bulk) if lost in w.metadata.bookies()]
+    planned = works(writers, lost)
+    limited = [FragmentWork(small.ledger_id, EntryId(0), (lost,), None, False, 1 << 20)]
+    other_life = [FragmentWork(small.ledger_id, EntryId(0), (lost,), None, False, None, nonce=b"x")]
+    both = small.metadata.last_fragment.ensemble[:2]
+    two = [FragmentWork(small.ledger_id, EntryId(0), both, None, True, None)]
+    client = ground.client()
+
+    assert rereplicate_many(client, limited) == [None]
+    assert rereplicate_many(client, other_life) == [None]
+    assert rereplicate_many(client, two) == [None]
+    ground.context.store.delete_ledger(small.ledger_id, None)
+    done = dict(zip(writers, rereplicate_many(client, planned), strict=True))
+    assert done[small] is None
+    if bulk in done:
+        assert done[bulk] is None
+    for writer, shares in done.items():
+        assert writer in (small, bulk) or shares is not None
+
+
+def test_a_ledger_that_changes_meanwhile_is_left_and_the_others_are_done(ground: Ground) -> None:
+    writers = closed(ground, 6, Quorum(3, 3, 3))
+    lost = lose(ground, writers[0].metadata.last_fragment.ensemble[0])
+    hit = [w for w in writers if lost in w.metadata.bookies()]
+    client = ground.client()
+    overtaken = hit[-1]
+
+    def overtake(place: str, operation: str, path: str) -> None:
+        if place == METADATA and operation == "write_ledger" and path == str(overtaken.ledger_id):
+            ground.before.remove(overtake)
+            rereplicate_fragment(ground.context, works([overtaken], lost)[0])
+
+    ground.before.append(overtake)
+
+    done = rereplicate_many(client, works(hit, lost))
+
+    assert [shares is not None for shares in done] == [True] * (len(hit) - 1) + [False]
+    assert lost not in client.store.read_ledger(overtaken.ledger_id).value.bookies()
+
+
+def test_killed_at_every_operation_nothing_is_lost_and_the_rest_is_done_again(
+    tmp_path: Path,
+) -> None:
+    at = 0
+    while True:
+        ground = Ground(tmp_path / str(at), bookies=4, runtime=InlineRuntime())
+        writers = closed(ground, 4)
+        lost = lose(ground, writers[-1].metadata.last_fragment.ensemble[0])
+        hit = [w for w in writers if lost in w.metadata.bookies()]
+        kill = KillAt(at)
+        with suppress(Killed):
+            rereplicate_many(ground.client(InlineRuntime(), kill), works(hit, lost))
+        client = ground.client()
+        for work in works(hit, lost):
+            rereplicate_fragment(client, work)
+        for writer in hit:
+            assert lost not in client.store.read_ledger(writer.ledger_id).value.bookies()
+        survive(ground, hit, 2)
+        if not kill.is_dead:
+            break
+        at += 4
+    assert at > 20, "it was killed at many places"
