@@ -282,6 +282,8 @@ class Compaction:
     ledger: LedgerRef
     last: int
     """Its last entry; what a bookie has beyond that is no entry of the ledger, and goes."""
+    token: str
+    """Hexadecimal, and never used before: it names the new files (SLOT-LOG rule R16)."""
     files_least: int = 16
     """Fewer files than this are not worth the work."""
     bytes_most: int = 256 << 20

@@ -5,8 +5,9 @@ then do the files go that held them. So every entry can be read here all the tim
 meets a file that is gone finds the entry by looking again.
 
 Any number of processes may compact one ledger at once. Each removes only what it found when it
-began, and trusts only what it made itself since, or files that nobody removes, since they are
-large: so the file of an entry that was made last is never removed [compact_own].
+began, and trusts only what it made itself since, under names never used before, or files that
+nobody removes, since they are large. So the file of an entry that was made last is never removed:
+who removes it would have made a later one [compact_own].
 
 Source: SLOT-LOG "Compact", rule R20.
 """
@@ -186,13 +187,13 @@ class Compactor:
                 entry, reason = next(iter(delivery.refused.items()))
                 return Compacted(reason=f"entry {entry} cannot be read ({reason}); repair it first")
             entries = sorted(delivery.found, key=lambda entry: entry.entry_id)
-            written.add(self._log.write_copy(entries, is_own=True))
+            written.add(self._log.write_copy(entries, token=self._wanted.token))
             moved += group
             size_bytes += sum(entry.size_bytes for entry in entries)
         for at in range(0, len(survey.parts), _PARTS_LISTED):
             listed = survey.parts[at : at + _PARTS_LISTED]
             self._log.storage.sync(*(self._paths.part(part.ref.name) for part in listed))
-            written.add(self._log.write_copy((), listed, is_own=True))
+            written.add(self._log.write_copy((), listed, token=self._wanted.token))
         kept = self._kept(survey, written)
         removed = self._removable(survey, kept)
         self._log.check()  # it is the same partition, and the ledger was not deleted meanwhile

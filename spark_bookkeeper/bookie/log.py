@@ -154,14 +154,15 @@ class LedgerLog:
         entries: Sequence[StoredEntry] = (),
         parts: Sequence[PlacedPart] = (),
         *,
-        is_own: bool = False,
+        token: str | None = None,
     ) -> str:
         """Store copies of entries, durably, and read them back; repeating it changes nothing.
 
         Args:
             entries: verified ones, of any form, read from anywhere.
             parts: parts that ``self.parts`` has here.
-            is_own: make a file that was not there before, also beside one with the same bytes.
+            token: hexadecimal, never used before; it becomes part of the name, so that the file is
+                the caller's, whatever else was there, or is to be removed.
 
         Returns:
             the path of the copy.
@@ -173,14 +174,16 @@ class LedgerLog:
         """
         name, data = encode_copy(self.key, self.encoding, entries, parts)
         self.storage.make_directory(self.paths.copies)
+        if token is not None:
+            name = f"{name.removesuffix('.arrow')}-{int(token, 16)}.arrow"
         path = self.paths.copy(name)
         for attempt in range(1, MOST_NAMES + 1):
             is_new = self.storage.put_if_absent(path, data)
-            if (is_new or not is_own) and self.holds(path, data):
+            if (is_new or token is None) and self.holds(path, data):
                 if not is_new:
                     self.storage.sync(path)  # merely found (R9b)
                 break
-            if is_new:
+            if is_new or token is not None:
                 raise BookieUnavailableError(
                     f"bookie {self.bookie_id}: {path} is not read back as it was written",
                     bookie_id=self.bookie_id,

@@ -34,7 +34,7 @@ _STEP_BYTES: Final = 64 << 20
 
 
 class CompactReport(Report):
-    """Of ``compact_ledgers``: a row for each ledger on each bookie that was compacted or is left."""
+    """Of ``compact_ledgers``: a row for each ledger on each bookie that it moved, or left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +114,18 @@ class _OneBookie:
         if incarnation is None or last is None or last < 0:
             return None
         ref = LedgerRef(ledger.key, incarnation, ledger.encoding)
-        wanted = Compaction(
-            ref, last, self._wish.files_least, bytes_most=_STEP_BYTES, dry_run=self._wish.dry_run
-        )
         removed = written = entries = size_bytes = 0
         while not self._wish.is_stopping():
-            done = self._face.compact(wanted)
+            done = self._face.compact(
+                Compaction(
+                    ref,
+                    last,
+                    self._context.runtime.token(),
+                    self._wish.files_least,
+                    bytes_most=_STEP_BYTES,
+                    dry_run=self._wish.dry_run,
+                )
+            )
             if done.reason is not None:
                 return self._row(ledger.ledger_id, Outcome.LEFT, done.reason)
             if not done.removed:

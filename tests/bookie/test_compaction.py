@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -9,7 +10,14 @@ from typing import Final
 import pytest
 
 from spark_bookkeeper.bookie import compaction
-from spark_bookkeeper.bookie.bookie import Compacted, Compaction, EntryRange, NewRecord, value_of
+from spark_bookkeeper.bookie.bookie import (
+    Compacted,
+    Compaction,
+    EntryRange,
+    LedgerRef,
+    NewRecord,
+    value_of,
+)
 from spark_bookkeeper.bookie.compaction import Compactor
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.file_bookie import FileBookie
@@ -55,8 +63,15 @@ def formatted(*, has_directories: bool = True, encoding: LedgerEncoding | None =
     return Bookie(disk, marker, encoding=encoding or LedgerEncoding())
 
 
+_TOKENS: Final = itertools.count(1)
+
+
+def token() -> str:
+    return f"{next(_TOKENS):032x}"
+
+
 def wish(bookie: Bookie, *, last: int = LAST, dry_run: bool = False) -> Compaction:
-    return Compaction(bookie.ref, last, files_least=2, dry_run=dry_run)
+    return Compaction(bookie.ref, last, token(), files_least=2, dry_run=dry_run)
 
 
 def compact(bookie: Bookie, faults: Faults | None = None) -> Compacted:
@@ -232,7 +247,7 @@ def test_two_at_once_lose_nothing(limit: int) -> None:
         before = content(bookie.face(), bookie)
 
         def other(bookie: Bookie = bookie) -> None:
-            wanted = Compaction(bookie.ref, LAST, files_least=2, bytes_most=limit)
+            wanted = Compaction(bookie.ref, LAST, token(), files_least=2, bytes_most=limit)
             bookie.face().compact(wanted)
 
         hook = At(number, other)
@@ -361,10 +376,13 @@ def test_a_call_does_a_bounded_piece_and_the_next_one_goes_on(
     bookie = formatted()
     one_each(bookie, 100)
     before = content(bookie.face(), bookie, 99)
-    wanted = Compaction(bookie.ref, 99, files_least=2, bytes_most=10)
     calls = []
 
-    while (done := bookie.face().compact(wanted)).removed:
+    def call() -> Compacted:
+        wanted = Compaction(bookie.ref, 99, token(), files_least=2, bytes_most=10)
+        return bookie.face().compact(wanted)
+
+    while (done := call()).removed:
         calls.append(done)
         assert content(bookie.face(), bookie, 99) == before
 
@@ -401,7 +419,7 @@ def test_another_incarnation_and_a_deleted_ledger_are_refused() -> None:
     other = formatted()
     other.disk, other.marker = bookie.disk, other.marker
     ref = bookie.ref
-    wanted = Compaction(type(ref)(ref.key, "another", ref.encoding), 3, files_least=2)
+    wanted = Compaction(LedgerRef(ref.key, "another", ref.encoding), 3, token(), files_least=2)
     with pytest.raises(CookieMismatchError):
         face.compact(wanted)
     face.retire(bookie.key)

@@ -164,6 +164,10 @@ class Evidence:
         """Files whose bytes were changed; they count as nothing."""
         self.is_rereplicated = False
         """Whether somebody may replace bookies in fragments that nobody writes any more."""
+        self.is_compacted = False
+        """Whether somebody may move entries from slots into copies when the ledger is closed."""
+        self.is_collected = False
+        """Whether what bookies have of it goes, since it was deleted."""
         self.is_deleted = False
         """Whether the ledger was deleted; it must not come back."""
         self.unlike: list[str] = []
@@ -242,6 +246,8 @@ class Evidence:
 
     def copies_owed(self, write_set: list[BookieId]) -> int:
         """How many copies of a confirmed entry must exist: Qa, less those destroyed since."""
+        if self.is_collected:
+            return 0
         lost = sum(self.named(bookie, self.metadata) in self.lost for bookie in write_set)
         return max(self.metadata.quorum.ack_quorum_size - lost, 0)
 
@@ -250,10 +256,12 @@ class Evidence:
         named = self.named(bookie, self.written_under)
         if named in self.vanished:
             return entry_id in self.vanished[named]
+        if self.is_collected:
+            return True
         if named in self.lost:  # damaged: its files say nothing any more of what it answered
             return True
         return self.log(bookie).adds_unfenced(entry_id) or (
-            self.is_rereplicated and entry_id in self.log(bookie).held
+            (self.is_rereplicated or self.is_compacted) and entry_id in self.log(bookie).held
         )
 
     def named(self, bookie: BookieId, metadata: LedgerMetadata) -> tuple[BookieId, str]:

@@ -158,7 +158,7 @@ FAULT_KINDS: Final = (
     *("hang: effect long after", "late put landed", "late metadata write landed"),
     *(f"bookie: {what}" for what in ("down", "hang", "wipe", "destroy", "power cut", "expire")),
     *(f"damage: {what}" for what in DAMAGES),
-    *("ledger deleted", "id used again"),
+    *("ledger deleted", "id used again", "upkeep: deleted", "upkeep: compacted"),
 )
 """What is counted: everything that can go wrong in a lifetime that is drawn."""
 

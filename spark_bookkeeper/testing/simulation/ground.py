@@ -34,6 +34,7 @@ from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan, Faul
 from spark_bookkeeper.testing.simulation.history import History
 from spark_bookkeeper.testing.simulation.runtime import SimRuntime
 from spark_bookkeeper.testing.simulation.scheduler import Actor, World
+from spark_bookkeeper.testing.simulation.upkeep import Removals
 
 _METRICS: Final = ClientMetrics()
 """Of all clients: nobody looks at it here, and to make one takes as long as some storage calls."""
@@ -70,6 +71,8 @@ class Life:
             self.evidence.lost = before.lost
             self.evidence.damaged = before.damaged
             self.evidence.is_rereplicated = before.is_rereplicated
+            self.evidence.is_compacted = before.is_compacted
+        self.removals = Removals(self.evidence)
 
     def owns(self, path: str) -> bool:
         """Whether a file is of this life, by the name of its ledger's directory."""
@@ -264,8 +267,9 @@ class SimCluster:
             self._see_metadata()
         elif operation in ("put", "sync", "finish"):
             self._see_file(BookieId(door), subject)
+            self._see_tombstone(subject)
         elif operation in ("delete", "delete_directory"):
-            self._changed(BookieId(door))
+            self._see_removal(BookieId(door))
             self._check(checkers.ALWAYS)
 
     def land_later(self, door: str, seconds: float) -> None:
@@ -298,6 +302,25 @@ class SimCluster:
         self._check(checkers.AFTER_ACKNOWLEDGING, life)
 
     # Evidence
+
+    def _see_tombstone(self, path: str) -> None:
+        if not path.startswith("retired/"):
+            return
+        for life in self.lives:
+            if life.nonce and path.endswith(f"-{life.nonce.decode()}"):
+                life.evidence.is_collected = True
+                if not life.evidence.is_deleted:
+                    error = f"nothing-named-is-deleted: {path}, and the ledger is there"
+                    self._world.fail(checkers.InvariantError(error))
+
+    def _see_removal(self, bookie: BookieId) -> None:
+        before = [set(life.evidence.log(bookie).held) for life in self.lives]
+        self._changed(bookie)
+        try:
+            for life, held in zip(self.lives, before, strict=True):
+                life.removals.removed(bookie, held, life.evidence.log(bookie).held)
+        except checkers.InvariantError as error:
+            self._world.fail(error)
 
     def _durable_files(self, bookie: BookieId) -> Mapping[str, bytes]:
         disk = self.disks[bookie]
@@ -333,6 +356,10 @@ class SimCluster:
                 "metadata", found.value.state.name, found.value.last_entry_id, ensemble
             )
             self._check(checkers.AFTER_METADATA, life)
+            try:
+                life.removals.check()
+            except checkers.InvariantError as error:
+                self._world.fail(error)
 
     def _living(self, metadata: LedgerMetadata) -> Life:
         """The life that metadata are of, which may be seen for the first time."""

@@ -44,6 +44,7 @@ from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan
 from spark_bookkeeper.testing.simulation.ground import Life, SimCluster
 from spark_bookkeeper.testing.simulation.history import History, Rows
 from spark_bookkeeper.testing.simulation.scheduler import Actor, SimulationError, World
+from spark_bookkeeper.testing.simulation.upkeep import KINDS, Keeper, Upkeep, drawn_keepers
 
 QUORUMS = (
     Quorum(3, 3, 2),
@@ -102,6 +103,8 @@ class Script:
     companions: int = 0
     """Ledgers that are left open beside it, and recovered together with it; with none, it is
     recovered by itself."""
+    keepers: tuple[Keeper, ...] = ()
+    """Who collect garbage and compact, besides those who do at the end of such a lifetime."""
     again_at: int | None = None
     """The operation at which an older client, or another tool, makes a ledger of the same id in its
     place, and writes it; everybody else goes on with the one that he knows."""
@@ -138,6 +141,7 @@ class Script:
             menders=dice.choice(((), (), (), (mended_at,), (mended_at, mended_at + 10))),
             delete_at=dice.randint(10, 200) if dice.random() < 0.04 else None,
             again_at=dice.randint(10, 150) if dice.random() < 0.15 else None,
+            keepers=drawn_keepers(seed),
         )
 
 
@@ -194,10 +198,14 @@ class _Lifetime:
             world, script.bookies, script.plan, has_directories=script.has_directories
         )
         self._cluster.evidence.is_rereplicated = bool(script.menders)
+        self._cluster.evidence.is_compacted = bool(script.keepers)
         self._config = ClientConfig(
             max_group_entries=script.max_group_entries,
             add_timeout_ms=script.add_timeout_ms,
             explicit_lac_ms=script.explicit_lac_ms,
+        )
+        self._upkeep = Upkeep(
+            self._cluster, self._config, lambda why: _UNFORESEEN.match(why) is not None
         )
         self._ledger_id: LedgerId | None = None
         self._waiting: list[Callable[[], None]] = []
@@ -212,6 +220,9 @@ class _Lifetime:
             self._enter(f"recoverer-{number}", operation, self._recover)
         for number, operation in enumerate(self._script.menders):
             self._enter(f"mender-{number}", operation, self._mend)
+        for number, keeper in enumerate(self._script.keepers):
+            name = f"{keeper.kind}-{number}"
+            self._enter(name, keeper.at_operation, self._upkeep.body(keeper.kind))
         if self._script.reader_at is not None:
             self._enter("reader", self._script.reader_at, self._follow)
         if self._script.delete_at is not None:
@@ -224,6 +235,10 @@ class _Lifetime:
         self._world.run_all()
         self._cluster.heal()
         self._finally("last", self._finish)
+        if self._script.keepers:
+            for kind in KINDS:
+                self._finally(f"last {kind}", self._upkeep.body(kind))
+            self._finally("reader after upkeep", self._finish)
         if self._script.menders:
             self._finally("last mender", self._mend_all)
             self._lose_some_more()
