@@ -27,7 +27,11 @@ from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.client.names import ledger_called
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster.decommission import DecommissionReport, decommission_bookie
+from spark_bookkeeper.cluster.decommission import (
+    DecommissionReport,
+    decommission_bookie,
+    drain_bookie,
+)
 from spark_bookkeeper.cluster.diagnosis import Diagnoses
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.cluster.local import LocalCluster
@@ -47,6 +51,12 @@ from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.lost_entries import lost_entries
+from spark_bookkeeper.replication.rebalance import (
+    SPARE_BYTES,
+    Rebalance,
+    RebalanceReport,
+    rebalance,
+)
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.recover_ledgers import recover_ledgers
 from spark_bookkeeper.replication.refill_bookie import Refill, refill_bookie
@@ -779,6 +789,68 @@ class BookKeeper(PublicNames):
             bytes_per_second=_rate(bytes_per_second),
             progress=progress,
         )
+        return replace(report, frame=self._frames.from_arrow)
+
+    def drain_bookie(
+        self,
+        bookie_id: str,
+        *,
+        dry_run: bool = False,
+        bytes_per_second: int | None = None,
+        progress: Progress = no_progress,
+    ) -> DecommissionReport:
+        """Make a bookie read-only, and make all that it holds again on others, as a Spark job.
+
+        It stays in the cluster; the report says what remains on it, and what is in the way.
+        """
+        report = drain_bookie(
+            self.context,
+            self._runner("drain_bookie", dry_run),
+            parse_bookie_id(bookie_id),
+            dry_run=dry_run,
+            bytes_per_second=_rate(bytes_per_second),
+            progress=progress,
+        )
+        return replace(report, frame=self._frames.from_arrow)
+
+    def rebalance(
+        self,
+        targets: str | Sequence[str] | None = None,
+        *,
+        max_bytes: int | None = None,
+        tolerance_percent: int = 10,
+        spare_bytes: int = SPARE_BYTES,
+        dry_run: bool = False,
+        bytes_per_second: int | None = None,
+        progress: Progress = no_progress,
+    ) -> RebalanceReport:
+        """Move shares of closed ledgers to bookies that have room, as a Spark job.
+
+        Each bookie's part of all bytes follows the size of its disk. Copies on the bookies that
+        shares were moved from are garbage, and take space there until it is collected.
+
+        Args:
+            targets: only these bookies get more; ``None`` is every one that has too little.
+            max_bytes: so much is moved at the most.
+            tolerance_percent: a bookie with so much more than its part, and no more, is left alone.
+            spare_bytes: what is left free on a target's disk, at the least.
+            dry_run: show the plan; nothing is changed.
+            bytes_per_second: limit for the whole job.
+            progress: called with phase, items done, items in all, bytes so far.
+
+        Raises:
+            InvalidArgumentError: a target is not registered, or read-only.
+        """
+        names = [targets] if isinstance(targets, str) else targets
+        wish = Rebalance(
+            None if names is None else tuple(map(parse_bookie_id, _several("targets", names))),
+            None if max_bytes is None else whole_number("max_bytes", max_bytes, 1),
+            whole_number("tolerance_percent", tolerance_percent, 0),
+            whole_number("spare_bytes", spare_bytes, 0),
+            _rate(bytes_per_second),
+        )
+        runner = self._runner("rebalance", dry_run)
+        report = rebalance(self.context, runner, wish, dry_run=dry_run, progress=progress)
         return replace(report, frame=self._frames.from_arrow)
 
     def _runner(self, job: str, dry_run: bool = False) -> Runner:

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ITEMS_AT_ONCE: Final = 16
-"""Within one task. With so many, what an item could do side by side it does in turn: more threads
-would only wait for each other."""
+"""With so many in one task, what an item could do side by side it does in turn: more threads
+would only wait for each other. How many are under way at once, the configuration says."""
 
 ITEMS_PER_TASK: Final = 256
 """With more items there are more tasks than cores, so that progress can be seen."""
@@ -84,7 +84,7 @@ class SparkRunner(Runner):
     @override
     def width(self) -> int:
         """As many as there are when no more tasks run at once than Spark's default parallelism."""
-        return parallelism(self._spark) * ITEMS_AT_ONCE
+        return parallelism(self._spark) * self._connection.config.job_items_at_once
 
     @override
     def run(
@@ -160,6 +160,7 @@ def _task(
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = task_context(connection)
+        at_once = connection.config.job_items_at_once
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 pack = list(packs[number])
@@ -169,7 +170,7 @@ def _task(
                 results = context.runtime.map(
                     partial(_pickled, step, inside),
                     pack,
-                    ITEMS_AT_ONCE,
+                    at_once,
                 )
                 yield pa.RecordBatch.from_arrays(
                     [

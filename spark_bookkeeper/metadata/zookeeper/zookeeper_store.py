@@ -40,7 +40,14 @@ from spark_bookkeeper.metadata.zookeeper.link import (
     OccupiedError,
     PresentError,
 )
-from spark_bookkeeper.metadata.zookeeper.nodes import Create, Delete, Node, Nodes, Operation
+from spark_bookkeeper.metadata.zookeeper.nodes import (
+    WINDOW,
+    Create,
+    Delete,
+    Node,
+    Nodes,
+    Operation,
+)
 from spark_bookkeeper.metadata.zookeeper.presence import Presences
 from spark_bookkeeper.metadata.zookeeper.register_nodes import ZooKeeperRegisters
 from spark_bookkeeper.metadata.zookeeper.registrations import Registrations
@@ -85,6 +92,7 @@ class ZooKeeperStore:
         patience_ms: int = 10_000,
         options: Mapping[str, str] | None = None,
         metrics: Metrics | None = None,
+        reads_in_flight: int = WINDOW,
     ) -> None:
         self.uri = parse_metadata_uri(uri) if isinstance(uri, str) else uri
         self._root = self.uri.root
@@ -96,6 +104,7 @@ class ZooKeeperStore:
             patience_ms=patience_ms,
             options=options,
             metrics=metrics,
+            reads_in_flight=reads_in_flight,
         )
         self._ids = LedgerIds(self._zk, self._root)
         self._presences = Presences(self._zk, self._root)
