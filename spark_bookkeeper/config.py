@@ -77,6 +77,14 @@ class ClientConfig:
     metadata_timeout_ms: int = 10_000
     """Silence of the metadata store after which a call fails, and length of a session."""
 
+    metadata_reads_in_flight: int = 500
+    """Requests that one connection has under way when it reads the metadata of many ledgers. Fewer
+    spare a ZooKeeper that others need; more bring no speed."""
+
+    job_items_at_once: int = 16
+    """Ledgers or fragments that a job works on at once: in each of Spark's tasks, or in this
+    process."""
+
     def __post_init__(self) -> None:
         _at_least(self, 1, may_be_off="explicit_lac_ms")
         if self.max_group_bytes > self.max_pending_bytes:

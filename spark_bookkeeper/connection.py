@@ -105,6 +105,7 @@ class Connection:
             patience_ms=self.config.metadata_timeout_ms,
             options=self.zk_options,
             metrics=metrics,
+            reads_in_flight=self.config.metadata_reads_in_flight,
         )
 
     def _context(

@@ -30,7 +30,11 @@ from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.client.names import ledger_called
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.cluster.decommission import DecommissionReport, decommission_bookie
+from spark_bookkeeper.cluster.decommission import (
+    DecommissionReport,
+    decommission_bookie,
+    drain_bookie,
+)
 from spark_bookkeeper.cluster.diagnosis import Diagnoses
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.cluster.local import LocalCluster
@@ -51,6 +55,12 @@ from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.lost_entries import lost_entries
+from spark_bookkeeper.replication.rebalance import (
+    SPARE_BYTES,
+    Rebalance,
+    RebalanceReport,
+    rebalance,
+)
 from spark_bookkeeper.replication.recent_jobs import jobs_table, noted
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.recover_ledgers import recover_ledgers
@@ -954,6 +964,80 @@ class BookKeeper(PublicNames):
                 dry_run=dry_run,
                 bytes_per_second=rate,
                 progress=tell,
+            ),
+        )
+
+    def drain_bookie(
+        self,
+        bookie_id: str,
+        *,
+        dry_run: bool = False,
+        bytes_per_second: int | None = None,
+        progress: Progress | None = None,
+    ) -> DecommissionReport:
+        """Make a bookie read-only, and make all that it holds again on others, as a Spark job.
+
+        It stays in the cluster; the report says what remains on it, and what is in the way.
+        """
+        bookie, rate = parse_bookie_id(bookie_id), _rate(bytes_per_second)
+        return self._reported(
+            "drain_bookie",
+            _named("bookie", [bookie]),
+            dry_run,
+            progress,
+            lambda runner, tell: drain_bookie(
+                self.context,
+                runner,
+                bookie,
+                dry_run=dry_run,
+                bytes_per_second=rate,
+                progress=tell,
+            ),
+        )
+
+    def rebalance(
+        self,
+        targets: str | Sequence[str] | None = None,
+        *,
+        max_bytes: int | None = None,
+        tolerance_percent: int = 10,
+        spare_bytes: int = SPARE_BYTES,
+        dry_run: bool = False,
+        bytes_per_second: int | None = None,
+        progress: Progress | None = None,
+    ) -> RebalanceReport:
+        """Move shares of closed ledgers to bookies that have room, as a Spark job.
+
+        Each bookie's part of all bytes follows the size of its disk. Copies on the bookies that
+        shares were moved from are garbage, and take space there until it is collected.
+
+        Args:
+            targets: only these bookies get more; ``None`` is every one that has too little.
+            max_bytes: so much is moved at the most.
+            tolerance_percent: a bookie with so much more than its part, and no more, is left alone.
+            spare_bytes: what is left free on a target's disk, at the least.
+            dry_run: show the plan; nothing is changed.
+            bytes_per_second: limit for the whole job.
+            progress: called with phase, items done, items in all, bytes so far.
+
+        Raises:
+            InvalidArgumentError: a target is not registered, or read-only.
+        """
+        names = [targets] if isinstance(targets, str) else targets
+        wish = Rebalance(
+            None if names is None else tuple(map(parse_bookie_id, _several("targets", names))),
+            None if max_bytes is None else whole_number("max_bytes", max_bytes, 1),
+            whole_number("tolerance_percent", tolerance_percent, 0),
+            whole_number("spare_bytes", spare_bytes, 0),
+            _rate(bytes_per_second),
+        )
+        return self._reported(
+            "rebalance",
+            None,
+            dry_run,
+            progress,
+            lambda runner, tell: rebalance(
+                self.context, runner, wish, dry_run=dry_run, progress=tell
             ),
         )
 

@@ -31,9 +31,10 @@ from spark_bookkeeper.protocol.racks import fewest_racks, most_racks
 from spark_bookkeeper.protocol.task_notes import TaskNote
 from spark_bookkeeper.replication.check_ledgers import check_step, check_works
 from spark_bookkeeper.replication.job import Job
-from spark_bookkeeper.replication.report import Outcome, Row
+from spark_bookkeeper.replication.report import Outcome, Row, report_rows
 from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
 from spark_bookkeeper.replication.shares import share_of
+from spark_bookkeeper.runtime.spool import Spool
 
 CERTAIN: Final = frozenset({Outcome.MISSING, Outcome.DAMAGED})
 """Findings that are published. ``unreadable``, ``unavailable`` and ``pending`` are not: what
@@ -202,7 +203,7 @@ def _checked(
     progress: Progress,
 ) -> AuditReport:
     started = context.runtime.now()
-    rows: list[Row] = []
+    rows: Spool[Row] = Spool()
     done = 0
     for chunk in chunks(context.store.ledger_ids(), LEDGERS_AT_ONCE):
         check_enabled(context)
@@ -210,10 +211,10 @@ def _checked(
         def tell(phase: str, now: int, total: int, size_bytes: int, before: int = done) -> None:
             progress(phase, before + now, before + total, size_bytes)
 
-        rows += check(chunk, tell)
+        rows.extend(check(chunk, tell))
         done += len(chunk)
     duration_ms = round((context.runtime.now() - started) * 1000)
-    return AuditReport(job, tuple(rows), duration_ms=duration_ms)
+    return AuditReport(job, report_rows(rows), duration_ms=duration_ms)
 
 
 def _lacking(replica: Replica, entries: Sequence[EntryId]) -> list[EntryId]:

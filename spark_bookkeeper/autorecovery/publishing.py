@@ -19,8 +19,9 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import absent_members, live_bookies
-from spark_bookkeeper.replication.report import Outcome, Report, Row
+from spark_bookkeeper.replication.report import Outcome, Report, Row, report_rows
 from spark_bookkeeper.replication.runner import Progress, no_progress
+from spark_bookkeeper.runtime.spool import Spool
 
 T = TypeVar("T")
 
@@ -64,7 +65,7 @@ def audit_bookies(
         DisabledError: somebody disabled autorecovery, before or meanwhile.
     """
     started = context.runtime.now()
-    rows: list[Row] = []
+    rows: Spool[Row] = Spool()
     done = 0
     for chunk in chunks(context.store.ledger_ids(), LEDGERS_AT_ONCE):
         check_enabled(context)
@@ -81,7 +82,7 @@ def audit_bookies(
         if not dry_run:
             publish(context, marks)
         status = Outcome.PLANNED if dry_run else Outcome.PUBLISHED
-        rows += (
+        rows.extend(
             Row(each.ledger_id, "mark", status, None, source=bookie)
             for each in marks
             for bookie in each.missing
@@ -89,7 +90,7 @@ def audit_bookies(
         done += len(chunk)
         progress("reading ledger metadata", done, done, 0)
     duration_ms = round((context.runtime.now() - started) * 1000)
-    return AuditReport("audit", tuple(rows), dry_run, duration_ms)
+    return AuditReport("audit", report_rows(rows), dry_run, duration_ms)
 
 
 def publish(context: ClientContext, marks: Sequence[_Mark]) -> None:

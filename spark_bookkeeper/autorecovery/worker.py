@@ -19,9 +19,10 @@ from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import Registers
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.job import Job
-from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
+from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row, report_rows
 from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
 from spark_bookkeeper.runtime.log_facts import about
+from spark_bookkeeper.runtime.spool import Spool
 
 _log = logging.getLogger(__name__)
 
@@ -172,18 +173,18 @@ def rereplicate(
         planned = worker.plan()
         duration_ms = round((context.runtime.now() - started) * 1000)
         return RecoveryReport("rereplicate", tuple(planned), True, duration_ms)
-    rows: list[Row] = []
+    rows: Spool[Row] = Spool()
     tried: set[int] = set()
     while True:
-        some = list(worker.round(progress=progress))
-        rows += some
-        ids = {row.ledger_id for row in some}
+        ids: set[int] = set()
+        for row in worker.round(progress=progress):
+            rows.append(row)
+            ids.add(row.ledger_id)
         if ids <= tried:  # what was left is not tried again at once
             break
         tried |= ids
     duration_ms = round((context.runtime.now() - started) * 1000)
-    rows.sort(key=lambda row: (row.ledger_id, row.first_entry_id or 0, row.source or ""))
-    return RecoveryReport("rereplicate", tuple(rows), duration_ms=duration_ms)
+    return RecoveryReport("rereplicate", report_rows(rows), duration_ms=duration_ms)
 
 
 def read_limit(registers: Registers) -> int | None:

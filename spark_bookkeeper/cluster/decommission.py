@@ -1,4 +1,5 @@
-"""Taking a bookie away for good: its data made again elsewhere, and then its cookie removed.
+"""Emptying a bookie, and taking it away for good: its data made again elsewhere, then its cookie
+removed.
 
 It ends, and says what remains and what is in the way. Begun again it does the rest.
 
@@ -14,11 +15,16 @@ from typing import Any, Final
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.cluster.cookies import forget_bookie
 from spark_bookkeeper.cluster.dependents import ledgers_that_name
+from spark_bookkeeper.cluster.readonly import set_readonly
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataError
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
-from spark_bookkeeper.replication.report import RecoveryReport
+from spark_bookkeeper.replication.report import RecoveryReport, report_rows
 from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
+from spark_bookkeeper.runtime.spool import Spool
+
+OBEYED_WITHIN_S: Final = 20.0
+"""An agent looks for orders at every probe, every 5 s unless it is configured otherwise."""
 
 ROUNDS_MAX: Final = 5
 """A bookie that takes data while it is drained gets new ledgers meanwhile."""
@@ -26,25 +32,76 @@ ROUNDS_MAX: Final = 5
 
 @dataclass(frozen=True)
 class DecommissionReport(RecoveryReport):
-    """Of ``decommission_bookie``: what was copied, and whether the bookie is gone for good."""
+    """Of ``decommission_bookie`` and ``drain_bookie``: what was copied, and what is in the way."""
 
     remaining: tuple[int, ...] = ()
     """Ledgers that count on the bookie still."""
     blocked_by: str | None = None
-    """Why it is not forgotten; ``None`` when it is, and in a dry run."""
+    """Why it is not forgotten, or not drained; ``None`` when it is, and in a dry run."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether its cookie is removed, and nothing counts on it."""
+        """Whether nothing counts on it; and where it was to be forgotten, its cookie is removed."""
         return super().is_complete and not self.remaining and self.blocked_by is None
 
-    def to_dict(self) -> dict[str, Any]:
+    def totals(self) -> dict[str, Any]:
         """As every job's, and what remains and what is in the way."""
         return {
-            **super().to_dict(),
+            **super().totals(),
             "remaining": list(self.remaining),
             "blocked_by": self.blocked_by,
         }
+
+
+def drain_bookie(
+    context: ClientContext,
+    runner: Runner,
+    bookie: BookieId,
+    *,
+    dry_run: bool = False,
+    bytes_per_second: int | None = None,
+    progress: Progress = no_progress,
+) -> DecommissionReport:
+    """Make a bookie read-only, and make all that it holds again on others; it stays in the cluster.
+
+    It is complete when no ledger counts on the bookie any more. The order to be read-only stays
+    until ``set_writable``. Ledgers that are open on it are fenced, recovered and closed.
+
+    Raises:
+        InvalidArgumentError: it is unknown. Nothing was changed.
+    """
+    obeys = dry_run or _obeys(context, bookie)
+    report = _emptied(
+        context,
+        runner,
+        BookieRecovery((bookie,), even_if_alive=True, bytes_per_second=bytes_per_second),
+        dry_run=dry_run,
+        progress=progress,
+    )
+    blocked_by = None
+    if report.remaining and not dry_run:
+        left = next(iter(report.unfinished), None)
+        blocked_by = left.reason if left else "it got new data meanwhile"
+    if not obeys and blocked_by is None:
+        blocked_by = (
+            f"its agent has not made it read-only within {OBEYED_WITHIN_S:.0f} s, so new data may "
+            "come: look at its log, and repeat"
+        )
+    return replace(report, job="drain_bookie", blocked_by=blocked_by)
+
+
+def _obeys(context: ClientContext, bookie: BookieId) -> bool:
+    """Tell a bookie to be read-only; whether it is, or is not there at all."""
+    if bookie in context.bookies.registrations():
+        set_readonly(context.store, bookie, "it is drained", context.runtime.wall_ms())
+    deadline = context.runtime.now() + OBEYED_WITHIN_S
+    while True:
+        found = context.bookies.registrations().get(bookie)
+        if found is None or found.is_readonly:
+            return True
+        if context.runtime.now() >= deadline:
+            return False
+        context.runtime.sleep(0.2)
 
 
 def decommission_bookie(
@@ -60,37 +117,62 @@ def decommission_bookie(
     """Make all that a bookie holds again on others, and remove its cookie.
 
     Args:
-        drain: also while it is alive. Then its cookie stays until it is stopped, and this is asked
-            for again.
+        drain: also while it is alive: it is made read-only first. Then its cookie stays until it
+            is stopped, and this is asked for again.
 
     Raises:
         InvalidArgumentError: it is alive and not to be drained, or unknown. Nothing was changed.
     """
-    if not drain and bookie in context.bookies.registrations():
+    is_alive = bookie in context.bookies.registrations()
+    if not drain and is_alive:
         raise InvalidArgumentError(
             f"bookie {bookie} is alive (registered); nothing was changed. Stop its agent, or use "
             "drain (--drain), and its data is copied while it runs"
         )
-    wish = BookieRecovery((bookie,), even_if_alive=drain, bytes_per_second=bytes_per_second)
+    if drain and is_alive:
+        report = drain_bookie(
+            context,
+            runner,
+            bookie,
+            dry_run=dry_run,
+            bytes_per_second=bytes_per_second,
+            progress=progress,
+        )
+    else:
+        wish = BookieRecovery((bookie,), even_if_alive=drain, bytes_per_second=bytes_per_second)
+        report = _emptied(context, runner, wish, dry_run=dry_run, progress=progress)
+    blocked_by = None if dry_run else _forget(context, bookie)
+    return replace(report, job="decommission_bookie", blocked_by=blocked_by)
+
+
+def _emptied(
+    context: ClientContext,
+    runner: Runner,
+    wish: BookieRecovery,
+    *,
+    dry_run: bool,
+    progress: Progress,
+) -> DecommissionReport:
+    """Everything made again on others, and what remains; again where new data came meanwhile."""
+    (bookie,) = wish.bookies
     report = recover_bookie(context, runner, wish, dry_run=dry_run, progress=progress)
-    rows = list(report.rows)
+    rows = Spool(report.rows)
+    took_ms = report.duration_ms
     remaining = ledgers_that_name(context.store, bookie)
     for _ in range(ROUNDS_MAX):
         if dry_run or not remaining or report.unfinished:
             break
         report = recover_bookie(context, runner, wish, progress=progress)
-        rows += report.rows
+        rows.extend(report.rows)
+        took_ms += report.duration_ms
         remaining = ledgers_that_name(context.store, bookie)
-    blocked_by = None if dry_run else _forget(context, bookie)
-    whole = replace(report, job="decommission_bookie", rows=tuple(rows))
     return DecommissionReport(
-        whole.job,
-        whole.rows,
+        report.job,
+        report_rows(rows),
         dry_run,
-        whole.duration_ms,
-        columns=whole.columns,
+        took_ms,
+        columns=report.columns,
         remaining=tuple(remaining),
-        blocked_by=blocked_by,
     )
 
 

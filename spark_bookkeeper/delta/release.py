@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final
 
 import pyarrow as pa
@@ -52,7 +53,7 @@ from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, is_table
 from spark_bookkeeper.replication.check_ledgers import CheckWork, Finding, check_one
-from spark_bookkeeper.replication.report import Outcome, Row
+from spark_bookkeeper.replication.report import Outcome, Row, report_rows
 from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
 from spark_bookkeeper.table.listing import ENTRIES, encode_listing, patch_of, to_table
 from spark_bookkeeper.table.rows import CannotRebuildError, batches_of
@@ -126,19 +127,22 @@ def release_archived(
     wanted = (Outcome.ARCHIVED, Outcome.PLANNED)
     ledger_ids = [LedgerId(row.ledger_id) for row in report.rows if row.status in wanted]
     started = context.runtime.now()
-    rows = tuple(
-        release_ledgers(
-            context,
-            runner,
-            table,
-            ledger_ids,
-            keep=keep,
-            dry_run=report.dry_run,
-            progress=progress,
+    rows = report_rows(
+        chain(
+            report.rows,
+            release_ledgers(
+                context,
+                runner,
+                table,
+                ledger_ids,
+                keep=keep,
+                dry_run=report.dry_run,
+                progress=progress,
+            ),
         )
     )
     took_ms = round((context.runtime.now() - started) * 1000)
-    return replace(report, rows=report.rows + rows, duration_ms=report.duration_ms + took_ms)
+    return replace(report, rows=rows, duration_ms=report.duration_ms + took_ms)
 
 
 def table_of(context: ClientContext, member: BookieId, table: str) -> TableBookie:

@@ -30,7 +30,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata, LedgerState, is_table
-from spark_bookkeeper.replication.job import Job
+from spark_bookkeeper.replication.job import Job, wanted_ids
 from spark_bookkeeper.replication.report import CheckReport, Outcome, Row
 from spark_bookkeeper.replication.runner import (
     Failure,
@@ -128,7 +128,7 @@ def check_ledgers(
     * ``gone``: it was deleted.
     """
     job = Job("check_ledgers", context, runner, progress)
-    wanted = list(context.store.ledger_ids()) if ledger_ids is None else ledger_ids
+    wanted = wanted_ids(context, ledger_ids)
     works = check_works(context, wanted, percentage)
     return job.report(CheckReport, job.run(check_step(), works, len(wanted)))
 

@@ -6,17 +6,18 @@ and its result with the row that shows it. ``README.md`` beside this file has th
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar, cast
 
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import MetadataError
-from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.replication.report import Report, Row
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.replication.report import Report, Row, report_rows
 from spark_bookkeeper.replication.runner import (
     ItemT,
     Progress,
@@ -126,11 +127,13 @@ class Job:
         dry_run: bool = False,
         columns: type[Row] = Row,
     ) -> ReportT:
-        """The rows of all results, by ledger, fragment and bookie."""
-        rows = [result.row() for result in results]
-        rows.sort(key=lambda row: (row.ledger_id, row.first_entry_id or 0, row.source or ""))
+        """The rows of all results, by ledger, fragment and bookie.
+
+        Where they are too many to be kept in memory, in the order in which they came.
+        """
+        rows = report_rows(result.row() for result in results)
         duration_ms = round((self._context.runtime.now() - self._started) * 1000)
-        return kind(self._name, tuple(rows), dry_run, duration_ms, columns=columns)
+        return kind(self._name, rows, dry_run, duration_ms, columns=columns)
 
     def _limited(self, step: Step[ItemT, ResultT], items: list[ItemT], total: int) -> list[ItemT]:
         """The items with the limit shared out among as many as are under way at once."""
@@ -181,6 +184,13 @@ class Job:
             yield hear
         finally:
             ended.ring()
+
+
+def wanted_ids(context: ClientContext, ledger_ids: Sequence[LedgerId] | None) -> Sequence[LedgerId]:
+    """The ids of the ledgers that are meant, all of them for ``None``: eight bytes each."""
+    if ledger_ids is not None:
+        return ledger_ids
+    return cast(Sequence[LedgerId], array("q", context.store.ledger_ids()))
 
 
 def nothing_done(

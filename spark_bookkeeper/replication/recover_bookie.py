@@ -10,25 +10,20 @@ Source: Bookie Ledger Recovery, "The Manual Bookie Recovery process"; BookKeeper
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Registration, Versioned
-from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.underreplication import live_copies, missing_replicas
-from spark_bookkeeper.replication.job import Job, Reported
-from spark_bookkeeper.replication.pieces import (
-    PIECE_BYTES,
-    CutFragment,
-    PieceCopied,
-    PieceWork,
-    copy_piece,
-    pieces_of,
-)
+from spark_bookkeeper.replication.fragments import Todo, copy_fragments
+from spark_bookkeeper.replication.job import GROUP_ITEMS, Job, Reported, wanted_ids
+from spark_bookkeeper.replication.pieces import PIECE_BYTES
 from spark_bookkeeper.replication.recover_ledgers import Recovered, RecoverWork, recovering
 from spark_bookkeeper.replication.recovery_plan import (
     PlannedShare,
@@ -36,25 +31,12 @@ from spark_bookkeeper.replication.recovery_plan import (
     planned_shares,
 )
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport
-from spark_bookkeeper.replication.rereplicate import (
-    FragmentWork,
-    ShareCopied,
-    rereplicate_fragment,
-)
-from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
-from spark_bookkeeper.replication.runner import (
-    Failure,
-    Progress,
-    Runner,
-    Step,
-    no_progress,
-    reason_of,
-)
+from spark_bookkeeper.replication.rereplicate import FragmentWork, ShareCopied
+from spark_bookkeeper.replication.runner import Progress, Runner, no_progress, reason_of
 from spark_bookkeeper.replication.shares import live_at, share_bytes
 from spark_bookkeeper.replication.targets import Targets
+from spark_bookkeeper.runtime.spool import Spool
 
-_Copying = FragmentWork | PieceWork
-_Copied = ShareCopied | PieceCopied
 _Planned = Recovered | PlannedShare | ShareCopied
 
 
@@ -100,124 +82,75 @@ def recover_bookie(
     affected = survey.read(context, progress)
     if dry_run:
         targets = Targets(context.bookies, registrations, wish.bookies, wish.target)
-        planned = [
+        planned: Spool[_Planned] = Spool(
             each
             for ledger_id, found in affected
             for each in _plan(ledger_id, found.value, wish, targets, registrations)
-        ]
+        )
         _check(context, wish, registrations, survey)
-        results: Sequence[Reported] = [*survey.unreadable, *planned]
+        results: Iterable[Reported] = chain(survey.unreadable, planned)
         return job.report(RecoveryReport, results, dry_run=True, columns=PlanRow)
-    todo: list[_Todo] = []
-    opened: dict[LedgerId, Versioned[LedgerMetadata]] = {}
-    left: list[ShareCopied] = []
+    todo = _Urgency()
+    opened: Spool[RecoverWork] = Spool()
+    left: Spool[ShareCopied] = Spool()
     for ledger_id, found in affected:
         is_open = _needs_recovery(found.value, wish)
         if is_open and not _is_skipped(found.value, wish):
-            opened[ledger_id] = found
+            opened.append(RecoverWork(ledger_id, found))
             continue
         if is_open:
             left.append(_skipped(ledger_id, found.value, wish))
-        todo += _work(ledger_id, found.value, wish, registrations, left)
+        todo.extend(_work(ledger_id, found.value, wish, registrations, left))
     _check(context, wish, registrations, survey)
-    done: list[Reported] = [*survey.unreadable]
-    recoveries = [RecoverWork(ledger_id, found) for ledger_id, found in opened.items()]
-    done += job.run(recovering("open ledgers"), recoveries)
+    done: Iterable[Reported] = chain(
+        survey.unreadable, _carry_out(job, context, wish, opened, todo, left), left
+    )
+    return job.report(RecoveryReport, done)
+
+
+def _carry_out(
+    job: Job,
+    context: ClientContext,
+    wish: BookieRecovery,
+    opened: Spool[RecoverWork],
+    todo: _Urgency,
+    left: Spool[ShareCopied],
+) -> Iterator[Reported]:
+    """Close what is open, and then copy; ``left`` is told of what cannot be planned."""
+    yield from job.run(recovering("open ledgers"), opened, len(opened))
     alive = context.bookies.last_registrations()
-    for ledger_id, now in context.store.read_ledgers(list(opened)):
-        # What became of one that is gone, or whose id is another's now, its row says.
-        if isinstance(now, Versioned) and now.value.nonce == opened[ledger_id].value.nonce:
-            todo += _work(ledger_id, now.value, wish, alive, left)
-    done += _copy(job, context, wish, todo)
-    return job.report(RecoveryReport, [*done, *left])
-
-
-@dataclass(frozen=True, slots=True)
-class _Todo:
-    """A fragment to be re-replicated."""
-
-    live_copies: int
-    """Of any of its entries, at the least: the fewer, the more urgent."""
-    work: FragmentWork
-    large: LedgerMetadata | None
-    """Of a fragment that may be cut into pieces."""
-
-
-def _copy(
-    job: Job, context: ClientContext, wish: BookieRecovery, todo: Sequence[_Todo]
-) -> Iterator[ShareCopied]:
-    """The Rereplication process for every affected fragment, those in most danger first."""
+    rest = iter(opened)
+    while works := {work.ledger_id: work for work in islice(rest, GROUP_ITEMS)}:
+        for ledger_id, now in context.store.read_ledgers(list(works)):
+            # What became of one that is gone, or whose id is another's now, its row says.
+            known = works[ledger_id].known.value
+            if isinstance(now, Versioned) and now.value.nonce == known.nonce:
+                todo.extend(_work(ledger_id, now.value, wish, alive, left))
     alive = context.bookies.last_registrations()
     targets = Targets(context.bookies, alive, wish.bookies, wish.target)
-    cut: dict[tuple[LedgerId, EntryId], CutFragment] = {}
-
-    def plan() -> Iterator[_Copying]:
-        for each in sorted(todo, key=lambda each: each.live_copies):
-            pieces = _pieces(each, targets, wish.piece_bytes)
-            if pieces:
-                key = each.work.ledger_id, each.work.first_entry_id
-                cut[key] = CutFragment(each.work, pieces)
-                yield from pieces
-            else:
-                yield each.work
-
-    copying: Step[_Copying, _Copied] = Step(
-        "copying fragments", _copy_one, _failed, _limited, _copy_some
-    )
-    for copied in job.run(copying, plan(), len(todo)):
-        if isinstance(copied, PieceCopied):
-            cut[copied.work.ledger_id, copied.work.first_entry_id].take(copied)
-        else:
-            yield copied
-    replacing = Step("replacing bookies", _replace_one, _fragment_failed, _fragment_limited)
-    yield from job.run(replacing, [fragment.finish() for fragment in cut.values()])
+    yield from copy_fragments(job, todo, len(todo), lambda _: targets, wish.piece_bytes)
 
 
-def _pieces(each: _Todo, targets: Targets, piece_bytes: int) -> Sequence[PieceWork]:
-    if each.large is None:
-        return ()
-    try:
-        return list(pieces_of(each.work, each.large, targets, piece_bytes))
-    except Exception as error:  # noqa: BLE001  (one ledger of many; its own work says so)
-        reason_of(error, f"cutting ledger {each.work.ledger_id} into pieces")
-        return ()
+class _Urgency:
+    """What is to be copied, the fewest live copies of any entry first.
 
+    All is planned before anything is copied, so it is kept where it does not grow in memory.
+    """
 
-def _copy_one(context: ClientContext, work: _Copying) -> Sequence[_Copied]:
-    if isinstance(work, PieceWork):
-        return copy_piece(context, work)
-    return rereplicate_fragment(context, work)
+    def __init__(self) -> None:
+        self._by_copies: dict[int, Spool[Todo]] = {}
 
+    def extend(self, found: Iterable[tuple[int, Todo]]) -> None:
+        """Fragments, each with how many live copies there are."""
+        for copies, todo in found:
+            self._by_copies.setdefault(copies, Spool()).append(todo)
 
-def _copy_some(
-    context: ClientContext, works: Sequence[_Copying]
-) -> Sequence[Sequence[_Copied] | None]:
-    fragments = {n: work for n, work in enumerate(works) if isinstance(work, FragmentWork)}
-    done = rereplicate_many(context, list(fragments.values()))
-    found = dict(zip(fragments, done, strict=True))
-    return [found.get(number) for number in range(len(works))]
+    def __len__(self) -> int:
+        return sum(map(len, self._by_copies.values()))
 
-
-def _replace_one(context: ClientContext, work: FragmentWork) -> Sequence[ShareCopied]:
-    return rereplicate_fragment(context, work)
-
-
-def _failed(work: _Copying, failure: Failure) -> _Copied:
-    if isinstance(work, PieceWork):
-        return PieceCopied(work, Outcome.LEFT, failure.reason)
-    return _fragment_failed(work, failure)
-
-
-def _fragment_failed(work: FragmentWork, failure: Failure) -> ShareCopied:
-    return ShareCopied(work.ledger_id, Outcome.LEFT, failure.reason, work.first_entry_id)
-
-
-def _limited(work: _Copying, bytes_per_second: int) -> _Copying:
-    return replace(work, bytes_per_second=bytes_per_second)
-
-
-def _fragment_limited(work: FragmentWork, bytes_per_second: int) -> FragmentWork:
-    return replace(work, bytes_per_second=bytes_per_second)
+    def __iter__(self) -> Iterator[Todo]:
+        for copies in sorted(self._by_copies):
+            yield from self._by_copies[copies]
 
 
 @dataclass
@@ -225,11 +158,11 @@ class _Survey:
     """Steps 1 and 2: which ledgers have a fragment that names a lost bookie."""
 
     wish: BookieRecovery
-    unreadable: list[ShareCopied] = field(default_factory=list)
+    unreadable: Spool[ShareCopied] = field(default_factory=Spool)
     """Ledgers of which that cannot be told."""
     named: set[BookieId] = field(default_factory=set)
     """All bookies of the affected ledgers."""
-    with_target: list[str] = field(default_factory=list)
+    with_target: Spool[str] = field(default_factory=Spool)
     """Affected fragments that have a copy on the wanted target already."""
 
     def read(
@@ -237,7 +170,7 @@ class _Survey:
     ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata]]]:
         """The affected ledgers, one after the other."""
         only = self.wish.ledger_ids
-        wanted = list(context.store.ledger_ids()) if only is None else only
+        wanted = wanted_ids(context, only)
         for done, (ledger_id, found) in enumerate(context.store.read_ledgers(wanted), 1):
             if found is None and only is not None:
                 raise InvalidArgumentError(
@@ -253,12 +186,12 @@ class _Survey:
 
     def _note(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
         self.named |= metadata.members()
-        self.with_target += [
+        self.with_target.extend(
             f"ledger {ledger_id} fragment {fragment.first_entry_id}"
             for fragment in metadata.fragments
             if self.wish.target in fragment.ensemble
             and set(fragment.ensemble) & set(self.wish.bookies)
-        ]
+        )
 
 
 def _check(
@@ -329,8 +262,8 @@ def _work(
     metadata: LedgerMetadata,
     wish: BookieRecovery,
     alive: Mapping[BookieId, Registration],
-    left: list[ShareCopied],
-) -> Sequence[_Todo]:
+    left: Spool[ShareCopied],
+) -> Sequence[tuple[int, Todo]]:
     """The affected fragments of one ledger; when they cannot be planned, ``left`` is told."""
     try:
         return _todo(ledger_id, metadata, wish, alive)
@@ -345,10 +278,11 @@ def _todo(
     metadata: LedgerMetadata,
     wish: BookieRecovery,
     alive: Mapping[BookieId, Registration],
-) -> Sequence[_Todo]:
+) -> Sequence[tuple[int, Todo]]:
+    """Each with the fewest live copies that any of its entries has."""
     live = live_at(ledger_id, metadata, wish.bookies, alive)
     fragments = {m.fragment.index: m.fragment for m in missing_replicas(metadata, wish.bookies)}
-    found: list[_Todo] = []
+    found: list[tuple[int, Todo]] = []
     for fragment in fragments.values():
         if fragment.last_entry_id is None:
             continue  # its ledger could not be recovered, or was skipped: said elsewhere
@@ -364,7 +298,7 @@ def _todo(
             nonce=metadata.nonce,
         )
         large = metadata if size >= 2 * wish.piece_bytes else None
-        found.append(_Todo(live_copies(metadata.quorum, fragment, live), work, large))
+        found.append((live_copies(metadata.quorum, fragment, live), Todo(work, large)))
     return found
 
 

@@ -13,7 +13,7 @@ from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError, NoSuch
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
-from spark_bookkeeper.replication.job import Job, Known, nothing_done
+from spark_bookkeeper.replication.job import Job, Known, nothing_done, wanted_ids
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
 from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
 
@@ -91,7 +91,7 @@ def recovering(what: str) -> Step[RecoverWork, Recovered]:
 def _plan(
     context: ClientContext, ledger_ids: Sequence[LedgerId] | None, progress: Progress
 ) -> Iterator[RecoverWork | Known[Recovered]]:
-    wanted = list(context.store.ledger_ids()) if ledger_ids is None else ledger_ids
+    wanted = wanted_ids(context, ledger_ids)
     for done, (ledger_id, found) in enumerate(context.store.read_ledgers(wanted), 1):
         if found is None:
             yield Known(Recovered(ledger_id, Outcome.GONE, "the ledger does not exist"))

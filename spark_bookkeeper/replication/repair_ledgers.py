@@ -20,7 +20,7 @@ from spark_bookkeeper.client.recover.copying import TargetError
 from spark_bookkeeper.errors import EntryUnreadableError, NoSuchLedgerError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.check_ledgers import CheckWork, Finding, check_one, check_works
-from spark_bookkeeper.replication.job import Job
+from spark_bookkeeper.replication.job import Job, wanted_ids
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
 from spark_bookkeeper.replication.runner import (
     Failure,
@@ -100,7 +100,7 @@ def repair_ledgers(
             others stays as it is.
     """
     job = Job("repair_ledgers", context, runner, progress, bytes_per_second)
-    wanted = list(context.store.ledger_ids()) if ledger_ids is None else ledger_ids
+    wanted = wanted_ids(context, ledger_ids)
     step = Step("repairing ledgers", repair_one, _failed, _limited)
     plan = (RepairWork(check, dry_run) for check in check_works(context, wanted, percentage))
     return job.report(RecoveryReport, job.run(step, plan, len(wanted)), dry_run=dry_run)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import html
+from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
+from itertools import islice
 from typing import Any, ClassVar, Final
 
+import numpy as np
 import pyarrow as pa
+
+from spark_bookkeeper.runtime.spool import Spool
 
 
 class Outcome(str, Enum):
@@ -130,12 +135,27 @@ class Row:
         return {**asdict(self), "status": self.status.value}
 
 
+ROWS_AT_ONCE: Final = 8192
+"""Rows that are in memory at once where all of them are looked at, or written."""
+
+
+def report_rows(rows: Iterable[Row]) -> Sequence[Row]:
+    """Rows to be kept for a report: in order, unless they are too many to be kept in memory."""
+    kept = rows if isinstance(rows, Spool) else Spool(rows)
+    if not kept.is_in_memory:
+        return kept
+    order = sorted(kept, key=lambda row: (row.ledger_id, row.first_entry_id or 0, row.source or ""))
+    return tuple(order)
+
+
 @dataclass(frozen=True)
 class Report:
     """The outcome of one job."""
 
     job: str
-    rows: tuple[Row, ...]
+    rows: Sequence[Row]
+    """By ledger, fragment and bookie. Of more than ``spool.IN_MEMORY`` in the order in which they
+    came, and not in memory: they are read from a temporary file when they are asked for."""
     dry_run: bool = False
     """Whether it is only a plan. A check changes nothing, and is no plan either: it was done."""
     duration_ms: int = 0
@@ -156,9 +176,10 @@ class Report:
     @property
     def unfinished(self) -> Sequence[Row]:
         """The rows that are left, each with its reason; of a plan, what a run would leave too."""
-        return [
+        left = Spool(
             row for row in self.rows if not row.status.is_done and row.status is not Outcome.PLANNED
-        ]
+        )
+        return list(left) if left.is_in_memory else left
 
     @property
     def counts(self) -> dict[str, int]:
@@ -167,7 +188,13 @@ class Report:
 
     def to_arrow(self) -> pa.Table:
         """The rows as an Arrow table (``ROW_SCHEMA``, and what the job has behind it)."""
-        return pa.Table.from_pylist(self._dicts(), schema=self.columns.SCHEMA)
+        return pa.Table.from_batches(self.batches(), schema=self.columns.SCHEMA)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The same piece by piece, for who writes more rows than there is memory for."""
+        rows = iter(self._dicts())
+        while some := list(islice(rows, ROWS_AT_ONCE)):
+            yield pa.RecordBatch.from_pylist(some, schema=self.columns.SCHEMA)
 
     def to_df(self) -> Any:
         """The rows as a Spark DataFrame."""
@@ -176,22 +203,32 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """One object for programs: the keys that every job prints with ``--json``."""
+        return {**self.totals(), "rows": list(self._dicts())}
+
+    def totals(self) -> dict[str, Any]:
+        """The same without the rows."""
+        entries = size = 0
+        ledgers, fragments = array("q"), array("q")
+        for row in self.rows:
+            entries += row.entries
+            size += row.bytes
+            ledgers.append(row.ledger_id)
+            fragments.append(-1 if row.first_entry_id is None else row.first_entry_id)
         return {
             "job": self.job,
             "dry_run": self.dry_run,
-            "ledgers": len({row.ledger_id for row in self.rows}),
-            "fragments": len({(r.ledger_id, r.first_entry_id) for r in self.rows}),
-            "entries": sum(row.entries for row in self.rows),
-            "bytes": sum(row.bytes for row in self.rows),
+            "ledgers": len(np.unique(ledgers)),
+            "fragments": len(np.unique(np.array([ledgers, fragments]), axis=1).T),
+            "entries": entries,
+            "bytes": size,
             "duration_ms": self.duration_ms,
             "complete": self.is_complete,
-            "rows": self._dicts(),
         }
 
-    def _dicts(self, most: int | None = None) -> list[dict[str, Any]]:
+    def _dicts(self, most: int | None = None) -> Iterator[dict[str, Any]]:
         """The rows by column, in the order of the columns."""
         empty = dict.fromkeys(self.columns.SCHEMA.names)
-        return [empty | row.to_dict() for row in self.rows[:most]]
+        return (empty | row.to_dict() for row in islice(self.rows, most))
 
     def _repr_html_(self) -> str:
         heads = "".join(f"<th>{name}</th>" for name in self.columns.SCHEMA.names)

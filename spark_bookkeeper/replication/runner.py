@@ -192,13 +192,17 @@ class Runner(Protocol):
 
 
 class LocalRunner:
-    """In this process, a few items at a time."""
+    """In this process, a few items at a time.
+
+    Args:
+        width: how many; ``None`` is what the configuration says (``job_items_at_once``).
+    """
 
     is_elsewhere: Final = False
 
-    def __init__(self, context: ClientContext, width: int = 8) -> None:
+    def __init__(self, context: ClientContext, width: int | None = None) -> None:
         self._context = context
-        self._width = width
+        self._width = context.config.job_items_at_once if width is None else width
 
     @property
     def width(self) -> int:

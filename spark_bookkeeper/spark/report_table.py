@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
 
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.replication.report import Report
@@ -12,6 +16,10 @@ from spark_bookkeeper.spark.schemas import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+BATCHES_AT_ONCE: Final = 16
+"""So many batches of a report's rows are one commit of the table."""
 
 
 def open_report_table(path: str, **conf: str) -> ReportTable:
@@ -43,25 +51,35 @@ class ReportTable:
         check_has_delta(spark, path, f"the report cannot be appended to {path}")
 
     def append(self, report: Report) -> None:
-        """Append the rows of a report.
+        """Append the rows of a report; of a very long one, some at a time.
 
         Raises:
             BookKeeperError: the table did not take them. What the job did stays done.
         """
         from pyspark.sql import functions
 
-        table = report.to_arrow()
-        rows: Any = self._spark.createDataFrame(table, schema=spark_schema(table.schema))
+        schema = report.columns.SCHEMA
         try:
-            rows.select(
-                functions.lit(report.job).alias("job"),
-                functions.current_timestamp().alias("reported_at"),
-                functions.lit(report.dry_run).alias("dry_run"),
-                functions.lit(report.duration_ms).cast("long").alias("duration_ms"),
-                *table.schema.names,
-            ).write.format("delta").mode("append").option("mergeSchema", True).save(self._path)
+            for table in _tables(report):
+                rows: Any = self._spark.createDataFrame(table, schema=spark_schema(schema))
+                rows.select(
+                    functions.lit(report.job).alias("job"),
+                    functions.current_timestamp().alias("reported_at"),
+                    functions.lit(report.dry_run).alias("dry_run"),
+                    functions.lit(report.duration_ms).cast("long").alias("duration_ms"),
+                    *schema.names,
+                ).write.format("delta").mode("append").option("mergeSchema", True).save(self._path)
         except spark_errors() as error:
             raise BookKeeperError(
                 f"the job is finished, but its report could not be appended to {self._path}: "
                 f"{first_line(error)}"
             ) from error
+
+
+def _tables(report: Report) -> Iterator[pa.Table]:
+    """The rows of a report in tables that fit in memory; at least one, so that there is a table."""
+    batches = report.batches()
+    some = list(islice(batches, BATCHES_AT_ONCE))
+    yield pa.Table.from_batches(some, schema=report.columns.SCHEMA)
+    while some := list(islice(batches, BATCHES_AT_ONCE)):
+        yield pa.Table.from_batches(some, schema=report.columns.SCHEMA)

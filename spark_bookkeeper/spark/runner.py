@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ITEMS_AT_ONCE: Final = 16
-"""Within one task. With so many, what an item could do side by side it does in turn: more threads
-would only wait for each other."""
+"""With so many in one task, what an item could do side by side it does in turn: more threads
+would only wait for each other. How many are under way at once, the configuration says."""
 
 ITEMS_PER_TASK: Final = 256
 """With more items there are more tasks than cores, so that progress can be seen."""
@@ -91,7 +91,7 @@ class SparkRunner(Runner):
     @override
     def width(self) -> int:
         """As many as there are when no more tasks run at once than Spark's default parallelism."""
-        return parallelism(self._spark) * ITEMS_AT_ONCE
+        return parallelism(self._spark) * self._connection.config.job_items_at_once
 
     @override
     def run(
@@ -172,6 +172,7 @@ def _task(
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = task_context(connection)
         told: list[Counts] = []
+        at_once = connection.config.job_items_at_once
         with counted(context.metrics, told.append):
             for batch in batches:
                 for number in batch.column(0).to_pylist():
@@ -180,7 +181,7 @@ def _task(
                     if len(pack) >= ITEMS_AT_ONCE:
                         inside = replace(context, runtime=ThreadRuntime(map_width=1))
                     items = [pickle.loads(data) for _, data in pack]
-                    results = carry_out_many(step, inside, items, ITEMS_AT_ONCE)
+                    results = carry_out_many(step, inside, items, at_once)
                     yield _answer([index for index, _ in pack], [pickle.dumps(r) for r in results])
         yield _answer([_COUNTS], [pickle.dumps(told[0])])
 

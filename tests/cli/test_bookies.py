@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -266,3 +267,28 @@ def test_a_bookie_whose_disk_was_replaced_is_formatted_started_and_filled_again(
     assert copies == {closed: "replicated", opened["ledger_id"]: "replicated"}
     checked = call_own("ledger", "check", "--percentage", 100, "--no-spark", "--json")
     assert (checked.code, checked.json["complete"]) == (0, True)
+
+
+def test_ledgers_move_to_a_new_bookie_as_the_plan_said(
+    own_cluster: LocalCluster, call_own: Call, numbers: Path, tmp_path: Path
+) -> None:
+    for _ in range(4):
+        call_own("ledger", "append", numbers, "-e", 5, "--json")
+    new = own_cluster.add_bookie()
+    moving = ["bookie", "rebalance", new, "--spare-bytes", 0, "--no-spark"]
+
+    plan = call_own(*moving, "--dry-run", "--json").json
+    asked = call_own(*moving)  # nobody says yes
+    file = tmp_path / "moves.jsonl"
+    done = call_own(*moving, "--yes", "--json", "--report-file", file)
+
+    assert {row["target"] for row in plan["rows"]} == {new}
+    assert asked.code == 1
+    assert (done.code, done.json["complete"], done.json["rows"]) == (0, True, [])
+    moved = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(r["ledger_id"], r["source"]) for r in moved] == [
+        (r["ledger_id"], r["source"]) for r in plan["rows"]
+    ]
+    assert "its part" in call_own(*moving, "--dry-run").out
+    wrong = call_own(*moving, "--report-file", tmp_path / "moves.txt")
+    assert (wrong.code, ".parquet" in wrong.err) == (2, True)

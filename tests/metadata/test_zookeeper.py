@@ -1130,3 +1130,29 @@ def test_what_is_lost_on_the_way_is_counted(zookeeper: ZooKeeperStores) -> None:
     assert counted["zookeeper_client_sessions_lost_total"] == 0
     zookeeper.expire(store)
     eventually(lambda: metrics.as_dict()["zookeeper_client_sessions_lost_total"] == 1)
+
+
+def test_no_more_reads_are_under_way_at_once_than_are_allowed(
+    server: EmbeddedZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = ZooKeeperStore(f"zk://{server.address}/limited", token=_token, reads_in_flight=4)
+    try:
+        limited.initialize_cluster()
+        client = limited._zk._client
+        asked, most = [0], [0]
+        get = client.get_async
+
+        def get_async(*arguments: object) -> object:
+            asked[0] += 1
+            request = get(*arguments)
+            most[0] = max(most[0], asked[0])
+            request.rawlink(lambda _: asked.__setitem__(0, asked[0] - 1))
+            return request
+
+        monkeypatch.setattr(client, "get_async", get_async)
+        found = list(limited.read_ledgers(LedgerId(n) for n in range(50)))
+    finally:
+        limited.close()
+
+    assert [ledger_id for ledger_id, _ in found] == list(range(50))
+    assert 1 < most[0] <= 4

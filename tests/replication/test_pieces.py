@@ -17,7 +17,7 @@ from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.replication import recover_bookie as recovering
+from spark_bookkeeper.replication import fragments
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.pieces import PieceCopied, PieceWork, copy_piece
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
@@ -109,7 +109,7 @@ def test_a_part_is_copied_once_by_the_piece_in_which_it_begins(
         owned.append(row.entries)
         return [row]
 
-    monkeypatch.setattr(recovering, "copy_piece", piece)
+    monkeypatch.setattr(fragments, "copy_piece", piece)
     lost = lose(ground, writer)
 
     (row,) = recovered(ground, lost, SHARE // 16).rows
@@ -159,7 +159,7 @@ def test_what_a_piece_did_not_do_is_done_by_the_fragments_own_work(
         (row,) = copy_piece(context, replace(work, end=work.start))
         return [row]
 
-    monkeypatch.setattr(recovering, "copy_piece", piece)
+    monkeypatch.setattr(fragments, "copy_piece", piece)
 
     report = recovered(ground, lost, SHARE // 4)
 

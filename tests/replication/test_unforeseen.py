@@ -17,6 +17,7 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication import (
     check_ledgers,
+    fragments,
     pieces,
     recover_bookie,
     recover_ledgers,
@@ -167,7 +168,7 @@ def test_what_cannot_be_cut_is_done_in_one_piece(
 ) -> None:
     world.fill()
     world.lose()
-    spoil(monkeypatch, recover_bookie, "pieces_of", TypeError("no"), world.bad)
+    spoil(monkeypatch, fragments, "pieces_of", TypeError("no"), world.bad)
 
     report = world.recover_bookie(piece_bytes=1)
 

@@ -44,8 +44,9 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.recovery import Decision, Recovery
 from spark_bookkeeper.protocol.writer import Acknowledge, Command, Send, Writer
-from spark_bookkeeper.replication import recover_bookie, recover_ledgers, rereplicate
-from spark_bookkeeper.replication.recover_bookie import BookieRecovery, _Todo
+from spark_bookkeeper.replication import fragments, recover_bookie, recover_ledgers, rereplicate
+from spark_bookkeeper.replication.fragments import Todo
+from spark_bookkeeper.replication.recover_bookie import BookieRecovery
 from spark_bookkeeper.replication.rereplicate import (
     FragmentCopy,
     FragmentWork,
@@ -547,12 +548,11 @@ def rw_closed_only(patch: Patch) -> None:
 
     def todo(
         ledger_id: LedgerId, metadata: LedgerMetadata, wish: BookieRecovery, alive: object
-    ) -> list[_Todo]:
+    ) -> list[tuple[int, Todo]]:
         return [
-            _Todo(
+            (
                 0,
-                FragmentWork(ledger_id, f.first_entry_id, wish.bookies, None, True, None),
-                large=None,
+                Todo(FragmentWork(ledger_id, f.first_entry_id, wish.bookies, None, True, None)),
             )
             for f in metadata.fragments
             if set(f.ensemble) & set(wish.bookies)
@@ -582,7 +582,7 @@ def rw_closed_only(patch: Patch) -> None:
 
     patch.setattr(recover_bookie, "_needs_recovery", lambda *_: False)
     patch.setattr(recover_bookie, "_todo", todo)
-    patch.setattr(recover_bookie, "rereplicate_fragment", rereplicate_fragment)
+    patch.setattr(fragments, "rereplicate_fragment", rereplicate_fragment)
     patch.setattr(rereplicate, "rereplicate_fragment", rereplicate_fragment)
     patch.setattr(FragmentCopy, "_publish", publish)
 

@@ -24,6 +24,7 @@ from spark_bookkeeper.cli.bookie.partition import (
     root_option,
 )
 from spark_bookkeeper.cli.bookie.readonly import set_readonly_, set_writable_
+from spark_bookkeeper.cli.bookie.rebalance import drain, rebalance
 from spark_bookkeeper.cli.bookie.refill import refill
 from spark_bookkeeper.cli.bookie.space import space
 from spark_bookkeeper.cli.shell.asking import confirm
@@ -61,6 +62,8 @@ bookie.add_command(show)
 bookie.add_command(space)
 bookie.add_command(recover)
 bookie.add_command(refill)
+bookie.add_command(rebalance)
+bookie.add_command(drain)
 bookie.add_command(decommission)
 bookie.add_command(cookie)
 bookie.add_command(set_readonly_)

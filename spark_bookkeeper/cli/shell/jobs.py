@@ -19,6 +19,7 @@ from spark_bookkeeper.cli.autorecovery import work as autorecovery_work
 from spark_bookkeeper.cli.backup import backup, restore
 from spark_bookkeeper.cli.bookie import cluster_view as bookies
 from spark_bookkeeper.cli.bookie.decommission import decommission
+from spark_bookkeeper.cli.bookie.rebalance import drain, rebalance
 from spark_bookkeeper.cli.bookie.refill import refill
 from spark_bookkeeper.cli.ledger import work as ledger_work
 from spark_bookkeeper.cli.ledger.archive import archive
@@ -45,6 +46,8 @@ JOBS: Final[dict[str, click.Command]] = {
     "autorecovery": autorecovery_group.start,
     "decommission_bookie": decommission,
     "refill_bookie": refill,
+    "rebalance": rebalance,
+    "drain_bookie": drain,
 }
 """What each script runs."""
 
@@ -59,6 +62,8 @@ _EXAMPLES: Final = {
     "rereplicate": "zk1:2181,zk2:2181 --json",
     "autorecovery": "zk1:2181,zk2:2181 --once",
     "refill_bookie": "zk1:2181,zk2:2181 192.168.1.10:3181 --dry-run",
+    "rebalance": "zk1:2181,zk2:2181 10.0.0.9:3181 --max-bytes 100000000000",
+    "drain_bookie": "zk1:2181,zk2:2181 192.168.1.10:3181",
     "decommission_bookie": "zk1:2181,zk2:2181 192.168.1.10:3181",
 }
 

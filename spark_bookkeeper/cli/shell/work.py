@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -10,7 +11,8 @@ import click
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.errors import BookKeeperError
-from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, Report, shown
+from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, Report, Row, shown
+from spark_bookkeeper.replication.report_file import check_report_file, write_report
 
 if TYPE_CHECKING:
     from spark_bookkeeper.spark.report_table import ReportTable
@@ -25,9 +27,30 @@ no_spark = click.option(
 )
 
 
-report_table = click.option(
-    "--report-table", metavar="PATH", help="Append the report to a Delta table; this needs Spark."
-)
+_FILE: Final = "spark_bookkeeper.report_file"
+
+
+def _keep(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
+    if path is not None:
+        check_report_file(path)
+        context.meta[_FILE] = path
+
+
+def report_table(command: Command) -> Command:
+    """The options that say where a report is kept, besides being shown."""
+    in_table = click.option(
+        "--report-table",
+        metavar="PATH",
+        help="Append the report to a Delta table; this needs Spark.",
+    )
+    in_file = click.option(
+        "--report-file",
+        metavar="FILE",
+        expose_value=False,
+        callback=_keep,
+        help="Write all rows to FILE, which ends in .parquet or .jsonl; --json has none then.",
+    )
+    return in_table(in_file(command))
 
 
 def open_table(settings: Settings, path: str | None) -> ReportTable | None:
@@ -56,7 +79,19 @@ def show_report(settings: Settings, report: Report, table: ReportTable | None = 
         except BookKeeperError as error:
             is_kept = False
             settings.output.note(f"Error: {error.message}")
-    settings.output.result(report.to_dict(), show)
+    path = click.get_current_context().meta.get(_FILE)
+    if path is not None:
+        try:
+            write_report(report, path)
+        except BookKeeperError as error:
+            is_kept, path = False, None
+            settings.output.note(f"Error: {error.message}")
+    if not settings.output.is_json:
+        show()
+    elif path is None:
+        settings.output.json(report.to_dict())
+    else:
+        settings.output.json({**report.totals(), "rows": [], "report_file": path})
     return EXIT_LEFT_UNDONE if report.unfinished or not is_kept else EXIT_DONE
 
 
@@ -81,7 +116,9 @@ def ask_about(settings: Settings, plan: Report, forgotten: Sequence[str] = ()) -
 
 
 def _show_rows(settings: Settings, report: Report) -> None:
-    rows = sorted(report.rows, key=lambda row: row in report.unfinished, reverse=True)
+    rows: list[Row] = list(islice(report.unfinished, MOST_ROWS))
+    others = (row for row in report.rows if row.status.is_done or row.status is Outcome.PLANNED)
+    rows += islice(others, MOST_ROWS - len(rows))
     if not rows:
         return
     more = [name for name in report.columns.SCHEMA.names if name not in ROW_SCHEMA.names]
@@ -111,16 +148,17 @@ def _show_rows(settings: Settings, report: Report) -> None:
                 row.reason,
                 *(shown(row.to_dict().get(name)) for name in more),
             ]
-            for row in rows[:MOST_ROWS]
+            for row in rows
         ],
     )
-    if len(rows) > MOST_ROWS:
-        settings.output.say(f"... {len(rows) - MOST_ROWS} more rows; --json has them all")
+    if len(report.rows) > len(rows):
+        more_rows = len(report.rows) - len(rows)
+        settings.output.say(f"... {more_rows:,} more rows; --report-file or --json has them all")
 
 
 def _show_summary(settings: Settings, report: Report) -> None:
     counts = "   ".join(f"{status} {count}" for status, count in report.counts.items())
-    numbers = report.to_dict()
+    numbers = report.totals()
     settings.output.say(
         f"{report.job}{' (dry run, nothing was changed)' if report.dry_run else ''}: "
         f"{counts or 'nothing to do'}   {numbers['entries']:,} entries, "

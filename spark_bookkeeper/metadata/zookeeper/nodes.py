@@ -56,7 +56,7 @@ PARENTS_GONE_MAX: Final = 100
 """How often parents are made again that others, whose nodes were the last ones there, delete."""
 
 WINDOW: Final = 500
-"""Requests under way at once when many nodes are read; more brings no speed."""
+"""Requests under way at once when many nodes are read, unless it is told otherwise."""
 
 
 READ_TOGETHER: Final = 64
@@ -141,6 +141,7 @@ class Nodes:
         patience_ms: int = 10_000,
         options: Mapping[str, str] | None = None,
         metrics: Metrics | None = None,
+        reads_in_flight: int = WINDOW,
     ) -> None:
         self._link = Link(
             hosts,
@@ -150,6 +151,7 @@ class Nodes:
             metrics=metrics,
         )
         self._client = self._link.client
+        self._reads_in_flight = reads_in_flight
         self._writes = GroupedWrites(self._client)
         self._has_multi_read = True
         """As long as no server has said that it knows no such request."""
@@ -552,7 +554,8 @@ class Nodes:
         convert: Callable[[Any], T],
         again: Callable[[str], T],
     ) -> Iterator[tuple[str, T | None]]:
-        """Answers in the order of the paths, ``WINDOW`` requests ahead of the consumer."""
+        """Answers in the order of the paths, so many requests ahead of the consumer."""
+        window = self._reads_in_flight
         under_way: deque[tuple[str, Any]] = deque()
 
         def oldest() -> tuple[str, T | None]:
@@ -568,11 +571,11 @@ class Nodes:
                     return path, None
 
         for path in paths:
-            if len(under_way) == WINDOW:
+            if len(under_way) == window:
                 # Answers come in order, so one wait serves half of the window. A wait for each
                 # would hand over between threads at every answer, at a third of the speed.
-                under_way[WINDOW // 2][1].wait(timeout=self._link.patience * 0.4)
-                for _ in range(WINDOW // 2):
+                under_way[window // 2][1].wait(timeout=self._link.patience * 0.4)
+                for _ in range(max(1, window // 2)):
                     yield oldest()
             under_way.append((path, send(path)))
         while under_way:

@@ -42,6 +42,7 @@ from spark_bookkeeper.metadata.zookeeper.link import (
     PresentError,
 )
 from spark_bookkeeper.metadata.zookeeper.nodes import (
+    WINDOW,
     Create,
     Delete,
     Node,
@@ -93,6 +94,7 @@ class ZooKeeperStore:
         patience_ms: int = 10_000,
         options: Mapping[str, str] | None = None,
         metrics: Metrics | None = None,
+        reads_in_flight: int = WINDOW,
     ) -> None:
         self.uri = parse_metadata_uri(uri) if isinstance(uri, str) else uri
         self._root = self.uri.root
@@ -104,6 +106,7 @@ class ZooKeeperStore:
             patience_ms=patience_ms,
             options=options,
             metrics=metrics,
+            reads_in_flight=reads_in_flight,
         )
         self._ids = LedgerIds(self._zk, self._root)
         self._presences = Presences(self._zk, self._root)

@@ -79,7 +79,7 @@ class Upkeep:
         wish = CompactionWish(files_least=FILES_LEAST)
         self._run(actor, lambda: compact_ledgers(context, wish=wish).rows)
 
-    def _run(self, actor: Actor, work: Callable[[], tuple[Row, ...]]) -> None:
+    def _run(self, actor: Actor, work: Callable[[], Sequence[Row]]) -> None:
         history = self._cluster.lives[0].history
         try:
             rows = work()

@@ -1,0 +1,22 @@
+"""Make a bookie read-only, and make all that it holds again on others.
+
+    spark-submit jobs/drain_bookie.py METADATA_URI BOOKIE
+
+The same as ``spark-bookkeeper`` on the command line; ``--help`` lists the options. For example::
+
+    spark-submit jobs/drain_bookie.py zk1.example.com:2181 192.168.1.10:3181
+
+Exit code: 0 everything asked for is done; 1 something is left undone, and the report says what
+and why; 2 the call was wrong or the cluster cannot be reached, and nothing was changed.
+"""
+
+import sys
+
+if __name__ == "__main__":
+    try:
+        from spark_bookkeeper.cli.shell.jobs import run_job
+
+        code = run_job("drain_bookie")
+    except KeyboardInterrupt:  # before the job itself began, which says more
+        code = 1
+    sys.exit(code)

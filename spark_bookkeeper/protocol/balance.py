@@ -1,0 +1,100 @@
+"""How much each bookie should hold, and where a share may go that one of them has too much of.
+
+A bookie's part of all bytes follows its disk: twice the disk, twice the bytes. What it *holds* is
+counted from metadata and not from its disk, for copies that were moved stay there until they are
+collected: a second run would otherwise move as much again.
+
+Pure. Every move makes the sum of the squared distances from the goals smaller, so that moving ends,
+whoever begins it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from spark_bookkeeper.protocol.ids import BookieId
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A bookie that is alive, as balancing sees it."""
+
+    total_bytes: int | None = None
+    """``None``: not known, as of a bucket; it counts like the largest that is known."""
+    free_bytes: int | None = None
+    """``None``: not known, so it is no limit."""
+    takes: bool = True
+    """Whether it may get more: it is writable, and wanted as a target."""
+
+
+class Balance:
+    """Who holds how much, and should; changed by ``move``.
+
+    Args:
+        disks: the bookies among which bytes are spread.
+        held: what each holds, in bytes; of others it does not matter here.
+        tolerance_percent: so much above its goal a bookie may hold, and is left alone.
+        spare_bytes: what a move leaves free on a target's disk, at the least.
+    """
+
+    def __init__(
+        self,
+        disks: Mapping[BookieId, Disk],
+        held: Mapping[BookieId, int],
+        tolerance_percent: int = 10,
+        spare_bytes: int = 0,
+    ) -> None:
+        self._disks = disks
+        self._held = {bookie: held.get(bookie, 0) for bookie in disks}
+        self._moved_in = dict.fromkeys(disks, 0)
+        self._tolerance_percent = tolerance_percent
+        self._spare_bytes = spare_bytes
+        known = [d.total_bytes for d in disks.values() if d.total_bytes]
+        largest = max(known, default=1)
+        sizes = {bookie: disk.total_bytes or largest for bookie, disk in disks.items()}
+        whole, every = sum(self._held.values()), sum(sizes.values())
+        self._goals = {b: whole * size // every for b, size in sizes.items()}
+
+    def held(self, bookie: BookieId) -> int:
+        """Bytes that it holds, after all moves so far."""
+        return self._held[bookie]
+
+    def goal(self, bookie: BookieId) -> int:
+        """Bytes that it should hold."""
+        return self._goals[bookie]
+
+    @property
+    def has_source(self) -> bool:
+        """Whether any bookie holds too much."""
+        return any(self._is_over(bookie) for bookie in self._disks)
+
+    def may_leave(self, bookie: BookieId, size_bytes: int) -> bool:
+        """Whether a share should leave a bookie: it has too much, and not too little then."""
+        return (
+            bookie in self._disks
+            and self._is_over(bookie)
+            and 2 * (self._held[bookie] - self._goals[bookie]) > size_bytes > 0
+        )
+
+    def takers(self, size_bytes: int) -> Iterator[tuple[BookieId, int]]:
+        """Bookies that a share may go to, each with how much it lacks; at least 1."""
+        for bookie, disk in self._disks.items():
+            lack = self._goals[bookie] - self._held[bookie]
+            if not disk.takes or 2 * lack <= size_bytes:
+                continue
+            if disk.free_bytes is not None:
+                left = disk.free_bytes - self._moved_in[bookie] - size_bytes
+                if left < self._spare_bytes:
+                    continue
+            yield bookie, max(1, lack)
+
+    def move(self, source: BookieId, target: BookieId, size_bytes: int) -> None:
+        """A share goes from one bookie to another."""
+        self._held[source] -= size_bytes
+        self._held[target] += size_bytes
+        self._moved_in[target] += size_bytes
+
+    def _is_over(self, bookie: BookieId) -> bool:
+        goal = self._goals[bookie]
+        return 100 * (self._held[bookie] - goal) > self._tolerance_percent * goal

@@ -1,0 +1,130 @@
+"""Copying the shares of many fragments: one step of a job, and one more for those that are large.
+
+Whoever makes copies on other bookies does it here: a lost bookie's recovery, and the moves of a
+rebalance. What becomes of one fragment is in ``rereplicate.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.replication.job import Job, Known
+from spark_bookkeeper.replication.pieces import (
+    CutFragment,
+    PieceCopied,
+    PieceWork,
+    copy_piece,
+    pieces_of,
+)
+from spark_bookkeeper.replication.report import Outcome
+from spark_bookkeeper.replication.rereplicate import (
+    FragmentWork,
+    ShareCopied,
+    rereplicate_fragment,
+)
+from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
+from spark_bookkeeper.replication.runner import Failure, Step, reason_of
+from spark_bookkeeper.replication.targets import Chooser
+
+_Copying = FragmentWork | PieceWork
+_Copied = ShareCopied | PieceCopied
+_Cut = dict[tuple[LedgerId, EntryId, tuple[BookieId, ...]], CutFragment]
+
+
+@dataclass(frozen=True, slots=True)
+class Todo:
+    """A fragment of which shares are to be copied."""
+
+    work: FragmentWork
+    large: LedgerMetadata | None = None
+    """Of a fragment that may be cut into pieces."""
+
+
+def copy_fragments(
+    job: Job,
+    todo: Iterable[Todo],
+    total: int | None,
+    chooser: Callable[[FragmentWork], Chooser],
+    piece_bytes: int,
+) -> Iterator[ShareCopied]:
+    """Do it, in this order; memory holds the large ones only.
+
+    Args:
+        total: how many there are, about; ``None`` is not known.
+        chooser: who says where the shares of a fragment go.
+        piece_bytes: shares of several times this size are copied by several tasks.
+    """
+    cut: _Cut = {}
+
+    def plan() -> Iterator[_Copying | Known[_Copied]]:
+        for each in todo:
+            pieces = _pieces(each, chooser, piece_bytes)
+            if pieces:
+                cut[_key(each.work)] = CutFragment(each.work, pieces)
+                yield from pieces
+            else:
+                yield each.work
+
+    copying: Step[_Copying, _Copied] = Step(
+        "copying fragments", _copy_one, _failed, _limited, _copy_some
+    )
+    for copied in job.run(copying, plan(), total):
+        if isinstance(copied, PieceCopied):
+            cut[_key(copied.work)].take(copied)
+        else:
+            yield copied
+    replacing = Step("replacing bookies", rereplicate_fragment, _fragment_failed, _fragment_limited)
+    yield from job.run(replacing, [fragment.finish() for fragment in cut.values()])
+
+
+def _key(work: FragmentWork | PieceWork) -> tuple[LedgerId, EntryId, tuple[BookieId, ...]]:
+    return work.ledger_id, work.first_entry_id, work.lost
+
+
+def _pieces(
+    each: Todo, chooser: Callable[[FragmentWork], Chooser], piece_bytes: int
+) -> Sequence[PieceWork]:
+    if each.large is None:
+        return ()
+    try:
+        return list(pieces_of(each.work, each.large, chooser(each.work), piece_bytes))
+    except Exception as error:  # noqa: BLE001  (one ledger of many; its own work says so)
+        reason_of(error, f"cutting ledger {each.work.ledger_id} into pieces")
+        return ()
+
+
+def _copy_one(context: ClientContext, work: _Copying) -> Sequence[_Copied]:
+    if isinstance(work, PieceWork):
+        return copy_piece(context, work)
+    return rereplicate_fragment(context, work)
+
+
+def _copy_some(
+    context: ClientContext, works: Sequence[_Copying]
+) -> Sequence[Sequence[_Copied] | None]:
+    fragments = {n: work for n, work in enumerate(works) if isinstance(work, FragmentWork)}
+    done = rereplicate_many(context, list(fragments.values()))
+    found = dict(zip(fragments, done, strict=True))
+    return [found.get(number) for number in range(len(works))]
+
+
+def _failed(work: _Copying, failure: Failure) -> _Copied:
+    if isinstance(work, PieceWork):
+        return PieceCopied(work, Outcome.LEFT, failure.reason)
+    return _fragment_failed(work, failure)
+
+
+def _fragment_failed(work: FragmentWork, failure: Failure) -> ShareCopied:
+    return ShareCopied(work.ledger_id, Outcome.LEFT, failure.reason, work.first_entry_id)
+
+
+def _limited(work: _Copying, bytes_per_second: int) -> _Copying:
+    return replace(work, bytes_per_second=bytes_per_second)
+
+
+def _fragment_limited(work: FragmentWork, bytes_per_second: int) -> FragmentWork:
+    return replace(work, bytes_per_second=bytes_per_second)

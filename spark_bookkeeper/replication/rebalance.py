@@ -1,0 +1,312 @@
+"""Moving shares of closed ledgers from bookies that have too much to those that have room.
+
+New bookies get nothing of what was written before they came. Here each bookie's part of all bytes
+is made to follow the size of its disk, with no more moved than is asked for. A share is moved as it
+is made again when a bookie is lost (``rereplicate.py``): copied, read back, and then named in the
+metadata by a compare-and-swap. The old copy is garbage from then on, and is left to its collection.
+
+Source: DESIGN "rebalance"; SLOT-LOG "Re-replicate", R13. BookKeeper has nothing like it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.config import BookieConfig
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
+from spark_bookkeeper.metadata.store import Registration, Versioned
+from spark_bookkeeper.protocol.balance import Balance, Disk
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
+from spark_bookkeeper.protocol.placement import Candidate, drawn
+from spark_bookkeeper.protocol.underreplication import live_copies
+from spark_bookkeeper.replication.fragments import Todo, copy_fragments
+from spark_bookkeeper.replication.job import Job, wanted_ids
+from spark_bookkeeper.replication.pieces import PIECE_BYTES
+from spark_bookkeeper.replication.recovery_plan import PlannedShare, PlanRow
+from spark_bookkeeper.replication.report import Outcome, RecoveryReport
+from spark_bookkeeper.replication.rereplicate import FragmentWork
+from spark_bookkeeper.replication.runner import (
+    Progress,
+    Runner,
+    no_progress,
+    reason_of,
+)
+from spark_bookkeeper.replication.shares import live_at, share_bytes, share_of
+from spark_bookkeeper.replication.targets import Targets
+
+SPARE_BYTES: Final = BookieConfig().writable_above_free_bytes
+"""What a move leaves free on its target, or the bookie would soon take nothing more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """What to move, and how."""
+
+    targets: tuple[BookieId, ...] | None = None
+    """Only these get more; ``None`` is every bookie that has too little."""
+    max_bytes: int | None = None
+    """So much is moved at the most; ``None`` is no limit."""
+    tolerance_percent: int = 10
+    """A bookie that has so much more than its part, and no more, is left as it is."""
+    spare_bytes: int = 0
+    """What is left free on a target's disk, at the least."""
+    bytes_per_second: int | None = None
+    """Limit on copying, for the whole job; ``None`` is none."""
+    piece_bytes: int = PIECE_BYTES
+    """Shares of several times this size are copied by several tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one bookie holds of closed ledgers, by the metadata."""
+
+    bookie_id: BookieId
+    before_bytes: int
+    after_bytes: int
+    """When everything planned is done."""
+    goal_bytes: int
+    """Its part of everything."""
+
+
+@dataclass(frozen=True)
+class RebalanceReport(RecoveryReport):
+    """Of ``rebalance``: what was moved, and what each bookie holds before and after."""
+
+    loads: tuple[Load, ...] = ()
+
+    def totals(self) -> dict[str, Any]:
+        """As every job's, and the bookies."""
+        loads = [
+            {
+                "bookie_id": each.bookie_id,
+                "before_bytes": each.before_bytes,
+                "after_bytes": each.after_bytes,
+                "goal_bytes": each.goal_bytes,
+            }
+            for each in self.loads
+        ]
+        return {**super().totals(), "bookies": loads}
+
+
+def rebalance(
+    context: ClientContext,
+    runner: Runner,
+    wish: Rebalance,
+    *,
+    dry_run: bool = False,
+    progress: Progress = no_progress,
+) -> RebalanceReport:
+    """Move shares until each bookie has its part, or the limit is reached; one row for each share.
+
+    Only of closed ledgers, from bookies that are alive; a move never makes copies share a rack that
+    did not before. Killed at any moment it loses nothing, and run again it does the rest: what was
+    moved counts where it is now.
+
+    Raises:
+        InvalidArgumentError: a target is not registered, or takes no copies. Nothing was changed.
+    """
+    alive = context.bookies.registrations()
+    _check(wish, alive)
+    job = Job("rebalance", context, runner, progress, wish.bytes_per_second)
+    plan = _Plan(context, wish, alive, progress)
+    before = {bookie: plan.balance.held(bookie) for bookie in plan.bookies}
+    if dry_run:
+        report = job.report(
+            RebalanceReport, (move.planned for move in plan), dry_run=True, columns=PlanRow
+        )
+    else:
+        moves = (Todo(move.work, move.metadata) for move in plan)
+        chooser = plan.chooser
+        report = job.report(
+            RebalanceReport, copy_fragments(job, moves, None, chooser, wish.piece_bytes)
+        )
+    loads = tuple(
+        Load(bookie, before[bookie], plan.balance.held(bookie), plan.balance.goal(bookie))
+        for bookie in plan.bookies
+    )
+    return replace(report, loads=loads)
+
+
+def _check(wish: Rebalance, alive: Mapping[BookieId, Registration]) -> None:
+    for bookie in wish.targets or ():
+        found = alive.get(bookie)
+        if found is None or not found.incarnation:
+            raise InvalidArgumentError(
+                f"target {bookie} is not registered; nothing was changed. Registered bookies: "
+                f"{', '.join(sorted(alive)) or 'none'}"
+            )
+        if found.is_readonly:
+            raise InvalidArgumentError(
+                f"target {bookie} is read-only and takes no copies; nothing was changed. Choose "
+                "another target, or none"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """One share that is to go elsewhere."""
+
+    work: FragmentWork
+    planned: PlannedShare
+    metadata: LedgerMetadata | None
+    """Where it may be cut into pieces."""
+
+
+@dataclass
+class _Plan:
+    """The moves, one after the other; metadata are read twice, and none of them kept."""
+
+    context: ClientContext
+    wish: Rebalance
+    alive: Mapping[BookieId, Registration]
+    progress: Progress
+    bookies: Sequence[BookieId] = field(init=False)
+    balance: Balance = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bookies = sorted(bookie for bookie, r in self.alive.items() if r.incarnation)
+        held: Counter[BookieId] = Counter()
+        for _, metadata in self._closed("measuring ledgers"):
+            for fragment in metadata.fragment_ranges():
+                size = share_bytes(metadata, fragment)
+                held.update(dict.fromkeys(fragment.ensemble, size))
+        disks = {bookie: self._disk(self.alive[bookie]) for bookie in self.bookies}
+        self.balance = Balance(disks, held, self.wish.tolerance_percent, self.wish.spare_bytes)
+
+    def chooser(self, work: FragmentWork) -> Targets:
+        """Who says where a share goes: as was planned, or nobody."""
+        return Targets(self.context.bookies, self.alive, work.lost, work.target)
+
+    def __iter__(self) -> Iterator[_Move]:
+        left = self.wish.max_bytes
+        for ledger_id, metadata in self._closed("planning moves"):
+            if not self.balance.has_source or (left is not None and left <= 0):
+                return
+            try:
+                moves = list(self._moves(ledger_id, metadata, left))
+            except Exception as error:  # noqa: BLE001  (one ledger of many, and it can stay)
+                reason_of(error, f"planning moves of ledger {ledger_id}")
+                continue
+            for move in moves:
+                if left is not None:
+                    left -= move.work.size_bytes
+                yield move
+
+    def _closed(self, phase: str) -> Iterator[tuple[LedgerId, LedgerMetadata]]:
+        store = self.context.store
+        ids = wanted_ids(self.context, None)
+        for done, (ledger_id, found) in enumerate(store.read_ledgers(ids), 1):
+            if isinstance(found, Versioned) and found.value.is_closed:
+                yield ledger_id, found.value
+            self.progress(phase, done, len(ids), 0)
+
+    def _disk(self, registration: Registration) -> Disk:
+        wanted = self.wish.targets
+        takes = not registration.is_readonly and (
+            wanted is None or registration.bookie_id in wanted
+        )
+        return Disk(registration.total_bytes, registration.free_bytes, takes)
+
+    def _moves(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata, left: int | None
+    ) -> Iterator[_Move]:
+        try:
+            ledger = Ledger.of(ledger_id, metadata)
+        except MetadataFormatError:
+            return  # not ours to move
+        live = live_at(ledger_id, metadata, (), self.alive)
+        for fragment in metadata.fragment_ranges():
+            size = share_bytes(metadata, fragment)
+            now = fragment
+            for position, source in enumerate(fragment.ensemble):
+                # Of a bookie that is in limbo, or away, there is nothing to move.
+                if source not in live or not self.balance.may_leave(source, size):
+                    continue
+                if left is not None and size > left:
+                    break
+                target = self._target(ledger, now, position, size)
+                if target is None:
+                    continue
+                left = None if left is None else left - size
+                self.balance.move(source, target, size)
+                yield self._move(ledger, now, position, target, size, live)
+                now = _with(now, position, target)
+
+    def _target(
+        self, ledger: Ledger, fragment: FragmentRange, position: int, size: int
+    ) -> BookieId | None:
+        """By lot, as often as room says; the same again when the move is planned again."""
+        room = dict(self.balance.takers(size))
+        reasons = self.context.bookies.ineligible(self.alive, 0, ledger)
+        candidates = [
+            Candidate(bookie)
+            for bookie in room
+            if bookie not in fragment.ensemble
+            and bookie not in reasons
+            and self._keeps_racks(ledger, fragment, position, bookie)
+        ]
+        share = f"ledgers/{ledger.key}/{fragment.first_entry_id}/{position}"
+        order = drawn(share, candidates, room)
+        return order[0].bookie_id if order else None
+
+    def _keeps_racks(
+        self, ledger: Ledger, fragment: FragmentRange, position: int, bookie: BookieId
+    ) -> bool:
+        def count(of: FragmentRange) -> int:
+            known = (self.alive.get(member) for member in of.ensemble)
+            racks = [None if member is None else member.rack for member in known]
+            return fewest_racks(ledger.metadata.quorum, racks)
+
+        return count(_with(fragment, position, bookie)) >= count(fragment)
+
+    def _move(
+        self,
+        ledger: Ledger,
+        fragment: FragmentRange,
+        position: int,
+        target: BookieId,
+        size: int,
+        live: frozenset[BookieId],
+    ) -> _Move:
+        metadata, source = ledger.metadata, fragment.ensemble[position]
+        first, last = fragment.first_entry_id, fragment.last_entry_id
+        assert last is not None, "R13: only of closed ledgers"
+        work = FragmentWork(
+            ledger.ledger_id,
+            first,
+            (source,),
+            target,
+            True,
+            self.wish.bytes_per_second,
+            size,
+            nonce=metadata.nonce,
+        )
+        now = live_copies(metadata.quorum, fragment, live)
+        moved = _with(fragment, position, target)
+        planned = PlannedShare(
+            ledger.ledger_id,
+            Outcome.PLANNED,
+            None,
+            first,
+            last,
+            source,
+            target,
+            len(share_of(ledger, position, first, last)),
+            size,
+            tuple(b for b in fragment.ensemble if b in live),
+            now,
+            live_copies(metadata.quorum, moved, live | {target}),
+        )
+        is_large = size >= 2 * self.wish.piece_bytes
+        return _Move(work, planned, metadata if is_large else None)
+
+
+def _with(fragment: FragmentRange, position: int, bookie: BookieId) -> FragmentRange:
+    ensemble = fragment.ensemble
+    return replace(fragment, ensemble=(*ensemble[:position], bookie, *ensemble[position + 1 :]))

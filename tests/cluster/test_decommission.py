@@ -1,0 +1,129 @@
+"""Emptying a bookie: what remains, what is in the way, and that nothing new comes meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.cluster.decommission import (
+    DecommissionReport,
+    decommission_bookie,
+    drain_bookie,
+)
+from spark_bookkeeper.cluster.readonly import read_order
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.check_ledgers import check_ledgers
+from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
+
+
+def written(ground: Ground, quorum: Quorum, *, close: bool = True) -> LedgerWriter:
+    writer = lifecycle.create_ledger(ground.context, quorum)
+    for i in range(3):
+        writer.append(b"%d" % i)
+    writer._adds.drain()
+    if close:
+        writer.close()
+    return writer
+
+
+def obey(ground: Ground, bookie: BookieId) -> None:
+    """What an agent does at its next probe."""
+
+    def look(place: str, operation: str, path: str) -> None:
+        if place == METADATA and operation == "registrations":
+            ground.before.remove(look)
+            if read_order(ground.client().store, bookie) is not None:
+                ground.start(bookie, is_readonly=True)
+            ground.before.append(look)
+
+    ground.before.append(look)
+
+
+def drained(ground: Ground, bookie: BookieId, *, dry_run: bool = False) -> DecommissionReport:
+    client = ground.client(InlineRuntime())
+    return drain_bookie(client, LocalRunner(client), bookie, dry_run=dry_run)
+
+
+def test_a_drained_bookie_is_read_only_empty_and_still_known(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=5)
+    writers = [written(ground, Quorum(3, 3, 2)), written(ground, Quorum(4, 3, 2), close=False)]
+    bookie = writers[0].metadata.last_fragment.ensemble[0]
+    obey(ground, bookie)
+
+    plan = drained(ground, bookie, dry_run=True)
+    assert read_order(ground.context.store, bookie) is None
+    report = drained(ground, bookie)
+
+    assert {row.status for row in plan.rows} == {"planned"}
+    assert report.is_complete, report.blocked_by
+    assert report.remaining == ()
+    client = ground.client()
+    order = read_order(client.store, bookie)
+    assert order is not None
+    assert order.reason == "it is drained"
+    assert client.bookies.registrations()[bookie].is_readonly
+    assert client.store.read_cookie(bookie) is not None
+    assert check_ledgers(client, LocalRunner(client), None, 100).is_complete
+    for writer in writers:
+        assert bookie not in client.store.read_ledger(writer.ledger_id).value.bookies()
+
+
+def test_what_has_no_other_place_remains_and_says_why(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=3)
+    writer = written(ground, Quorum(3, 3, 2))
+    bookie = writer.metadata.last_fragment.ensemble[0]
+    obey(ground, bookie)
+
+    report = drained(ground, bookie)
+
+    assert not report.is_complete
+    assert report.remaining == (writer.ledger_id,)
+    assert report.blocked_by is not None
+    assert "1 bookie is needed" in report.blocked_by
+    assert report.to_dict()["remaining"] == [writer.ledger_id]
+
+
+def test_an_agent_that_does_not_obey_is_in_the_way(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, bookies=4)
+    writer = written(ground, Quorum(3, 3, 2))
+    bookie = writer.metadata.last_fragment.ensemble[0]
+
+    report = drained(ground, bookie)
+
+    assert report.remaining == ()
+    assert not report.is_complete
+    assert "has not made it read-only" in (report.blocked_by or "")
+
+
+def test_decommission_drains_a_living_bookie_and_forgets_it_when_it_is_stopped(
+    tmp_path: Path,
+) -> None:
+    ground = Ground(tmp_path, bookies=4)
+    writer = written(ground, Quorum(3, 3, 2))
+    bookie = writer.metadata.last_fragment.ensemble[0]
+    obey(ground, bookie)
+    client = ground.client(InlineRuntime())
+    runner = LocalRunner(client)
+
+    with pytest.raises(InvalidArgumentError, match="--drain"):
+        decommission_bookie(client, runner, bookie)
+    living = decommission_bookie(client, runner, bookie, drain=True)
+    ground.before.clear()
+    ground.stop(bookie)
+    ended = decommission_bookie(client, runner, bookie)
+
+    assert living.remaining == ()
+    assert "alive" in (living.blocked_by or "")
+    assert ended.is_complete
+    assert client.store.read_cookie(bookie) is None
+
+
+def test_a_bookie_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="is unknown"):
+        drained(Ground(tmp_path, bookies=1), BookieId("127.0.0.1:9999"))

@@ -1,0 +1,246 @@
+"""The driver of a job over very many ledgers keeps no more in memory than of a few.
+
+Live objects are counted while jobs run, over thousands of ledgers that are metadata only: nobody
+does the work, and what it would come to is made up.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+from spark_bookkeeper.autorecovery.publishing import audit_bookies
+from spark_bookkeeper.client.ledger import custom_metadata
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.protocol.metadata import (
+    DigestType,
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+)
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication import job as frame
+from spark_bookkeeper.replication.check_ledgers import CheckWork, Finding, check_ledgers
+from spark_bookkeeper.replication.fragments import Todo
+from spark_bookkeeper.replication.rebalance import Rebalance, rebalance
+from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
+from spark_bookkeeper.replication.recover_ledgers import (
+    Recovered,
+    RecoverWork,
+    recover_ledgers,
+)
+from spark_bookkeeper.replication.recovery_plan import PlannedShare
+from spark_bookkeeper.replication.refill_bookie import Refill, RefillWork, refill_bookie
+from spark_bookkeeper.replication.report import Outcome, Report, Row
+from spark_bookkeeper.replication.report_file import write_report
+from spark_bookkeeper.replication.rereplicate import FragmentWork, ShareCopied
+from spark_bookkeeper.replication.runner import ItemT, Progress, ResultT, Step
+from spark_bookkeeper.runtime import spool
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+
+COUNTED = (
+    *(CheckWork, Finding, FragmentWork, LedgerMetadata, PlannedShare, Recovered, RecoverWork),
+    *(RefillWork, Row, ShareCopied, Todo, Versioned),
+)
+SLOW = pytest.mark.slow
+
+AT_ONCE = 40
+"""Items of a group, and of a list before it goes to a file, in these tests."""
+
+
+class Counting:
+    """A runner that does nothing, and counts what is alive while it is asked to."""
+
+    is_elsewhere = False
+    width = 1
+
+    def __init__(self) -> None:
+        self.most = 0
+        self.groups = 0
+
+    def run(
+        self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
+    ) -> Iterator[ResultT]:
+        self.groups += 1
+        if self.groups % 4 == 0:
+            self.look()
+        for item in items:
+            yield self._result(item)
+
+    def look(self) -> None:
+        self.most = max(self.most, sum(type(each) in COUNTED for each in gc.get_objects()))
+
+    def _result(self, item: Any) -> Any:
+        if isinstance(item, RecoverWork):
+            return Recovered(item.ledger_id, Outcome.CLOSED, None, EntryId(0), EntryId(9), 10)
+        if isinstance(item, CheckWork):
+            return Finding(item.ledger_id, Outcome.MISSING, "made up", EntryId(0), EntryId(9))
+        return ShareCopied(item.ledger_id, Outcome.REPLICATED, None, EntryId(0), EntryId(9))
+
+
+class Ledgers:
+    """Many of them, of which nothing is kept in memory: they are made when they are asked for."""
+
+    def __init__(self, ground: Ground, count: int, is_open: bool, in_limbo: bool) -> None:
+        self.ids = range(count)
+        bookies = ground.bookie_ids
+        state = LedgerState.OPEN if is_open else LedgerState.CLOSED
+        incarnations = {r.bookie_id: r.incarnation for r in ground.context.store.registrations()}
+        if in_limbo:
+            incarnations = dict.fromkeys(bookies, "before")
+
+        def made(ledger_id: int) -> Versioned[LedgerMetadata]:
+            first = ledger_id % 2
+            ensemble = (bookies[0], bookies[1 + first], bookies[2 - first])
+            metadata = LedgerMetadata(
+                Quorum(3, 3, 2),
+                state,
+                (Fragment(EntryId(0), ensemble),),
+                last_entry_id=None if is_open else EntryId(9),
+                length_bytes=None if is_open else 1000,
+                digest_type=DigestType.CRC32C,
+                password=b"",
+                custom_metadata=custom_metadata(
+                    f"nonce{ledger_id}", SCHEMA, None, 1 << 20, incarnations
+                ),
+            )
+            return Versioned(metadata, 0, 0)
+
+        self.made: Callable[[int], Versioned[LedgerMetadata]] = made
+
+
+SCHEMA = pyarrow.schema([("payload", pyarrow.binary())])
+
+
+@pytest.fixture(autouse=True)
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame, "GROUP_ITEMS", AT_ONCE)
+    monkeypatch.setattr("spark_bookkeeper.replication.recover_bookie.GROUP_ITEMS", AT_ONCE)
+    monkeypatch.setattr("spark_bookkeeper.replication.report.ROWS_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr("spark_bookkeeper.autorecovery.publishing.LEDGERS_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr(spool, "IN_MEMORY", AT_ONCE)
+
+
+def run(
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    job: Callable[[Any, Any, BookieId, Progress], Report],
+    count: int,
+    *,
+    is_open: bool = False,
+) -> tuple[Report, Counting]:
+    ground = Ground(directory, bookies=5)
+    ledgers = Ledgers(ground, count, is_open, in_limbo=job in (refilled, audited))
+    context = ground.client(InlineRuntime())
+    monkeypatch.setattr(context.store, "ledger_ids", lambda: iter(ledgers.ids))
+    monkeypatch.setattr(
+        context.store, "read_ledgers", lambda ids: ((i, ledgers.made(i)) for i in ids)
+    )
+    gc.collect()
+    runner = Counting()
+    seen = 0
+
+    def progress(phase: str, done: int, total: int, size: int) -> None:
+        nonlocal seen
+        seen += 1
+        if seen % 500 == 0:
+            runner.look()
+
+    report = job(context, runner, ground.bookie_ids[0], progress)
+    runner.look()
+    return report, runner
+
+
+def recovered(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> Report:
+    return recover_bookie(
+        context, runner, BookieRecovery((bookie,), even_if_alive=True), progress=progress
+    )
+
+
+def planned(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> Report:
+    wish = BookieRecovery((bookie,), even_if_alive=True)
+    return recover_bookie(context, runner, wish, dry_run=True, progress=progress)
+
+
+def refilled(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> Report:
+    return refill_bookie(context, runner, Refill(bookie), progress=progress)
+
+
+def checked(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> Report:
+    return check_ledgers(context, runner, None, 0, progress=progress)
+
+
+def closed(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> Report:
+    return recover_ledgers(context, runner, None, progress=progress)
+
+
+def audited(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> Report:
+    return audit_bookies(context, dry_run=True, progress=progress)
+
+
+def moved(context: Any, runner: Any, bookie: BookieId, progress: Progress) -> Report:
+    wish = Rebalance(tolerance_percent=0)
+    return rebalance(context, runner, wish, dry_run=True, progress=progress)
+
+
+@pytest.mark.parametrize("count", [20 * AT_ONCE, pytest.param(1_000 * AT_ONCE, marks=SLOW)])
+@pytest.mark.parametrize(
+    ("job", "is_open"),
+    [
+        *[(recovered, False), (recovered, True), (planned, False), (refilled, False)],
+        *[(refilled, True), (checked, False), (closed, True), (audited, False), (moved, False)],
+    ],
+    ids=lambda value: value.__name__ if callable(value) else ("open" if value else "closed"),
+)
+def test_memory_does_not_grow_with_the_ledgers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Any, is_open: bool, count: int
+) -> None:
+    count *= 3 if job is moved else 1  # a third of them is to be moved
+    report, seen = run(tmp_path, monkeypatch, job, count, is_open=is_open)
+
+    assert len(report.rows) >= count // 4
+    assert seen.most < 10 * AT_ONCE, "a few groups, however many ledgers there are"
+
+
+def test_a_report_that_is_in_a_file_says_what_one_in_memory_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, _ = run(tmp_path / "g", monkeypatch, checked, 300)
+
+    assert len(report.rows) == 300
+    assert [row.ledger_id for row in report.unfinished] == list(range(300))
+    assert report.counts == {"missing": 300}
+    assert not report.is_complete
+    told = report.to_dict()
+    assert (told["ledgers"], told["fragments"], len(told["rows"])) == (300, 300, 300)
+    assert report.to_arrow().num_rows == 300
+    assert "250 more" in report._repr_html_()
+    for name in ("report.parquet", "report.jsonl"):
+        write_report(report, str(tmp_path / name))
+    table = pyarrow.parquet.read_table(tmp_path / "report.parquet")
+    assert table.to_pylist() == told["rows"]
+    lines = (tmp_path / "report.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == told["rows"]
+    assert {each.name for each in tmp_path.iterdir()} == {"g", "report.parquet", "report.jsonl"}
+
+
+def test_a_report_cannot_be_written_just_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, _ = run(tmp_path / "g", monkeypatch, checked, 1)
+
+    for path in ("report.txt", "nowhere/report.jsonl"):
+        with pytest.raises(InvalidArgumentError):
+            write_report(report, str(tmp_path / path))
+    (tmp_path / "there.jsonl").mkdir()
+    with pytest.raises(InvalidArgumentError, match="could not be written"):
+        write_report(report, str(tmp_path / "there.jsonl"))
+    assert not list(tmp_path.glob(".*"))
