@@ -17,6 +17,7 @@ from spark_bookkeeper.autorecovery.checks import (
     check_placement,
     check_replicas,
 )
+from spark_bookkeeper.autorecovery.notes import forget_what_is_done
 from spark_bookkeeper.autorecovery.publishing import AuditReport, DisabledError, audit_bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.config import AutorecoveryConfig
@@ -34,7 +35,11 @@ _WAIT_MOST_SECONDS: Final = 60.0
 
 
 class Auditor:
-    """In office from the moment that it is made. Call ``step`` now, and when it says."""
+    """In office from the moment that it is made. Call ``step`` and ``check``, and when they say.
+
+    They may be called by two tasks at once: a check may take hours, and a bookie that goes is
+    news at once.
+    """
 
     def __init__(self, context: ClientContext, runner: Runner, config: AutorecoveryConfig) -> None:
         self._context = context
@@ -46,8 +51,20 @@ class Auditor:
         self._next_check_ms: int | None = None
         """When the first of the checks is due."""
 
+    @property
+    def can_check(self) -> bool:
+        """Whether ledgers may be checked: no bookie is waited for, and all were looked at.
+
+        What is marked while one is away might be needless in a minute.
+        """
+        bookies = self._bookies
+        return bookies is not None and bookies.waiting is None
+
     def step(self, changed: Callable[[], None]) -> float:
-        """Look, do what is due, and return after how many seconds to look again at the latest.
+        """Look at the bookies, and publish what the lost ones held.
+
+        Returns:
+            after how many seconds to look again at the latest.
 
         Args:
             changed: called once when it is to look sooner.
@@ -65,17 +82,28 @@ class Auditor:
         try:
             self._look_at_bookies(changed)
             assert self._bookies is not None
-            if self._bookies.waiting is None:  # what is marked now might be needless in a minute
+            if self.can_check:
                 self._check_bookies()
-                self._check_others()
         except DisabledError:
             return _WAIT_MOST_SECONDS
-        runtime, waits = self._context.runtime, [_WAIT_MOST_SECONDS]
-        if self._bookies.due_at is not None:
-            waits.append(self._bookies.due_at - runtime.now())
-        elif self._next_check_ms is not None:  # one that is due by now waits for that bookie too
-            waits.append((self._next_check_ms - runtime.wall_ms()) / 1000)
-        return max(0.0, min(waits))
+        if self._bookies.due_at is None:
+            return _WAIT_MOST_SECONDS
+        left = self._bookies.due_at - self._context.runtime.now()
+        return min(_WAIT_MOST_SECONDS, max(0.0, left))
+
+    def check(self, changed: Callable[[], None]) -> float:
+        """Do the checks of ledgers that are due, if ``can_check``; otherwise as ``step``."""
+        if not self._context.store.underreplication.is_enabled(changed) or not self.can_check:
+            return _WAIT_MOST_SECONDS
+        try:
+            self._check_ledgers()
+        except DisabledError:
+            return _WAIT_MOST_SECONDS
+        forget_what_is_done(self._context)
+        if self._next_check_ms is None:
+            return _WAIT_MOST_SECONDS
+        left = (self._next_check_ms - self._context.runtime.wall_ms()) / 1000
+        return min(_WAIT_MOST_SECONDS, max(0.0, left))
 
     # The bookies
 
@@ -137,7 +165,7 @@ class Auditor:
 
     # The checks
 
-    def _check_others(self) -> None:
+    def _check_ledgers(self) -> None:
         config = self._config
         limit = config.check_bytes_per_second or None
         checks: dict[Check, Callable[[], AuditReport]] = {

@@ -1,4 +1,4 @@
-"""Auditor and replication worker as two tasks of one process, as long as it lives.
+"""Auditor and replication worker as tasks of one process, as long as it lives.
 
 Losing the election, a session, or the metadata store for a while ends neither: they look again.
 Nothing that they hold outlives them: votes and locks are ephemeral, and what they were doing is
@@ -61,6 +61,7 @@ class Autorecovery:
         self._auditor: Auditor | None = None
         self._worker = ReplicationWorker(context, runner, config, name, local)
         self._audit_bell = Bell(context.runtime)
+        self._check_bell = Bell(context.runtime)
         self._work_bell = Bell(context.runtime)
         self._tasks: list[Task] = []
         self._stop_watching: Callable[[], None] | None = None
@@ -96,6 +97,7 @@ class Autorecovery:
         store.on_session_lost(self._ring)
         self._tasks = [
             runtime.spawn("auditor", lambda: self._run(self.audit_once, self._audit_bell)),
+            runtime.spawn("checks", lambda: self._run(self.check_once, self._check_bell)),
             runtime.spawn("replication", lambda: self._run(self.work_once, self._work_bell)),
         ]
 
@@ -126,7 +128,16 @@ class Autorecovery:
             _log.info("%s is the auditor", self._name)
             self._foreign = None
             self._auditor = Auditor(self._context, self._runner, self._config)
-        return self._auditor.step(self._audit_bell.ring)
+        could_check = self._auditor.can_check
+        wait = self._auditor.step(self._audit_bell.ring)
+        if self._auditor.can_check and not could_check:
+            self._check_bell.ring()
+        return wait
+
+    def check_once(self) -> float:
+        """Do the checks of ledgers that are due, as the auditor; seconds until the next."""
+        auditor = self._auditor
+        return _LOOK_SECONDS if auditor is None else auditor.check(self._check_bell.ring)
 
     def work_once(self) -> float:
         """One round of the worker; seconds until the next at the latest."""
@@ -163,8 +174,8 @@ class Autorecovery:
                 bell.wait(wait)
 
     def _ring(self) -> None:
-        self._audit_bell.ring()
-        self._work_bell.ring()
+        for bell in (self._audit_bell, self._check_bell, self._work_bell):
+            bell.ring()
 
     def _say_who(self, auditor: str | None) -> None:
         """Once for each foreign auditor."""

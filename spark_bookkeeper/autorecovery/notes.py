@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
 from typing import Final
 
+from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import Registers, Versioned
 from spark_bookkeeper.protocol.ids import LedgerId
@@ -47,6 +48,19 @@ class Notes:
     def forget(self, ledger_id: LedgerId) -> None:
         """Its task is done."""
         self._registers.delete(_name(ledger_id))
+
+
+def forget_what_is_done(context: ClientContext) -> None:
+    """Remove the notes of ledgers that have no task.
+
+    A worker whose session ended may write one after another worker has done its task. It would
+    stay for ever, and the next task of that ledger would begin with its attempts and times.
+    """
+    notes = Notes(context.store.registers)
+    noted = list(notes.ledger_ids())
+    for ledger_id, task in context.store.underreplication.read_many(noted):
+        if task is None:
+            notes.forget(ledger_id)
 
 
 def _name(ledger_id: LedgerId) -> str:

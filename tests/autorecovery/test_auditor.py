@@ -13,6 +13,7 @@ from spark_bookkeeper.autorecovery.checks import (
 )
 from spark_bookkeeper.autorecovery.control import AutorecoveryControl
 from spark_bookkeeper.autorecovery.losses import losses
+from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import audit_bookies
 from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
 from spark_bookkeeper.metadata.store import Registration
@@ -286,6 +287,17 @@ def test_a_check_that_is_due_while_a_bookie_is_waited_for_does_not_keep_the_audi
     process.runtime.sleep(21)
 
     assert process.audit() > 30, "the check waits until the bookie is back or lost"
+
+
+def test_a_note_that_came_after_its_task_had_gone_is_forgotten(ground: Ground) -> None:
+    """Its worker had lost its session, and another one was quicker."""
+    writer = written(ground)
+    notes = Notes(ground.context.store.registers)
+    notes.change(LedgerId(writer.ledger_id), lambda note: replace(note, attempts=7))
+
+    Process(ground).audit()
+
+    assert list(notes.ledger_ids()) == []
 
 
 def test_a_check_is_limited_in_bytes(ground: Ground) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from typing import Any
 
+from spark_bookkeeper.autorecovery.daemon import Autorecovery
 from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate, write_limit
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
-from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.ground import METADATA, Ground
 
 
 def test_workers_at_the_same_time_copy_every_share_once(ground: Ground) -> None:
@@ -56,3 +58,29 @@ def test_the_limit_on_copying_is_changed_while_a_worker_works(ground: Ground) ->
     assert process.runtime.slept > 0
     write_limit(registers, None)
     assert list(ground.context.store.underreplication.ledger_ids()) == []
+
+
+def test_a_bookie_that_goes_in_the_middle_of_a_long_check_is_noticed_at_once(
+    ground: Ground,
+) -> None:
+    """A check of all ledgers may take hours, and nobody waits for it."""
+    writer = written(ground)
+    reading, published = threading.Event(), threading.Event()
+
+    def hold(place: str, operation: str, path: str) -> None:
+        if place != METADATA and not published.is_set():
+            reading.set()
+            published.wait(60)
+
+    context = ground.client(ThreadRuntime(), hold)
+    runner = LocalRunner(context, width=1)
+    daemon = Autorecovery(context, runner, CONFIG, "spark-bookkeeper@one")
+    daemon.start()
+    try:
+        assert reading.wait(60), "the first check begins with the auditor"
+        ground.stop(writer.metadata.last_fragment.ensemble[0])
+        tree = ground.context.store.underreplication
+        ground.until(lambda: list(tree.ledger_ids()) == [writer.ledger_id], 30)
+    finally:
+        published.set()
+        daemon.stop()

@@ -11,7 +11,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from spark_bookkeeper.bookie.schema import MARKER_PATH
+from spark_bookkeeper.bookie.schema import LEDGERS, MARKER_PATH, WITNESS_PATH
 from spark_bookkeeper.bookie.storage import memory as bookie_memory
 from spark_bookkeeper.bookie.storage.memory import MemoryStorage
 from spark_bookkeeper.metadata import memory as metadata_memory
@@ -135,6 +135,11 @@ class _ProcessTree(MemoryUnderreplication):
         return super().stand(name, self._store.ground.told_to(self._store.actor, changed))
 
 
+def _is_copy(path: str) -> bool:
+    """Of what a worker waits for. Once enough bookies have a fence, it waits for no other's."""
+    return path.startswith("ledgers/") and path.split("/")[2] in ("copies", "parts")
+
+
 class AutorecoveryCluster(SimCluster):
     """Bookies, metadata and any number of ledgers that are judged.
 
@@ -191,7 +196,7 @@ class AutorecoveryCluster(SimCluster):
             return MemoryStorage(self.disks[bookie], hook)
 
         def judging(operation: str, path: str, moment: bookie_memory.Moment) -> None:
-            if moment == "before" and operation in _WRITES and path.startswith("ledgers/"):
+            if moment == "before" and operation in _WRITES and _is_copy(path):
                 ledger_id = LedgerId(int(path.split("/")[1].split("-")[0]))
                 self.judge_lock(store, ledger_id, f"writes {path} to {bookie}")
             hook(operation, path, moment)
@@ -334,11 +339,11 @@ class AutorecoveryCluster(SimCluster):
         super().strike(disaster)
         self._note_who_went(before)
         bookie = self.bookies[disaster.bookie % len(self.disks)]
-        if not self._has_its_marker(bookie):  # its agent looks now and then, and takes it away
+        if not self._is_sound(bookie):  # its agent looks now and then, and takes it away
             self._world.later(_PROBE_SECONDS, lambda: self._look_at(bookie))
 
     def _look_at(self, bookie: BookieId) -> None:
-        if not self._has_its_marker(bookie):
+        if not self._is_sound(bookie):
             before = set(self.metadata.registrations)
             self._agents[bookie].unregister(bookie)
             self._note_who_went(before)
@@ -355,12 +360,17 @@ class AutorecoveryCluster(SimCluster):
 
     @override
     def _register(self, bookie: BookieId, *, is_readonly: bool = False) -> None:
-        if self._has_its_marker(bookie):
+        if self._is_sound(bookie):
             super()._register(bookie, is_readonly=is_readonly)
 
-    def _has_its_marker(self, bookie: BookieId) -> bool:
-        there = self.disks[bookie].files.get(MARKER_PATH)
-        return there is not None and there == self._markers.get(bookie)
+    def _is_sound(self, bookie: BookieId) -> bool:
+        """As an agent sees it: the marker is what it was, and there is what holds the ledgers."""
+        disk = self.disks[bookie]
+        there = disk.files.get(MARKER_PATH)
+        has_ledgers = (
+            LEDGERS in disk.directories if disk.has_directories else (WITNESS_PATH in disk.files)
+        )
+        return there is not None and there == self._markers.get(bookie) and has_ledgers
 
     def add_bookie(self) -> BookieId:
         """One more, of a new name."""
