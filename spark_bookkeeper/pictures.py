@@ -184,12 +184,13 @@ def health(reports: Any, title: str | None = None) -> Figure:
         those = [row for row in rows if row["status"] == status]
         figure.add_trace(
             go.Bar(
-                x=[f"{row['at']:%Y-%m-%d %H:%M:%S}\n{row['job']}" for row in those],
+                x=[f"{row['at']:%Y-%m-%d %H:%M:%S}<br>{row['job']}" for row in those],
                 y=[row["rows"] for row in those],
                 name=status,
             )
         )
     figure.update_layout(barmode="stack")
+    figure.update_xaxes(type="category", categoryorder="category ascending")
     _label(figure, title or "What jobs found and did", "job", "rows of its report")
     return figure
 

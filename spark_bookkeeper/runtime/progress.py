@@ -23,6 +23,9 @@ SHOW_AFTER_S: Final = 1.0
 SWITCH: Final = "SPARK_BOOKKEEPER_PROGRESS"
 """``off`` in this variable of the environment: calls from Python show nothing by themselves."""
 
+_shown_now: Final[set[int]] = set()
+"""What is shown at this moment in this process, so that nothing is shown within it or beside it."""
+
 T = TypeVar("T")
 
 
@@ -73,6 +76,7 @@ class Bar(Progress):
     """A bar in a terminal or a notebook; use it in ``with``."""
 
     def __enter__(self) -> Bar:
+        _shown_now.add(id(self))
         from rich.console import Console
         from rich.markup import escape
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -93,6 +97,7 @@ class Bar(Progress):
         return self
 
     def __exit__(self, *_: object) -> None:
+        _shown_now.discard(id(self))
         self._bar.stop()
 
     def begin(self, what: str) -> None:
@@ -120,6 +125,7 @@ class Lines(Progress):
         self._ended = Event()
 
     def __enter__(self) -> Lines:
+        _shown_now.add(id(self))
         self.started = time.monotonic()
         # A thread, because the work may sit in one long call (a Spark job) and still must be seen.
         self._speaker = Thread(target=self._speak, name="progress", daemon=True)
@@ -127,6 +133,7 @@ class Lines(Progress):
         return self
 
     def __exit__(self, *_: object) -> None:
+        _shown_now.discard(id(self))
         self._ended.set()
         self._speaker.join()
 
@@ -187,7 +194,7 @@ def told(progress: Told | None, what: str) -> Iterator[Told]:
     if progress is not None:
         yield progress
         return
-    if is_switched_off():
+    if is_switched_off() or _shown_now:
         yield lambda phase, done, total, size_bytes: None
         return
     with shown(what) as display:
@@ -219,7 +226,7 @@ def watched(
         for piece in pieces:
             count, piece_bytes = measure(piece)
             done, size = done + count, size + piece_bytes
-            if show is None and time.monotonic() - began > SHOW_AFTER_S:
+            if show is None and not _shown_now and time.monotonic() - began > SHOW_AFTER_S:
                 show = shown(what, total, unit).__enter__()
                 show.started = began
             if show is not None:

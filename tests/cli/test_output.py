@@ -203,6 +203,22 @@ def test_a_call_without_progress_shows_it_by_itself_unless_it_is_switched_off(
     assert heard == [("copying fragments", 1, 4, 1_000_000)]
 
 
+def test_within_what_is_shown_nothing_else_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHOW_AFTER_S", -1)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with module.Bar("appending", None) as outer:
+        before = terminal.getvalue()
+        with module.told(None, "recover_bookie") as tell:
+            tell("copying fragments", 1, 4, 1_000_000)
+        assert list(module.watched([1], "reading", 3, "entries", lambda n: (n, n))) == [1]
+        outer._bar.refresh()
+        said = terminal.getvalue()[len(before) :]
+
+    assert "copying fragments" not in said
+    assert "reading" not in said
+
+
 def test_never_more_than_ten_seconds_of_silence() -> None:
     assert module.LINE_INTERVAL_S < 10
 
