@@ -561,7 +561,7 @@ class Nodes:
                 return path, self._wait(request, convert)
             except AbsentError:
                 return path, None
-            except UNCERTAIN:
+            except (KazooException, *UNCERTAIN):  # asked for again, it says what it is
                 try:
                     return path, again(path)
                 except AbsentError:
