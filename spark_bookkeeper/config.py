@@ -78,7 +78,7 @@ class ClientConfig:
     """Silence of the metadata store after which a call fails, and length of a session."""
 
     metadata_reads_in_flight: int = 500
-    """Requests that one connection has under way when it reads the metadata of many ledgers. Fewer
+    """Ledgers whose metadata one connection has asked for, and not got, when it reads many. Fewer
     spare a ZooKeeper that others need; more bring no speed."""
 
     job_items_at_once: int = 16

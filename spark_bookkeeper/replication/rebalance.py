@@ -24,6 +24,7 @@ from spark_bookkeeper.protocol.balance import Balance, Disk
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.protocol.placement import Candidate, drawn
+from spark_bookkeeper.protocol.racks import fewest_racks
 from spark_bookkeeper.protocol.underreplication import live_copies
 from spark_bookkeeper.replication.fragments import Todo, copy_fragments
 from spark_bookkeeper.replication.job import Job, wanted_ids

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError, NotEmptyError
+from kazoo.security import make_digest_acl
 
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import (
@@ -33,9 +34,11 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.codec import encode_ledger
 from spark_bookkeeper.metadata.store import MetadataStore, Versioned
 from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.metadata.zookeeper import nodes as nodes_module
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper import zookeeper_store as zookeeper_module
 from spark_bookkeeper.metadata.zookeeper.link import AbsentError
+from spark_bookkeeper.metadata.zookeeper.multi_read import MultiRead, read_together
 from spark_bookkeeper.metadata.zookeeper.nodes import Node, Nodes, _node
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
@@ -1138,21 +1141,75 @@ def test_no_more_reads_are_under_way_at_once_than_are_allowed(
     limited = ZooKeeperStore(f"zk://{server.address}/limited", token=_token, reads_in_flight=4)
     try:
         limited.initialize_cluster()
-        client = limited._zk._client
         asked, most = [0], [0]
-        get = client.get_async
 
-        def get_async(*arguments: object) -> object:
-            asked[0] += 1
-            request = get(*arguments)
+        def read(client: KazooClient, group: tuple[str, ...]) -> object:
+            asked[0] += len(group)
             most[0] = max(most[0], asked[0])
-            request.rawlink(lambda _: asked.__setitem__(0, asked[0] - 1))
+            request = read_together(client, group)
+            request.rawlink(lambda _: asked.__setitem__(0, asked[0] - len(group)))
             return request
 
-        monkeypatch.setattr(client, "get_async", get_async)
+        monkeypatch.setattr(nodes_module, "read_together", read)
         found = list(limited.read_ledgers(LedgerId(n) for n in range(50)))
     finally:
         limited.close()
 
     assert [ledger_id for ledger_id, _ in found] == list(range(50))
     assert 1 < most[0] <= 4
+
+
+MULTI_READ = 22
+
+
+def many_ledgers(zookeeper: ZooKeeperStores) -> tuple[ZooKeeperStore, list[LedgerId]]:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    ids = [LedgerId(number) for number in range(150)]
+    for ledger_id in ids[::2]:
+        store.create_ledger(ledger_id, open_ledger())
+    return store, ids
+
+
+def told(store: ZooKeeperStore, ids: list[LedgerId]) -> list[tuple[LedgerId, bool]]:
+    return [(i, isinstance(found, Versioned)) for i, found in store.read_ledgers(ids)]
+
+
+def test_many_ledgers_are_read_by_a_request_for_each_64(zookeeper: ZooKeeperStores) -> None:
+    store, ids = many_ledgers(zookeeper)
+    requests = zookeeper.sessions[store].requests
+    requests.clear()
+
+    assert told(store, ids) == [(i, i % 2 == 0) for i in ids]
+    assert requests == [MULTI_READ] * 3
+    assert list(store.read_ledgers([])) == []
+
+
+def test_a_server_that_knows_no_such_request_is_asked_for_each_node(
+    zookeeper: ZooKeeperStores,
+) -> None:
+    """What it knows not it says by an error, as any server says it of a number without meaning."""
+    store, ids = many_ledgers(zookeeper)
+    proxy = zookeeper.sessions[store]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MultiRead, "type", 99)
+        assert told(store, ids) == [(i, i % 2 == 0) for i in ids]
+    proxy.requests.clear()
+
+    assert told(store, ids) == [(i, i % 2 == 0) for i in ids], "and is not asked again"
+    assert MULTI_READ not in proxy.requests
+
+
+def test_a_node_that_may_not_be_read_is_said_to_be_and_only_when_it_is_met(
+    zookeeper: ZooKeeperStores, raw: KazooClient
+) -> None:
+    store, ids = many_ledgers(zookeeper)
+    path = paths.ledger(zookeeper.root, ids[4])
+    raw.set_acls(path, [make_digest_acl("somebody", "else", all=True)])
+    read = store.read_ledgers(ids)
+
+    before = [next(read) for _ in range(4)]
+    with pytest.raises(MetadataError, match=r"refused to read .*NoAuth"):
+        next(read)
+    assert [i for i, _ in before] == ids[:4]

@@ -228,9 +228,11 @@ class Nodes:
     def _read_together(self, paths: Iterable[str]) -> Iterator[tuple[str, Node | None]]:
         """By requests that read many nodes each, a few of them ahead of the consumer."""
         asked = iter(paths)
+        together = min(READ_TOGETHER, self._reads_in_flight)
+        ahead = min(READS_AHEAD, self._reads_in_flight // together)
         under_way: deque[tuple[tuple[str, ...], Any]] = deque()
         while self._has_multi_read:
-            while len(under_way) < READS_AHEAD and (group := tuple(islice(asked, READ_TOGETHER))):
+            while len(under_way) < ahead and (group := tuple(islice(asked, together))):
                 under_way.append((group, read_together(self._client, group)))
             if not under_way:
                 return
@@ -564,7 +566,7 @@ class Nodes:
                 return path, self._wait(request, convert)
             except AbsentError:
                 return path, None
-            except UNCERTAIN:
+            except (KazooException, *UNCERTAIN):  # asked for again, it says what it is
                 try:
                     return path, again(path)
                 except AbsentError:

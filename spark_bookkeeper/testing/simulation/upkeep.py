@@ -7,7 +7,7 @@ it: an entry that goes from a bookie must have been garbage, and must stay so.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
