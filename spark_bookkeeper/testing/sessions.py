@@ -43,3 +43,11 @@ def give_up_after(bk: BookKeeper, seconds: float) -> None:
     store = bk.context.store
     assert isinstance(store, ZooKeeperStore)
     store._zk._link.patience = seconds  # noqa: SLF001  (no user needs to change it under way)
+
+
+def wait_no_longer_for_another(store: ZooKeeperStore) -> None:
+    """From now on a bookie that another session holds is refused soon.
+
+    The session itself keeps the time that a busy machine needs.
+    """
+    store._registrations._session_timeout_ms = 400  # noqa: SLF001  (as above)

@@ -30,6 +30,7 @@ from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.testing.sessions import wait_no_longer_for_another
 
 pytestmark = pytest.mark.integration
 
@@ -396,10 +397,8 @@ def a_directory_that_is_not_there_is_made(a: Operator) -> None:
 
 @case
 def a_second_agent_waits_for_the_end_of_the_first(a: Operator) -> None:
-    # It waits for one and a half times this long before it is refused.
-    other = ZooKeeperStore(
-        a.cluster.metadata_uri, token=ThreadRuntime().token, session_timeout_ms=3_000
-    )
+    other = ZooKeeperStore(a.cluster.metadata_uri, token=ThreadRuntime().token)
+    wait_no_longer_for_another(other)
     agent = BookieAgent(a.store, a.runs()._storage, a.bookie, ThreadRuntime())
     agent.start()
     second = BookieAgent(other, agent._storage, a.bookie, ThreadRuntime())

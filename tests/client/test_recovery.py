@@ -557,6 +557,7 @@ def test_r14_a_cas_whose_answer_is_lost_is_compared_with_what_was_meant(
 # Killed anywhere
 
 
+@pytest.mark.usefixtures("unsynced")  # a process dies here, and no machine
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (4, 3, 2)])
 def test_a_recovery_killed_between_any_two_operations_is_finished_by_the_next(
     tmp_path: Path, sizes: tuple[int, int, int]

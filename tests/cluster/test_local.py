@@ -224,10 +224,13 @@ def test_its_picture_needs_no_connection(tmp_path: Path) -> None:
 OWNER = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests may ignore it
+from spark_bookkeeper.cluster import local
 from spark_bookkeeper.cluster.local import LocalCluster
+if sys.argv[2] == "die":
+    local._SESSION_TIMEOUT_MS = 1_500
 cluster = LocalCluster(sys.argv[1], bookies=2).start()
 print(cluster.zookeeper.pid, cluster.metadata_uri, flush=True)
-if sys.argv[2] == "wait":
+if sys.argv[2] in ("wait", "die"):
     sys.stdin.read()
 """
 
@@ -307,7 +310,7 @@ def test_the_directory_of_a_temporary_cluster_whose_owner_was_killed_goes_with_t
 
 
 def test_a_cluster_whose_owner_was_killed_starts_again(tmp_path: Path) -> None:
-    owner, _, uri = start_owner(tmp_path / "c", "wait")
+    owner, _, uri = start_owner(tmp_path / "c", "die")  # and its sessions end soon
     owner.kill()
     owner.communicate()
 

@@ -43,6 +43,9 @@ class MemoryStores:
     def session(self) -> MetadataStore:
         return self.cluster.session()
 
+    def hurry(self, store: MetadataStore) -> None:
+        pass
+
     def expire(self, store: MetadataStore) -> None:
         assert isinstance(store, MemoryStore)
         store.expire()

@@ -54,6 +54,7 @@ from spark_bookkeeper.testing.conformance.metadata import (
     registration,
 )
 from spark_bookkeeper.testing.conformance.underreplication import UnderreplicationConformance
+from spark_bookkeeper.testing.sessions import wait_no_longer_for_another
 
 pytestmark = pytest.mark.integration
 
@@ -173,6 +174,10 @@ class ZooKeeperStores:
         )
         self.sessions[store] = proxy
         return store
+
+    def hurry(self, store: MetadataStore) -> None:
+        assert isinstance(store, ZooKeeperStore)
+        wait_no_longer_for_another(store)
 
     def expire(self, store: MetadataStore) -> None:
         assert isinstance(store, ZooKeeperStore)

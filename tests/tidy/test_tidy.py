@@ -3,50 +3,36 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PLACES = [
-    place for place in ("spark_bookkeeper", "tests", "jobs") if any((ROOT / place).rglob("*.py"))
-]
+from tests.tidy import programs
+from tests.tidy.programs import LAYERS, PLACES, ROOT, TYPES
 
 
-def check(arguments: list[str], remedy: str) -> None:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        pytest.fail(f"{done.stdout}\nTo put it right: {remedy}", pytrace=False)
+def check(arguments: tuple[str, ...], remedy: str) -> None:
+    code, said = programs.outcome(arguments)
+    if code != 0:
+        pytest.fail(f"{said}\nTo put it right: {remedy}", pytrace=False)
 
 
 def test_code_is_formatted() -> None:
-    check(["-m", "ruff", "format", "--check", *PLACES], "ruff format")
+    check(("-m", "ruff", "format", "--check", *PLACES), "ruff format")
 
 
 def test_code_has_no_lint() -> None:
-    check(["-m", "ruff", "check", *PLACES], "ruff check --fix, then read what is left")
+    check(("-m", "ruff", "check", *PLACES), "ruff check --fix, then read what is left")
 
 
 @pytest.mark.timeout(1800)
 def test_types_are_strict() -> None:
-    check(["-m", "mypy", *PLACES], f"run `mypy {' '.join(PLACES)}` and mend what it names")
+    check(TYPES, f"run `mypy {' '.join(PLACES)}` and mend what it names")
 
 
 def test_layers_point_down() -> None:
-    # Without its cache: that one misses an import whose module came into being later.
-    run = "from importlinter.cli import lint_imports_command as run; run(['--no-cache'])"
-    check(["-c", run], "run `lint-imports`; move the code down, or hand the value in from above")
+    check(LAYERS, "run `lint-imports`; move the code down, or hand the value in from above")
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:

@@ -64,6 +64,9 @@ class Stores(Protocol):
     def session(self) -> MetadataStore:
         """A new session; the fixture closes it."""
 
+    def hurry(self, store: MetadataStore) -> None:
+        """From now on a session waits no longer for another one to end."""
+
     def expire(self, store: MetadataStore) -> None:
         """Let a session end as it does when its client was silent for too long."""
 
@@ -726,9 +729,11 @@ class MetadataStoreConformance:
         self, stores: Stores, store: MetadataStore
     ) -> None:
         store.register(registration(A))
+        other = stores.session()
+        stores.hurry(other)
 
         with pytest.raises(CookieMismatchError) as caught:
-            stores.session().register(registration(A, incarnation="other"))
+            other.register(registration(A, incarnation="other"))
 
         assert caught.value.bookie_id == A
         assert store.registrations() == [registration(A)]

@@ -52,7 +52,7 @@ def _write_whole(sink: FileSink) -> None:
 
 RACERS = 16
 
-NAMES = 12
+NAMES = 6
 """Names that are raced for, one after the other."""
 
 RACE_BYTES = 200_000
