@@ -21,6 +21,7 @@ from spark_bookkeeper.client.presence import (
 )
 from spark_bookkeeper.client.read.newest import newest_entry
 from spark_bookkeeper.cluster.diagnosis import Diagnosis, Verdict
+from spark_bookkeeper.cluster.scrubbing import scrub_problems
 from spark_bookkeeper.cluster.sharing import Place, place_of, shared
 from spark_bookkeeper.cluster.tables import table_diagnoses
 from spark_bookkeeper.config import GIB
@@ -100,6 +101,14 @@ def cluster_diagnoses(
         yield _writers(context, ledgers, states)
         yield from table_diagnoses(context, ledgers)
     yield _autorecovery(context)
+    for scrubbed, bad in scrub_problems(context, sorted(set(known) & alive.keys())):
+        yield Diagnosis(
+            f"bookie {scrubbed}",
+            "warning",
+            f"scrubbing found {bad}",
+            "autorecovery makes them again where it runs; look at the disk. The next round of "
+            "scrubbing says whether it is well",
+        )
     yield from _ledgers(ledgers, set(known) - alive.keys(), alive)
 
 
