@@ -60,6 +60,7 @@ class Sizes:
     slots: int
     creates: int
     creates_wide: int
+    audited: int
 
 
 FULL = Sizes(
@@ -78,6 +79,7 @@ FULL = Sizes(
     slots=100_000,
     creates=100,
     creates_wide=500,
+    audited=100_000,
 )
 
 QUICK = Sizes(
@@ -96,6 +98,7 @@ QUICK = Sizes(
     slots=5_000,
     creates=20,
     creates_wide=64,
+    audited=2_000,
 )
 
 
