@@ -61,6 +61,7 @@ class Sizes:
     creates: int
     creates_wide: int
     micro_batches: int
+    audited: int
 
 
 FULL = Sizes(
@@ -80,6 +81,7 @@ FULL = Sizes(
     creates=100,
     creates_wide=500,
     micro_batches=20,
+    audited=100_000,
 )
 
 QUICK = Sizes(
@@ -99,6 +101,7 @@ QUICK = Sizes(
     creates=20,
     creates_wide=64,
     micro_batches=5,
+    audited=2_000,
 )
 
 

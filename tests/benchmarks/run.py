@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,8 @@ from rich.table import Table
 
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.costs import append_cost, recovery_cost
-from tests.benchmarks import appending, frames, profiling, recovering, sources
+from tests.benchmarks import appending, auditing, frames, profiling, recovering, sources
+from tests.benchmarks import table as tables
 from tests.benchmarks.lab import FULL, QUICK, Lab
 from tests.benchmarks.measure import Exact, Line, Skipped, measure
 
@@ -51,6 +53,7 @@ POINTS: Mapping[str, Callable[[Lab], Iterator[Item]]] = {
     "P5": frames.scanning,
     "P6": recovering.ledgers,
     "P7": recovering.bookie,
+    "P8": auditing.ledgers,
     "P9": appending.growth,
     "P10": costs,
     "S1": sources.writing,
@@ -66,6 +69,12 @@ SOURCES: Final = frozenset(point for point in POINTS if point.startswith("S"))
 
 def main(arguments: Sequence[str] | None = None) -> int:
     asked = _arguments(arguments)
+    if asked.table:
+        print(tables.markdown(asked.table), end="")
+        return 0
+    sizes = QUICK if asked.quick else FULL
+    if asked.million:
+        sizes = replace(sizes, audited=1_000_000)
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH)
@@ -75,11 +84,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tempfile.TemporaryDirectory(prefix="benchmarks-", dir=asked.directory) as directory,
         Lab(
             Path(directory),
-            QUICK if asked.quick else FULL,
+            sizes,
             has_peer=not (asked.no_peer or asked.profile),
             has_jobs=not asked.profile,
         ) as lab,
     ):
+        where = tables.provenance(Path(directory))
         chosen = asked.profile or asked.only or list(POINTS)
         if {"P2", "P5", "P6", "P7", *SOURCES} & set(chosen):
             assert lab.spark is not None  # before the clusters, which pass it on
@@ -98,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1 if failed else 0
     console.print(table(rows))
     if asked.json is not None:
-        said = {"quick": asked.quick, "rows": rows}
+        said = {"quick": asked.quick, **where, "rows": rows}
         asked.json.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
     return 1 if failed else 0
 
@@ -189,6 +199,16 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--profile", type=_points, help="measure nothing; show where our time goes: --profile P3"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures there")
+    parser.add_argument(
+        "--table",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="measure nothing; print what --json wrote, of one or several runs, as Markdown",
+    )
+    parser.add_argument(
+        "--million", action="store_true", help="P8 with 1,000,000 ledgers; takes minutes to make"
+    )
     parser.add_argument("--no-peer", action="store_true", help="without Apache BookKeeper")
     parser.add_argument(
         "--directory", type=Path, help="where to write: the disk that is measured; default: TMPDIR"

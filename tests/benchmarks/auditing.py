@@ -1,0 +1,168 @@
+"""P8: an audit of very many ledgers in a real ZooKeeper."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+
+import psutil
+from kazoo.client import KazooClient
+
+import spark_bookkeeper as sbk
+from spark_bookkeeper.autorecovery.publishing import audit_bookies
+from spark_bookkeeper.metadata.codec import encode_ledger
+from spark_bookkeeper.metadata.zookeeper import paths
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.metadata import NONCE, Fragment, LedgerMetadata
+from tests.benchmarks.lab import Lab
+from tests.benchmarks.measure import Against, Line, at_least, at_most
+from tests.benchmarks.profiling import timed
+
+LOST = BookieId("lost:3181")
+AFFECTED = 100
+"""Ledgers that name the lost bookie; publishing the task of each is part of an audit."""
+FIRST = 1_000_000
+"""Id of the first ledger, away from those that are really written."""
+TOGETHER = 500
+WINDOW = 500
+MEMORY_MIB_MAX = 64
+"""Growth of the process while it audits: what is read is forgotten."""
+
+
+def ledgers(lab: Lab) -> Iterator[Line]:
+    """P8, in a cluster of its own."""
+    count = lab.sizes.audited
+    with lab.new_cluster("audited") as bk, _Plain(bk) as plain:
+        plain.make(count)
+        sizes = f"{count:,} closed ledgers, {AFFECTED} of them on the lost bookie"
+
+        def ours() -> float:
+            started = time.perf_counter()
+            with timed():
+                report = audit_bookies(bk.context, {LOST})
+            seconds = time.perf_counter() - started
+            assert len(report.rows) == AFFECTED
+            return count / seconds
+
+        def memory() -> float:
+            with _Growth() as growth:
+                ours()
+            return growth.mib
+
+        yield Line(
+            "P8",
+            "audit of all ledgers for one lost bookie",
+            "per s",
+            sizes,
+            ours,
+            [
+                Against(
+                    "raw: the nodes by plain kazoo, one request for each, nothing decoded",
+                    lambda: count / plain.read(count),
+                    at_least(1.0),
+                )
+            ],
+            rounds=min(lab.sizes.rounds, 3),
+        )
+        yield Line(
+            "P8",
+            "memory that such an audit adds",
+            "MiB",
+            sizes,
+            memory,
+            own_target=at_most(MEMORY_MIB_MAX),
+            rounds=min(lab.sizes.rounds, 3),
+        )
+    shutil.rmtree(lab.directory / "audited")
+
+
+class _Plain:
+    """Plain kazoo beside a cluster."""
+
+    def __init__(self, bk: sbk.BookKeeper) -> None:
+        self._bk = bk
+        hosts, _, root = bk.metadata_uri.split("://")[1].partition("/")
+        self._root = f"/{root}"
+        self._client = KazooClient(hosts)
+
+    def __enter__(self) -> _Plain:
+        self._client.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.stop()
+        self._client.close()
+
+    def make(self, count: int) -> None:
+        """Ledgers that are metadata alone, as a create and a close leave them."""
+        with self._bk.create_ledger() as writer:
+            writer.append(b"one")
+        like = self._bk.context.store.read_ledger(writer.ledger_id).value
+        under_way: deque[object] = deque()
+        made: set[str] = set()
+        for start in range(0, count, TOGETHER):
+            transaction = self._client.transaction()
+            for number in range(start, min(count, start + TOGETHER)):
+                ledger_id = LedgerId(FIRST + number)
+                path = paths.ledger(self._root, ledger_id)
+                parent = path.rpartition("/")[0]
+                if parent not in made:
+                    self._client.ensure_path(parent)
+                    made.add(parent)
+                transaction.create(path, encode_ledger(_another(like, number, count)))
+            under_way.append(transaction.commit_async())
+            if len(under_way) == 8:
+                under_way.popleft().get()  # type: ignore[attr-defined]  # kazoo has no types
+        for request in under_way:
+            assert not any(isinstance(r, Exception) for r in request.get())  # type: ignore[attr-defined]
+
+    def read(self, count: int) -> float:
+        """Seconds to read all of them, ``WINDOW`` requests ahead."""
+        started = time.perf_counter()
+        under_way: deque[object] = deque()
+        for number in range(count):
+            if len(under_way) == WINDOW:
+                under_way.popleft().get()  # type: ignore[attr-defined]
+            path = paths.ledger(self._root, LedgerId(FIRST + number))
+            under_way.append(self._client.get_async(path))
+        for request in under_way:
+            request.get()  # type: ignore[attr-defined]
+        return time.perf_counter() - started
+
+
+def _another(like: LedgerMetadata, number: int, count: int) -> LedgerMetadata:
+    ensemble = like.last_fragment.ensemble
+    if number % max(1, count // AFFECTED) == 0 and number // max(1, count // AFFECTED) < AFFECTED:
+        ensemble = (LOST, *ensemble[1:])
+    custom = {**like.custom_metadata, NONCE: secrets.token_hex(16).encode()}
+    fragment = Fragment(like.last_fragment.first_entry_id, ensemble)
+    return replace(like, fragments=(fragment,), custom_metadata=custom)
+
+
+class _Growth:
+    """How much more memory this process has at a time than before."""
+
+    def __enter__(self) -> _Growth:
+        self._process = psutil.Process()
+        self._before = self._most = self._process.memory_info().rss
+        self._ended = threading.Event()
+        self._looker = threading.Thread(target=self._look, daemon=True)
+        self._looker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._looker.join()
+
+    def _look(self) -> None:
+        while not self._ended.wait(0.01):
+            self._most = max(self._most, self._process.memory_info().rss)
+
+    @property
+    def mib(self) -> float:
+        return (self._most - self._before) / (1 << 20)
