@@ -14,6 +14,7 @@ import pytest
 
 from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.read import fetch
 from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.write.writer import LedgerWriter
@@ -291,6 +292,57 @@ def test_the_lac_cannot_be_read_when_no_bookie_answers(ground: Ground) -> None:
 
     with pytest.raises(EntryUnreadableError, match="no bookie of its last fragment answered"):
         lifecycle.open_ledger_no_recovery(ground.client(), writer.ledger_id)
+
+
+# Which replica is asked first
+
+
+def test_a_bookie_that_was_slow_once_is_asked_no_more_while_others_answer(tmp_path: Path) -> None:
+    config = ClientConfig(bookie_timeout_ms=600_000, read_hedge_ms=20)
+    ground = Ground(tmp_path, bookies=3, config=config)
+    writer = closed(ground, count=200)
+    wait_for_every_copy(writer)
+    slow, asked = writer.metadata.last_fragment.ensemble[1], list[str]()
+    hang = Hang(ground.runtime, is_late=False)
+
+    def at_each(place: str, operation: str, path: str) -> None:
+        asked.append(place)
+        if place == slow:
+            hang.meet(operation, path)
+
+    client = ground.client(None, at_each)
+    reader = lifecycle.open_ledger(client, writer.ledger_id)
+    fetcher = Fetcher(client, reader.ledger, spread=1)
+    asked.clear()
+    entries = fetcher.fetch(EntryId(0), EntryId(199))
+    first = next(entries)
+    assert slow in asked, "its turn came first"
+    hang.release()
+    ground.until(lambda: not client.bookies.is_silent(slow))
+    ground.until(lambda: hang.stuck == 0)
+    asked.clear()
+
+    assert [first.entry_id, *(entry.entry_id for entry in entries)] == list(range(200))
+    assert slow not in asked
+    assert asked, "there was more to ask for"
+
+
+def test_the_bookie_of_the_own_machine_is_asked_whoevers_turn_it_is(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = closed(ground)
+    wait_for_every_copy(writer)
+    here, asked = writer.metadata.last_fragment.ensemble[1], list[str]()
+    monkeypatch.setattr(fetch, "is_here", lambda bookie: bookie == here)
+    client = ground.client(None, lambda place, operation, path: asked.append(place))
+    reader = lifecycle.open_ledger(client, writer.ledger_id)
+    asked.clear()
+
+    for turn in range(3):
+        fetcher = Fetcher(client, reader.ledger, spread=turn)
+        assert len(list(fetcher.fetch(EntryId(0), EntryId(9)))) == 10
+
+    assert set(asked) - {"metadata"} == {here}
 
 
 # Bad replicas

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import spark_bookkeeper as sbk
+from tests.spark.standalone import Standalone, standalone_master
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,3 +51,10 @@ def own_bk(spark: Any) -> Iterator[sbk.BookKeeper]:
     """A cluster whose bookies a test may destroy."""
     with sbk.local(bookies=6, spark=spark) as bookkeeper:
         yield bookkeeper
+
+
+@pytest.fixture
+def standalone(tmp_path: Path, python_path: str) -> Iterator[Standalone]:
+    """A standalone master with two workers, each on a host of its own as far as Spark knows."""
+    with standalone_master(tmp_path, python_path) as running:
+        yield running

@@ -84,17 +84,20 @@ def test_a_write_to_a_log_that_is_cancelled_leaves_nothing_and_a_cancelled_read_
 ) -> None:
     log = bk.create_log("cancelled", schema=spark.range(1).schema)
     slow, before = many_rows(spark), bk.ledgers_arrow().num_rows
-    writer = slow.write.format("bookkeeper").mode("append").option("metadataUri", bk.metadata_uri)
     source = spark.read.format("bookkeeper").option("metadataUri", bk.metadata_uri)
+
+    def writer() -> Any:
+        made = slow.write.format("bookkeeper").mode("append")
+        return made.option("metadataUri", bk.metadata_uri)
 
     presser = interrupt_when(lambda: active_tasks(spark) > 0)
     with pytest.raises(KeyboardInterrupt):
         log.write(slow)
     presser.join()
     with cancelled_from_elsewhere(spark), pytest.raises(spark_errors()):
-        writer.option("log", "cancelled").save()
+        writer().option("log", "cancelled").save()
     with cancelled_from_elsewhere(spark), pytest.raises(spark_errors()):
-        writer.option("name", "cancelled").save()
+        writer().option("name", "cancelled").save()
 
     assert log.ledgers() == []
     assert bk.ledgers_arrow().num_rows == before, "no leftovers"

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -18,6 +17,7 @@ import pytest
 
 import spark_bookkeeper as sbk
 from spark_bookkeeper.logs.log import Log
+from tests.spark.standalone import Standalone, process_tree
 
 pytestmark = [
     pytest.mark.spark,
@@ -154,74 +154,11 @@ def test_a_query_killed_at_random_moments_copies_a_log_once(
 # Executors on hosts of their own, speculation, tasks that are slow or fail
 
 
-@dataclass
-class Standalone:
-    url: str
-    workers: list[int]
-    """Process ids."""
-
-
-@pytest.fixture
-def standalone(tmp_path: Path, python_path: str) -> Iterator[Standalone]:
-    """A standalone master with two workers, each on a host of its own as far as Spark knows."""
-    tool = Path(sys.executable).with_name("spark-class")
-    port = _free_port()
-    url = f"spark://127.0.0.1:{port}"
-    environment = {
-        **os.environ,
-        "PYTHONPATH": python_path,
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_WORKER_DIR": str(tmp_path / "work"),
-        "SPARK_LOG_DIR": str(tmp_path / "logs"),
-    }
-    master = [tool, "org.apache.spark.deploy.master.Master", "-h", "127.0.0.1"]
-    commands = [([*master, "--port", port, "--webui-port", 0], "127.0.0.1")]
-    for host in ("127.0.0.2", "127.0.0.3"):
-        worker = [tool, "org.apache.spark.deploy.worker.Worker", "-h", host]
-        commands.append(([*worker, "-c", 2, "-m", "900m", "--webui-port", 0, url], host))
-    with (tmp_path / "cluster").open("w") as output:
-        processes = [
-            subprocess.Popen(
-                list(map(str, command)),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**environment, "SPARK_LOCAL_IP": host},
-                start_new_session=True,
-            )
-            for command, host in commands
-        ]
-        try:
-            yield Standalone(url, [process.pid for process in processes[1:]])
-        finally:
-            for process in processes:
-                for child in _tree(process.pid):
-                    with suppress(psutil.NoSuchProcess):
-                        child.kill()
-                process.wait()
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
-
-
-def _tree(pid: int) -> list[psutil.Process]:
-    with suppress(psutil.NoSuchProcess):
-        top = psutil.Process(pid)
-        return [*top.children(recursive=True), top]
-    return []
-
-
 def executors(standalone: Standalone) -> list[psutil.Process]:
     """The executors that the workers have started."""
     found = []
     for worker in standalone.workers:
-        for process in _tree(worker):
+        for process in process_tree(worker):
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 if any(part.endswith("ExecutorBackend") for part in process.cmdline()):
                     found.append(process)
@@ -243,7 +180,7 @@ def test_executors_that_are_killed_cost_nothing(
             with suppress(subprocess.TimeoutExpired):
                 driver.wait(0.02)
         for executor in executors(standalone)[:1]:
-            for process in _tree(executor.pid):
+            for process in process_tree(executor.pid):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
             killed += 1

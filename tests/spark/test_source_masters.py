@@ -111,17 +111,22 @@ ON_LOCAL_CLUSTER = (
     [
         ("local[2]", "spark.api.mode=connect"),
         ("local-cluster[2,1,1024]", *ON_LOCAL_CLUSTER),
+        ("standalone", *ON_LOCAL_CLUSTER),
     ],
-    ids=["connect", "local-cluster"],
+    ids=["connect", "local-cluster", "standalone"],
 )
 def test_ledgers_are_read_followed_and_written(
-    python_path: str, arguments: tuple[str, ...]
+    python_path: str, arguments: tuple[str, ...], request: pytest.FixtureRequest
 ) -> None:
     environment = {**os.environ, "PYTHONPATH": python_path, "SPARK_LOCAL_IP": "127.0.0.1"}
-    more = [f"spark.executorEnv.PYTHONPATH={python_path}"] if "cluster" in arguments[0] else []
+    master, *settings = arguments
+    if master == "standalone":
+        master = request.getfixturevalue("standalone").url
+    if not master.startswith("local["):
+        settings.append(f"spark.executorEnv.PYTHONPATH={python_path}")
 
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *arguments, *more],
+        [sys.executable, "-c", SCRIPT, master, *settings],
         env=environment,
         capture_output=True,
         text=True,

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from spark_bookkeeper.errors import MissingRequirementError
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.source.older_spark import REPLACES_SOURCES
+from spark_bookkeeper.source.options import OF_LEDGERS, VIEWS
 from spark_bookkeeper.source.registration import register_source
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
@@ -75,6 +76,8 @@ def test_half_open_ranges_meet_without_gap_or_overlap(read: Read, ledger: int) -
     assert read(ledger=ledger, startingOffsets="latest").count() == 0
     nothing = read(ledger=ledger, startingOffsets=f"{ledger}:4", endingOffsets=f"{ledger}:4")
     assert nothing.count() == 0
+    long_ago = json.dumps({"time": "2001-01-01T00:00:00Z"})
+    assert read(ledger=ledger, startingOffsets=long_ago).count() == 100
 
 
 def test_tasks_are_as_many_as_the_hints_say(read: Read, ledger: int) -> None:
@@ -186,13 +189,13 @@ def test_what_is_read_in_another_way_is_refused_by_name(read: Read, ledger: int)
         read(ledger=ledger, endingOffsets=f"{ledger}:99").count()
 
 
-@pytest.mark.parametrize("view", ["ledgers", "fragments", "entries", "bookies", "slots", "logs"])
+@pytest.mark.parametrize("view", VIEWS)
 def test_metadata_is_rows_too(bk: BookKeeper, read: Read, ledger: int, view: str) -> None:
     frame = read(view=view)
 
     found = frame.collect()
-    assert found
-    if view in {"ledgers", "bookies", "logs"}:
+    assert found or view == "underreplicated", "nothing is"
+    if view not in OF_LEDGERS:
         assert frame.schema == getattr(bk, view)().schema
     if view == "entries":
         own = read(view=view, ledger=ledger).collect()

@@ -123,7 +123,7 @@ def test_an_open_ledger_is_followed_to_its_end(bk: BookKeeper, tmp_path: Path) -
     stream = Stream(bk, tmp_path, ledger=writer.ledger_id, startingOffsets="earliest")
     writer.append(rows(5))
     writer.append(rows(5, 5))
-    stream.catch_up()
+    stream.catch_up(**({"maxBytesPerTrigger": "1k"} if HAS_LIMITS else {}))
     writer.append(rows(5, 10))
     writer.close()
     stream.catch_up()

@@ -100,11 +100,14 @@ def test_rows_are_inserted_through_a_view(bk: BookKeeper, log: Log) -> None:
 
 def test_a_new_ledger_is_written_with_an_id_or_a_name(bk: BookKeeper, to: To) -> None:
     frame = bk.spark.createDataFrame([(1, "a"), (2, None)], "id int, text string")
-    to(frame, ledgerId=4_000_000_017, ensembleSize=4, writeQuorumSize=2, compression="zstd").save()
-    to(frame, name="by name", password="secret", digestType="MAC").save()
+    sizes = {"ensembleSize": 4, "writeQuorumSize": 2, "ackQuorumSize": 1, "entryTargetBytes": "1k"}
+    to(frame, ledgerId=4_000_000_017, compression="zstd", **sizes).save()
+    places = {"zk.randomize_hosts": "false", "storage.endpoint_url": "http://no.bucket.here"}
+    to(frame, name="by name", password="secret", digestType="MAC", **places).save()
 
     info = bk.ledger(4_000_000_017)
     assert (info.state, info.ensemble_size, info.write_quorum_size) == ("CLOSED", 4, 2)
+    assert info.ack_quorum_size == 1
     assert bk.open_ledger(4_000_000_017).read().collect() == frame.collect()
     named = [
         row["ledger_id"]

@@ -24,6 +24,7 @@ from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, is_table
 from spark_bookkeeper.protocol.reader import Ask, Reader, Unreadable
+from spark_bookkeeper.runtime.own_machine import is_here
 
 T = TypeVar("T")
 
@@ -70,6 +71,8 @@ class Fetcher:
         self._has_details = has_details
         self._replicas: dict[BookieId, Replica] = {}
         self._down: dict[BookieId, str] = {}
+        self._slow: set[BookieId] = set()
+        """Those that another was asked beside."""
 
     def fetch(self, first: EntryId, last: EntryId) -> Iterator[StoredEntry]:
         """The entries ``first .. last`` in order, verified.
@@ -202,6 +205,7 @@ class Fetcher:
                 late.update(came.keys)
                 for ask in came.keys:  # what it uses is its own from now on
                     self._replicas.pop(ensemble[ask.position], None)
+                    self._slow.add(ensemble[ask.position])
                 continue
             ask, result = came
             asked.discard(ask)
@@ -224,16 +228,19 @@ class Fetcher:
         reader.answered(ask, (), dict.fromkeys(ask.entries, error.message))
 
     def _preference(self, ensemble: tuple[BookieId, ...]) -> list[int]:
-        """Positions, those of bookies that failed before, or are silent now, last."""
+        """Positions, the best first: on this machine, then others, then those that were slow, and
+        last those that failed before, or are silent now.
+        """
         size = len(ensemble)
         turned = [(p + self._spread) % size for p in range(size)]
         if self._only is not None:
             return [p for p in turned if ensemble[p] == self._only]
-        # A table that stands for a copy reads whole files for a few entries.
-        return sorted(turned, key=lambda p: (self._is_poor(ensemble[p]), is_table(ensemble[p])))
+        return sorted(turned, key=lambda p: self._burden(ensemble[p]))
 
-    def _is_poor(self, bookie: BookieId) -> bool:
-        return bookie in self._down or self._context.bookies.is_silent(bookie)
+    def _burden(self, bookie: BookieId) -> tuple[bool, bool, bool, bool]:
+        """Less is better. A table that stands for a copy reads whole files for a few entries."""
+        is_poor = bookie in self._down or self._context.bookies.is_silent(bookie)
+        return is_poor, is_table(bookie), bookie in self._slow, not is_here(bookie)
 
     def _ask(
         self, answers: Answers[Ask, _Delivery[T]], bookie: BookieId, ask: Ask, read: _Read[T]
