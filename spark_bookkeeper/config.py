@@ -25,6 +25,8 @@ else:
 _TABLES: Final = ("zk", "storage")
 """Tables of options that a file may hold besides the keys of the configs."""
 
+_PARTITIONS: Final = "partitions"
+
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 
@@ -226,6 +228,18 @@ class AutorecoveryConfig:
 Config = TypeVar("Config", ClientConfig, BookieConfig, AutorecoveryConfig)
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionConf:
+    """One of several partitions that one agent looks after: a table ``[[partitions]]``."""
+
+    bookie_id: str
+    """Its name in the cluster, ``host:port``."""
+    root: str
+    """Its storage: a path or a URI."""
+    rack: str | None = None
+    """For placement; ``None`` is that of the command line."""
+
+
 @dataclass(frozen=True)
 class Conf:
     """What one TOML file says; what it leaves out has its default."""
@@ -237,6 +251,8 @@ class Conf:
     """Its table ``[zk]``: how to reach and prove oneself to ZooKeeper."""
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Its table ``[storage]``: for the bookies' file systems. Both may hold secrets."""
+    partitions: tuple[PartitionConf, ...] = ()
+    """Its tables ``[[partitions]]``: what ``bookie start`` looks after when it is told nothing."""
 
 
 def load_conf(path: str | Path) -> Conf:
@@ -251,11 +267,15 @@ def load_conf(path: str | Path) -> Conf:
     for name, table in options.items():
         if not isinstance(table, dict):
             raise InvalidArgumentError(f"{name} in {source} is no table; write [{name}] above it")
+    partitions = _partitions(values.pop(_PARTITIONS, []), source)
     bookie = {key: values.pop(key) for key in list(values) if key in _keys(BookieConfig)}
     autorecovery = {
         key: values.pop(key) for key in list(values) if key in _keys(AutorecoveryConfig)
     }
-    known = (*_keys(ClientConfig), *_keys(BookieConfig), *_keys(AutorecoveryConfig), *_TABLES)
+    known = (
+        *(*_keys(ClientConfig), *_keys(BookieConfig), *_keys(AutorecoveryConfig)),
+        *(*_TABLES, _PARTITIONS),
+    )
     _check_keys(values, known, source)
     return Conf(
         config_from(ClientConfig, values, source),
@@ -263,6 +283,7 @@ def load_conf(path: str | Path) -> Conf:
         config_from(AutorecoveryConfig, autorecovery, source),
         {key: _as_text(key, value, source) for key, value in options["zk"].items()},
         options["storage"],
+        partitions,
     )
 
 
@@ -289,6 +310,26 @@ def _check_keys(values: Mapping[str, Any], known: Sequence[str], source: str) ->
             near = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
             hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
             raise InvalidArgumentError(f"unknown key {key!r} in {source}: {hint}")
+
+
+def _partitions(tables: object, source: str) -> tuple[PartitionConf, ...]:
+    known = [each.name for each in fields(PartitionConf)]
+    found: list[PartitionConf] = []
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise InvalidArgumentError(
+            f"{_PARTITIONS} in {source} is no list of tables; write [[{_PARTITIONS}]] above each"
+        )
+    for table in tables:
+        _check_keys(table, known, f"[[{_PARTITIONS}]] of {source}")
+        if not all(isinstance(value, str) for value in table.values()) or not {
+            "bookie_id",
+            "root",
+        } <= set(table):
+            raise InvalidArgumentError(
+                f"a table [[{_PARTITIONS}]] of {source} has not both bookie_id and root as texts"
+            )
+        found.append(PartitionConf(**table))
+    return tuple(found)
 
 
 def _as_text(key: str, value: object, source: str) -> str:

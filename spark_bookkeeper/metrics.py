@@ -158,7 +158,11 @@ class Metrics:
             others: further registries of this process. What several have, as the counters of
                 sessions with ZooKeeper, the first one tells: a name stands there once.
         """
-        return generate_latest(_Together([self.registry, *(other.registry for other in others)]))
+        return generate_latest(self.together(*others))
+
+    def together(self, *others: Metrics) -> CollectorRegistry:
+        """This registry and others as one, as ``exposition`` tells them."""
+        return _Together([self.registry, *(other.registry for other in others)])
 
 
 class Lag(Protocol):

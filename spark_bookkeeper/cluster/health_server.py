@@ -1,4 +1,7 @@
-"""``/metrics`` and ``/health`` of an agent over HTTP, for Prometheus, balancers and people.
+"""``/metrics`` and ``/health`` of agents over HTTP, for Prometheus, balancers and people.
+
+Where one process looks after several bookies, ``/health`` lists them, ``/health/BOOKIE`` is one of
+them, and what each counts has a label with its id.
 
 Its threads are daemons, so it keeps no process from ending. A port that is taken costs the pages,
 never the bookie: the agent goes on without.
@@ -9,33 +12,57 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Final, Protocol
 
-from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Metric, generate_latest
 from typing_extensions import Self, override
 
-from spark_bookkeeper.cluster.agent import BookieAgent
+from spark_bookkeeper.cluster.agent import AgentStatus
 from spark_bookkeeper.config import BookieConfig
-from spark_bookkeeper.metrics import Metrics
+from spark_bookkeeper.metrics import BookieMetrics, Metrics
+from spark_bookkeeper.protocol.ids import BookieId
 
 log = logging.getLogger(__name__)
+
+SERVED: Final = ("writable", "readonly")
+STATES: Final = (*SERVED, "unregistered")
+"""What a bookie can be."""
+
+
+class Watched(Protocol):
+    """A bookie's agent, as far as it is looked at: ``BookieAgent``, ``Partition``."""
+
+    @property
+    def bookie_id(self) -> BookieId: ...
+
+    @property
+    def status(self) -> AgentStatus: ...
+
+    @property
+    def metrics(self) -> BookieMetrics: ...
+
 
 _LOOK_SECONDS = 0.1
 """Between two looks whether it is to end; questions are heard at once."""
 
 
 class HealthServer:
-    """Serves the pages of one agent until it is closed; a context manager.
+    """Serves the pages of the agents of one process until it is closed; a context manager.
 
     Args:
-        agent: may be started and stopped meanwhile.
-        config: where, or nowhere.
+        agents: may be started and stopped meanwhile; at least one.
+        config: where, or nowhere. The port is that of the first one's id, unless one is named.
+        shared: what is counted for all of them together, if there are several.
     """
 
-    def __init__(self, agent: BookieAgent, config: BookieConfig) -> None:
-        self._beside: list[Metrics] = []
+    def __init__(
+        self, agents: Sequence[Watched], config: BookieConfig, shared: Metrics | None = None
+    ) -> None:
+        agent = agents[0]
+        self._beside: dict[BookieId, list[Metrics]] = {}
         self.address: tuple[str, int] | None = None
         """Where it listens; ``None`` when it does not."""
         self._server: ThreadingHTTPServer | None = None
@@ -43,7 +70,9 @@ class HealthServer:
             return
         port = config.http_port or int(agent.bookie_id.rpartition(":")[2])
         try:
-            self._server = _Server((config.http_host, port), _handler_of(agent, self._beside))
+            self._server = _Server(
+                (config.http_host, port), _handler_of(agents, shared, self._beside)
+            )
         except OSError as error:
             log.warning(
                 "bookie %s serves no /metrics and /health: cannot listen at %s:%s (%s). Set "
@@ -62,9 +91,9 @@ class HealthServer:
             daemon=True,
         ).start()
 
-    def show_also(self, metrics: Metrics) -> None:
-        """``/metrics`` shows these too: what runs in this process beside the agent."""
-        self._beside.append(metrics)
+    def show_also(self, bookie_id: BookieId, metrics: Metrics) -> None:
+        """``/metrics`` shows these too: what runs in this process beside that agent."""
+        self._beside.setdefault(bookie_id, []).append(metrics)
 
     def close(self) -> None:
         """Listen no more; idempotent."""
@@ -80,7 +109,7 @@ class HealthServer:
         self.close()
 
 
-def health(agent: BookieAgent) -> dict[str, Any]:
+def health(agent: Watched) -> dict[str, Any]:
     """What ``/health`` says: the agent's state, why it is so, and how its duties go."""
     status = agent.status
     published = status.published
@@ -108,25 +137,95 @@ def health(agent: BookieAgent) -> dict[str, Any]:
     }
 
 
+def health_of_all(agents: Sequence[Watched]) -> dict[str, Any]:
+    """What ``/health`` says of several: how many are in which state, and each of them."""
+    told = [health(agent) for agent in agents]
+    states = Counter(each["state"] for each in told)
+    return {**{state: states[state] for state in STATES}, "bookies": told}
+
+
+def exposition(
+    agents: Sequence[Watched],
+    shared: Metrics | None = None,
+    beside: Mapping[BookieId, Sequence[Metrics]] | None = None,
+) -> bytes:
+    """What ``/metrics`` says: of several agents, what each counts has its id as a label.
+
+    Args:
+        shared: what is counted for all of them together.
+        beside: of what runs beside each agent.
+    """
+    beside = beside or {}
+    if len(agents) == 1 and shared is None:
+        return agents[0].metrics.exposition(*beside.get(agents[0].bookie_id, ()))
+    return generate_latest(_Merged(agents, shared, beside))
+
+
+class _Merged(CollectorRegistry):
+    """The registries of several agents as one."""
+
+    def __init__(
+        self,
+        agents: Sequence[Watched],
+        shared: Metrics | None,
+        beside: Mapping[BookieId, Sequence[Metrics]],
+    ) -> None:
+        super().__init__()
+        self._agents = agents
+        self._shared = shared
+        self._beside = beside
+
+    @override
+    def collect(self) -> Iterator[Metric]:
+        ours = {} if self._shared is None else {m.name: m for m in self._shared.registry.collect()}
+        yield from ours.values()
+        merged: dict[str, Metric] = {}
+        for agent in self._agents:
+            others = self._beside.get(agent.bookie_id, ())
+            for metric in agent.metrics.together(*others).collect():
+                if metric.name in ours:
+                    continue  # there is one session for all of them
+                labelled = [
+                    sample._replace(labels={"bookie": str(agent.bookie_id), **sample.labels})
+                    for sample in metric.samples
+                ]
+                merged.setdefault(metric.name, _empty(metric)).samples += labelled
+        yield from merged.values()
+
+
+def _empty(metric: Metric) -> Metric:
+    return Metric(metric.name, metric.documentation, metric.type, metric.unit)
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False  # somebody who does not read an answer keeps nobody waiting
 
 
-def _handler_of(agent: BookieAgent, beside: Sequence[Metrics]) -> type[BaseHTTPRequestHandler]:
+def _handler_of(
+    agents: Sequence[Watched], shared: Metrics | None, beside: Mapping[BookieId, Sequence[Metrics]]
+) -> type[BaseHTTPRequestHandler]:
+    by_page = {f"/health/{agent.bookie_id}": agent for agent in agents}
+
     class Pages(BaseHTTPRequestHandler):
         timeout = 10  # seconds; who connects and asks nothing is left
 
         def do_GET(self) -> None:
             page = self.path.partition("?")[0]
             if page == "/metrics":
-                self._answer(200, CONTENT_TYPE_LATEST, agent.metrics.exposition(*beside))
-            elif page == "/health":
-                told = health(agent)
-                code = 503 if told["state"] == "unregistered" else 200
-                self._answer(code, "application/json", json.dumps(told, indent=2).encode())
+                self._answer(200, CONTENT_TYPE_LATEST, exposition(agents, shared, beside))
+            elif page == "/health" and len(agents) > 1:
+                told = health_of_all(agents)
+                self._tell(told, any(told[state] for state in SERVED))
+            elif page == "/health" or page in by_page:
+                told = health(by_page.get(page, agents[0]))
+                self._tell(told, told["state"] in SERVED)
             else:
                 self._answer(404, "text/plain", b"there are /metrics and /health\n")
+
+        def _tell(self, told: dict[str, Any], is_served: bool) -> None:
+            body = json.dumps(told, indent=2).encode()
+            self._answer(200 if is_served else 503, "application/json", body)
 
         def _answer(self, code: int, kind: str, body: bytes) -> None:
             self.send_response(code)

@@ -125,6 +125,60 @@ def test_an_agent_shows_its_health_and_metrics_at_its_port(
     assert agent.returncode == 0
 
 
+def test_one_agent_looks_after_several_partitions_and_goes_on_without_a_broken_one(
+    store: ZooKeeperStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    roots = {f"127.0.0.1:{port + n}": tmp_path / f"disk-{n}" for n in range(3)}
+    first, second, away = roots
+    for bookie in (first, second):
+        roots[bookie].mkdir()
+    tables = "".join(
+        f'[[partitions]]\nbookie_id = "{bookie}"\nroot = "{root}"\n'
+        for bookie, root in roots.items()
+    )
+    (tmp_path / "bookies.toml").write_text(tables)
+    agent = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "spark_bookkeeper", "--metadata-uri", str(store.uri)),
+            *("bookie", "start", "--conf", str(tmp_path / "bookies.toml")),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert agent.stderr is not None
+    said = ""
+    for line in agent.stderr:
+        said += line
+        if "are at http" in line:
+            break
+    registered = sorted(r.bookie_id for r in store.registrations())
+    with urlopen(f"http://{first}/health", timeout=60) as answer:
+        told = json.load(answer)
+    with urlopen(f"http://{first}/metrics", timeout=60) as answer:
+        metrics = answer.read().decode()
+    agent.send_signal(signal.SIGTERM)
+    agent.communicate(timeout=60)
+
+    assert registered == sorted([first, second]), said
+    assert f"bookie {away} at {roots[away]} is not served" in said
+    assert (told["writable"], told["unregistered"]) == (2, 1)
+    assert f'bookie_SERVER_STATUS{{bookie="{second}"}} 1.0' in metrics
+    assert agent.returncode == 0
+    assert store.registrations() == []
+    # The two that are formatted say by themselves who they are; a new one has to be told.
+    call = ["--metadata-uri", str(store.uri), "bookie", "start"]
+    roots[away].mkdir()
+    capsys.readouterr()
+    assert run([*call, str(roots[first]), str(roots[away])]) == 2
+    assert f"write HOST:PORT={roots[away]}" in capsys.readouterr().err
+    assert run([*call, f"{first}={roots[first]}", "--root", "x"]) == 2
+    assert run(call) == 2
+    assert "no partition was named" in capsys.readouterr().err
+
+
 def test_a_wiped_bookie_is_refused_with_the_three_views(
     store: ZooKeeperStore, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

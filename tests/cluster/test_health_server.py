@@ -51,7 +51,7 @@ class World:
             duties=[Duty("scrub", 3_600_000, self.scrub)],
         )
         self.fails = False
-        self.server = HealthServer(self.agent, self.config)
+        self.server = HealthServer([self.agent], self.config)
 
     def fail(self, operation: str, path: str, moment: str) -> None:
         if self.fails:
@@ -176,7 +176,7 @@ def test_a_port_that_is_taken_costs_the_pages_and_not_the_bookie(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        second = HealthServer(world.agent, world.config)
+        second = HealthServer([world.agent], world.config)
 
     assert second.address is None
     assert "http_port" in caplog.text
@@ -185,9 +185,9 @@ def test_a_port_that_is_taken_costs_the_pages_and_not_the_bookie(
 
 
 def test_it_listens_elsewhere_or_nowhere_as_configured(world: World) -> None:
-    with HealthServer(world.agent, BookieConfig(http_port=free_port())) as elsewhere:
+    with HealthServer([world.agent], BookieConfig(http_port=free_port())) as elsewhere:
         assert elsewhere.address not in (None, world.server.address)
-    assert HealthServer(world.agent, BookieConfig(http_host="")).address is None
+    assert HealthServer([world.agent], BookieConfig(http_host="")).address is None
     with pytest.raises(InvalidArgumentError, match="http_port"):
         BookieConfig(http_port=70_000)
     with pytest.raises(InvalidArgumentError, match="http_host"):
@@ -213,7 +213,7 @@ def test_metrics_of_what_runs_beside_the_agent_stand_on_its_page_and_no_name_sta
     world = World()
     beside = ClientMetrics()
     beside.replicated_ledgers.inc(3)
-    world.server.show_also(beside)
+    world.server.show_also(world.agent.bookie_id, beside)
     try:
         assert world.server.address is not None
         connection = HTTPConnection(*world.server.address)

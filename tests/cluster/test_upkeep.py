@@ -147,7 +147,7 @@ def test_what_is_damaged_is_published_and_made_again(ground: Ground) -> None:
     worker = ReplicationWorker(
         ground.context, LocalRunner(ground.context), AutorecoveryConfig(), "test"
     )
-    worker.work()
+    list(worker.round())
     assert tree.read(bad.ledger_id) is None
     assert scrub(ground.context, bookie).rows == ()
     assert scrub_problems(ground.context, ground.bookie_ids) == []

@@ -11,6 +11,7 @@ import pytest
 from spark_bookkeeper.config import (
     BookieConfig,
     ClientConfig,
+    PartitionConf,
     config_from,
     load_conf,
 )
@@ -117,3 +118,25 @@ def test_options_of_another_form_are_refused_and_not_shown(tmp_path: Path, text:
 
     assert str(path) in caught.value.message
     assert "secret" not in caught.value.message
+
+
+def test_partitions_are_a_list_of_tables(tmp_path: Path) -> None:
+    file = tmp_path / "bookie.toml"
+    file.write_text(
+        'probe_interval_ms = 7\n[[partitions]]\nbookie_id = "a:1"\nroot = "/disks/1"\n'
+        '[[partitions]]\nbookie_id = "a:2"\nroot = "/disks/2"\nrack = "/r"\n'
+    )
+
+    assert load_conf(file).partitions == (
+        PartitionConf("a:1", "/disks/1"),
+        PartitionConf("a:2", "/disks/2", "/r"),
+    )
+    for wrong in (
+        "partitions = 1",
+        '[[partitions]]\nroot = "/disks/1"',
+        '[[partitions]]\nbookie_id = "a:1"\nroot = 1',
+        '[[partitions]]\nbookie = "a:1"\nroot = "/disks/1"',
+    ):
+        file.write_text(wrong)
+        with pytest.raises(InvalidArgumentError, match="partitions"):
+            load_conf(file)

@@ -6,7 +6,7 @@ import shlex
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import FrameType
 
@@ -22,6 +22,7 @@ from spark_bookkeeper.cli.bookie.partition import (
     marker_of,
     open_partition,
     root_option,
+    wanted_partitions,
 )
 from spark_bookkeeper.cli.bookie.readonly import set_readonly_, set_writable_
 from spark_bookkeeper.cli.bookie.rebalance import drain, rebalance
@@ -40,7 +41,9 @@ from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.dependents import ledgers_that_name
 from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.cluster.health_server import HealthServer
+from spark_bookkeeper.cluster.partitions import Partition, Partitions
 from spark_bookkeeper.cluster.sharing import Place, place_of, shared_with
+from spark_bookkeeper.config import PartitionConf
 from spark_bookkeeper.errors import BookKeeperError, UnsuitableStorageError
 from spark_bookkeeper.logs.consumers import show_lag
 from spark_bookkeeper.metadata.store import MetadataStore
@@ -74,8 +77,9 @@ bookie.add_command(set_writable_)
     epilog="Example: spark-bookkeeper --metadata-uri zk://zk1:2181/ledgers bookie start "
     "--bookie-id 10.0.0.3:3181 --root /srv/bookie"
 )
-@id_option
-@root_option
+@click.argument("partitions", metavar="[[BOOKIE=]ROOT]...", nargs=-1)
+@click.option("--bookie-id", metavar="HOST:PORT", help="Its name in the cluster.")
+@click.option("--root", metavar="URI", help="Its storage: a path, file:///..., s3://...")
 @click.option("--rack", default="/default-rack", show_default=True, help="For placement.")
 @click.option("--moved", is_flag=True, help="Its storage was moved here (not copied).")
 @click.option(
@@ -96,65 +100,91 @@ bookie.add_command(set_writable_)
 def start(
     settings: Settings,
     access: Access,
-    bookie_id: str,
-    root: str,
+    partitions: Sequence[str],
+    bookie_id: str | None,
+    root: str | None,
     rack: str,
     moved: bool,
     with_autorecovery: bool,
     logs: tuple[str, ...],
 ) -> int:
-    """Run the agent of one bookie until Ctrl-C or SIGTERM; a new partition is formatted."""
-    name = parse_bookie_id(bookie_id)
-    storage = open_partition(root, access)
+    """Run the agent of one bookie until Ctrl-C or SIGTERM; a new partition is formatted.
+
+    Or of several, each with a disk of its own: `bookie start 10.0.0.3:3181=/disks/1
+    10.0.0.3:3182=/disks/2`, or as the tables [[partitions]] of --conf say. A partition that was
+    formatted before needs no BOOKIE. One that fails does not take the others with it.
+    """
+    wanted = wanted_partitions(access, partitions, bookie_id, root)
     runtime = ThreadRuntime()
-    start_logging(settings.log_format, bookie_id=name)
+    start_logging(
+        settings.log_format,
+        bookie_id=wanted[0].bookie_id if len(wanted) == 1 else None,
+    )
     stopping = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
         stopping.set()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    metrics = BookieMetrics()
+    # What the session with ZooKeeper counts is the partition's own, where there is only one.
+    own = BookieMetrics() if len(wanted) == 1 else None
+    session = own or Metrics()
+    shared = session if own is None else None
     try:
         with (
-            opened_store(settings, access, runtime, metrics) as store,
-            _shown_lag(settings, access, logs, metrics),
+            opened_store(settings, access, runtime, session) as store,
+            _shown_lag(settings, access, logs, session),
         ):
-            agent = BookieAgent(
-                store,
-                storage,
-                name,
-                runtime,
-                access.conf.bookie,
-                rack=rack,
-                moved_from=partial(access.open_root, runtime=runtime) if moved else None,
-                metrics=metrics,
+
+            def partition(each: PartitionConf) -> Partition:
+                name = parse_bookie_id(each.bookie_id)
+
+                def agent(storage: Storage, metrics: BookieMetrics) -> BookieAgent:
+                    return BookieAgent(
+                        store,
+                        storage,
+                        name,
+                        runtime,
+                        access.conf.bookie,
+                        rack=each.rack or rack,
+                        moved_from=partial(access.open_root, runtime=runtime) if moved else None,
+                        metrics=metrics,
+                    )
+
+                open_storage = partial(open_partition, each.root, access)
+                return Partition(name, each.root, open_storage, agent, own)
+
+            served = Partitions(
+                runtime, [partition(each) for each in wanted], tell=settings.output.note
             )
-            server = HealthServer(agent, access.conf.bookie)
+            server = HealthServer(served.partitions, access.conf.bookie, shared)
             try:
-                agent.start()
-                status = agent.status
-                settings.output.note(
-                    f"bookie {name} serves {status.root_uri} (incarnation {status.incarnation}); "
-                    "Ctrl-C stops it"
-                )
+                served.start()
+                for each in served.partitions:
+                    if each.is_started:
+                        settings.output.note(
+                            f"bookie {each.bookie_id} serves {each.status.root_uri} (incarnation "
+                            f"{each.status.incarnation}); Ctrl-C stops it"
+                        )
                 if server.address is not None:
                     settings.output.note(
                         "its /health and /metrics are at http://{}:{}".format(*server.address)
                     )
+                names = [each.bookie_id for each in served.partitions] if with_autorecovery else []
                 # It ends first, so that it does not publish what its own bookie takes away.
-                beside = _autorecovery(settings, access, name, server)
-                with beside if with_autorecovery else nullcontext():
+                with ExitStack() as beside:
+                    for name in names:
+                        beside.enter_context(_autorecovery(settings, access, name, server))
                     while not stopping.wait(1.0):
                         pass  # a signal just before an endless wait would be heard only at its end
             finally:
                 server.close()
-                agent.stop()
+                served.stop()
     finally:
-        storage.close()
         for number, handler in before.items():
             signal.signal(number, handler)
-    settings.output.note(f"bookie {name} is unregistered; its storage stays as it is")
+    for one in wanted:
+        settings.output.note(f"bookie {one.bookie_id} is unregistered; its storage stays as it is")
     return EXIT_DONE
 
 
@@ -164,7 +194,7 @@ def _autorecovery(
 ) -> Iterator[None]:
     """Auditor and replication worker beside a bookie, with a session of their own."""
     with connected(settings, access) as bk:
-        server.show_also(bk.context.metrics)
+        server.show_also(name, bk.context.metrics)
         running = bk.autorecovery.start(bookie_id=name, config=access.conf.autorecovery)
         try:
             yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -12,7 +13,9 @@ import click
 from spark_bookkeeper.bookie.marker import Marker, read_marker
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cli.shell.cluster_options import Access
+from spark_bookkeeper.config import PartitionConf
 from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
+from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
 id_option = click.option(
@@ -61,3 +64,52 @@ def open_partition(root: str, access: Access) -> Storage:
             f"itself: mkdir -p {path}. Nothing was changed"
         )
     return storage
+
+
+def wanted_partitions(
+    access: Access,
+    texts: Sequence[str],
+    bookie_id: str | None,
+    root: str | None,
+) -> Sequence[PartitionConf]:
+    """What ``bookie start`` is to look after: options, arguments, or the tables of the file.
+
+    Raises:
+        InvalidArgumentError: it was told nothing, or half of it; or a root does not say whose it
+            is. Nothing was changed.
+    """
+    if bookie_id is not None and root is not None and not texts:
+        return [PartitionConf(parse_bookie_id(bookie_id), root)]
+    if bookie_id is not None or root is not None:
+        raise InvalidArgumentError(
+            "--bookie-id and --root name one partition, both together; several are arguments: "
+            "`bookie start 10.0.0.3:3181=/disks/1 10.0.0.3:3182=/disks/2`. Nothing was changed"
+        )
+    if texts:
+        return [_partition(text, access) for text in texts]
+    if access.conf.partitions:
+        for each in access.conf.partitions:
+            parse_bookie_id(each.bookie_id)
+        return access.conf.partitions
+    raise InvalidArgumentError(
+        "no partition was named: give --bookie-id and --root, or BOOKIE=ROOT for each of several, "
+        "or tables [[partitions]] in the file of --conf. Nothing was changed"
+    )
+
+
+def _partition(text: str, access: Access) -> PartitionConf:
+    """``BOOKIE=ROOT``, or a root whose marker says whose it is."""
+    name, separator, root = text.partition("=")
+    if separator and "/" not in name:
+        return PartitionConf(parse_bookie_id(name), root)
+    storage = open_partition(text, access)
+    try:
+        marker = marker_of(storage)
+    finally:
+        storage.close()
+    if marker is None:
+        raise InvalidArgumentError(
+            f"{text} holds no bookie yet, so it has no name; write HOST:PORT={text}. Nothing was "
+            "changed"
+        )
+    return PartitionConf(marker.bookie_id, text)

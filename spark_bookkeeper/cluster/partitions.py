@@ -1,0 +1,193 @@
+"""Several storage partitions looked after by one process, each a bookie of its own.
+
+Each has its id, cookie, registration, health and duties, and an agent with threads of its own. What
+happens to one of them, a disk that fails or a root that is not mounted, is nothing to the others:
+the one that cannot be served is tried again from time to time, and ``/health`` says why.
+
+Source: DESIGN "bookie agents"; BookKeeper runs one bookie in a process, with several directories
+that fail together.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.cluster.agent import AgentStatus, BookieAgent
+from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
+from spark_bookkeeper.metrics import BookieMetrics
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.runtime.runtime import Runtime, Task
+
+log = logging.getLogger(__name__)
+
+OpenPartition = Callable[[], Storage]
+MakeAgent = Callable[[Storage, BookieMetrics], BookieAgent]
+
+
+class Partition:
+    """One of them, served or not.
+
+    Args:
+        bookie_id: who it is.
+        root: where it is, for people.
+        open_storage: opens it; may fail, and is asked again then.
+        make_agent: an agent for it that has not been started.
+        metrics: where it counts; ``None`` makes new ones.
+    """
+
+    def __init__(
+        self,
+        bookie_id: BookieId,
+        root: str,
+        open_storage: OpenPartition,
+        make_agent: MakeAgent,
+        metrics: BookieMetrics | None = None,
+    ) -> None:
+        self.bookie_id = bookie_id
+        self.root = root
+        self.metrics = metrics or BookieMetrics()
+        self.metrics.show_bookie(lambda: self.status)
+        self._open_storage = open_storage
+        self._make_agent = make_agent
+        self._storage: Storage | None = None
+        self._agent: BookieAgent | None = None
+        self._is_started = False
+        self._problem: str | None = "it was not started yet"
+
+    @property
+    def status(self) -> AgentStatus:
+        """What its agent says; before there is one, why there is none."""
+        if self._agent is not None and self._is_started:
+            return self._agent.status
+        return AgentStatus(self.bookie_id, self.root, "", None, self._problem)
+
+    @property
+    def is_started(self) -> bool:
+        """Whether its agent is at work, which then keeps trying by itself."""
+        return self._is_started
+
+    def start(self) -> None:
+        """Open the storage and start the agent; may be called again when it failed.
+
+        Raises:
+            BookKeeperError: see ``BookieAgent.start``; also that the storage cannot be opened.
+        """
+        try:
+            if self._storage is None:
+                self._storage = self._open_storage()
+            if self._agent is None:
+                self._agent = self._make_agent(self._storage, self.metrics)
+            self._agent.start()
+        except BookKeeperError as error:
+            self._problem = error.message
+            raise
+        self._is_started = True
+
+    def stop(self) -> None:
+        """Stop the agent, which unregisters the bookie, and close the storage; idempotent."""
+        self._is_started = False
+        agent, self._agent = self._agent, None
+        if agent is not None:
+            agent.stop()
+        storage, self._storage = self._storage, None
+        if storage is not None:
+            storage.close()
+
+
+class Partitions:
+    """All of them. ``start``, later ``stop``.
+
+    Args:
+        partitions: at least one.
+        retry_seconds: between two attempts to start those that failed.
+        tell: told in a sentence what becomes of a partition that could not be started.
+
+    Raises:
+        InvalidArgumentError: two are the same bookie, or the same root. Nothing was started.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        partitions: Sequence[Partition],
+        retry_seconds: float = 30.0,
+        tell: Callable[[str], None] = log.warning,
+    ) -> None:
+        _check_distinct("bookie", [str(each.bookie_id) for each in partitions])
+        _check_distinct("root", [each.root.rstrip("/") for each in partitions])
+        self.partitions = tuple(partitions)
+        self._runtime = runtime
+        self._retry_seconds = retry_seconds
+        self._tell = tell
+        self._ended = Bell(runtime)
+        self._retrying: Task | None = None
+
+    def start(self) -> None:
+        """Start them side by side; those that fail are tried again until ``stop``.
+
+        Raises:
+            BookKeeperError: none could be started; what the first one of them met.
+        """
+
+        def attempt(partition: Partition) -> BookKeeperError | None:
+            try:
+                partition.start()
+            except BookKeeperError as error:
+                return error
+            return None
+
+        failures = self._runtime.map(attempt, list(self.partitions), len(self.partitions))
+        if all(failures):
+            self.stop()
+            assert failures[0] is not None
+            raise failures[0]
+        for partition, failure in zip(self.partitions, failures, strict=True):
+            if failure is not None:
+                self._tell(
+                    f"bookie {partition.bookie_id} at {partition.root} is not served, and is tried "
+                    f"again every {self._retry_seconds:.0f} s: {failure.message}"
+                )
+        self._retrying = self._runtime.spawn("partitions", self._retry)
+
+    def stop(self) -> None:
+        """Stop and unregister all of them, side by side; idempotent."""
+        self._ended.ring()
+        retrying, self._retrying = self._retrying, None
+        if retrying is not None:
+            retrying.join()
+        self._runtime.map(_stop, list(self.partitions), len(self.partitions))
+
+    def _retry(self) -> None:
+        while not self._ended.wait(self._retry_seconds):
+            for partition in self.partitions:
+                if not partition.is_started:
+                    self._try_again(partition)
+
+    def _try_again(self, partition: Partition) -> None:
+        try:
+            partition.start()
+        except BookKeeperError as error:
+            log.info("bookie %s is still not served: %s", partition.bookie_id, error.message)
+        except Exception:
+            log.exception("bookie %s: starting it was a mistake of ours", partition.bookie_id)
+        else:
+            self._tell(f"bookie {partition.bookie_id} serves {partition.root} now")
+
+
+def _stop(partition: Partition) -> None:
+    try:
+        partition.stop()
+    except BookKeeperError as error:
+        log.warning("bookie %s ended with: %s", partition.bookie_id, error.message)
+
+
+def _check_distinct(what: str, names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidArgumentError(
+                f"{what} {name} is named twice: each partition is a bookie of its own, with its "
+                "own id and root. Nothing was started"
+            )

@@ -1,0 +1,220 @@
+"""Several partitions in one process: what happens to one is nothing to the others."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from http.client import HTTPConnection
+
+import pytest
+
+from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.cluster.agent import BookieAgent
+from spark_bookkeeper.cluster.health_server import HealthServer, exposition, health_of_all
+from spark_bookkeeper.cluster.partitions import Partition, Partitions
+from spark_bookkeeper.config import BookieConfig
+from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
+from spark_bookkeeper.metadata.memory import MemoryCluster
+from spark_bookkeeper.metrics import BookieMetrics, Metrics
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
+
+CONFIG = BookieConfig(20, 100, 200)
+
+
+class World:
+    """Three partitions on disks of their own, some of which fail."""
+
+    def __init__(self) -> None:
+        self.runtime = ThreadRuntime()
+        self.metadata = MemoryCluster()
+        self.store = self.metadata.session()
+        self.store.initialize_cluster()
+        self.failing: set[str] = set()
+        self.unmounted: set[str] = set()
+        self.disks = {f"127.0.0.1:{port}": MemoryDisk(str(port)) for port in (3181, 3182, 3183)}
+        for disk in self.disks.values():
+            disk.free_bytes, disk.total_bytes = 500, 1_000
+        self.told: list[str] = []
+        self.heard = Bell(self.runtime)
+        self.shared = Metrics()
+        self.partitions = Partitions(
+            self.runtime,
+            [self.partition(bookie) for bookie in self.disks],
+            retry_seconds=0.02,
+            tell=self.tell,
+        )
+
+    def tell(self, text: str) -> None:
+        self.told.append(text)
+        if "now" in text:
+            self.heard.ring()
+
+    def partition(self, bookie: str) -> Partition:
+        def fail(operation: str, path: str, moment: str) -> None:
+            if bookie in self.failing:
+                raise BookieUnavailableError("input/output error", bookie_id=bookie)
+
+        def open_storage() -> Storage:
+            if bookie in self.unmounted:
+                raise InvalidArgumentError(f"/disks/{bookie} is not a directory")
+            return MemoryStorage(self.disks[bookie], fail)
+
+        def agent(storage: Storage, metrics: BookieMetrics) -> BookieAgent:
+            return BookieAgent(
+                self.store, storage, BookieId(bookie), self.runtime, CONFIG, metrics=metrics
+            )
+
+        return Partition(BookieId(bookie), f"/disks/{bookie}", open_storage, agent)
+
+    def registered(self) -> list[str]:
+        return sorted(r.bookie_id for r in self.metadata.session().registrations())
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.failing.clear()
+    world.partitions.stop()
+
+
+def eventually(world: World, expected: list[str]) -> None:
+    deadline = world.runtime.now() + 60
+    while world.registered() != expected:
+        assert world.runtime.now() < deadline, world.registered()
+        world.runtime.sleep(0.01)
+
+
+def test_each_is_a_bookie_of_its_own(world: World) -> None:
+    world.partitions.start()
+
+    assert world.registered() == sorted(world.disks)
+    store = world.metadata.session()
+    cookies = {c.value.bookie_id: c.value.incarnation for c in store.cookies()}
+    assert len(set(cookies.values())) == 3
+    world.partitions.stop()
+    assert world.registered() == []
+
+
+def test_a_disk_that_fails_takes_its_own_bookie_and_no_other(world: World) -> None:
+    first, second, third = world.disks
+    world.partitions.start()
+
+    world.failing.add(second)
+    eventually(world, [first, third])
+    told = health_of_all(world.partitions.partitions)
+    world.failing.clear()
+    eventually(world, [first, second, third])
+
+    assert (told["writable"], told["unregistered"]) == (2, 1)
+    states = {each["bookie_id"]: (each["state"], each["reason"]) for each in told["bookies"]}
+    assert states[second][0] == "unregistered"
+    assert "input/output error" in states[second][1]
+    assert states[first] == states[third] == ("writable", None)
+
+
+@pytest.mark.parametrize("trouble", ["failing", "unmounted"])
+def test_one_that_cannot_be_started_is_tried_again_beside_the_others(
+    world: World, trouble: str
+) -> None:
+    first, second, third = world.disks
+    getattr(world, trouble).add(second)
+
+    world.partitions.start()
+
+    assert world.registered() == [first, third]
+    assert len(world.told) == 1
+    assert f"bookie {second} at /disks/{second} is not served" in world.told[0]
+    told = health_of_all(world.partitions.partitions)["bookies"][1]
+    assert told["state"] == "unregistered"
+    assert told["reason"]
+    getattr(world, trouble).clear()
+    assert world.heard.wait(60)
+    eventually(world, [first, second, third])
+
+
+def test_one_that_is_another_bookies_stays_out_and_the_others_serve(world: World) -> None:
+    first, second, third = world.disks
+    world.partitions.start()
+    world.partitions.stop()
+    world.disks[second] = world.disks[third]
+    again = Partitions(
+        world.runtime,
+        [world.partition(b) for b in (first, second)],
+        retry_seconds=0.02,
+        tell=world.tell,
+    )
+
+    again.start()
+    registered = world.registered()
+    again.stop()
+
+    assert registered == [first]
+    assert f"the storage is that of bookie {third}" in world.told[-1]
+
+
+def test_when_none_can_be_started_it_is_an_error(world: World) -> None:
+    world.unmounted |= set(world.disks)
+
+    with pytest.raises(InvalidArgumentError, match="is not a directory"):
+        world.partitions.start()
+
+    assert world.registered() == []
+
+
+def test_the_same_bookie_or_root_twice_is_refused(world: World) -> None:
+    one = world.partition("127.0.0.1:3181")
+    other = world.partition("127.0.0.1:3182")
+    other.root = one.root + "/"
+
+    with pytest.raises(InvalidArgumentError, match=r"bookie .* is named twice"):
+        Partitions(world.runtime, [one, one])
+    with pytest.raises(InvalidArgumentError, match=r"root .* is named twice"):
+        Partitions(world.runtime, [one, other])
+
+
+def test_metrics_have_the_bookie_as_a_label_and_each_name_once(world: World) -> None:
+    first, second, _ = world.disks
+    world.failing.add(second)
+    world.partitions.start()
+
+    text = exposition(world.partitions.partitions, world.shared).decode()
+    alone = exposition(world.partitions.partitions[:1]).decode()
+
+    assert f'bookie_SERVER_STATUS{{bookie="{first}"}} 1.0' in text
+    assert f'bookie_SERVER_STATUS{{bookie="{second}"}} -1.0' in text
+    types = [line for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len(types) == len(set(types))
+    assert text.count("zookeeper_client_retries_total 0.0") == 1
+    assert "bookie_SERVER_STATUS 1.0" in alone
+
+
+def test_health_of_all_and_of_each_has_its_page(world: World) -> None:
+    first, second, _ = world.disks
+    world.failing.add(second)
+    world.partitions.start()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = BookieConfig(http_port=port)
+
+    def asked(page: str) -> tuple[int, dict[str, object]]:
+        connection = HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("GET", page)
+        answer = connection.getresponse()
+        found = answer.status, json.loads(answer.read())
+        connection.close()
+        return found
+
+    with HealthServer(world.partitions.partitions, config, world.shared):
+        code, everything = asked("/health")
+        well, _ = asked(f"/health/{first}")
+        ill, told = asked(f"/health/{second}")
+
+    assert (code, everything["writable"]) == (200, 2)
+    assert (well, ill) == (200, 503)
+    assert told["bookie_id"] == second
