@@ -116,6 +116,35 @@ class BookieConfig:
     http_port: int = 0
     """The port there. 0: that of the bookie id."""
 
+    gc_interval_s: int = 900
+    """Between two collections of garbage: what is left of deleted ledgers, and of writes that were
+    never finished. 0: never."""
+
+    gc_copies_interval_s: int = 86_400
+    """Between two collections of copies that nothing names. Every other replica of their ledgers
+    is read before they go. 0: never."""
+
+    gc_leftovers_after_s: int = 86_400
+    """What is left of unfinished writes goes when it is older."""
+
+    compact_interval_s: int = 3_600
+    """Between two looks for closed ledgers of many small files, to make few large ones of them. 0:
+    never."""
+
+    compact_files_least: int = 16
+    """Fewer files of a ledger are not worth it."""
+
+    compact_bytes_per_second: int = 20 * MIB
+    """Limit on what compaction moves. 0: none."""
+
+    scrub_interval_s: int = 1_209_600
+    """Between the beginnings of two rounds in which everything is read and compared with its
+    digests. 0: never."""
+
+    scrub_bytes_per_second: int = 5 * MIB
+    """Limit on what scrubbing reads, and on what is read before copies that nothing names go. 0:
+    none."""
+
     def __post_init__(self) -> None:
         _at_least(self, 0)
         if not isinstance(self.http_host, str):

@@ -191,6 +191,27 @@ class BookieMetrics(Metrics):
             "Seconds since the storage was last seen to be well; NaN before the first time",
             registry=registry,
         )
+        self.deleted_ledgers = Counter(
+            "bookie_DELETED_LEDGER",
+            "Ledgers whose files were removed here, as nothing needs them",
+            registry=registry,
+        )
+        self.reclaimed_bytes = Counter(
+            "bookie_RECLAIMED_DELETION_SPACE_BYTES",
+            "Bytes of what was removed, as nothing needs it",
+            registry=registry,
+        )
+        self.compacted_ledgers = Counter(
+            "bookie_compacted_ledgers", "Times that a ledger was compacted", registry=registry
+        )
+        self.compacted_bytes = Counter(
+            "bookie_compacted_bytes", "Bytes that compaction moved", registry=registry
+        )
+        self.corrupt_replicas = Counter(
+            "bookie_corrupt_replicas",
+            "Replicas of fragments that scrubbing found damaged or missing",
+            registry=registry,
+        )
         self.duty_seconds = Histogram(
             "bookie_duty_seconds",
             "Seconds that a step of a duty took",

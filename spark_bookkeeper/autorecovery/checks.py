@@ -65,12 +65,12 @@ def check_all_ledgers(
             elif finding.status not in _NOTHING:
                 yield finding.row()
         for ledger_id, bookies in missing.items():
-            _publish(context, ledger_id, sorted(bookies), percentage)
+            publish_finding(context, ledger_id, sorted(bookies), percentage)
 
     return _checked(context, "check_all_ledgers", check, progress)
 
 
-def _publish(
+def publish_finding(
     context: ClientContext, ledger_id: LedgerId, bookies: Sequence[str], percentage: int
 ) -> None:
     """The note first: whoever takes the task has to look as closely as it was looked here."""

@@ -61,6 +61,8 @@ class Collection:
 
     dry_run: bool = False
     """Only say what would go."""
+    with_copies: bool = True
+    """Also copies of closed ledgers that nothing names: every other replica is read for that."""
     leftovers_after_ms: int = LEFTOVERS_AFTER_MS
     """What is left of unfinished writes goes when it is older."""
     bytes_per_second: int | None = None
@@ -156,7 +158,7 @@ class Collector:
         ledger = Ledger.of(LedgerId(key.ledger_id), found.value)
         ref = LedgerRef(key, self._owner.incarnation, ledger.encoding)
         if self._bookie not in found.value.bookies():
-            return self._withdraw(ref, ledger)
+            return self._withdraw(ref, ledger) if self._wish.with_copies else None
         return self._sweep(ref)
 
     # Deleted ledgers

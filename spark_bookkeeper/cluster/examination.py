@@ -20,6 +20,7 @@ from spark_bookkeeper.client.presence import (
 )
 from spark_bookkeeper.client.read.newest import newest_entry
 from spark_bookkeeper.cluster.diagnosis import Diagnosis, Verdict
+from spark_bookkeeper.cluster.scrubbing import scrub_problems
 from spark_bookkeeper.cluster.sharing import Place, place_of, shared
 from spark_bookkeeper.config import GIB
 from spark_bookkeeper.connection import partition_of
@@ -97,6 +98,14 @@ def cluster_diagnoses(
     if not metadata_only:
         yield _writers(context, ledgers, states)
     yield _autorecovery(context)
+    for scrubbed, bad in scrub_problems(context, sorted(set(known) & alive.keys())):
+        yield Diagnosis(
+            f"bookie {scrubbed}",
+            "warning",
+            f"scrubbing found {bad}",
+            "autorecovery makes them again where it runs; look at the disk. The next round of "
+            "scrubbing says whether it is well",
+        )
     yield from _ledgers(ledgers, set(known) - alive.keys())
 
 

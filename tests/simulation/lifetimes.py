@@ -10,6 +10,9 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.simulation.damage import DAMAGES
 from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan, Kind, Rates
 from spark_bookkeeper.testing.simulation.lifetime import Script
+from spark_bookkeeper.testing.simulation.upkeep import KINDS, Keeper
+
+QUORUM_MOVED = Quorum(2, 2, 2)
 
 
 def changing(seed: int) -> Script:
@@ -253,4 +256,42 @@ def pausing(seed: int) -> Script:
         reader_at=dice.randint(8, 60),
         recoverers=tuple(dice.randint(20, 150) for _ in range(dice.choice((0, 1, 2)))),
         ending=dice.choice(("close", "leave", "leave", "abandon")),
+    )
+
+
+def keeping(seed: int) -> Script:
+    """Garbage is collected and files are compacted while the ledger is written, moved and read."""
+    dice = random.Random(f"{seed}/keeping")
+    base = changing(seed) if dice.random() < 0.3 else Script.drawn(seed)
+    moved = dice.choice((0, 0, 1, 2))
+    return replace(
+        base,
+        max_group_entries=1,
+        ending=dice.choice(("close", "close", "close", "leave")),
+        keepers=tuple(
+            Keeper(dice.choice(KINDS), dice.randint(40, 400)) for _ in range(dice.randint(2, 5))
+        ),
+        menders=tuple(dice.randint(40, 300) for _ in range(moved)),
+        reader_at=dice.randint(10, 300) if dice.random() < 0.5 else None,
+        delete_at=dice.randint(40, 300) if dice.random() < 0.15 else None,
+        again_at=None,
+    )
+
+
+def moving(seed: int) -> Script:
+    """Copies are moved to and fro between sound bookies while collectors come."""
+    dice = random.Random(f"{seed}/moving")
+    return replace(
+        keeping(seed),
+        bookies=QUORUM_MOVED.ensemble_size + 1,
+        quorum=QUORUM_MOVED,
+        payloads=(b"0", b"1"),
+        waits=frozenset((0, 1)),
+        ending="close",
+        recoverers=(),
+        plan=FaultPlan(Rates(delay=0.1, pause=dice.choice((0.0, 0.02))), Rates(delay=0.2)),
+        keepers=tuple(Keeper("collector", dice.randint(60, 700)) for _ in range(6)),
+        menders=tuple(dice.randint(60, 500) for _ in range(6)),
+        reader_at=None,
+        delete_at=None,
     )

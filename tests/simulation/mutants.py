@@ -14,9 +14,11 @@ from typing import Any, Final
 
 import pytest
 
-from spark_bookkeeper.bookie.index import Doubt, Tail, possible_range
+from spark_bookkeeper.bookie.compaction import Compactor
+from spark_bookkeeper.bookie.index import Doubt, EntryIndex, Tail, possible_range
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.record import Record, RecordKind, decode
+from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.bookie.slots import SlotReader, _Found
 from spark_bookkeeper.bookie.storage.memory import MemoryStorage
 from spark_bookkeeper.client import lifecycle
@@ -30,6 +32,7 @@ from spark_bookkeeper.client.write.adds import Adds
 from spark_bookkeeper.client.write.fan_out import Lanes
 from spark_bookkeeper.client.write.lane import Group, Lane
 from spark_bookkeeper.client.write.pending import Run
+from spark_bookkeeper.cluster.collection import Collector
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     InvalidArgumentError,
@@ -657,3 +660,44 @@ def same_nonce(patch: Patch) -> None:
 
     patch.setattr(memory, "_check_unchanged", check_version)
     patch.setattr(update, "read_again", lambda store, ledger_id, _: store.read_ledger(ledger_id))
+
+
+# Who looks after bookies
+
+
+@mutant
+def compact_verified(patch: Patch) -> None:
+    """What was written is believed to be there, for every entry that anybody asked to move."""
+
+    def removable(self: Compactor, survey: Any, kept: EntryIndex) -> list[str]:
+        return [holding.path for holding in survey.leaving if holding.path not in kept.holdings]
+
+    patch.setattr(Compactor, "_removable", removable)
+    patch.setattr(Retrieval, "_reasons", lambda self: {})
+
+
+@mutant
+def compact_own(patch: Patch) -> None:
+    """A copy of the same entries will do, whoever made it, and whoever may remove it."""
+    write_copy = LedgerLog.write_copy
+
+    def found(self: LedgerLog, entries: Any = (), parts: Any = (), *, token: Any = None) -> str:
+        return write_copy(self, entries, parts)
+
+    patch.setattr(LedgerLog, "write_copy", found)
+
+
+@mutant
+def gc_register(patch: Patch) -> None:
+    """Whoever names a bookie does not look whether copies are removed from it."""
+    patch.setattr(rereplicate, "may_be_named", lambda *_: True)
+
+
+@mutant
+def gc_named(patch: Patch) -> None:
+    """Copies go because no fragment named the bookie when one looked; the register is not told."""
+
+    def begin(self: Collector, ledger: Ledger, token: str) -> bool:
+        return True
+
+    patch.setattr(Collector, "_begin", begin)

@@ -45,7 +45,8 @@ lifetimes = _beside("lifetimes")
 INVARIANTS: Final = re.compile(
     "(acked-entries-are-readable|closed-entries-reach-ack-quorum|all-closes-agree"
     "|confirmed-never-exceeds-last-entry|entries-in-write-order|replicas-are-identical"
-    "|lac-is-confirmed|fragments-are-sorted-and-valid|no-count-behind-a-fence|ledger-gets-closed): "
+    "|nothing-named-is-deleted|lac-is-confirmed|fragments-are-sorted-and-valid"
+    "|no-count-behind-a-fence|ledger-gets-closed): "
 )
 
 SEEDS_TRIED: Final = 1000
@@ -85,6 +86,10 @@ CASES: Final[dict[str, tuple[Family, int]]] = {
     "hole_below_fence": (lifetimes.tearing, 180),
     "slot_number": (lifetimes.tearing, 320),
     "same_nonce": (lifetimes.reusing, 30),
+    "compact_verified": (lifetimes.keeping, 36),
+    "compact_own": (lifetimes.keeping, 5),
+    "gc_register": (lifetimes.moving, 24),
+    "gc_named": (lifetimes.moving, 22),
 }
 """For each rule: the family of lifetimes, and a seed from which on one is soon found to fail."""
 
@@ -131,6 +136,8 @@ def _first_broken(family: Family, first: int) -> int | None:
         lifetimes.hanging,
         lifetimes.reusing,
         lifetimes.pausing,
+        lifetimes.keeping,
+        lifetimes.moving,
     ],
 )
 def test_hostile_lifetimes_keep_every_invariant(family: Family) -> None:

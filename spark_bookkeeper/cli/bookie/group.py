@@ -7,7 +7,7 @@ import shlex
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from types import FrameType
 
@@ -26,6 +26,7 @@ from spark_bookkeeper.cli.bookie.partition import (
 )
 from spark_bookkeeper.cli.bookie.readonly import set_readonly_, set_writable_
 from spark_bookkeeper.cli.bookie.space import space
+from spark_bookkeeper.cli.bookie.upkeep import compact, gc, scrub
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import (
     Access,
@@ -39,6 +40,7 @@ from spark_bookkeeper.cluster.dependents import ledgers_that_name
 from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.cluster.health_server import HealthServer
 from spark_bookkeeper.cluster.sharing import Place, place_of, shared_with
+from spark_bookkeeper.cluster.upkeep import upkeep_duties
 from spark_bookkeeper.errors import BookKeeperError, UnsuitableStorageError
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.metrics import BookieMetrics
@@ -62,6 +64,9 @@ bookie.add_command(decommission)
 bookie.add_command(cookie)
 bookie.add_command(set_readonly_)
 bookie.add_command(set_writable_)
+bookie.add_command(gc)
+bookie.add_command(compact)
+bookie.add_command(scrub)
 
 
 @bookie.command(
@@ -103,7 +108,8 @@ def start(
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     metrics = BookieMetrics()
     try:
-        with opened_store(settings, access, runtime, metrics) as store:
+        with opened_store(settings, access, runtime, metrics) as store, ExitStack() as own:
+            upkeep = own.enter_context(connected(settings, access)).context
             agent = BookieAgent(
                 store,
                 storage,
@@ -112,6 +118,7 @@ def start(
                 access.conf.bookie,
                 rack=rack,
                 moved_from=partial(access.open_root, runtime=runtime) if moved else None,
+                duties=upkeep_duties(upkeep, name, access.conf.bookie, metrics),
                 metrics=metrics,
             )
             server = HealthServer(agent, access.conf.bookie)

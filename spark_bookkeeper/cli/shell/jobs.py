@@ -17,6 +17,7 @@ from spark_bookkeeper.cli.autorecovery import group as autorecovery_group
 from spark_bookkeeper.cli.autorecovery import work as autorecovery_work
 from spark_bookkeeper.cli.bookie import cluster_view as bookies
 from spark_bookkeeper.cli.bookie.decommission import decommission
+from spark_bookkeeper.cli.bookie.upkeep import compact, gc
 from spark_bookkeeper.cli.ledger import work as ledger_work
 from spark_bookkeeper.cli.ledger.archive import archive
 from spark_bookkeeper.cli.main import guarded
@@ -33,6 +34,8 @@ JOBS: Final[dict[str, click.Command]] = {
     "rereplicate": autorecovery_work.rereplicate,
     "autorecovery": autorecovery_group.start,
     "decommission_bookie": decommission,
+    "collect_garbage": gc,
+    "compact": compact,
 }
 """What each script runs."""
 
@@ -45,6 +48,8 @@ _EXAMPLES: Final = {
     "rereplicate": "zk1:2181,zk2:2181 --json",
     "autorecovery": "zk1:2181,zk2:2181 --once",
     "decommission_bookie": "zk1:2181,zk2:2181 192.168.1.10:3181",
+    "collect_garbage": "zk1:2181,zk2:2181 --dry-run",
+    "compact": "zk1:2181,zk2:2181 --ledger 7",
 }
 
 _GLOBAL: Final = ("--metadata-uri", "--json", "--verbose")

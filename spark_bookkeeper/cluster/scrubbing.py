@@ -1,0 +1,300 @@
+"""Scrubbing: everything that a bookie should have is read and compared with its digests, for ever.
+
+It goes through the ledgers on a bookie in order of their ids, remembers in the metadata store where
+it is, and begins again. A replica that is damaged or missing is published to autorecovery, with
+this bookie as the one that lacks it, and a worker makes it again. What could not be read in time is
+not published: a bookie that is slow is not damaged.
+
+Source: BookKeeper 4.17 ``server/service/ScrubberService`` (which compares no digests).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+from spark_bookkeeper.autorecovery.checks import publish_finding
+from spark_bookkeeper.bookie.bookie import Holdings, RefusalKind
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.errors import BookieError, BookKeeperError, MetadataFormatError
+from spark_bookkeeper.metadata.registers import change_register
+from spark_bookkeeper.metadata.store import Registers, Versioned
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
+from spark_bookkeeper.replication.report import Outcome, Report, Row
+from spark_bookkeeper.replication.runner import Progress, no_progress
+from spark_bookkeeper.replication.shares import share_of
+from spark_bookkeeper.runtime.throttle import Throttle
+
+LEDGERS_AT_ONCE: Final = 100
+"""Whose metadata are read together; then it is remembered how far one came."""
+
+MOST_NAMED: Final = 100
+"""Ledgers that a mark names."""
+
+PIECE_BYTES: Final = 8 << 20
+"""Read at once; between two pieces the limit is kept, and whoever stops is heard."""
+
+PIECE_ENTRIES: Final = 16_384
+
+
+class ScrubReport(Report):
+    """Of ``scrub``: a row for each share that is not as it was written, or could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScrubMark:
+    """How far one bookie's scrubbing has come."""
+
+    incarnation: str = ""
+    next_ledger_id: int = 0
+    began_at_ms: int = 0
+    """This round."""
+    rounds: int = 0
+    """That came to the end."""
+    ended_at_ms: int = 0
+    """The last of them."""
+    corrupt: tuple[int, ...] = ()
+    """Ledgers with replicas that were found bad since the last round began."""
+    corrupt_before: tuple[int, ...] = ()
+    """And in the round before that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scrubbing:
+    """How a bookie is scrubbed."""
+
+    bytes_per_second: int | None = None
+    """Limit on reading."""
+    from_start: bool = False
+    """Begin a round, instead of going on with the one that was begun."""
+    is_stopping: Callable[[], bool] = lambda: False
+    """Whether to leave the rest for the next time."""
+
+
+def scrub(
+    context: ClientContext,
+    bookie: BookieId,
+    wish: Scrubbing | None = None,
+    *,
+    progress: Progress = no_progress,
+) -> ScrubReport:
+    """Scrub one bookie to the end of its round.
+
+    Raises:
+        BookKeeperError: the bookie or the metadata store gives no answer; it goes on from there.
+    """
+    wish = wish or Scrubbing()
+    started = context.runtime.now()
+    rows = _Scrub(context, bookie, wish, progress).run()
+    duration_ms = round((context.runtime.now() - started) * 1000)
+    return ScrubReport("scrub", tuple(rows), duration_ms=duration_ms)
+
+
+def read_mark(registers: Registers, bookie: BookieId) -> ScrubMark:
+    """How far a bookie's scrubbing has come; an empty mark where there is none that can be read."""
+    return _decode(registers.read(_name(bookie)))
+
+
+class _Scrub:
+    def __init__(
+        self, context: ClientContext, bookie: BookieId, wish: Scrubbing, progress: Progress
+    ) -> None:
+        self._context = context
+        self._bookie = bookie
+        self._wish = wish
+        self._progress = progress
+        self._throttle = Throttle(context.runtime, wish.bytes_per_second)
+        self._incarnation = ""
+        self._is_cut = False
+        """Whether a ledger was left in its middle; it is looked at from its beginning again."""
+        self._rows: list[Row] = []
+        self._corrupt: list[int] = []
+
+    def run(self) -> Sequence[Row]:
+        mark = self._begin()
+        held = sorted(
+            {key.ledger_id for key in self._context.bookies.bookie(self._bookie).ledgers()}
+        )
+        left = [LedgerId(ledger_id) for ledger_id in held if ledger_id >= mark.next_ledger_id]
+        done = len(held) - len(left)
+        while left and not self._wish.is_stopping():
+            some, left = left[:LEDGERS_AT_ONCE], left[LEDGERS_AT_ONCE:]
+            upto = self._scrub(some)
+            done += len(some)
+            self._progress("scrubbing", done, len(held), 0)
+            self._remember(upto, is_end=not left and upto > some[-1])
+        if not held or (not left and mark.next_ledger_id > held[-1]):
+            self._remember(0, is_end=True)
+        return self._rows
+
+    def _begin(self) -> ScrubMark:
+        registration = self._context.bookies.registrations().get(self._bookie)
+        incarnation = registration.incarnation if registration else ""
+        self._incarnation = incarnation
+        now_ms = self._context.runtime.wall_ms()
+
+        def begin(old: ScrubMark) -> ScrubMark:
+            if old.incarnation != incarnation:
+                return ScrubMark(incarnation, began_at_ms=now_ms)
+            if self._wish.from_start or old.next_ledger_id == 0:
+                return replace(old, next_ledger_id=0, began_at_ms=now_ms)
+            return old
+
+        return self._change(begin)
+
+    def _scrub(self, ledger_ids: Sequence[LedgerId]) -> int:
+        """The id from which to go on."""
+        for ledger_id, found in self._context.store.read_ledgers(ledger_ids):
+            if self._wish.is_stopping():
+                return ledger_id
+            if isinstance(found, Versioned):
+                self._look_at(ledger_id, found.value)
+            if self._is_cut:
+                return ledger_id
+        return ledger_ids[-1] + 1
+
+    def _look_at(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> None:
+        """All shares of one ledger; what is bad is published."""
+        try:
+            ledger = Ledger.of(ledger_id, metadata)
+        except MetadataFormatError:
+            return  # it is not ours
+        is_bad = False
+        for fragment in metadata.fragment_ranges():
+            for position, bookie in enumerate(fragment.ensemble):
+                if bookie != self._bookie or ledger.incarnations.get(bookie) != self._incarnation:
+                    continue
+                row = self._share(ledger, fragment, position)
+                if row is not None:
+                    is_bad |= row.status is Outcome.PUBLISHED
+                    self._rows.append(row)
+        if is_bad:
+            publish_finding(self._context, ledger_id, [self._bookie], 100)
+            self._corrupt.append(ledger_id)
+
+    def _share(self, ledger: Ledger, fragment: FragmentRange, position: int) -> Row | None:
+        """One share, in pieces; a row where it is not whole. Of a fragment that is written now only
+        what is there is looked at.
+        """
+        first, last = fragment.first_entry_id, fragment.last_entry_id
+        row = Row(ledger.ledger_id, "scrub", Outcome.LEFT, None, first, last, self._bookie)
+        try:
+            replica = self._context.bookies.replica(self._bookie, ledger)
+            held = replica.holdings(first, last)
+            entries: Sequence[int] = (
+                held.entry_ids.tolist() if last is None else share_of(ledger, position, first, last)
+            )
+            bad: dict[int, str] = {}
+            unread: dict[int, str] = {}
+            size_bytes = 0
+            for some in _pieces(held, entries):
+                if self._wish.is_stopping():
+                    self._is_cut = True
+                    return None
+                verdict = replica.verify(some, held)
+                read = sum(entry.size_bytes for entry in verdict.good.values())
+                size_bytes += read
+                for entry_id, refusal in verdict.refused.items():
+                    is_unread = refusal.kind is RefusalKind.UNREADABLE
+                    (unread if is_unread else bad)[entry_id] = refusal.reason
+                self._throttle(read)
+        except BookieError as error:
+            return replace(row, status=Outcome.UNAVAILABLE, reason=error.message)
+        row = replace(row, entries=len(entries), bytes=size_bytes)
+        if bad:
+            entry_id, why = next(iter(bad.items()))
+            reason = f"{len(bad)} entries are damaged or missing, the first is {entry_id}: {why}"
+            return replace(row, status=Outcome.PUBLISHED, reason=reason)
+        if unread:
+            entry_id, why = next(iter(unread.items()))
+            reason = f"{len(unread)} entries could not be read, the first is {entry_id}: {why}"
+            return replace(row, status=Outcome.UNREADABLE, reason=reason)
+        return None
+
+    def _remember(self, upto: int, *, is_end: bool) -> None:
+        found, self._corrupt = self._corrupt, []
+        now_ms = self._context.runtime.wall_ms()
+
+        def step(old: ScrubMark) -> ScrubMark:
+            corrupt = tuple(sorted({*old.corrupt, *found}))[:MOST_NAMED]
+            if not is_end:
+                return replace(old, next_ledger_id=upto, corrupt=corrupt)
+            return replace(
+                old,
+                next_ledger_id=0,
+                rounds=old.rounds + 1,
+                ended_at_ms=now_ms,
+                corrupt=(),
+                corrupt_before=corrupt,
+            )
+
+        self._change(step)
+
+    def _change(self, step: Callable[[ScrubMark], ScrubMark]) -> ScrubMark:
+        registers = self._context.store.registers
+        return change_register(registers, _name(self._bookie), _decode, _encode, step)
+
+
+def is_due(mark: ScrubMark, now_ms: int, interval_ms: int) -> bool:
+    """Whether a round is under way, or the next one is to begin."""
+    return mark.next_ledger_id > 0 or not 0 <= now_ms - mark.began_at_ms < interval_ms
+
+
+def scrub_problems(
+    context: ClientContext, bookies: Sequence[BookieId]
+) -> Sequence[tuple[str, str]]:
+    """Bookies on which scrubbing has found bad replicas, each with what and where."""
+    found: list[tuple[str, str]] = []
+    for bookie in bookies:
+        try:
+            mark = read_mark(context.store.registers, bookie)
+        except BookKeeperError:
+            continue
+        corrupt = sorted({*mark.corrupt, *mark.corrupt_before})
+        if corrupt:
+            shown = ", ".join(map(str, corrupt[:10])) + (", ..." if len(corrupt) > 10 else "")
+            found.append((bookie, f"bad replicas of {len(corrupt)} ledgers: {shown}"))
+    return found
+
+
+def _name(bookie: BookieId) -> str:
+    return f"scrub/{bookie}"
+
+
+def _encode(mark: ScrubMark) -> bytes:
+    return json.dumps(asdict(mark)).encode()
+
+
+def _decode(found: Versioned[bytes] | None) -> ScrubMark:
+    if found is None:
+        return ScrubMark()
+    try:
+        values = json.loads(found.value)
+        return ScrubMark(
+            incarnation=str(values["incarnation"]),
+            next_ledger_id=int(values["next_ledger_id"]),
+            began_at_ms=int(values["began_at_ms"]),
+            rounds=int(values["rounds"]),
+            ended_at_ms=int(values["ended_at_ms"]),
+            corrupt=tuple(map(int, values["corrupt"])),
+            corrupt_before=tuple(map(int, values["corrupt_before"])),
+        )
+    except (ValueError, TypeError, KeyError):
+        return ScrubMark()  # a round more than need be
+
+
+def _pieces(held: Holdings, entries: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Entries that are read together."""
+    _, sizes = held.pieces(entries)
+    start = total = 0
+    for number, size in enumerate(sizes.tolist()):
+        if number > start and (total + size > PIECE_BYTES or number - start >= PIECE_ENTRIES):
+            yield entries[start:number]
+            start, total = number, 0
+        total += size
+    if start < len(entries):
+        yield entries[start:]

@@ -1,0 +1,257 @@
+"""Compacting, scrubbing and collecting bookie by bookie, as jobs and as duties of an agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.deletion import delete_ledger
+from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.cluster.compaction import CompactionWish, compact_ledgers
+from spark_bookkeeper.cluster.duties import Turn
+from spark_bookkeeper.cluster.scrubbing import (
+    Scrubbing,
+    is_due,
+    read_mark,
+    scrub,
+    scrub_problems,
+)
+from spark_bookkeeper.cluster.upkeep import upkeep_duties
+from spark_bookkeeper.config import AutorecoveryConfig, BookieConfig
+from spark_bookkeeper.errors import BookieUnavailableError, CorruptEntryError
+from spark_bookkeeper.metrics import BookieMetrics
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.report import Outcome
+from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+
+USUAL = Quorum(3, 3, 2)
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    """Three bookies in directories, metadata in memory."""
+    return Ground(tmp_path, bookies=3, runtime=InlineRuntime())
+
+
+def written(ground: Ground, count: int = 20, *, closed: bool = True) -> LedgerWriter:
+    writer = lifecycle.create_ledger(ground.client(), USUAL)
+    for number in range(count):
+        writer.append(b"%d" % number)
+    if closed:
+        writer.close()
+    return writer
+
+
+def payloads(ground: Ground, ledger_id: int) -> list[bytes]:
+    reader = lifecycle.open_ledger(ground.context, LedgerId(ledger_id))
+    return [entry.payload for entry in reader.entries()]
+
+
+def spoil(ground: Ground, bookie: BookieId, ledger_id: int) -> None:
+    (path, *_) = [p for p in ground.files(bookie) if f"/{ledger_id}-" in str(p)]
+    path.write_bytes(path.read_bytes()[:200])
+
+
+# Compaction
+
+
+def test_closed_ledgers_of_many_files_are_compacted_and_no_others(ground: Ground) -> None:
+    many, few, open_ = written(ground), written(ground, 2), written(ground, closed=False)
+    before = len(ground.files(ground.bookie_ids[0]))
+    planned = compact_ledgers(ground.context, wish=CompactionWish(dry_run=True))
+    assert planned.counts == {"planned": 3}
+    assert len(ground.files(ground.bookie_ids[0])) == before
+
+    report = compact_ledgers(ground.context)
+
+    assert {(row.ledger_id, row.status) for row in report.rows} == {
+        (many.ledger_id, Outcome.COMPACTED)
+    }
+    assert [row.entries for row in report.rows] == [20, 20, 20]
+    files = [p for p in ground.files(ground.bookie_ids[0]) if f"/{many.ledger_id}-" in str(p)]
+    assert len(files) == 2
+    expected = [b"%d" % number for number in range(20)]
+    assert payloads(ground, many.ledger_id) == expected
+    assert payloads(ground, few.ledger_id) == expected[:2]
+    open_.append(b"more")
+    open_.close()
+    assert payloads(ground, open_.ledger_id) == [*expected, b"more"]
+    assert {row.ledger_id for row in compact_ledgers(ground.context).rows} == {open_.ledger_id}
+    assert compact_ledgers(ground.context).rows == ()
+
+
+def test_only_ledgers_and_bookies_that_were_named_are_compacted(ground: Ground) -> None:
+    one, two = written(ground), written(ground)
+    bookie = ground.bookie_ids[1]
+
+    report = compact_ledgers(ground.context, [one.ledger_id], [bookie])
+
+    assert [(row.ledger_id, row.source) for row in report.rows] == [(one.ledger_id, bookie)]
+    assert payloads(ground, two.ledger_id) == payloads(ground, one.ledger_id)
+
+
+def test_a_limit_on_bytes_is_kept_between_ledgers(ground: Ground) -> None:
+    written(ground), written(ground)
+    runtime = ground.runtime
+    assert isinstance(runtime, InlineRuntime)
+    before = runtime.slept
+
+    compact_ledgers(ground.context, wish=CompactionWish(bytes_per_second=10))
+
+    assert runtime.slept - before >= 3 * 2 * 30 / 10 - 3
+
+
+def test_reads_open_fewer_files_after_compaction(ground: Ground) -> None:
+    writer = written(ground, 40)
+
+    def opened() -> int:
+        ground.forget()
+        payloads(ground, writer.ledger_id)
+        return ground.count()["read_range"]
+
+    before = opened()
+    compact_ledgers(ground.context)
+    after = opened()
+    assert before >= 40
+    assert after <= before / 5
+
+
+# Scrubbing
+
+
+def test_what_is_damaged_is_published_and_made_again(ground: Ground) -> None:
+    sound, bad = written(ground, 3), written(ground, 3)
+    bookie = ground.bookie_ids[0]
+    assert scrub(ground.context, bookie).rows == ()
+    spoil(ground, bookie, bad.ledger_id)
+
+    report = scrub(ground.context, bookie)
+
+    assert [(row.ledger_id, row.status, row.source) for row in report.rows] == [
+        (bad.ledger_id, Outcome.PUBLISHED, bookie)
+    ]
+    tree = ground.context.store.underreplication
+    task = tree.read(bad.ledger_id)
+    assert task is not None
+    assert task.value.missing == (bookie,)
+    assert tree.read(sound.ledger_id) is None
+    assert scrub_problems(ground.context, ground.bookie_ids) == [
+        (bookie, f"bad replicas of 1 ledgers: {bad.ledger_id}")
+    ]
+    ground.add_bookie()
+    worker = ReplicationWorker(
+        ground.context, LocalRunner(ground.context), AutorecoveryConfig(), "test"
+    )
+    rereplicate(ground.context, worker)
+    assert tree.read(bad.ledger_id) is None
+    assert scrub(ground.context, bookie).rows == ()
+    assert scrub_problems(ground.context, ground.bookie_ids) == []
+
+
+def test_a_missing_entry_is_published_and_one_on_its_way_is_not(ground: Ground) -> None:
+    closed, open_ = written(ground, 3), written(ground, 3, closed=False)
+    bookie = ground.bookie_ids[0]
+    for writer in (closed, open_):
+        paths = [p for p in ground.files(bookie) if f"/{writer.ledger_id}-" in str(p)]
+        paths[-1].unlink()
+
+    report = scrub(ground.context, bookie)
+
+    assert [row.ledger_id for row in report.rows] == [closed.ledger_id]
+
+
+def test_a_bookie_that_does_not_answer_is_not_published(ground: Ground) -> None:
+    writer = written(ground, 3)
+    bookie = ground.bookie_ids[0]
+    client = ground.client(None, _silent)
+    with pytest.raises(BookieUnavailableError):
+        scrub(client, bookie)
+
+    assert ground.context.store.underreplication.read(writer.ledger_id) is None
+
+
+def _silent(place: str, operation: str, path: str) -> None:
+    if place != "metadata":
+        raise BookieUnavailableError("no answer", bookie_id=place)
+
+
+def test_it_goes_on_where_it_was_stopped(ground: Ground) -> None:
+    ids = [written(ground, 2).ledger_id for _ in range(5)]
+    bookie = ground.bookie_ids[0]
+    seen: list[str] = []
+
+    def look(place: str, operation: str, path: str) -> None:
+        if place == bookie and "/slots/" in path and operation == "read_range":
+            seen.append(path.split("/")[1].split("-")[0])
+
+    client = ground.client(None, look)
+    scrub(client, bookie, Scrubbing(is_stopping=lambda: str(ids[2]) in seen))
+    mark = read_mark(ground.context.store.registers, bookie)
+    assert mark.next_ledger_id == ids[2]
+    assert mark.rounds == 0
+    seen.clear()
+
+    scrub(client, bookie)
+
+    assert set(seen) == {str(i) for i in ids[2:]}
+    mark = read_mark(ground.context.store.registers, bookie)
+    assert (mark.next_ledger_id, mark.rounds) == (0, 1)
+    assert not is_due(mark, mark.began_at_ms + 1, 1000)
+    assert is_due(mark, mark.began_at_ms + 1000, 1000)
+
+
+def test_scrubbing_keeps_its_limit(ground: Ground) -> None:
+    written(ground, 10)
+    runtime = ground.runtime
+    assert isinstance(runtime, InlineRuntime)
+    before = runtime.slept
+
+    scrub(ground.context, ground.bookie_ids[0], Scrubbing(bytes_per_second=1))
+
+    assert runtime.slept - before >= 8
+
+
+# Duties
+
+TURN = Turn(lambda: False, lambda: None)
+
+
+def test_the_duties_do_it_and_count(ground: Ground) -> None:
+    gone, many = written(ground), written(ground)
+    delete_ledger(ground.context, gone.ledger_id)
+    bookie, metrics = ground.bookie_ids[0], BookieMetrics()
+    duties = {
+        duty.name: duty for duty in upkeep_duties(ground.context, bookie, BookieConfig(), metrics)
+    }
+    assert list(duties) == ["collect", "collect-copies", "compact", "scrub"]
+
+    for duty in duties.values():
+        duty.step(TURN)
+
+    counted = metrics.as_dict()
+    assert counted["bookie_DELETED_LEDGER_total"] == 1
+    assert counted["bookie_RECLAIMED_DELETION_SPACE_BYTES_total"] > 0
+    assert counted["bookie_compacted_ledgers_total"] == 1
+    assert counted["bookie_corrupt_replicas_total"] == 0
+    assert payloads(ground, many.ledger_id) == [b"%d" % number for number in range(20)]
+    mark = read_mark(ground.context.store.registers, bookie)
+    assert mark.rounds == 1
+
+
+def test_a_duty_that_found_damage_says_so(ground: Ground) -> None:
+    writer = written(ground, 3)
+    bookie, metrics = ground.bookie_ids[0], BookieMetrics()
+    spoil(ground, bookie, writer.ledger_id)
+    config = BookieConfig(gc_interval_s=0, gc_copies_interval_s=0, compact_interval_s=0)
+    (duty,) = upkeep_duties(ground.context, bookie, config, metrics)
+
+    with pytest.raises(CorruptEntryError, match="published to autorecovery"):
+        duty.step(TURN)
+
+    assert metrics.as_dict()["bookie_corrupt_replicas_total"] == 1
+    duty.step(TURN)  # the round is over, and the next one is not due
