@@ -30,6 +30,13 @@ from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.client.names import ledger_called
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.cluster.collection import Collection, GarbageReport, collect_garbage
+from spark_bookkeeper.cluster.compaction import (
+    FILES_LEAST,
+    CompactionWish,
+    CompactReport,
+    compact_ledgers,
+)
 from spark_bookkeeper.cluster.decommission import (
     DecommissionReport,
     decommission_bookie,
@@ -40,6 +47,7 @@ from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.cluster.machine import machine_diagnoses
 from spark_bookkeeper.cluster.orphans import orphans_table
+from spark_bookkeeper.cluster.scrubbing import Scrubbing, ScrubReport, scrub
 from spark_bookkeeper.cluster.space import space_table
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.connection import Connection
@@ -50,7 +58,7 @@ from spark_bookkeeper.logs import consumers, logs
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.arguments import check_text, whole_number
-from spark_bookkeeper.protocol.ids import LedgerId, parse_bookie_id, parse_ledger_id
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId, parse_bookie_id, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
@@ -1041,6 +1049,99 @@ class BookKeeper(PublicNames):
             ),
         )
 
+    def collect_garbage(
+        self,
+        dry_run: bool = True,
+        *,
+        bookie_ids: Sequence[str] | None = None,
+        leftovers_after_s: int = 86_400,
+        bytes_per_second: int | None = None,
+        progress: Progress | None = None,
+    ) -> GarbageReport:
+        """Remove from bookies what nothing needs. In this process; agents do it by themselves.
+
+        What is not certain stays, and a row says why.
+
+        Args:
+            dry_run: only say what would go; the default.
+            bookie_ids: only from these; ``None`` is all that are registered.
+            leftovers_after_s: what is left of unfinished writes goes when it is older.
+            bytes_per_second: limit on reading other replicas of copies that nothing names.
+        """
+        wish = Collection(
+            dry_run,
+            leftovers_after_ms=1000 * whole_number("leftovers_after_s", leftovers_after_s, 0),
+            bytes_per_second=_rate(bytes_per_second),
+        )
+        wanted = _bookie_ids(bookie_ids)
+        return self._reported(
+            "collect_garbage",
+            _named("bookie", wanted),
+            dry_run,
+            progress,
+            lambda _, tell: collect_garbage(self.context, wanted, wish, progress=tell),
+        )
+
+    def compact(
+        self,
+        ledger_ids: Iterable[int] | None = None,
+        *,
+        bookie_ids: Sequence[str] | None = None,
+        dry_run: bool = False,
+        files_least: int = FILES_LEAST,
+        bytes_per_second: int | None = None,
+        progress: Progress | None = None,
+    ) -> CompactReport:
+        """Make few large files of the many small ones of closed ledgers, on each bookie.
+
+        In this process; agents do it by themselves. Reads go on meanwhile.
+
+        Args:
+            ledger_ids: only these; ``None`` is all.
+            bookie_ids: only on these; ``None`` is all that are registered.
+            files_least: leave ledgers that have fewer files on a bookie.
+            bytes_per_second: limit on what is moved.
+        """
+        wish = CompactionWish(
+            dry_run,
+            whole_number("files_least", files_least, 2),
+            _rate(bytes_per_second),
+        )
+        wanted, bookies = _ids(ledger_ids), _bookie_ids(bookie_ids)
+        return self._reported(
+            "compact",
+            _named("ledger", wanted),
+            dry_run,
+            progress,
+            lambda _, tell: compact_ledgers(self.context, wanted, bookies, wish, progress=tell),
+        )
+
+    def scrub(
+        self,
+        bookie_id: str,
+        *,
+        from_start: bool = False,
+        bytes_per_second: int | None = None,
+        progress: Progress | None = None,
+    ) -> ScrubReport:
+        """Read everything that a bookie should have, and compare it with its digests.
+
+        What is damaged or missing is published to autorecovery. In this process; agents do it by
+        themselves, and whoever goes on does so where the last one ended.
+
+        Raises:
+            BookieUnavailableError: the bookie gives no answer; nothing was published for that.
+        """
+        wish = Scrubbing(_rate(bytes_per_second), from_start)
+        bookie = parse_bookie_id(bookie_id)
+        return self._reported(
+            "scrub",
+            _named("bookie", [bookie]),
+            False,
+            progress,
+            lambda _, tell: scrub(self.context, bookie, wish, progress=tell),
+        )
+
     def _reported(
         self,
         job: str,
@@ -1102,6 +1203,12 @@ def _named(what: str, ids: Sequence[Any] | None) -> str | None:
         return None
     shown = ", ".join(map(str, ids[:3]))
     return f"{what}{'s' if len(ids) > 1 else ''} {shown}" + (", ..." if len(ids) > 3 else "")
+
+
+def _bookie_ids(bookie_ids: Sequence[str] | None) -> list[BookieId] | None:
+    if bookie_ids is None:
+        return None
+    return [parse_bookie_id(each) for each in _several("bookie_ids", bookie_ids)]
 
 
 def _rate(bytes_per_second: int | None) -> int | None:

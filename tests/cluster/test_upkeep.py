@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.autorecovery.worker import ReplicationWorker
+from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.deletion import delete_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
@@ -147,7 +147,7 @@ def test_what_is_damaged_is_published_and_made_again(ground: Ground) -> None:
     worker = ReplicationWorker(
         ground.context, LocalRunner(ground.context), AutorecoveryConfig(), "test"
     )
-    list(worker.round())
+    rereplicate(ground.context, worker)
     assert tree.read(bad.ledger_id) is None
     assert scrub(ground.context, bookie).rows == ()
     assert scrub_problems(ground.context, ground.bookie_ids) == []

@@ -28,6 +28,7 @@ from spark_bookkeeper.cli.bookie.readonly import set_readonly_, set_writable_
 from spark_bookkeeper.cli.bookie.rebalance import drain, rebalance
 from spark_bookkeeper.cli.bookie.refill import refill
 from spark_bookkeeper.cli.bookie.space import space
+from spark_bookkeeper.cli.bookie.upkeep import compact, gc, scrub
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import (
     Access,
@@ -43,6 +44,7 @@ from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.cluster.health_server import HealthServer
 from spark_bookkeeper.cluster.partitions import Partition, Partitions
 from spark_bookkeeper.cluster.sharing import Place, place_of, shared_with
+from spark_bookkeeper.cluster.upkeep import upkeep_duties
 from spark_bookkeeper.config import PartitionConf
 from spark_bookkeeper.errors import BookKeeperError, UnsuitableStorageError
 from spark_bookkeeper.logs.consumers import show_lag
@@ -71,6 +73,9 @@ bookie.add_command(decommission)
 bookie.add_command(cookie)
 bookie.add_command(set_readonly_)
 bookie.add_command(set_writable_)
+bookie.add_command(gc)
+bookie.add_command(compact)
+bookie.add_command(scrub)
 
 
 @bookie.command(
@@ -134,7 +139,9 @@ def start(
         with (
             opened_store(settings, access, runtime, session) as store,
             _shown_lag(settings, access, logs, session),
+            connected(settings, access) as bk,
         ):
+            upkeep = bk.context
 
             def partition(each: PartitionConf) -> Partition:
                 name = parse_bookie_id(each.bookie_id)
@@ -148,6 +155,7 @@ def start(
                         access.conf.bookie,
                         rack=each.rack or rack,
                         moved_from=partial(access.open_root, runtime=runtime) if moved else None,
+                        duties=upkeep_duties(upkeep, name, access.conf.bookie, metrics),
                         metrics=metrics,
                     )
 

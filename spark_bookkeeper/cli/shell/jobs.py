@@ -21,6 +21,7 @@ from spark_bookkeeper.cli.bookie import cluster_view as bookies
 from spark_bookkeeper.cli.bookie.decommission import decommission
 from spark_bookkeeper.cli.bookie.rebalance import drain, rebalance
 from spark_bookkeeper.cli.bookie.refill import refill
+from spark_bookkeeper.cli.bookie.upkeep import compact, gc
 from spark_bookkeeper.cli.ledger import work as ledger_work
 from spark_bookkeeper.cli.ledger.archive import archive
 from spark_bookkeeper.cli.main import guarded
@@ -48,6 +49,8 @@ JOBS: Final[dict[str, click.Command]] = {
     "refill_bookie": refill,
     "rebalance": rebalance,
     "drain_bookie": drain,
+    "collect_garbage": gc,
+    "compact": compact,
 }
 """What each script runs."""
 
@@ -65,6 +68,8 @@ _EXAMPLES: Final = {
     "rebalance": "zk1:2181,zk2:2181 10.0.0.9:3181 --max-bytes 100000000000",
     "drain_bookie": "zk1:2181,zk2:2181 192.168.1.10:3181",
     "decommission_bookie": "zk1:2181,zk2:2181 192.168.1.10:3181",
+    "collect_garbage": "zk1:2181,zk2:2181 --dry-run",
+    "compact": "zk1:2181,zk2:2181 --ledger 7",
 }
 
 _GLOBAL: Final = ("--metadata-uri", "--json", "--verbose", "--log-format")

@@ -1,0 +1,22 @@
+"""Make few large files of the many small ones of closed ledgers.
+
+    spark-submit jobs/compact.py METADATA_URI [BOOKIE ...] [--ledger ID]
+
+The same as ``spark-bookkeeper`` on the command line; ``--help`` lists the options. For example::
+
+    spark-submit jobs/compact.py zk1.example.com:2181 --ledger 7
+
+Exit code: 0 everything asked for is done; 1 something is left undone, and the report says what
+and why; 2 the call was wrong or the cluster cannot be reached, and nothing was changed.
+"""
+
+import sys
+
+if __name__ == "__main__":
+    try:
+        from spark_bookkeeper.cli.shell.jobs import run_job
+
+        code = run_job("compact")
+    except KeyboardInterrupt:  # before the job itself began, which says more
+        code = 1
+    sys.exit(code)

@@ -1,0 +1,147 @@
+"""``spark-bookkeeper bookie gc | compact | scrub``: space that comes back, files, digests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from spark_bookkeeper.cli.shell.asking import confirm
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.settings import Settings
+from spark_bookkeeper.cli.shell.work import open_table, report_table, show_report
+from spark_bookkeeper.cluster.collection import GarbageReport
+from spark_bookkeeper.cluster.compaction import FILES_LEAST
+from spark_bookkeeper.protocol.ids import parse_bookie_id, parse_ledger_id
+
+
+@click.command(epilog="Example: spark-bookkeeper bookie gc --dry-run")
+@click.argument("bookie_ids", metavar="[BOOKIE...]", nargs=-1)
+@click.option(
+    "--leftovers-after",
+    "leftovers_after_s",
+    type=click.IntRange(min=0),
+    default=86_400,
+    show_default=True,
+    help="Seconds after which what is left of unfinished writes goes.",
+)
+@click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on reading.")
+@click.option("--dry-run", is_flag=True, help="Show what would go; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@report_table
+@access_options
+@click.pass_obj
+def gc(
+    settings: Settings,
+    access: Access,
+    bookie_ids: Sequence[str],
+    leftovers_after_s: int,
+    bytes_per_second: int | None,
+    dry_run: bool,
+    yes: bool,
+    report_table: str | None,
+) -> int:
+    """Remove what nothing needs from BOOKIEs, or from all of them.
+
+    Deleted ledgers; copies of closed ledgers that no fragment names, when every replica was read
+    and is whole; what is left of unfinished writes. What is not certain stays, and a row says why.
+    """
+    names = [parse_bookie_id(bookie) for bookie in bookie_ids] or None
+    with connected(settings, access) as bk:
+        table = open_table(settings, report_table)
+
+        def work(is_dry: bool) -> GarbageReport:
+            with settings.output.progress("asking bookies what they have") as progress:
+                return bk.collect_garbage(
+                    is_dry,
+                    bookie_ids=names,
+                    leftovers_after_s=leftovers_after_s,
+                    bytes_per_second=bytes_per_second,
+                    progress=progress.phase,
+                )
+
+        if not dry_run and not yes:
+            plan = work(True)
+            size = sum(row.bytes for row in plan.rows)
+            settings.output.note(f"{plan.counts.get('planned', 0)} ledgers, {size:,} bytes to go")
+            confirm("Remove them?")
+        report = work(dry_run)
+    return show_report(settings, report, table)
+
+
+@click.command(epilog="Example: spark-bookkeeper bookie compact 10.0.0.3:3181 --dry-run")
+@click.argument("bookie_ids", metavar="[BOOKIE...]", nargs=-1)
+@click.option("--ledger", "ledger_ids", multiple=True, help="Only this one; may be repeated.")
+@click.option(
+    "--files-least",
+    type=click.IntRange(min=2),
+    default=FILES_LEAST,
+    show_default=True,
+    help="Leave ledgers that have fewer files on a bookie.",
+)
+@click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on what is moved.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+@report_table
+@access_options
+@click.pass_obj
+def compact(
+    settings: Settings,
+    access: Access,
+    bookie_ids: Sequence[str],
+    ledger_ids: Sequence[str],
+    files_least: int,
+    bytes_per_second: int | None,
+    dry_run: bool,
+    report_table: str | None,
+) -> int:
+    """Make few large files of the many small ones of closed ledgers, on BOOKIEs or on all of them.
+
+    Reads go on meanwhile, and open fewer files afterwards.
+    """
+    names = [parse_bookie_id(bookie) for bookie in bookie_ids] or None
+    wanted = [parse_ledger_id(ledger_id) for ledger_id in ledger_ids] or None
+    with connected(settings, access) as bk:
+        table = open_table(settings, report_table)
+        with settings.output.progress("asking bookies what they have") as progress:
+            report = bk.compact(
+                wanted,
+                bookie_ids=names,
+                dry_run=dry_run,
+                files_least=files_least,
+                bytes_per_second=bytes_per_second,
+                progress=progress.phase,
+            )
+    return show_report(settings, report, table)
+
+
+@click.command(epilog="Example: spark-bookkeeper bookie scrub 10.0.0.3:3181")
+@click.argument("bookie_id", metavar="BOOKIE")
+@click.option("--from-start", is_flag=True, help="Begin anew, not where the last one ended.")
+@click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on reading.")
+@report_table
+@access_options
+@click.pass_obj
+def scrub(
+    settings: Settings,
+    access: Access,
+    bookie_id: str,
+    from_start: bool,
+    bytes_per_second: int | None,
+    report_table: str | None,
+) -> int:
+    """Read everything that BOOKIE should have, and compare it with its digests.
+
+    What is damaged or missing is published to autorecovery, which makes it again from other
+    replicas. Stopped, it goes on where it was; its agent does the same all the time.
+    """
+    name = parse_bookie_id(bookie_id)
+    with connected(settings, access) as bk:
+        table = open_table(settings, report_table)
+        with settings.output.progress("reading ledger metadata") as progress:
+            report = bk.scrub(
+                name,
+                from_start=from_start,
+                bytes_per_second=bytes_per_second,
+                progress=progress.phase,
+            )
+    return show_report(settings, report, table)
