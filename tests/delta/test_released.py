@@ -20,7 +20,6 @@ from spark_bookkeeper.cluster.decommission import decommission_bookie
 from spark_bookkeeper.cluster.space import space_table
 from spark_bookkeeper.cluster.tables import table_diagnoses
 from spark_bookkeeper.errors import EntryUnreadableError
-from spark_bookkeeper.protocol.archive import archived_of
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import is_table
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
@@ -142,29 +141,32 @@ def test_copies_come_back_where_the_table_is_to_go(ground: Ground, lake: Path) -
     assert check_ledgers(ground.context, runner(ground), None, percentage=100).is_complete
 
 
-def test_a_bookie_that_is_to_drop_a_copy_takes_no_new_one(ground: Ground, lake: Path) -> None:
-    """Else what was copied there would be dropped when it is back."""
-    (ledger_id,) = [bytes_ledger(ground)]
+def test_a_bookie_that_is_to_drop_a_copy_takes_no_new_one(tmp_path: Path, lake: Path) -> None:
+    """Else what was copied there, just before it drops what it held, is dropped with the rest."""
+    ground = Ground(tmp_path / "three", bookies=3, runtime=InlineRuntime())
+    ledger_id = bytes_ledger(ground)
+    before = entries_of(ground.context, ledger_id)
     archive(ground.context, lake, [ledger_id])
-    first, *others = metadata_of(ground, ledger_id).fragments[0].ensemble
-    for bookie in others:
-        ground.stop(bookie)
-    (row,) = release(ground.client(), lake, [ledger_id], keep=1)
-    assert row.status is Outcome.PENDING
-    for bookie in others:
-        ground.start(bookie)
-    ground.stop(first, destroy=True)
+    first = metadata_of(ground, ledger_id).fragments[0].ensemble[0]
+    complete: list[bool] = []
 
-    report = recover_bookie(ground.context, runner(ground), BookieRecovery((first,)))
-    release(ground.client(), lake, [ledger_id], keep=1)
+    def lose_the_kept_copy(place: str, operation: str, path: str) -> None:
+        if operation == "delete_directory" and not complete:
+            complete.append(False)
+            ground.stop(first, destroy=True)
+            client = ground.client()
+            wish = BookieRecovery((first,))
+            complete[0] = recover_bookie(client, LocalRunner(client), wish).is_complete
 
-    assert report.is_complete
-    archived = archived_of(metadata_of(ground, ledger_id))
-    assert archived is not None
-    assert not archived.dropping
-    (kept,) = metadata_of(ground, ledger_id).bookies()
-    assert kept not in others
-    assert holders(ground, ledger_id) == [kept]
+    release(ground.client(None, lose_the_kept_copy), lake, [ledger_id], keep=1)
+
+    assert complete == [False]  # no other bookie is there that may take it
+    assert entries_of(ground.client(), ledger_id) == before
+    again = recover_bookie(ground.context, runner(ground), BookieRecovery((first,)))
+    assert again.is_complete, again.unfinished
+    assert len(holders(ground, ledger_id)) == 1
+    checked = check_ledgers(ground.context, runner(ground), None, percentage=100)
+    assert checked.is_complete, checked.unfinished
 
 
 def test_a_deleted_ledger_leaves_the_table_alone(ground: Ground, lake: Path) -> None:

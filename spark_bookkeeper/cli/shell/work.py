@@ -59,7 +59,7 @@ def open_table(settings: Settings, path: str | None) -> ReportTable | None:
         return None
     from spark_bookkeeper.spark.report_table import open_report_table  # pyspark only where needed
 
-    return open_report_table(path, **settings.spark_conf)
+    return open_report_table(path, settings.metadata_uri, **settings.spark_conf)
 
 
 def show_report(settings: Settings, report: Report, table: ReportTable | None = None) -> int:
