@@ -84,12 +84,7 @@ def plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def once_more(quorum: tuple[int, int, int]) -> Any:
-    """Another one that shows the same."""
-    return pytest.param(quorum, marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("quorum", [QUORUMS[0], once_more(QUORUMS[1]), QUORUMS[2]], ids=str)
+@pytest.mark.parametrize("quorum", QUORUMS, ids=str)
 def test_every_type_comes_back_in_order(
     bk: sbk.BookKeeper, spark: Any, quorum: tuple[int, int, int]
 ) -> None:
@@ -133,7 +128,7 @@ def test_a_session_in_another_time_zone_reads_the_same_instants(
     assert text == "2021-07-01 21:00:00"
 
 
-@pytest.mark.parametrize("quorum", [QUORUMS[0], once_more(QUORUMS[1])], ids=str)
+@pytest.mark.parametrize("quorum", QUORUMS[:2], ids=str)
 def test_the_debian_package_index_comes_back_three_levels_deep(
     bk: sbk.BookKeeper, spark: Any, quorum: tuple[int, int, int]
 ) -> None:
@@ -505,7 +500,7 @@ def test_a_loser_of_a_speculation_that_writes_on_changes_nothing(
     assert set(bk.check_ledgers([writer.ledger_id], percentage=100).counts) == {"healthy"}
 
 
-@pytest.mark.parametrize("quorum", [once_more(QUORUMS[0]), QUORUMS[1]], ids=str)
+@pytest.mark.parametrize("quorum", QUORUMS[:2], ids=str)
 def test_a_bookie_is_destroyed_while_tasks_write_and_the_append_goes_on(
     own_bk: sbk.BookKeeper, spark: Any, tmp_path: Path, quorum: tuple[int, int, int]
 ) -> None:
