@@ -322,7 +322,8 @@ def _encode(
 ) -> bytes:
     for part in parts:
         assert len(part.entry_ids) == len(part.ref.sizes) == len(part.lengths_after)
-    ids = [*entries.ids.tolist(), *chain.from_iterable(part.entry_ids for part in parts)]
+    ids = entries.ids.tolist() if len(entries.ids) < 2 else [entries.ids.min(), entries.ids.max()]
+    ids += chain.from_iterable(part.entry_ids for part in parts)
     columns = [
         *(entries.ids, *(int64s(part.entry_ids) for part in parts)),
         *(entries.lengths, *(int64s(part.lengths_after) for part in parts)),
@@ -334,8 +335,8 @@ def _encode(
         "ledger_id": key.ledger_id,
         "nonce": key.nonce,
         "digest_type": encoding.digest_type.name,
-        "first": min(ids, default=behind),
-        "last": max(ids, default=confirmed),
+        "first": int(min(ids, default=behind)),
+        "last": int(max(ids, default=confirmed)),
         "inline": len(entries.ids),
         "rows": [entries.row_count, entries.row_extent, entries.row_crc32c],
         "parts": [
