@@ -322,7 +322,10 @@ def _encode(
 ) -> bytes:
     for part in parts:
         assert len(part.entry_ids) == len(part.ref.sizes) == len(part.lengths_after)
-    ids = entries.ids.tolist() if len(entries.ids) < 2 else [entries.ids.min(), entries.ids.max()]
+    few = entries.ids
+    if len(few) > 1:
+        few = np.array([few.min(), few.max()])
+    ids: list[int] = few.tolist()
     ids += chain.from_iterable(part.entry_ids for part in parts)
     columns = [
         *(entries.ids, *(int64s(part.entry_ids) for part in parts)),
@@ -335,8 +338,8 @@ def _encode(
         "ledger_id": key.ledger_id,
         "nonce": key.nonce,
         "digest_type": encoding.digest_type.name,
-        "first": int(min(ids, default=behind)),
-        "last": int(max(ids, default=confirmed)),
+        "first": min(ids, default=behind),
+        "last": max(ids, default=confirmed),
         "inline": len(entries.ids),
         "rows": [entries.row_count, entries.row_extent, entries.row_crc32c],
         "parts": [
