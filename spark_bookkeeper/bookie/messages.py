@@ -125,12 +125,11 @@ def payload_message(encoding: LedgerEncoding, payloads: Sequence[bytes]) -> pa.B
             "bytes can be appended only to a ledger with the default schema (one binary column "
             f"'payload'); this one has\n{encoding.schema.to_string()}"
         )
-    try:
-        ends = array("i", accumulate(map(len, payloads), initial=0))
-    except OverflowError:
-        raise InvalidArgumentError("one record holds less than 2 GiB of payloads") from None
+    ends = list(accumulate(map(len, payloads), initial=0))
+    if ends[-1] > MOST_ENTRY_BYTES:
+        raise InvalidArgumentError("one record holds less than 2 GiB of payloads")
     # Not by ``pa.array``, which imports pandas first: half a second in the first append.
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(payloads))]
+    buffers = [None, pa.py_buffer(array("i", ends)), pa.py_buffer(b"".join(payloads))]
     column = pa.Array.from_buffers(pa.binary(), len(payloads), buffers)
     batch = pa.RecordBatch.from_arrays([column], schema=encoding.schema)
     return encode_batches(encoding, [batch])[0]

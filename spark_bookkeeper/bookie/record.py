@@ -322,7 +322,11 @@ def _encode(
 ) -> bytes:
     for part in parts:
         assert len(part.entry_ids) == len(part.ref.sizes) == len(part.lengths_after)
-    ids = [*entries.ids.tolist(), *chain.from_iterable(part.entry_ids for part in parts)]
+    few = entries.ids
+    if len(few) > 1:
+        few = np.array([few.min(), few.max()])
+    ids: list[int] = few.tolist()
+    ids += chain.from_iterable(part.entry_ids for part in parts)
     columns = [
         *(entries.ids, *(int64s(part.entry_ids) for part in parts)),
         *(entries.lengths, *(int64s(part.lengths_after) for part in parts)),

@@ -125,7 +125,10 @@ def lineitem(tmp_path_factory: pytest.TempPathFactory) -> pa.Table:
     return pq.read_table(directory / "lineitem.parquet")
 
 
-@pytest.mark.parametrize(("source", "compression"), [("packages", "zstd"), ("lineitem", None)])
+@pytest.mark.parametrize(
+    ("source", "compression"),
+    [("packages", "zstd"), pytest.param("lineitem", None, marks=pytest.mark.slow)],
+)
 def test_real_rows_are_identical_after_two_bookies_are_lost_one_after_the_other(
     request: pytest.FixtureRequest, tmp_path: Path, source: str, compression: str | None
 ) -> None:
