@@ -193,14 +193,14 @@ class Ground:
         if destroy:
             self._destroy(bookie)
 
-    def start(self, bookie: str, *, is_readonly: bool = False) -> None:
-        """A bookie comes back with the partition that it had."""
+    def start(self, bookie: str, *, is_readonly: bool = False, rack: str = "/default-rack") -> None:
+        """A bookie comes back with the partition that it had, or says something new of itself."""
         self._down.discard(bookie)
         cookie = self._agent.read_cookie(BookieId(bookie))
         assert cookie is not None
         incarnation = cookie.value.incarnation
         registration = Registration(
-            BookieId(bookie), self._uri(bookie), incarnation, is_readonly=is_readonly
+            BookieId(bookie), self._uri(bookie), incarnation, is_readonly=is_readonly, rack=rack
         )
         self._agent.register(registration)
 

@@ -22,7 +22,7 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
-from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written
+from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 
 
@@ -126,6 +126,41 @@ def test_another_delay_begins_anew(ground: Ground) -> None:
     process.audit()
     assert task_ids(ground) == []
     process.runtime.sleep(11)
+    process.audit()
+
+    assert task_ids(ground) == [writer.ledger_id]
+
+
+def test_a_bookie_that_is_back_empty_within_its_delay_is_audited_at_once(ground: Ground) -> None:
+    writer = written(ground)
+    lost = writer.metadata.last_fragment.ensemble[0]
+    control(ground).lost_bookie_recovery_delay = 600
+    process = Process(ground)
+    process.audit()
+    ground.stop(lost, destroy=True)
+    process.audit()
+
+    ground.format(lost)
+    process.audit()
+
+    assert task_ids(ground) == [writer.ledger_id]
+
+
+def test_what_went_while_autorecovery_was_disabled_is_found_when_it_is_enabled(
+    ground: Ground,
+) -> None:
+    """Also a bookie that came meanwhile, and of which the auditor never heard."""
+    process = Process(ground)
+    process.audit()
+    control(ground).disable()
+    process.audit()
+    new = ground.add_bookie()
+    writer = written_on(ground, new, 1)[-1]
+    ground.stop(new)
+    process.audit()
+    assert task_ids(ground) == []
+
+    control(ground).enable()
     process.audit()
 
     assert task_ids(ground) == [writer.ledger_id]
@@ -346,6 +381,32 @@ def test_copies_in_one_rack_are_told(ground: Ground) -> None:
 
 
 # What would be lost
+
+
+def test_new_ledgers_are_on_as_many_racks_as_there_can_be(ground: Ground) -> None:
+    for number, bookie in enumerate(ground.bookie_ids):
+        ground.start(bookie, rack=f"/rack-{min(number, 1)}")  # all but one stand in one rack
+
+    writers = [written(ground, Quorum(2, 2, 2)) for _ in range(8)]
+    writers += [written(ground) for _ in range(4)]
+
+    for writer in writers:
+        assert ground.bookie_ids[0] in writer.metadata.bookies()
+    assert check_placement(ground.context).rows == ()
+
+
+def test_a_bookie_that_is_replaced_is_replaced_on_a_rack_without_a_copy(ground: Ground) -> None:
+    writer = written(ground, Quorum(2, 2, 2), close=False)
+    stays, goes = writer.metadata.last_fragment.ensemble
+    beside, elsewhere = (b for b in ground.bookie_ids if b not in (stays, goes))
+    for bookie, rack in ((stays, "/a"), (goes, "/b"), (beside, "/a"), (elsewhere, "/b")):
+        ground.start(bookie, rack=rack)
+    ground.stop(goes)
+
+    writer.append(b"on whom?")
+    writer.close()
+
+    assert writer.metadata.last_fragment.ensemble == (stays, elsewhere)
 
 
 def test_safe_to_lose_says_which_ledgers_would_have_too_few_copies(ground: Ground) -> None:

@@ -467,6 +467,108 @@ def test_the_most_endangered_ledger_comes_first(ground: Ground) -> None:
     assert_whole(ground, *writers)
 
 
+def test_among_ledgers_as_endangered_the_oldest_comes_first_and_then_any(ground: Ground) -> None:
+    old, *young = written_on(ground, ground.bookie_ids[0], 9)
+    lost = victim_of(old)
+    ids = [w.ledger_id for w in (old, *young) if lost in w.metadata.bookies()]
+    ground.stop(lost)
+    tree = ground.context.store.underreplication
+    for number in reversed(ids):
+        tree.mark(LedgerId(number), [lost], 1_000 if number == old.ledger_id else 2_000)
+
+    orders = {tuple(row.ledger_id for row in Process(ground).worker.plan()) for _ in range(20)}
+
+    assert {order[0] for order in orders} == {old.ledger_id}
+    assert all(sorted(order) == sorted(ids) for order in orders)
+    assert len(orders) > 5, "workers that begin at once do not meet"
+
+
+def test_copies_are_made_on_a_rack_that_has_none(ground: Ground) -> None:
+    """The other bookie that could take them has the racks of the copies that are left."""
+    writer = written(ground)
+    first, second, third = writer.metadata.last_fragment.ensemble
+    beside, elsewhere = (b for b in (*ground.bookie_ids, ground.add_bookie()) if b not in (
+        first, second, third
+    ))  # fmt: skip
+    for bookie, rack in ((second, "/a"), (third, "/b"), (beside, "/a"), (elsewhere, "/c")):
+        ground.start(bookie, rack=rack)
+    ground.stop(first, destroy=True)
+    process = Process(ground)
+    process.audit()
+
+    process.work()
+
+    found = ground.context.store.read_ledger(LedgerId(writer.ledger_id))
+    assert found.value.last_fragment.ensemble == (elsewhere, second, third)
+
+
+def test_why_it_is_still_underreplicated_survives_the_worker_that_met_the_trouble(
+    ground: Ground,
+) -> None:
+    writer = written(ground, Quorum(4, 4, 2))
+    lost = victim_of(writer)
+    process = Process(ground)
+    ground.stop(lost)
+    process.audit()
+    process.work()
+
+    process.die()
+
+    row = row_of(ground, writer.ledger_id)
+    assert (row["attempts"], row["live_copies"], row["missing_replicas"]) == (1, 3, [lost])
+    assert row["blocker"] == "a writable bookie outside its ensemble"
+    assert row["last_error"]
+    assert row["next_try_at"]
+    assert row["marked_at"]
+    assert row["locked_by"] is None, "its lock went with it"
+    assert ground.context.store.underreplication.lock(LedgerId(writer.ledger_id), "another")
+    assert row_of(ground, writer.ledger_id)["locked_by"] == "another"
+
+
+def damaged_while_open(ground: Ground) -> tuple[LedgerWriter, Process]:
+    """An auditor has found a slot that cannot be read, in a ledger that is being written."""
+    writer = written(ground, close=False)
+    bookie = victim_of(writer)
+    slot = ground.files(bookie, "slots")[0]
+    slot.write_bytes(b"")
+    process = Process(ground)
+    process.audit()
+    assert task_ids(ground) == [writer.ledger_id]
+    return writer, process
+
+
+def test_a_damaged_replica_of_an_open_ledger_waits_for_its_writer(ground: Ground) -> None:
+    """Who writes it does not know of the damage, and would lose its ledger."""
+    writer, process = damaged_while_open(ground)
+    for _ in range(3):
+        process.work()
+        process.runtime.sleep(CONFIG.retry_most_ms / 1000 + 1)
+
+    assert "its writer" in str(row_of(ground, writer.ledger_id)["blocker"]).replace("the", "its")
+    writer.append(b"as if nothing had happened")
+    writer.close()
+    process.work()
+    assert_whole(ground, writer)
+
+
+def test_a_damaged_replica_of_a_ledger_that_nobody_writes_any_more_is_made_again(
+    ground: Ground,
+) -> None:
+    writer, process = damaged_while_open(ground)
+    ground.context.store.close()  # the session of its writer
+    ground.context = ground.client()
+    process.work()
+    ledger_id = LedgerId(writer.ledger_id)
+    found = ground.context.store.read_ledger(ledger_id).value
+    assert found.state is LedgerState.OPEN, "not before the grace period is over"
+    process.runtime.sleep(CONFIG.open_ledger_grace_ms / 1000 + 1)
+
+    process.work()
+
+    assert ground.context.store.read_ledger(ledger_id).value.is_closed
+    assert_whole(ground, writer)
+
+
 def test_disabled_nothing_is_published_and_nothing_copied(ground: Ground) -> None:
     writers = [written(ground) for _ in range(3)]
     control = ground.context.store.underreplication

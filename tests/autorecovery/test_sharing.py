@@ -8,6 +8,7 @@ from typing import Any
 
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
 from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate, write_limit
+from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
@@ -83,4 +84,22 @@ def test_a_bookie_that_goes_in_the_middle_of_a_long_check_is_noticed_at_once(
         ground.until(lambda: list(tree.ledger_ids()) == [writer.ledger_id], 30)
     finally:
         published.set()
+        daemon.stop()
+
+
+def test_a_worker_hears_of_a_task_that_is_published(ground: Ground) -> None:
+    """Long before it would look again by itself."""
+    writer = written(ground)
+    lost = writer.metadata.last_fragment.ensemble[0]
+    context = ground.client(ThreadRuntime())
+    daemon = Autorecovery(
+        context, LocalRunner(context, width=1), CONFIG, "spark-bookkeeper@one", lost
+    )
+    daemon.start()
+    tree = ground.context.store.underreplication
+    try:
+        ground.until(lambda: ground.count()["task_ids"] > 0, 30)
+        tree.mark(LedgerId(writer.ledger_id), [lost], 1_000)
+        ground.until(lambda: not list(tree.ledger_ids()), 30)
+    finally:
         daemon.stop()
