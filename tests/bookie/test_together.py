@@ -331,7 +331,12 @@ def test_while_others_write_much_each_directory_is_synced_by_itself(
     synced: list[str] = []
     real = local._sync_directory
     monkeypatch.setattr(file_system, "_dirty_bytes", lambda: float("inf"))
-    monkeypatch.setattr(local, "_sync_directory", lambda path: (synced.append(path), real(path))[1])
+
+    def sync_directory(path: str) -> None:
+        synced.append(path)
+        real(path)
+
+    monkeypatch.setattr(local, "_sync_directory", sync_directory)
 
     assert storage.put_all(files()) == [True] * COUNT
     storage.sync_all([path for path, _ in files()])

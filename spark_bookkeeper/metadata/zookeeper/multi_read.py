@@ -29,13 +29,14 @@ _ERROR = -1
 class MultiRead:
     """kazoo's form of the request: data and state of each node, or the error of its read."""
 
-    paths: tuple[str, ...]
+    nodes: tuple[str, ...]
+    """Their paths."""
     type: ClassVar[int] = 22
 
     def serialize(self) -> bytearray:
         """As ZooKeeper reads it."""
         written = bytearray()
-        for path in self.paths:
+        for path in self.nodes:
             written += multiheader_struct.pack(GetData.type, False, -1)
             written += GetData(path, None).serialize()
         written += multiheader_struct.pack(-1, True, -1)
