@@ -146,6 +146,46 @@ class StorageConformance:
         assert not storage.put_if_absent("d/a", b"first"), "a lost answer looks like this"
         assert storage.read("d/a") == b"first"
 
+    def test_many_files_are_put_as_each_by_itself_is(self, storages: Storages) -> None:
+        storage = self.directory(storages, "d")
+        directories = [f"d/{number}" for number in range(10)]
+        told: list[int] = []
+        storage.make_directories(directories, lambda: told.append(1))
+        storage.make_directories(directories)  # found, and as durable as if it had made them
+        storage.put_if_absent("d/3/a", b"first")
+        files = [(f"{directory}/a", directory.encode()) for directory in directories]
+
+        created = storage.put_all(files, lambda: told.append(1))
+        again = storages.open().put_all(files)
+        storage.sync_all([path for path, _ in files], lambda: told.append(1))
+
+        assert list(created) == [number != 3 for number in range(10)]
+        assert list(again) == [False] * 10
+        assert storage.read("d/3/a") == b"first"
+        for number, (path, data) in enumerate(files):
+            assert number == 3 or storages.open().read(path) == data
+            assert list(storage.list(directories[number])) == ["a"]
+        assert isinstance(storage.syncs_as_one, bool)
+        with pytest.raises(BookieUnavailableError):
+            storage.sync_all([*(path for path, _ in files), "d/0/b"])
+
+    def test_many_files_that_hang_come_back_unknown(self, storages: Storages) -> None:
+        storage = self.directory(storages)
+        runtime = ThreadRuntime()
+        hang = Hang.of(runtime, "put_if_absent")
+        patience = Patience(give_up=0.1, hedge=0.05, retry=60.0, pages=0.0)
+        door = Door("b:1", storage.uri, runtime, patience)
+        hanging = BoundedStorage(HangingStorage(storage, hang), door)
+
+        with pytest.raises(BookieUnavailableError, match=r"b:1: no answer for .*not known"):
+            hanging.put_all([(f"d/{number}", b"late") for number in range(6)])
+
+        hang.release()
+        while hang.stuck or not hanging.door.is_idle:
+            runtime.sleep(0.01)
+        for number in range(6):
+            assert storage.read(f"d/{number}") in (None, b"late")
+
     @pytest.mark.parametrize("operation", OPERATIONS)
     def test_what_hangs_comes_back_unknown_and_may_still_take_effect(
         self, storages: Storages, operation: str
