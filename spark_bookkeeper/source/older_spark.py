@@ -3,7 +3,7 @@
 A stream writer gets Arrow batches from Spark 4.1 on. In 4.0 it gets them where it is a batch
 writer of Arrow batches too: Spark looks at that class and not at what is written. Before 4.2 Spark
 asks a stream reader for its last offset without saying where a micro-batch begins, so that no
-limit can be kept. Readers before 4.1 are told of no filters.
+limit can be kept. Spark 4.0 replaces no source that it has found.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ class TaskCounts:
 
     def __init__(self, metrics: Metrics) -> None:
         self._returned = Counter[str]()
-        self._accumulators: dict[int, Any] = {}
+        self._accumulators: dict[Any, Any] = {}
+        """Of each Spark context."""
         metrics.include(self._all)
 
     def add(self, counts: Counts) -> None:
@@ -39,9 +40,9 @@ class TaskCounts:
         if is_connect(spark):
             return None
         context = spark.sparkContext
-        found = self._accumulators.get(id(context))
+        found = self._accumulators.get(context)
         if found is None:
-            found = self._accumulators[id(context)] = context.accumulator({}, cast("Any", _Sums()))
+            found = self._accumulators[context] = context.accumulator({}, cast("Any", _Sums()))
         return _Adding(found)
 
     def _all(self) -> Counts:

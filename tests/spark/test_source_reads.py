@@ -191,6 +191,8 @@ def test_what_is_read_in_another_way_is_refused_by_name(read: Read, ledger: int)
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_metadata_is_rows_too(bk: BookKeeper, read: Read, ledger: int, view: str) -> None:
+    with bk.create_log(f"with-{view}").become_writer() as writer:
+        writer.append(b"an entry of another ledger")
     frame = read(view=view)
 
     found = frame.collect()

@@ -67,8 +67,12 @@ def test_a_log_is_read_once_through_rolls_takeovers_and_restarts(
     old = log.become_writer()
     for number in range(5):
         old.append(rows(10, number * 10))
-    stream.catch_up(**({"maxEntriesPerTrigger": 2} if HAS_LIMITS else {}))
+    query = stream.catch_up(**({"maxEntriesPerTrigger": 2} if HAS_LIMITS else {}))
     batches = len(stream.offsets)
+    if HAS_LIMITS:  # how far behind a batch is can be seen in its progress
+        seen = [progress["sources"][0] for progress in query.recentProgress]
+        ends = [json.loads(s["endOffset"]) for s in seen if s["numInputRows"]]
+        assert ends[0]["entry"] < json.loads(seen[0]["latestOffset"])["entry"]
     old.roll()
     old.append(rows(10, 50))
     with log.become_writer() as new:  # whoever wrote before is fenced
