@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from spark_bookkeeper.cli.clearing import format_, nuke
 from spark_bookkeeper.cli.cluster_page import look, render
 from spark_bookkeeper.cli.cluster_server import served
 from spark_bookkeeper.cli.shell.cluster_options import (
@@ -53,6 +54,10 @@ def init(settings: Settings, access: Access) -> int:
         ),
     )
     return EXIT_DONE
+
+
+cluster.add_command(format_)
+cluster.add_command(nuke)
 
 
 @cluster.command(epilog="Example: spark-bookkeeper cluster info --json")
