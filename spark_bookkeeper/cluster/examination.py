@@ -249,8 +249,7 @@ class _Look:
             return Diagnosis(
                 check,
                 "problem",
-                "its cookie is gone: it takes no new data, and once stopped it will not start (or the "
-                "cluster was formatted meanwhile)",
+                "its cookie is gone: it takes no new data, and once stopped it will not start",
                 "if it is to stay, write the cookie again: spark-bookkeeper bookie cookie create "
                 f"--bookie-id {bookie} --root {shlex.quote(live.root_uri)}",
             )
