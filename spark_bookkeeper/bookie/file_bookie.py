@@ -72,13 +72,15 @@ class FileBookie(Bookie):
 
     Args:
         storage: the partition; it knows the bookie's id.
+        reserve: of this partition, in this process; ``None`` makes the first. It is one for all
+            sessions: a thousand writers of little would take all of the last space together.
     """
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, reserve: Reserve | None = None) -> None:
         self.storage = storage
         """Where the files are; for this package, and for whoever formats partitions."""
         self._logs: dict[LedgerKey, LedgerLog] = {}
-        self._reserve = Reserve(storage)
+        self._reserve = Reserve(storage) if reserve is None else reserve
 
     def __repr__(self) -> str:
         return f"FileBookie({self.storage!r})"
@@ -95,7 +97,7 @@ class FileBookie(Bookie):
 
     @override
     def session(self) -> FileBookie:
-        return FileBookie(self.storage)
+        return FileBookie(self.storage, self._reserve)
 
     def log(self, ledger: LedgerRef) -> LedgerLog:
         """The slot log of a ledger, with what this session saw of it."""

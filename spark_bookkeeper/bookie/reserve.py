@@ -29,7 +29,7 @@ def reserve_bytes(total_bytes: int) -> int:
 
 
 class Reserve:
-    """Keeps one writer of new data on one bookie away from the last space there.
+    """Keeps the writers of one process away from the last space of one bookie. Any thread calls.
 
     Costs nothing for most adds: one look at the free space for each MiB at first, and for much
     more where much is free.

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from spark_bookkeeper.cli.backup import backup, restore
+from spark_bookkeeper.cli.clearing import format_, nuke
 from spark_bookkeeper.cli.cluster_facts import look
 from spark_bookkeeper.cli.cluster_page import render
 from spark_bookkeeper.cli.cluster_server import served
@@ -59,6 +60,10 @@ def init(settings: Settings, access: Access) -> int:
         ),
     )
     return EXIT_DONE
+
+
+cluster.add_command(format_)
+cluster.add_command(nuke)
 
 
 @cluster.command(epilog="Example: spark-bookkeeper cluster info --json")

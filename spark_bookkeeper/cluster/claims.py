@@ -6,8 +6,29 @@ and a partition is formatted only when none of them knows anything. Everything e
 a disk that is not mounted, a wiped one, an old copy, a partition of another cluster. Serving
 one of those would answer "no such entry" for entries that were acknowledged (SLOT-LOG rule R5).
 
-Source: BookKeeper ``bookie/LegacyCookieValidation`` (which combinations are served), with the
-incarnation as one more thing that must agree (SLOT-LOG rule R11).
+What BookKeeper does in each situation, and what is done here, before anything is registered
+(``tests/cluster/test_cookie_situations.py`` is this table):
+
+=====================================  =============================  ============================
+situation                              BookKeeper                     here
+=====================================  =============================  ============================
+no cookie, empty storage               a new bookie                   the same
+no cookie, a marker or data            refused                        refused; ``cookie create``
+cookie, no marker                      refused                        refused
+cookie and another marker              refused                        refused
+another cluster's cookie or marker     refused                        refused
+BookKeeper's own cookie                (its own)                      refused
+another root, the same incarnation     refused                        refused unless ``--moved``
+a further, empty directory             allowStorageExpansion          refused: a further bookie
+an empty disk in place of a lost one   dataIntegrityStampMissing...   ``format --replaced``, refill
+=====================================  =============================  ============================
+
+A bookie has one root. More disk is a larger file system under it, of which no cookie speaks, or a
+further partition, which is a bookie of its own.
+
+Source: BookKeeper ``bookie/LegacyCookieValidation`` and ``bookie/datainteg``
+(which combinations are served), with the incarnation as one more thing that must agree
+(SLOT-LOG rule R11).
 """
 
 from __future__ import annotations
@@ -97,6 +118,23 @@ def judge(claims: Claims) -> Verdict:
             "serves what is here. Never do so with an older copy of the storage. If no ledger "
             f"needs what is here: `{new}` makes a new, empty bookie of it",
         )
+    if not cookie.incarnation:
+        raise mismatch(
+            claims,
+            "the cluster knows this id as a bookie of Apache BookKeeper's own, or of a tool that "
+            "wrote its cookie by hand",
+            "choose another id, HOST:PORT, for a bookie of this library",
+        )
+    if marker is None and not claims.has_content and _is_elsewhere(cookie, claims):
+        raise mismatch(
+            claims,
+            f"the bookie is known at {cookie.root_uri}, and this is another, empty directory: a "
+            "bookie has one root",
+            "to add a disk, make a bookie of its own there: `spark-bookkeeper bookie start` with "
+            "another id. If the disk of this bookie was replaced and is mounted here now: "
+            f"`{new} --replaced`, `{start}` and `spark-bookkeeper bookie refill {bookie_id}`. If "
+            f"it is given up: `spark-bookkeeper bookie recover {bookie_id}` first",
+        )
     if marker is None:
         raise mismatch(
             claims,
@@ -122,9 +160,13 @@ def judge(claims: Claims) -> Verdict:
             f"`spark-bookkeeper bookie recover {bookie_id}` first, which copies what it held, "
             f"then `{new}`",
         )
-    if cookie.root_uri.rstrip("/") != claims.root_uri.rstrip("/"):
+    if _is_elsewhere(cookie, claims):
         return Verdict.MOVE
     return Verdict.ACCEPT
+
+
+def _is_elsewhere(cookie: Cookie, claims: Claims) -> bool:
+    return cookie.root_uri.rstrip("/") != claims.root_uri.rstrip("/")
 
 
 def claims_of(

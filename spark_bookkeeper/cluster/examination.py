@@ -264,6 +264,14 @@ class _Look:
                 "if it is to stay, write the cookie again: spark-bookkeeper bookie cookie create "
                 f"--bookie-id {bookie} --root {shlex.quote(live.root_uri)}",
             )
+        if self.instance_id and cookie.instance_id not in (None, self.instance_id):
+            return Diagnosis(
+                check,
+                "problem",
+                f"left over from cluster {cookie.instance_id}, which was here before",
+                "stop its agent; what its storage holds belongs to ledgers that are gone. Empty it "
+                "by hand, and start it as a new bookie",
+            )
         if cookie.incarnation != live.incarnation:
             return Diagnosis(
                 check,

@@ -7,7 +7,8 @@ the right incarnation, writing and reading work         writable
 the same, but space is short or the disk is full        read-only
 the same, but the bookie's cookie is gone               read-only
 the same, but somebody ordered it (``readonly.py``)     read-only
-no answer, a failed write, another marker, no marker,   none
+the right incarnation can be read and not written       read-only
+no answer, another marker, no marker, other bytes,      none
 the marker and no directory of ledgers
 ======================================================  ==================
 
@@ -26,7 +27,7 @@ from spark_bookkeeper.bookie.marker import Marker, lost_directory, read_marker
 from spark_bookkeeper.bookie.partition import AGENT_PROBE_PREFIX
 from spark_bookkeeper.bookie.storage.storage import Storage, unavailable
 from spark_bookkeeper.config import BookieConfig
-from spark_bookkeeper.errors import BookieFullError, BookKeeperError
+from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError, BookKeeperError
 
 log = logging.getLogger(__name__)
 
@@ -49,14 +50,17 @@ class Observation:
     started, so it takes nothing new."""
     order: str | None = None
     """Why somebody made it read-only by hand; ``None`` when nobody did."""
+    write_error: str | None = None
+    """Why nothing can be written there, though it can be read: a file system that was made
+    read-only after an error, a bucket without the permission."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
     """What the cluster was told, and why.
 
-    A bookie is read-only for want of space, of its cookie, by order, or for several of these. Each
-    reason is kept, since each may end while another goes on.
+    A bookie is read-only for want of space, of its cookie, by order, as it cannot be written, or
+    for several of these. Each reason is kept, since each may end while another goes on.
     """
 
     is_short: bool
@@ -65,6 +69,7 @@ class Published:
     total_bytes: int | None
     lacks_cookie: bool = False
     order: str | None = None
+    write_error: str | None = None
 
     @property
     def is_readonly(self) -> bool:
@@ -81,6 +86,8 @@ class Published:
             reasons.append("its cookie was deleted")
         if self.is_short:
             reasons.append("space is short")
+        if self.write_error is not None:
+            reasons.append(f"it cannot be written: {self.write_error}")
         return "; ".join(reasons) or None
 
 
@@ -110,7 +117,14 @@ def decide(
     if seen.problem is not None:
         return Stay() if published is None else Unregister(seen.problem)
     is_short = _is_short(published, seen, config)
-    state = Published(is_short, seen.free_bytes, seen.total_bytes, seen.lacks_cookie, seen.order)
+    state = Published(
+        is_short,
+        seen.free_bytes,
+        seen.total_bytes,
+        seen.lacks_cookie,
+        seen.order,
+        seen.write_error,
+    )
     if (
         published is None
         or published.readonly_reason != state.readonly_reason
@@ -156,32 +170,49 @@ def observe(storage: Storage, expected: Marker, token: Callable[[], str]) -> Obs
         lost = lost_directory(storage, found)
         if lost is not None:
             return Observation(lost)
-        is_full = not _write_and_read(storage, f"{AGENT_PROBE_PREFIX}{token()}")
+        is_full, write_error = False, None
+        try:
+            _write_and_read(storage, f"{AGENT_PROBE_PREFIX}{token()}")
+        except BookieFullError:
+            is_full = True
+        except _WriteError as error:
+            write_error = str(error)
+            if read_marker(storage) != expected:  # whether it still can be read
+                return Observation(write_error)
         free_bytes, total_bytes = storage.space() or (None, None)
     except BookKeeperError as error:
         return Observation(error.message)
-    return Observation(None, is_full, free_bytes, total_bytes)
+    return Observation(None, is_full, free_bytes, total_bytes, write_error=write_error)
 
 
-def _write_and_read(storage: Storage, path: str) -> bool:
-    """Whether there was space for a small file.
+class _WriteError(Exception):
+    """A small file could not be written; the message says why."""
+
+
+def _write_and_read(storage: Storage, path: str) -> None:
+    """Write a small file, read it back and remove it.
 
     Raises:
-        BookieUnavailableError: the file could not be written or read back.
+        BookieFullError: there was no space for it.
+        _WriteError: it could not be written.
+        BookieUnavailableError: it could not be read back.
     """
     data = path.encode() * 16
     try:
-        if not storage.put_if_absent(path, data) or storage.read(path) != data:
+        try:
+            is_new = storage.put_if_absent(path, data)
+        except BookieFullError:
+            raise
+        except BookieUnavailableError as error:
+            raise _WriteError(error.message) from error
+        if not is_new or storage.read(path) != data:
             raise unavailable(
                 storage,
                 f"{storage.uri}/{path} was written and does not read back as it was written",
                 path,
             )
-    except BookieFullError:
-        return False
     finally:
         try:
             storage.delete(path)
         except BookKeeperError as error:
             log.info("%s/%s could not be removed: %s", storage.uri, path, error)
-    return True

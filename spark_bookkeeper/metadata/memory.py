@@ -383,6 +383,35 @@ class MemoryStore:
 
         return self._call("initialize_cluster", "", effect, needs_cluster=False)
 
+    def format_cluster(self) -> str:
+        def effect() -> str:
+            self._clear()
+            self.cluster.instance_id = f"00000000-0000-4000-8000-{self.cluster.number():012x}"
+            return self.cluster.instance_id
+
+        return self._call("format_cluster", "", effect)
+
+    def remove_cluster(self) -> None:
+        def effect() -> None:
+            self._clear()
+            self.cluster.registrations.clear()
+            self.cluster.instance_id = None
+
+        self._call("remove_cluster", "", effect)
+
+    def _clear(self) -> None:
+        cluster = self.cluster
+        for gone in (
+            cluster.ledgers,
+            cluster.cookies,
+            cluster.registers,
+            cluster.writers,
+            cluster.used_ids,
+        ):
+            gone.clear()
+        cluster.next_ledger_id = 0
+        cluster.tasks = MemoryTasks()
+
     @property
     def session_number(self) -> int:
         """Of the session that this store is in now."""

@@ -287,6 +287,20 @@ class MetadataStore(LedgerStore, BookieRegistry, Protocol):
             InvalidArgumentError: there is a cluster already; nothing was changed.
         """
 
+    def format_cluster(self) -> str:
+        """Remove all ledgers, cookies and tasks, and return the INSTANCEID that is new then.
+
+        Ids begin at 0 again. Whoever calls it has made sure that no bookie and no client is at
+        work (``cluster/clearing.py``). Ended in the middle, it is repeated.
+        """
+
+    def remove_cluster(self) -> None:
+        """Remove everything, the cluster itself last; as ``format_cluster`` otherwise.
+
+        Raises:
+            InvalidArgumentError: somebody else keeps something there; nothing was changed.
+        """
+
     @property
     def registers(self) -> Registers:
         """Values of ours under compare-and-swap, see ``registers.py``."""

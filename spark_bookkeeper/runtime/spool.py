@@ -97,7 +97,7 @@ class Spool(Sequence[T], Generic[T]):
     def _write(self) -> None:
         if self._file is None:
             # Unlinked from the beginning where there is such a thing: no kill leaves it behind.
-            self._file = tempfile.TemporaryFile(prefix="spark-bookkeeper-")  # noqa: SIM115  (it lives as long as this)
+            self._file = tempfile.TemporaryFile(prefix="bookkeeper-spool-")  # noqa: SIM115  (it lives as long as this)
             weakref.finalize(self, self._file.close)
         self._file.seek(0, 2)
         self._starts.append(self._file.tell())

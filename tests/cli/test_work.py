@@ -13,9 +13,10 @@ from spark_bookkeeper.cli.ledger import work as ledger_work
 from spark_bookkeeper.cli.shell.jobs import JOBS, job_command
 from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.cli.shell.settings import Settings
-from spark_bookkeeper.cli.shell.work import show_report
+from spark_bookkeeper.cli.shell.work import plan_cells, show_report
 from spark_bookkeeper.errors import BookKeeperError
-from spark_bookkeeper.replication.report import RecoveryReport, Report
+from spark_bookkeeper.replication.recovery_plan import PLAN_SCHEMA, PlanRow
+from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Report
 
 HUMAN = Settings(None, Output())
 REPORT = RecoveryReport("recover_ledgers", ())
@@ -68,3 +69,46 @@ def test_optional_arguments_are_shown_as_such(verb: click.Command) -> None:
     arguments = usage(click.Context(verb))[1:]
     assert arguments
     assert all(text.startswith("[") for text in arguments)
+
+
+def test_a_plan_is_narrow_enough_for_a_terminal_and_says_what_matters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    share = PlanRow(
+        7,
+        "copy",
+        Outcome.PLANNED,
+        "2 live copies at the least",
+        0,
+        99_999,
+        "192.168.100.10:3181",
+        "192.168.100.12:3181",
+        100_000,
+        123_456_789,
+        ("192.168.100.11:3181", "192.168.100.13:3181"),
+        2,
+        3,
+    )
+    recovery = PlanRow(8, "recover", Outcome.PLANNED, "fence, recover and close it first")
+    left = PlanRow(9, "copy", Outcome.LEFT, "nobody is left", 0, 4, "192.168.100.10:3181")
+    plan = RecoveryReport("recover_bookie", (share, recovery, left), True, columns=PlanRow)
+
+    show_report(HUMAN, plan)
+
+    lines = capsys.readouterr().out.splitlines()
+    (shown,) = (line for line in lines if "192.168.100.12" in line)
+    assert "2 > 3" in shown
+    assert "at the least" not in shown
+    assert any("fence, recover and close it first" in line for line in lines)
+    assert any("left: nobody is left" in line for line in lines)
+    assert set(PLAN_SCHEMA.names) == set(plan.to_dict()["rows"][0])
+
+
+def test_the_table_of_a_plan_fits_a_terminal() -> None:
+    share = PlanRow(
+        *(1_234_567, "copy", Outcome.PLANNED, None, 0, 99_999, "192.168.100.10:3181"),
+        *("192.168.100.12:3181", 1, 1_234_567_890, (), 2, 3),
+    )
+    cells = [str(cell) for cell in plan_cells(share) if cell is not None]
+
+    assert sum(len(cell) + 3 for cell in cells) + 1 <= 110

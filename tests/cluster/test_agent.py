@@ -39,6 +39,7 @@ class Disturbance:
 
     def __init__(self) -> None:
         self.storage_fails = False
+        self.writing_fails = False
         self.is_full = False
         self.lost_answers: set[str] = set()
         self.lost_requests: set[str] = set()
@@ -51,6 +52,8 @@ class Disturbance:
         if self.hangs.is_set():
             self.hung.set()
             self.goes_on.wait(120)
+        if self.writing_fails and operation == "put":
+            raise BookieUnavailableError("read-only file system", bookie_id="b:1")
         if self.storage_fails:
             raise BookieUnavailableError("input/output error", bookie_id="b:1")
         if self.is_full and operation == "put":
@@ -224,6 +227,25 @@ def test_a_full_disk_makes_a_bookie_readonly_and_not_gone(world: World) -> None:
     world.disturb.is_full = False
     world.agent.step()
     assert world.state == "writable"
+
+
+def test_a_disk_that_can_be_read_and_not_written_makes_a_bookie_readonly_and_not_gone(
+    world: World,
+) -> None:
+    world.agent.start()
+
+    world.disturb.writing_fails = True
+    world.agent.step()
+    found = world.registration
+    world.disturb.writing_fails = False
+    world.agent.step()
+
+    assert found is not None
+    assert found.readonly_reason == "it cannot be written: read-only file system"
+    assert world.state == "writable"
+    world.disturb.storage_fails = True
+    world.agent.step()
+    assert world.state == "gone"
 
 
 def test_a_lost_session_is_followed_by_a_new_registration(world: World) -> None:

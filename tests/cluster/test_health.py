@@ -75,6 +75,13 @@ def seen(free_bytes: int) -> Observation:
             replace(seen(99), lacks_cookie=True),
             Register(Published(True, 99, TOTAL, lacks_cookie=True)),
         ),
+        # What cannot be written can be read, and is not lost.
+        (
+            WRITABLE,
+            replace(WELL, write_error="I/O error"),
+            Register(replace(WRITABLE, write_error="I/O error")),
+        ),
+        (replace(WRITABLE, write_error="I/O error"), WELL, Register(WRITABLE)),
         # Small changes of free space are no news, large ones are.
         (WRITABLE, seen(460), Stay()),
         (WRITABLE, seen(440), Register(Published(False, 440, TOTAL))),

@@ -11,6 +11,7 @@ import click
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.replication.recovery_plan import PlanRow
 from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, Report, Row, shown
 from spark_bookkeeper.replication.report_file import check_report_file, write_report
 
@@ -53,6 +54,11 @@ def report_table(command: Command) -> Command:
     return in_table(in_file(command))
 
 
+def _report_file() -> str | None:
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(_FILE)
+
+
 def open_table(settings: Settings, path: str | None) -> ReportTable | None:
     """Where the report is to be kept, before there is one: what is missing shows at once."""
     if path is None:
@@ -79,7 +85,7 @@ def show_report(settings: Settings, report: Report, table: ReportTable | None = 
         except BookKeeperError as error:
             is_kept = False
             settings.output.note(f"Error: {error.message}")
-    path = click.get_current_context().meta.get(_FILE)
+    path = _report_file()
     if path is not None:
         try:
             write_report(report, path)
@@ -121,6 +127,54 @@ def _show_rows(settings: Settings, report: Report) -> None:
     rows += islice(others, MOST_ROWS - len(rows))
     if not rows:
         return
+    if report.columns is PlanRow:
+        _show_plan(settings, rows)
+    else:
+        _show_done(settings, report, rows)
+    if len(report.rows) > len(rows):
+        more_rows = len(report.rows) - len(rows)
+        settings.output.say(f"... {more_rows:,} more rows; --report-file or --json has them all")
+
+
+def _show_plan(settings: Settings, rows: Sequence[Row]) -> None:
+    """As narrow as a terminal: sources and entries are for programs, which get everything."""
+    settings.output.table(
+        ["ledger", "entry ids", "action", "bookie", "target", "bytes", "copies", "remark"],
+        [plan_cells(row) for row in rows],
+    )
+
+
+def plan_cells(row: Row) -> Sequence[object]:
+    """What a person is shown of a row of a plan: about 100 characters."""
+    return [
+        row.ledger_id,
+        _range(row.first_entry_id, row.last_entry_id),
+        row.action,
+        row.source,
+        None if row.target == row.source else row.target,
+        f"{row.bytes:,}",
+        _copies(row),
+        _remark(row),
+    ]
+
+
+def _copies(row: Row) -> str | None:
+    """Live copies of any entry at the least, now and then."""
+    if not isinstance(row, PlanRow) or row.live_copies is None:
+        return None
+    return f"{row.live_copies} > {row.live_copies_after}"
+
+
+def _remark(row: Row) -> str | None:
+    """What the other columns do not say."""
+    if row.status is not Outcome.PLANNED:
+        return f"{row.status}: {row.reason}"
+    if row.last_entry_id is None and row.source is not None:
+        return "open: how much, is known when it is closed"
+    return None if isinstance(row, PlanRow) and row.live_copies is not None else row.reason
+
+
+def _show_done(settings: Settings, report: Report, rows: Sequence[Row]) -> None:
     more = [name for name in report.columns.SCHEMA.names if name not in ROW_SCHEMA.names]
     settings.output.table(
         [
@@ -151,9 +205,6 @@ def _show_rows(settings: Settings, report: Report) -> None:
             for row in rows
         ],
     )
-    if len(report.rows) > len(rows):
-        more_rows = len(report.rows) - len(rows)
-        settings.output.say(f"... {more_rows:,} more rows; --report-file or --json has them all")
 
 
 def _show_summary(settings: Settings, report: Report) -> None:

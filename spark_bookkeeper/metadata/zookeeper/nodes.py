@@ -496,6 +496,19 @@ class Nodes:
         ask = self._writes.ask if at_once else self._writes.ask_sometime
         ask(lambda writes: writes.delete(path)).rawlink(answered)
 
+    def delete_many(self, paths: Iterable[str]) -> None:
+        """Delete nodes, whatever their versions; those that are not there are gone already.
+
+        Raises:
+            OccupiedError: one of them has children; others may be deleted or not.
+        """
+        for _ in self._pipelined(paths, self._client.delete_async, bool, self._delete_again):
+            pass
+
+    def _delete_again(self, path: str) -> bool:
+        self.delete(path)
+        return True
+
     def create_along(self, path: str, answered: Callable[[Any], None]) -> None:
         """Create an empty ephemeral node with the next write of this session.
 

@@ -136,7 +136,17 @@ def ours(root: str, instance: str) -> str:
 
     Below a counter of ids it would use up a number, and elsewhere BookKeeper would list it.
     """
-    return f"{root}/underreplication/spark-bookkeeper/cluster-{instance}"
+    return f"{all_of_ours(root)}/cluster-{instance}"
+
+
+def all_of_ours(root: str) -> str:
+    """Parent of ``ours`` of this cluster and of those that were formatted before it."""
+    return f"{root}/underreplication/spark-bookkeeper"
+
+
+def name_of(path: str) -> str:
+    """The last part of a path."""
+    return path.rpartition("/")[2]
 
 
 def used_id(folder: str, ledger_id: LedgerId) -> str:

@@ -33,6 +33,7 @@ from spark_bookkeeper.metadata.cookie_text import decode_cookie, encode_cookie, 
 from spark_bookkeeper.metadata.store import Cookie, LedgerChange, Registration, Versioned
 from spark_bookkeeper.metadata.uri import MetadataUri, parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import paths
+from spark_bookkeeper.metadata.zookeeper.clearing import Clearing
 from spark_bookkeeper.metadata.zookeeper.instance import Instance
 from spark_bookkeeper.metadata.zookeeper.ledger_ids import LedgerIds
 from spark_bookkeeper.metadata.zookeeper.link import (
@@ -468,6 +469,17 @@ class ZooKeeperStore:
         except PresentError:
             raise refusals.cluster_exists(str(self.uri)) from None
         return instance_id
+
+    def format_cluster(self) -> str:
+        self._require_cluster()
+        instance_id = str(uuid.UUID(hex=self._token(), version=4))
+        Clearing(self._zk, self._root).begin_again(instance_id)
+        return instance_id
+
+    def remove_cluster(self) -> None:
+        self._require_cluster()
+        Clearing(self._zk, self._root).remove()
+        self._has_cluster = False
 
     def on_session_lost(self, lost: Callable[[], None]) -> None:
         self._zk.on_session_lost(lost)

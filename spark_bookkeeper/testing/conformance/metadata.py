@@ -808,6 +808,40 @@ class MetadataStoreConformance:
         assert store.instance_id() == stores.session().instance_id()
         assert list(store.ledger_ids()) == [7]
 
+    def test_a_cluster_that_is_formatted_begins_again_under_another_name(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        before = store.instance_id()
+        _fill(store)
+
+        after = store.format_cluster()
+
+        other = stores.session()
+        assert other.instance_id() == store.instance_id() == after != before
+        assert list(other.ledger_ids()) == []
+        assert other.cookies() == []
+        assert other.registers.read("r") is None
+        assert list(other.underreplication.ledger_ids()) == []
+        other.create_ledger(LedgerId(7), open_ledger())  # its id was used in the former cluster
+        store.write_cookie(_cookie(A), None)
+        assert [cookie.value.bookie_id for cookie in other.cookies()] == [A]
+
+    def test_a_cluster_that_is_removed_is_none_and_can_be_made_again(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        before = store.instance_id()
+        _fill(store)
+
+        store.remove_cluster()
+
+        with pytest.raises(NoClusterError):
+            stores.session().instance_id()
+        with pytest.raises(NoClusterError):
+            list(store.ledger_ids())
+        made = stores.session().initialize_cluster()
+        assert made != before
+        assert list(stores.session().ledger_ids()) == []
+
     def test_making_a_cluster_survives_a_lost_answer(self, stores: Stores) -> None:
         store = stores.session()
 
@@ -897,3 +931,14 @@ def _in_threads(*calls: Callable[[], None]) -> None:
         thread.join()
     if errors:
         raise errors[0]
+
+
+def _fill(store: MetadataStore) -> None:
+    """Something of everything that a cluster keeps."""
+    for ledger_id in (LedgerId(7), LedgerId(70_000), LedgerId(1 << 40)):
+        made = store.create_ledger(ledger_id, open_ledger())
+        store.write_ledger(ledger_id, made.value.in_recovery(), made)
+    store.generate_ledger_id()
+    store.write_cookie(_cookie(A), None)
+    store.registers.create("r", b"x")
+    store.underreplication.mark(LedgerId(7), [A], 1)
