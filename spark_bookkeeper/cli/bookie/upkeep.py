@@ -8,11 +8,12 @@ import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import Settings
 from spark_bookkeeper.cli.shell.work import open_table, report_table, show_report
 from spark_bookkeeper.cluster.collection import GarbageReport
 from spark_bookkeeper.cluster.compaction import FILES_LEAST
-from spark_bookkeeper.protocol.ids import parse_bookie_id, parse_ledger_id
+from spark_bookkeeper.protocol.ids import parse_bookie_id
 
 
 @click.command(epilog="Example: spark-bookkeeper bookie gc --dry-run")
@@ -71,7 +72,13 @@ def gc(
 
 @click.command(epilog="Example: spark-bookkeeper bookie compact 10.0.0.3:3181 --dry-run")
 @click.argument("bookie_ids", metavar="[BOOKIE...]", nargs=-1)
-@click.option("--ledger", "ledger_ids", multiple=True, help="Only this one; may be repeated.")
+@click.option(
+    "--ledger",
+    "ledger_ids",
+    type=LedgerIdType(),
+    multiple=True,
+    help="Only this one; may be repeated.",
+)
 @click.option(
     "--files-least",
     type=click.IntRange(min=2),
@@ -88,7 +95,7 @@ def compact(
     settings: Settings,
     access: Access,
     bookie_ids: Sequence[str],
-    ledger_ids: Sequence[str],
+    ledger_ids: Sequence[int],
     files_least: int,
     bytes_per_second: int | None,
     dry_run: bool,
@@ -99,7 +106,7 @@ def compact(
     Reads go on meanwhile, and open fewer files afterwards.
     """
     names = [parse_bookie_id(bookie) for bookie in bookie_ids] or None
-    wanted = [parse_ledger_id(ledger_id) for ledger_id in ledger_ids] or None
+    wanted = list(dict.fromkeys(ledger_ids)) or None
     with connected(settings, access) as bk:
         table = open_table(settings, report_table)
         with settings.output.progress("asking bookies what they have") as progress:
