@@ -30,7 +30,8 @@ def test_what_is_left_makes_a_report_incomplete() -> None:
 def test_outcomes_are_the_words_that_reports_show() -> None:
     """Wherever a text is wanted, and in what is written."""
     assert {outcome.value for outcome in Outcome if outcome.is_done} == {
-        *("replicated", "closed", "archived", "published", "healthy", "gone", "no longer needed")
+        *("replicated", "closed", "archived", "published", "healthy", "gone", "no longer needed"),
+        *("released", "saved", "restored"),
     }
     assert {outcome.value for outcome in Outcome if not outcome.is_done} == {
         *("planned", "pending", "missing", "damaged", "unreadable", "unavailable"),
