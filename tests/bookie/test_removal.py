@@ -241,7 +241,7 @@ def test_without_gc_tombstone_a_writer_that_slept_would_begin_anew(
     bookie.face().delete(bookie.key)
     with pytest.raises(NoSuchLedgerError):
         bookie.log().prepare()
-    monkeypatch.setattr(LedgerLog, "_check_tombstone", lambda _: None)
+    monkeypatch.setattr(LedgerLog, "check_tombstone", lambda _: None)
 
     late = bookie.log()
     late.prepare()
