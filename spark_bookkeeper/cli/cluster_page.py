@@ -217,7 +217,8 @@ def _underreplicated(facts: Facts) -> Iterator[str]:
 
 
 def _link(ledger_id: LedgerId) -> str:
-    return f'<a href="#ledger-{ledger_id}">{ledger_id}</a>'
+    """To its map, inside of what is closed: browsers open that for whoever follows a link."""
+    return f'<a href="#map-{ledger_id}">{ledger_id}</a>'
 
 
 def _bookies(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -322,7 +323,9 @@ def _ledger(ledger_id: LedgerId, facts: Facts, lost: set[str]) -> Iterator[str]:
         f'<details id="ledger-{ledger_id}"><summary><b>{ledger_id}</b> '
         f'<span class="state {state}">{state}</span> {escape("; ".join(about))}</summary>'
     )
+    yield f'<div id="map-{ledger_id}">'
     yield from _map(ledger_id, metadata, lost)
+    yield "</div>"
     yield "</details>"
 
 

@@ -160,7 +160,7 @@ def test_during_a_recovery_it_says_what_is_under_way_and_what_is_lacking(
     for page in (before, during, after):
         outline(page)
         check_for_keyboard_and_screen_reader(page)
-    assert f'<a href="#ledger-{ledger_id}">{ledger_id}</a>' in before
+    assert f'<a href="#map-{ledger_id}">{ledger_id}</a>' in before
     assert "no auditor has published it" in before
     assert "None was noted" in before
     assert f"Under way: recover_bookie of bookie {lost}" in during
