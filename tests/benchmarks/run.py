@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rich.table import Table
 
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.costs import append_cost, recovery_cost
-from tests.benchmarks import appending, frames, profiling, recovering
+from tests.benchmarks import appending, feeling, frames, profiling, recovering
 from tests.benchmarks.lab import FULL, QUICK, Lab
 from tests.benchmarks.measure import Exact, Line, Skipped, measure
 
@@ -48,11 +49,12 @@ POINTS: Mapping[str, Callable[[Lab], Iterator[Item]]] = {
     "P2": frames.writing,
     "P3": appending.small,
     "P4": appending.windowed,
-    "P5": frames.scanning,
+    "P5": lambda lab: chain(frames.scanning(lab), feeling.reading(lab)),
     "P6": recovering.ledgers,
     "P7": recovering.bookie,
     "P9": appending.growth,
     "P10": costs,
+    "START": feeling.starting,
 }
 
 
@@ -73,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ) as lab,
     ):
         chosen = asked.profile or asked.only or list(POINTS)
-        if {"P2", "P5", "P6", "P7"} & set(chosen):
+        if {"P2", "P5", "P6", "P7", "START"} & set(chosen):
             assert lab.spark is not None  # before the clusters, which pass it on
         for point in chosen:
             try:
