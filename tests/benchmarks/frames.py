@@ -105,10 +105,10 @@ def scanning(lab: Lab) -> Iterator[Line]:
         f"{lab.sizes.small_bytes >> 20} MiB",
         ours,
         [
-            Against(RAW, files, at_least(0.8)),
+            Against(RAW, files, at_least(0.85)),
             lab.against_peer(
                 lambda: peer(1 << 20, size // 2, 64, 8),
-                at_least(10),
+                at_least(3),
                 name="BookKeeper, 1 MB entries",
             ),
             lab.against_peer(

@@ -120,7 +120,7 @@ def _empty(lab: Lab, bare: _Bare) -> Line:
         [
             Against("raw: 2 writes to ZooKeeper, 3 puts", lambda: bare.one_by_one(count)),
             lab.against_peer(
-                lambda: lab.peer().ask("recover", count + 1, 0, 1)["ms"], at_most(0.3)
+                lambda: lab.peer().ask("recover", count + 1, 0, 1)["ms"], at_most(0.7)
             ),
         ],
         rounds=lab.sizes.rounds,
@@ -208,7 +208,7 @@ def _job(lab: Lab, bare: _Bare) -> Line:
             Against(f"raw: the same, {WIDTH} at a time", lambda: bare.at_once(count)),
             lab.against_peer(
                 lambda: lab.peer().ask("recover", count + 1, ENTRIES, WIDTH)["per_s"],
-                at_least(1.5),
+                at_least(1),
             ),
         ],
         rounds=lab.sizes.rounds,
@@ -303,7 +303,7 @@ def _lost_ledgers(lab: Lab, bk: sbk.BookKeeper) -> Line:
         ours,
         [
             lab.against_peer(
-                lambda: lab.peer().ask("bookie", count, ENTRIES, SMALL)["per_s"], at_least(1.5)
+                lambda: lab.peer().ask("bookie", count, ENTRIES, SMALL)["per_s"], at_least(1)
             )
         ],
         rounds=lab.sizes.rounds,

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from rich.table import Table
 
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.costs import append_cost, recovery_cost
-from tests.benchmarks import appending, auditing, frames, profiling, recovering, sources
+from tests.benchmarks import appending, auditing, feeling, frames, profiling, recovering, sources
 from tests.benchmarks import table as tables
 from tests.benchmarks.lab import FULL, QUICK, Lab
 from tests.benchmarks.measure import Exact, Line, Skipped, measure
@@ -50,7 +51,7 @@ POINTS: Mapping[str, Callable[[Lab], Iterator[Item]]] = {
     "P2": frames.writing,
     "P3": appending.small,
     "P4": appending.windowed,
-    "P5": frames.scanning,
+    "P5": lambda lab: chain(frames.scanning(lab), feeling.reading(lab)),
     "P6": recovering.ledgers,
     "P7": recovering.bookie,
     "P8": auditing.ledgers,
@@ -61,6 +62,7 @@ POINTS: Mapping[str, Callable[[Lab], Iterator[Item]]] = {
     "S3": sources.batches,
     "S4": sources.first_row,
     "S5": sources.latency,
+    "START": feeling.starting,
 }
 
 
@@ -91,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         where = tables.provenance(Path(directory))
         chosen = asked.profile or asked.only or list(POINTS)
-        if {"P2", "P5", "P6", "P7", *SOURCES} & set(chosen):
+        if {"P2", "P5", "P6", "P7", "START", *SOURCES} & set(chosen):
             assert lab.spark is not None  # before the clusters, which pass it on
         for point in chosen:
             try:

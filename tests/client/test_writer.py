@@ -14,9 +14,11 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.bookie import messages
+from spark_bookkeeper.bookie.bookie import NewRecord
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recover.recovery import recover_ledger
+from spark_bookkeeper.client.write.lane import Group
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.connection import partition_of
@@ -1033,3 +1035,78 @@ def test_a_writer_says_what_became_of_it_and_every_later_call_says_the_same(
             with pytest.raises(error, match=says):
                 append(b"z")
     assert f", {state}, " in repr(writer)
+
+
+# Encoded ahead
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """Who encoded which entries: the name of the thread, the first and the last of them."""
+    seen: list[tuple[str, int, int]] = []
+    encode = Group._encode
+
+    def noted(group: Group, position: int, slot: int) -> NewRecord:
+        seen.append((threading.current_thread().name, group.first, group.last))
+        return encode(group, position, slot)
+
+    monkeypatch.setattr(Group, "_encode", noted)
+    return seen
+
+
+def test_who_appends_encodes_what_sleeping_lanes_send_once_for_all(
+    ground: Ground, encoded: list[tuple[str, int, int]]
+) -> None:
+    here = threading.current_thread().name
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
+        writer.append(b"0")  # the lanes start with it
+        for number in range(1, 4):
+            wait_for_every_copy(writer)
+            ground.until(lambda: len(writer._adds._lanes.idle) == 3)
+            assert writer.append(b"%d" % number) == number
+
+    assert encoded[1:] == [(here, 1, 1), (here, 2, 2), (here, 3, 3)]
+    assert payloads(ground, writer) == [b"0", b"1", b"2", b"3"]
+
+
+def test_what_comes_before_the_lanes_wake_shares_their_slot(
+    ground: Ground, encoded: list[tuple[str, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
+        writer.append(b"0")
+        wait_for_every_copy(writer)
+        ground.until(lambda: len(writer._adds._lanes.idle) == 3)
+        asleep: list[Bell] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(Bell, "ring", lambda bell: asleep.append(bell))
+            answers = [writer.append_async(b"%d" % number) for number in (1, 2)]
+        for bell in asleep:
+            bell.ring()
+
+        assert [answer.result(60) for answer in answers] == [1, 2]
+        wait_for_every_copy(writer)
+        assert [(first, last) for _, first, last in encoded[1:]] == [(1, 1), (1, 2)]
+        for bookie in writer.metadata.last_fragment.ensemble:
+            assert len(ground.files(bookie, "slots")) == 2
+    assert payloads(ground, writer) == [b"0", b"1", b"2"]
+
+
+def test_what_cannot_be_encoded_ahead_is_reported_by_a_lane(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(group: Group, position: int, slot: int) -> NewRecord:
+        raise MemoryError("none is left")
+
+    with lifecycle.create_ledger(ground.context, USUAL) as writer:
+        writer.append(b"0")
+        wait_for_every_copy(writer)
+        ground.until(lambda: len(writer._adds._lanes.idle) == 3)
+        monkeypatch.setattr(Group, "_encode", fails)
+
+        answer = writer.append_async(b"1")
+
+        with pytest.raises(AppendFailedError, match="MemoryError: none is left"):
+            answer.result(60)
+        with pytest.raises(AppendFailedError):
+            writer.flush()
+        writer.abandon()

@@ -135,9 +135,10 @@ class Lanes:
         A lane would do it while the others wake, and wait for Python's global lock again and again.
         """
         pending = self._pending
-        if lane.next_entry > pending.last or pending.size_bytes > AHEAD_BYTES:
+        most = min(AHEAD_BYTES, self._config.max_group_bytes)
+        if lane.next_entry > pending.last or pending.size_bytes > most:
             return
-        run = pending.run(lane.next_entry, self._config.max_group_entries, AHEAD_BYTES)
+        run = pending.run(lane.next_entry, self._config.max_group_entries, most)
         if run.bulk is not None or self._reports.ledger.metadata.quorum.is_striped:
             return
         group = self._group(run, self._reports.confirmed)
