@@ -4,7 +4,7 @@ Each has its id, cookie, registration, health and duties, and an agent with thre
 happens to one of them, a disk that fails or a root that is not mounted, is nothing to the others:
 the one that cannot be served is tried again from time to time, and ``/health`` says why.
 
-Source: DESIGN "bookie agents"; BookKeeper runs one bookie in a process, with several directories
+BookKeeper runs one bookie in a process, with several directories
 that fail together.
 """
 
