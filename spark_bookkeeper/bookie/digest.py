@@ -1,6 +1,6 @@
 """Digests of entries and of record headers.
 
-Source: DESIGN section 3; BookKeeper ``proto/checksum/DigestManager`` (the four types). Ours
+Source: BookKeeper ``proto/checksum/DigestManager`` (the four types). Ours
 cover the entry's own bytes; the header that binds them to their entry ids has a digest too.
 """
 

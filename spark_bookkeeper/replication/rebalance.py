@@ -5,7 +5,7 @@ is made to follow the size of its disk, with no more moved than is asked for. A 
 is made again when a bookie is lost (``rereplicate.py``): copied, read back, and then named in the
 metadata by a compare-and-swap. The old copy is garbage from then on, and is left to its collection.
 
-Source: DESIGN "rebalance"; SLOT-LOG "Re-replicate", R13. BookKeeper has nothing like it.
+Source: SLOT-LOG "Re-replicate", R13. BookKeeper has nothing like it.
 """
 
 from __future__ import annotations

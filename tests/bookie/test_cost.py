@@ -1,4 +1,4 @@
-"""Exact costs (DESIGN, P6, P9 and P10), counted at the storage."""
+"""Exact costs (P6, P9 and P10 of the benchmarks), counted at the storage."""
 
 from __future__ import annotations
 
