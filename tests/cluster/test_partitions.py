@@ -104,6 +104,8 @@ def test_a_disk_that_fails_takes_its_own_bookie_and_no_other(world: World) -> No
 
     world.failing.add(second)
     eventually(world, [first, third])
+    while world.partitions.partitions[1].status.problem is None:
+        world.runtime.sleep(0.01)  # it is told a moment after it is done
     told = health_of_all(world.partitions.partitions)
     world.failing.clear()
     eventually(world, [first, second, third])
