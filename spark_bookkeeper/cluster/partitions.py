@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cluster.agent import AgentStatus, BookieAgent
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.metrics import BookieMetrics
@@ -23,8 +22,8 @@ from spark_bookkeeper.runtime.runtime import Runtime, Task
 
 log = logging.getLogger(__name__)
 
-OpenPartition = Callable[[], Storage]
-MakeAgent = Callable[[Storage, BookieMetrics], BookieAgent]
+MakeAgent = Callable[[BookieMetrics], tuple[BookieAgent, Callable[[], None]]]
+"""Opens a partition's storage: an agent that was not started, and how the storage is closed."""
 
 
 class Partition:
@@ -33,8 +32,7 @@ class Partition:
     Args:
         bookie_id: who it is.
         root: where it is, for people.
-        open_storage: opens it; may fail, and is asked again then.
-        make_agent: an agent for it that has not been started.
+        make_agent: opens it for an agent; may fail, and is asked again then.
         metrics: where it counts; ``None`` makes new ones.
     """
 
@@ -42,7 +40,6 @@ class Partition:
         self,
         bookie_id: BookieId,
         root: str,
-        open_storage: OpenPartition,
         make_agent: MakeAgent,
         metrics: BookieMetrics | None = None,
     ) -> None:
@@ -50,18 +47,17 @@ class Partition:
         self.root = root
         self.metrics = metrics or BookieMetrics()
         self.metrics.show_bookie(lambda: self.status)
-        self._open_storage = open_storage
         self._make_agent = make_agent
-        self._storage: Storage | None = None
-        self._agent: BookieAgent | None = None
+        self._opened: tuple[BookieAgent, Callable[[], None]] | None = None
         self._is_started = False
         self._problem: str | None = "it was not started yet"
 
     @property
     def status(self) -> AgentStatus:
         """What its agent says; before there is one, why there is none."""
-        if self._agent is not None and self._is_started:
-            return self._agent.status
+        opened = self._opened
+        if opened is not None and self._is_started:
+            return opened[0].status
         return AgentStatus(self.bookie_id, self.root, "", None, self._problem)
 
     @property
@@ -76,11 +72,9 @@ class Partition:
             BookKeeperError: see ``BookieAgent.start``; also that the storage cannot be opened.
         """
         try:
-            if self._storage is None:
-                self._storage = self._open_storage()
-            if self._agent is None:
-                self._agent = self._make_agent(self._storage, self.metrics)
-            self._agent.start()
+            if self._opened is None:
+                self._opened = self._make_agent(self.metrics)
+            self._opened[0].start()
         except BookKeeperError as error:
             self._problem = error.message
             raise
@@ -89,12 +83,13 @@ class Partition:
     def stop(self) -> None:
         """Stop the agent, which unregisters the bookie, and close the storage; idempotent."""
         self._is_started = False
-        agent, self._agent = self._agent, None
-        if agent is not None:
-            agent.stop()
-        storage, self._storage = self._storage, None
-        if storage is not None:
-            storage.close()
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            agent, close = opened
+            try:
+                agent.stop()
+            finally:
+                close()
 
 
 class Partitions:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
 
 import pytest
 
 from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
-from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.health_server import HealthServer, exposition, health_of_all
 from spark_bookkeeper.cluster.partitions import Partition, Partitions
@@ -58,17 +57,16 @@ class World:
             if bookie in self.failing:
                 raise BookieUnavailableError("input/output error", bookie_id=bookie)
 
-        def open_storage() -> Storage:
+        def opened(metrics: BookieMetrics) -> tuple[BookieAgent, Callable[[], None]]:
             if bookie in self.unmounted:
                 raise InvalidArgumentError(f"/disks/{bookie} is not a directory")
-            return MemoryStorage(self.disks[bookie], fail)
-
-        def agent(storage: Storage, metrics: BookieMetrics) -> BookieAgent:
-            return BookieAgent(
+            storage = MemoryStorage(self.disks[bookie], fail)
+            agent = BookieAgent(
                 self.store, storage, BookieId(bookie), self.runtime, CONFIG, metrics=metrics
             )
+            return agent, storage.close
 
-        return Partition(BookieId(bookie), f"/disks/{bookie}", open_storage, agent)
+        return Partition(BookieId(bookie), f"/disks/{bookie}", opened)
 
     def registered(self) -> list[str]:
         return sorted(r.bookie_id for r in self.metadata.session().registrations())
@@ -106,6 +104,8 @@ def test_a_disk_that_fails_takes_its_own_bookie_and_no_other(world: World) -> No
 
     world.failing.add(second)
     eventually(world, [first, third])
+    while world.partitions.partitions[1].status.problem is None:
+        world.runtime.sleep(0.01)  # it is told a moment after it is done
     told = health_of_all(world.partitions.partitions)
     world.failing.clear()
     eventually(world, [first, second, third])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import FrameType
@@ -146,8 +146,9 @@ def start(
             def partition(each: PartitionConf) -> Partition:
                 name = parse_bookie_id(each.bookie_id)
 
-                def agent(storage: Storage, metrics: BookieMetrics) -> BookieAgent:
-                    return BookieAgent(
+                def opened(metrics: BookieMetrics) -> tuple[BookieAgent, Callable[[], None]]:
+                    storage = open_partition(each.root, access)
+                    agent = BookieAgent(
                         store,
                         storage,
                         name,
@@ -158,9 +159,9 @@ def start(
                         duties=upkeep_duties(upkeep, name, access.conf.bookie, metrics),
                         metrics=metrics,
                     )
+                    return agent, storage.close
 
-                open_storage = partial(open_partition, each.root, access)
-                return Partition(name, each.root, open_storage, agent, own)
+                return Partition(name, each.root, opened, own)
 
             served = Partitions(
                 runtime, [partition(each) for each in wanted], tell=settings.output.note
