@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.bookie.bookie import LedgerRef
+from spark_bookkeeper.bookie.bookie import Compacted, Compaction, LedgerRef
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry, PlacedPart
+from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.part import PartEncoder
 from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
 from spark_bookkeeper.bookie.record import encode_add
+from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import BookieError, LedgerFencedError
+from spark_bookkeeper.testing.damage import Specimen
+from spark_bookkeeper.testing.ground import GroundStorage, KillAt, Killed
 from spark_bookkeeper.testing.s3 import S3Server
 from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Log, damaged_paths, every_place, find
 
@@ -81,3 +86,42 @@ def test_a_ledger_is_written_fenced_read_copied_and_gone_after_a_wipe(
     with pytest.raises(BookieError):
         client().prepare()
     assert storage.list("ledgers") == []
+
+
+def test_a_closed_ledger_is_compacted_though_killed_anywhere(
+    storage: Storage, token: Callable[[], str]
+) -> None:
+    """Some operations of it, on each back end; all of them in ``test_compaction.py``."""
+    marker = format_partition(storage, BOOKIE_ID, "cluster", token=token)
+    stride = 1000 if storage.uri.startswith("s3:") else 9
+    numbers = itertools.count(1)
+    number = 60 if storage.uri.startswith("s3:") else 0
+    while True:
+        ref = LedgerRef(LedgerKey(number, "n1"), marker.incarnation, ENCODING)
+        Specimen.write(Log(storage, ref))
+
+        def content(ref: LedgerRef = ref) -> dict[int, bytes]:
+            found = FileBookie(storage).read(ref, list(range(6))).found
+            return {entry.entry_id: bytes(entry.data) for entry in found}
+
+        def compact(hook: Callable[[str, str], None], ref: LedgerRef = ref) -> Compacted:
+            watched = GroundStorage(storage, hook, lambda operation, path: None)
+            wanted = Compaction(ref, 5, f"{next(numbers):x}", files_least=2)
+            return FileBookie(watched).compact(wanted)
+
+        before = content()
+        kill = KillAt(number)
+        try:
+            compact(lambda operation, path: kill("bookie", operation, path))  # noqa: B023
+        except Killed:
+            assert content() == before
+            compact(lambda operation, path: None)
+        assert content() == before
+        paths = LedgerPaths(ref.key)
+        assert len(storage.list(paths.slots)) == len(storage.list(paths.copies)) == 1
+        with pytest.raises(LedgerFencedError):
+            Log(storage, ref).add(3, encode_add(ref.key, ENCODING, "w1", 3, 5))
+        if not kill.is_dead:
+            break
+        number += stride
+    assert number > 40

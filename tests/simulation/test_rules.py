@@ -2,14 +2,14 @@
 
 Source: SLOT-LOG, "Rules" (the names in brackets) and "How the rules were checked".
 
-Some have no mutant here. ``gc_tombstone``: what a deleted ledger takes is judged by nobody here, and
-in ``tests/bookie/test_removal.py``. ``compact_fence`` and ``part_mark``: what they prevent needs a
-process that sleeps for as long as a ledger is written, closed and compacted, or files that have times;
-they are in ``tests/bookie`` too. ``wb_sealed``
-(an ADD behind a fence counts): a lane puts a slot only when it has won the one below, so that no
-ADD of this writer ever stands behind a fence. ``fence_no_hole`` (a hole below a fence is fenced):
-what may have been in a hole is in doubt whether a fence fills it or not, and a writer that had won
-it is stopped by the fence above all. For the last two ``tests/bookie`` lays such slots down.
+Some have no mutant here. ``gc_tombstone``: nobody here judges what a deleted ledger takes.
+``compact_fence`` and ``part_mark``: what they prevent needs a process that sleeps while a ledger is
+written, closed and compacted, or files that have times. ``tests/bookie`` has these three.
+``wb_sealed`` (an ADD behind a fence counts): a lane puts a slot only when it has won the one below,
+so that no ADD of this writer ever stands behind a fence. ``fence_no_hole`` (a hole below a fence is
+fenced): what may have been in a hole is in doubt whether a fence fills it or not, and a writer that
+had won it is stopped by the fence above all. For the last two ``tests/bookie`` lays such slots
+down.
 """
 
 from __future__ import annotations

@@ -16,12 +16,15 @@ import pytest
 
 from spark_bookkeeper.bookie.bookie import (
     Bookie,
+    Compacted,
+    Compaction,
     EntryRange,
     LedgerRef,
     NewCopies,
     NewRecord,
     RefusalKind,
     Span,
+    Swept,
     Verification,
     value_of,
 )
@@ -391,6 +394,36 @@ class BookieConformance:
         assert [s.writer for s in slots] == ["w", "w", "w", None]
         assert [s.last_add_confirmed for s in slots] == [-1, 1, 3, -1]
         assert self.replica(shelf).newest().last_add_confirmed == 3
+
+    def test_a_closed_ledger_is_compacted_and_reads_the_same(self, shelf: Shelf) -> None:
+        writer = self.written(shelf)
+        before = writer.read(range(6)).found
+        keeper = shelf.bookie()
+        wanted = Compaction(PAYLOADS, 5, "1", files_least=2, dry_run=True)
+        planned = keeper.compact(travelled(wanted))
+        done = keeper.compact(replace(wanted, dry_run=False))
+
+        assert planned.removed == done.removed > 1
+        assert (done.written, done.entries, done.reason) == (1, 6, None)
+        after = self.replica(shelf).read(range(6)).found
+        told = [(e.entry_id, bytes(e.data), e.digest) for e in before]
+        assert sorted((e.entry_id, bytes(e.data), e.digest) for e in after) == sorted(told)
+        assert self.replica(shelf).verify(range(6)).refused == {}
+        assert keeper.compact(replace(wanted, token="2", dry_run=False)) == Compacted()
+        with pytest.raises(LedgerFencedError):
+            writer.add(record(3, [6]))
+
+    def test_what_nothing_names_is_cleared_and_stays_fenced(self, shelf: Shelf) -> None:
+        writer = self.written(shelf)
+        keeper = shelf.bookie()
+
+        keeper.clear(PAYLOADS)
+        keeper.clear(PAYLOADS)
+
+        assert len(self.replica(shelf).holdings(0)) == 0
+        with pytest.raises(LedgerFencedError):
+            writer.add(record(3, [6]))
+        assert keeper.sweep(PAYLOADS, 1 << 60, dry_run=True) == Swept()
 
     def test_a_deleted_ledger_takes_nothing_and_goes(self, shelf: Shelf) -> None:
         writer = self.written(shelf)
