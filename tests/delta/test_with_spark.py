@@ -170,6 +170,7 @@ def undo_last_commit(checkpoint: Path) -> None:
 def test_a_log_goes_into_a_table_continuously_each_row_once(
     bk: sbk.BookKeeper, tmp_path: Path
 ) -> None:
+    bk.register_sql(bk.spark)
     log = a_log(bk, "to-table", 2)
     path, checkpoint = tmp_path / "lake", tmp_path / "checkpoint"
 
@@ -202,6 +203,7 @@ def test_what_is_appended_to_a_table_goes_into_a_log_each_row_once(
     bk: sbk.BookKeeper, tmp_path: Path
 ) -> None:
     path, checkpoint = tmp_path / "lake", tmp_path / "checkpoint"
+    bk.register_sql(bk.spark)
     log = bk.create_log("from-table", schema=bk.spark.range(1).schema)
 
     def append(start: int) -> None:
