@@ -283,7 +283,10 @@ class _Release:
         """The one step by which the ledger is released (``release-after-proof``)."""
         proven = self._ledger.metadata.fragments
         incarnations = self._ledger.incarnations
-        dropping = dict(archived.dropping) if archived is not None else {}
+        # Versions before this one do not know the rule: one that is named again keeps its copy.
+        named = self._ledger.metadata.members()
+        before = {} if archived is None else archived.dropping
+        dropping = {bookie: inc for bookie, inc in before.items() if bookie not in named}
         dropping |= {bookie: incarnations.get(bookie, "") for bookie in sorted(leave)}
         now_ms = self._context.runtime.wall_ms()
         record = Archived(self._table, index, version, self._keep, now_ms, dropping)

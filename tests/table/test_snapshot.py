@@ -1,0 +1,87 @@
+"""The files of a Delta table as its log tells them; delta-rs is the judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from spark_bookkeeper.bookie.storage.local import LocalStorage
+from spark_bookkeeper.errors import BookieUnavailableError
+from spark_bookkeeper.table.snapshot import TableFiles, files_of
+
+
+def rows(ledger_id: int, entries: range) -> pa.Table:
+    return pa.table(
+        {
+            "_ledger_id": pa.array([ledger_id] * len(entries), pa.int64()),
+            "_entry_id": pa.array(entries, pa.int64()),
+            "_row": pa.array([0] * len(entries), pa.int64()),
+            "Value": [f"row {n}" for n in entries],
+        }
+    )
+
+
+def ours(path: Path, ledger_id: int) -> TableFiles:
+    return files_of(LocalStorage(str(path)), ledger_id, "archive-0:1")
+
+
+def theirs(path: Path) -> set[str]:
+    uris = DeltaTable(str(path)).file_uris()
+    return {unquote(uri.removeprefix("file://")).removeprefix(f"{path}/") for uri in uris}
+
+
+def test_after_every_kind_of_commit_the_same_files_are_there(tmp_path: Path) -> None:
+    path = tmp_path / "lake"
+    for number in range(4):
+        write_deltalake(str(path), rows(7, range(number * 5, number * 5 + 5)), mode="append")
+    steps: list[Callable[[DeltaTable], Any]] = [
+        lambda table: table.create_checkpoint(),
+        lambda table: table.delete("_entry_id = 3"),
+        lambda table: table.optimize.compact(),
+        lambda table: table.create_checkpoint(),
+        lambda table: write_deltalake(table, rows(7, range(50, 60)), mode="append"),
+        lambda table: table.vacuum(0, enforce_retention_duration=False, dry_run=False),
+    ]
+    for step in steps:
+        step(DeltaTable(str(path)))
+        found = ours(path, 7)
+        assert set(found.paths) == theirs(path)
+        assert found.version == DeltaTable(str(path)).version()
+        assert found.columns["value"] == "Value"
+
+
+def test_files_without_rows_of_a_ledger_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "lake"
+    for ledger_id in (1, 2, 3):
+        write_deltalake(str(path), rows(ledger_id, range(5)), mode="append")
+
+    assert len(ours(path, 2).paths) == 1
+    assert ours(path, 9).paths == ()
+    assert set().union(*(ours(path, i).paths for i in (1, 2, 3))) == theirs(path)
+
+
+def test_where_no_table_is_that_is_said(tmp_path: Path) -> None:
+    with pytest.raises(BookieUnavailableError, match="there is no table at"):
+        ours(tmp_path, 1)
+
+
+def test_a_log_with_a_hole_or_junk_is_not_believed(tmp_path: Path) -> None:
+    path = tmp_path / "lake"
+    for number in range(3):
+        write_deltalake(str(path), rows(number, range(5)), mode="append")
+    commit = path / "_delta_log" / f"{1:020d}.json"
+    content = commit.read_bytes()
+    commit.write_bytes(b"{junk\n")
+    with pytest.raises(BookieUnavailableError, match="cannot be read"):
+        ours(path, 1)
+    commit.unlink()
+    with pytest.raises(BookieUnavailableError, match="commit 1 is missing"):
+        ours(path, 1)
+    commit.write_bytes(content)
+    assert len(ours(path, 1).paths) == 1
