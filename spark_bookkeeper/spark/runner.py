@@ -166,7 +166,9 @@ def _task(
                 if len(pack) >= ITEMS_AT_ONCE:
                     inside = replace(context, runtime=ThreadRuntime(map_width=1))
                 items = [pickle.loads(data) for _, data in pack]
-                results = carry_out_many(step, inside, items, ITEMS_AT_ONCE)
+                results = carry_out_many(
+                    step, inside, items, ITEMS_AT_ONCE, runtime=context.runtime
+                )
                 yield pa.RecordBatch.from_arrays(
                     [
                         pa.array([index for index, _ in pack], pa.int32()),
