@@ -14,6 +14,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.runtime.log_facts import during
+from spark_bookkeeper.runtime.runtime import Runtime
 
 _log = logging.getLogger(__name__)
 
@@ -124,15 +125,18 @@ def carry_out_many(
     items: Sequence[ItemT],
     width: int,
     done: Callable[[Sequence[ResultT]], None] = lambda _: None,
+    runtime: Runtime | None = None,
 ) -> list[Sequence[ResultT]]:
     """Do many pieces of work, together where the step can, the others ``width`` at a time.
 
     Args:
         done: told the results of each item, by any thread.
+        runtime: in whose tasks they are done, where that is not the one that each is given.
 
     Returns:
         the results of each item, in their order.
     """
+    runtime = runtime or context.runtime
     found: dict[int, Sequence[ResultT]] = {}
     if (do_many := step.do_many) is not None and len(items) > 1:
 
@@ -144,7 +148,7 @@ def carry_out_many(
                     done(results)
 
         starts = list(range(0, len(items), ITEMS_TOGETHER))
-        context.runtime.map(carry_out_some, starts, BATCHES_AT_ONCE)
+        runtime.map(carry_out_some, starts, BATCHES_AT_ONCE)
 
     def carry_out_one(number: int) -> Sequence[ResultT]:
         results = carry_out(step, context, items[number])
@@ -152,7 +156,7 @@ def carry_out_many(
         return results
 
     left = [number for number in range(len(items)) if number not in found]
-    found.update(zip(left, context.runtime.map(carry_out_one, left, width), strict=True))
+    found.update(zip(left, runtime.map(carry_out_one, left, width), strict=True))
     return [found[number] for number in range(len(items))]
 
 

@@ -31,6 +31,12 @@ from spark_bookkeeper.testing.hanging import Hang, HangingStorage
 USUAL = Quorum(3, 3, 2)
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine is no silent bookie."""
+    monkeypatch.setattr(together, "GRACE_SECONDS", 60.0)
+
+
 def left_open(ground: Ground, count: int, quorum: Quorum = USUAL) -> list[LedgerWriter]:
     """Ledgers with 0, 1, 2 ... entries that nobody closed."""
     writers = []
@@ -148,9 +154,9 @@ def test_a_bookie_that_does_not_answer_is_as_one_that_says_nothing(ground: Groun
 
 
 def test_a_bookie_that_hangs_holds_up_only_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsynced: None
 ) -> None:
-    monkeypatch.setattr(together, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(together, "GRACE_SECONDS", 2.0)
     runtime = ThreadRuntime()
     stuck: set[str] = set()
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.replication.runner import ITEMS_TOGETHER, LocalRunner
+from spark_bookkeeper.replication.runner import ITEMS_TOGETHER, LocalRunner, carry_out_many
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.pieces import Done, Piece, step
 
@@ -72,3 +73,24 @@ def test_what_cannot_be_done_together_is_done_by_itself(ground: Ground) -> None:
     assert sorted(alone) == [n for n in range(300) if n in failed or n % 10 == 7]
     assert told[0] == (0, 300, 0)
     assert sorted(done for done, _, _ in told) == list(range(301))
+
+
+def test_items_are_side_by_side_also_when_each_is_to_do_one_thing_after_the_other(
+    ground: Ground,
+) -> None:
+    """As in a task of Spark, where many items share what an item could use alone."""
+    met = threading.Barrier(4)
+
+    def work(context: ClientContext, item: Piece) -> Sequence[Done]:
+        met.wait(20)
+        assert (
+            context.runtime.map(lambda _: threading.get_ident(), [1, 2])
+            == [threading.get_ident()] * 2
+        )
+        return [Done(item.number)]
+
+    narrow = replace(ground.context, runtime=ThreadRuntime(map_width=1))
+    items = [Piece(number) for number in range(4)]
+    found = carry_out_many(step(work), narrow, items, 4, runtime=ground.runtime)
+
+    assert [done.status for (done,) in found] == ["replicated"] * 4

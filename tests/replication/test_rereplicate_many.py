@@ -7,8 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.bookies import together
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
@@ -19,6 +21,12 @@ from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime, Kil
 
 USUAL = Quorum(3, 3, 2)
 STRIPED = Quorum(3, 2, 2)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine is no silent bookie."""
+    monkeypatch.setattr(together, "GRACE_SECONDS", 60.0)
 
 
 def closed(ground: Ground, count: int, quorum: Quorum = USUAL) -> list[LedgerWriter]:

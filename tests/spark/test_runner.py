@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,22 @@ def test_every_item_is_done_and_the_rows_come_back_in_the_order_of_the_items(
     assert {row.reason for row in rows} == {bk.context.store.instance_id()}
     assert heard[0] == ("copying", 0, 300, 0)
     assert heard[-1] == ("copying", 300, 300, 600)
+
+
+def test_in_tasks_too_what_cannot_be_done_together_is_done_by_itself(bk: sbk.BookKeeper) -> None:
+    def work(context: ClientContext, item: Piece) -> Sequence[Done]:
+        return [Done(item.number, reason="alone")]
+
+    def some(context: ClientContext, items: Sequence[Piece]) -> Sequence[Sequence[Done] | None]:
+        return [None if item.number % 10 == 7 else [Done(item.number)] for item in items]
+
+    items = [Piece(n) for n in range(40)]
+    working = replace(step(work), do_many=some)
+
+    rows = list(runner(bk).run(working, items, no_progress))
+
+    assert [row.number for row in rows] == [*range(40)]
+    assert [row.number for row in rows if row.reason == "alone"] == [7, 17, 27, 37]
 
 
 def test_every_task_begins_with_the_most_urgent_items() -> None:
