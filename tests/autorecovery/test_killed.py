@@ -31,8 +31,8 @@ ROLES: dict[str, Role] = {
     "check": lambda process: process.audit(),
     "repair": lambda process: process.work(),
 }
-"""A worker copies the fragments of a closed ledger; in the recovery it closes an open one first. The
-check finds a damaged replica on a bookie that is there, and the repair makes it again in its place."""
+"""A worker copies the fragments of a closed ledger; in the recovery it closes an open one first.
+The check finds a damaged replica on a bookie that is there, and the repair makes it again there."""
 
 STEPS: dict[str, set[str]] = {
     "auditor": {"stand", "is_enabled", "read_delay", "cookies", "ledger_ids", "read_ledger"}
