@@ -76,7 +76,8 @@ def _decode(found: Versioned[bytes] | None) -> TaskNote:
     try:
         values = json.loads(found.value) if found is not None else {}
         known = {k: v for k, v in values.items() if k in _KNOWN}
-        known["waits_for"] = tuple(known.get("waits_for", ()))
+        for name in ("waits_for", "open_ensemble"):
+            known[name] = tuple(known.get(name, ()))
         return TaskNote(**known)
     except (ValueError, TypeError, AttributeError):
         return TaskNote()

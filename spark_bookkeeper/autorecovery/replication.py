@@ -22,7 +22,7 @@ from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.metadata.underreplication import Task
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
-from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.task_notes import TaskNote
 from spark_bookkeeper.protocol.underreplication import absent_members, live_bookies
 from spark_bookkeeper.replication.check_ledgers import CheckWork
@@ -116,7 +116,7 @@ class _Replication:
             else:
                 must_end = False
             if must_end:
-                if self._waits_for_writer(last.first_entry_id, note, absent):
+                if self._waits_for_writer(last, note, absent):
                     return
                 # Not before the grace period, and never without: fence, recover, close; then copy.
                 ledger = self._recover(ledger, found)
@@ -154,7 +154,7 @@ class _Replication:
             self.rows += (each.row() for each in rereplicate_fragment(self._context, work))
 
     def _waits_for_writer(
-        self, fragment: EntryId, note: TaskNote, absent: Sequence[BookieId]
+        self, fragment: Fragment, note: TaskNote, absent: Sequence[BookieId]
     ) -> bool:
         """Whether the writer of an open ledger has time left to replace the bookie itself."""
         grace_ms = self._work.config.open_ledger_grace_ms
@@ -166,7 +166,7 @@ class _Replication:
             self._work.ledger_id,
             lambda old: old.with_grace(fragment, now_ms, grace_ms, away, writable),
         )
-        self._say("task", Outcome.LEFT, after.last_error, fragment)
+        self._say("task", Outcome.LEFT, after.last_error, fragment.first_entry_id)
         return True
 
     def _recover(self, ledger: Ledger, found: Versioned[LedgerMetadata]) -> Ledger:

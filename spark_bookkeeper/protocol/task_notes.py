@@ -13,6 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from spark_bookkeeper.protocol.ids import EntryId
+from spark_bookkeeper.protocol.metadata import Fragment
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,9 @@ class TaskNote:
     """How many bookies took data then."""
     open_fragment: EntryId | None = None
     """The last fragment that its writer is given time to leave."""
+    open_ensemble: tuple[str, ...] = ()
+    """Its bookies: a writer that has replaced one of them has begun another fragment, also where
+    nothing was acknowledged in between and it begins at the same entry."""
     open_since_ms: int = 0
     percentage: int = 0
     """How much of the replicas that are there has to be read to see what the auditor saw."""
@@ -71,37 +75,42 @@ class TaskNote:
             writable=writable,
         )
 
-    def grace_over(self, fragment: EntryId, now_ms: int, grace_ms: int) -> bool:
+    def grace_over(self, fragment: Fragment, now_ms: int, grace_ms: int) -> bool:
         """Whether a writer has had its time to leave this very fragment."""
-        return self.open_fragment == fragment and now_ms - self.open_since_ms >= grace_ms
+        return self._is_about(fragment) and now_ms - self.open_since_ms >= grace_ms
+
+    def _is_about(self, fragment: Fragment) -> bool:
+        known = self.open_fragment, self.open_ensemble
+        return known == (fragment.first_entry_id, fragment.ensemble)
 
     def with_grace(
         self,
-        fragment: EntryId,
+        fragment: Fragment,
         now_ms: int,
         grace_ms: int,
         waits_for: Collection[str],
         writable: int,
     ) -> TaskNote:
         """The writer's time runs: since before, where it is about the same fragment."""
-        since = self.open_since_ms if self.open_fragment == fragment else now_ms
+        since = self.open_since_ms if self._is_about(fragment) else now_ms
         if since > now_ms:  # by another clock
             since = now_ms
         return replace(
             self,
-            open_fragment=fragment,
+            open_fragment=fragment.first_entry_id,
+            open_ensemble=fragment.ensemble,
             open_since_ms=since,
             next_try_at_ms=since + grace_ms,
             waits_for=tuple(sorted(waits_for)),
             writable=writable,
-            last_error=f"its last fragment, from entry {fragment}, is open, and its writer may be "
-            "about to replace the lost bookie itself",
+            last_error=f"its last fragment, from entry {fragment.first_entry_id}, is open, and its "
+            "writer may be about to replace the lost bookie itself",
             blocker="the grace period of an open ledger",
         )
 
     def without_grace(self) -> TaskNote:
         """No writer is waited for: the last fragment lacks nobody."""
-        return replace(self, open_fragment=None, open_since_ms=0)
+        return replace(self, open_fragment=None, open_ensemble=(), open_since_ms=0)
 
 
 def next_check_at(last_ms: int | None, interval_ms: int, now_ms: int) -> int | None:

@@ -181,9 +181,7 @@ def _task(
                     if len(pack) >= ITEMS_AT_ONCE:
                         inside = replace(context, runtime=ThreadRuntime(map_width=1))
                     items = [pickle.loads(data) for _, data in pack]
-                    results = carry_out_many(
-                        step, inside, items, at_once, runtime=context.runtime
-                    )
+                    results = carry_out_many(step, inside, items, at_once, runtime=context.runtime)
                     yield _answer([index for index, _ in pack], [pickle.dumps(r) for r in results])
         yield _answer([_COUNTS], [pickle.dumps(told[0])])
 

@@ -1,4 +1,4 @@
-"""The three roles killed at each step: whoever comes next brings the cluster to the same end.
+"""Each role killed at each step: whoever comes next brings the cluster to the same end.
 
 The table of steps is made by a run in which nobody dies: every operation on the metadata or on a
 bookie's storage that the role asks for is one. In each following run the role dies at one of them,
@@ -28,8 +28,23 @@ ROLES: dict[str, Role] = {
     "auditor": lambda process: process.audit(),
     "worker": lambda process: process.work(),
     "recovery": lambda process: process.work(),
+    "check": lambda process: process.audit(),
+    "repair": lambda process: process.work(),
 }
-"""A worker copies the fragments of a closed ledger; in the recovery it closes an open one first."""
+"""A worker copies the fragments of a closed ledger; in the recovery it closes an open one first.
+The check finds a damaged replica on a bookie that is there, and the repair makes it again there."""
+
+STEPS: dict[str, set[str]] = {
+    "auditor": {"stand", "is_enabled", "read_delay", "cookies", "ledger_ids", "read_ledger"}
+    | {"registrations", "mark", "set_checked"},
+    "worker": {"is_enabled", "locks", "task_ids", "read_task", "lock", "read_ledger", "list"}
+    | {"read_range", "put_if_absent", "write_ledger", "delete_register", "remove_task", "unlock"},
+    "recovery": {"lock", "read_register", "write_ledger", "list", "put_if_absent", "remove_task"}
+    | {"unlock"},
+    "check": {"read_range", "mark", "set_checked"},
+    "repair": {"lock", "read_range", "put_if_absent", "remove_task", "unlock"},
+}
+"""Operations that must be among those at which a role dies, so that the table stays complete."""
 
 
 def situation(directory: Path, role: str) -> Ground:
@@ -37,8 +52,11 @@ def situation(directory: Path, role: str) -> Ground:
     ground = Ground(directory)
     writer = written(ground, count=2, close=role != "recovery")
     lost = writer.metadata.last_fragment.ensemble[0]
-    ground.stop(lost, destroy=True)
-    if role != "auditor":
+    if role in ("check", "repair"):
+        ground.files(lost, "slots")[0].write_bytes(b"")
+    else:
+        ground.stop(lost, destroy=True)
+    if role not in ("auditor", "check"):
         Process(ground, "before").audit()
     if role == "recovery":  # the time of its writer is over
         Process(ground, "waiting").work()
@@ -100,6 +118,8 @@ def killed_at_some_of(directory: Path, role: str, most: int) -> None:
     ground = situation(directory / "whole", role)
     counting = KillAt(-1)
     run_role(ground, role, counting)
+    seen = {step.operation for step in ground.steps}
+    assert seen >= STEPS[role], STEPS[role] - seen
     finish(ground)
     expected = end_of(ground)
     assert expected[3:] == (True, [], {}, [])

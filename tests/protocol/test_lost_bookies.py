@@ -9,6 +9,7 @@ import pytest
 
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.lost_bookies import NOBODY, LostBookies
+from spark_bookkeeper.protocol.metadata import Fragment
 from spark_bookkeeper.protocol.task_notes import TaskNote, next_check_at
 
 A, B, C = (BookieId(f"{name}:3181") for name in "abc")
@@ -61,8 +62,8 @@ def test_one_that_is_back_in_another_incarnation_is_lost_at_once(delay: int) -> 
 
     bookies, _ = bookies.seen(alive({A, C}), 100, 3)
     bookies, lost = bookies.seen({**alive(ALL), B: "3"}, 100, 4)
-    assert lost == {B}
-    assert bookies.waiting is None, "it was back within its delay"
+    assert lost == {B}, "it was back within its delay"
+    assert bookies.waiting is None
 
     failed = bookies.audit_failed(lost)
     assert failed.seen({**alive(ALL), B: "3"}, 100, 5)[1] == {B}, "and still is to be audited"
@@ -107,13 +108,23 @@ def test_a_note_waits_longer_each_time_and_a_bookie_ends_the_wait() -> None:
 
 
 def test_the_grace_period_is_that_of_one_fragment() -> None:
-    note = TaskNote().with_grace(EntryId(0), 1000, 30, [A], 2)
-    assert not note.grace_over(EntryId(0), 1029, 30)
-    assert note.grace_over(EntryId(0), 1030, 30)
-    assert not note.grace_over(EntryId(7), 5000, 30), "its writer has made another fragment"
-    assert note.with_grace(EntryId(0), 1020, 30, [A], 2).open_since_ms == 1000
-    assert note.with_grace(EntryId(7), 1020, 30, [A], 2).open_since_ms == 1020
-    assert note.with_grace(EntryId(0), 900, 30, [A], 2).open_since_ms == 900
+    first, later = Fragment(EntryId(0), (A, B)), Fragment(EntryId(7), (A, B))
+    note = TaskNote().with_grace(first, 1000, 30, [A], 2)
+    assert not note.grace_over(first, 1029, 30)
+    assert note.grace_over(first, 1030, 30)
+    assert not note.grace_over(later, 5000, 30), "its writer has made another fragment"
+    assert note.with_grace(first, 1020, 30, [A], 2).open_since_ms == 1000
+    assert note.with_grace(later, 1020, 30, [A], 2).open_since_ms == 1020
+    assert note.with_grace(first, 900, 30, [A], 2).open_since_ms == 900
+
+
+def test_a_writer_that_replaced_a_bookie_before_anything_was_acknowledged_has_its_time() -> None:
+    """The fragment begins at the same entry, and yet it is another one."""
+    note = TaskNote().with_grace(Fragment(EntryId(0), (A, B)), 1000, 30, [A], 2)
+    replaced = Fragment(EntryId(0), (A, C))
+
+    assert not note.grace_over(replaced, 5000, 30)
+    assert note.with_grace(replaced, 1020, 30, [A], 2).open_since_ms == 1020
 
 
 def test_when_a_check_is_due() -> None:

@@ -29,7 +29,7 @@ from spark_bookkeeper.testing.simulation.ground import Life, SimCluster
 from spark_bookkeeper.testing.simulation.history import History
 from spark_bookkeeper.testing.simulation.scheduler import Actor, World
 
-_PROBE_SECONDS: Final = 15.0
+PROBE_SECONDS: Final = 15.0
 """After which an agent notices that its bookie is not what it was."""
 
 _RECENT_SECONDS: Final = 120.0
@@ -340,7 +340,7 @@ class AutorecoveryCluster(SimCluster):
         self._note_who_went(before)
         bookie = self.bookies[disaster.bookie % len(self.disks)]
         if not self._is_sound(bookie):  # its agent looks now and then, and takes it away
-            self._world.later(_PROBE_SECONDS, lambda: self._look_at(bookie))
+            self._world.later(PROBE_SECONDS, lambda: self._look_at(bookie))
 
     def _look_at(self, bookie: BookieId) -> None:
         if not self._is_sound(bookie):

@@ -39,7 +39,10 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.simulation import checkers
-from spark_bookkeeper.testing.simulation.autorecovery_ground import AutorecoveryCluster
+from spark_bookkeeper.testing.simulation.autorecovery_ground import (
+    PROBE_SECONDS,
+    AutorecoveryCluster,
+)
 from spark_bookkeeper.testing.simulation.checkers import InvariantError
 from spark_bookkeeper.testing.simulation.choices import Choices
 from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan
@@ -355,6 +358,7 @@ class _Lifetime:
         self._cluster.heal()
         self._world.history.note("world", "heals")
         tree.enable()
+        self._world.delay(PROBE_SECONDS + 1)  # by then agents have seen what became of bookies
         self._provide_bookies()
         self._until_whole("faults stopped")
         self._disable_and_lose_one()
@@ -573,6 +577,8 @@ def main(arguments: Sequence[str]) -> int:
         happened += outcome.happened
         published += outcome.published
         replicated += outcome.fully_replicated
+        if not (seed + 1) % 100:
+            sys.stderr.write(f"\r{seed + 1 - wish.seed:,} of {wish.lifetimes:,} lifetimes ")
         if wish.lifetimes == 1:
             sys.stdout.write(f"{outcome.history}\n")
     sys.stdout.write(

@@ -1,0 +1,34 @@
+"""``SENTENCES.md`` names tests that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import spark_bookkeeper
+
+HERE = Path(__file__).resolve().parent
+TESTS = HERE.parent
+CONFORMANCE = Path(spark_bookkeeper.__file__).parent / "testing" / "conformance"
+
+
+def test_every_sentence_is_shown_by_tests_that_exist() -> None:
+    page = (HERE / "SENTENCES.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith("| ")]
+    promises = [row for row in rows if not row.startswith("| sentence |")]
+    suite = "\n".join(path.read_text(encoding="utf-8") for path in CONFORMANCE.glob("*.py"))
+    missing: list[str] = []
+
+    assert len(promises) > 50
+    for row in promises:
+        named = re.findall(r"`([\w/]+\.py)::(\w+)`", row.split("|")[2])
+        shared = re.findall(r"conformance `(\w+)`", row)
+        if not named and not shared:
+            missing.append(row)
+        for file, function in named:
+            path = TESTS / file
+            if not path.is_file() or f"def {function}(" not in path.read_text(encoding="utf-8"):
+                missing.append(f"{file}::{function}")
+        missing += [name for name in shared if f"def {name}(" not in suite]
+
+    assert missing == []
