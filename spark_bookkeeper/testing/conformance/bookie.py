@@ -445,22 +445,6 @@ class BookieConformance:
         (answer,) = keeper.fence([PAYLOADS])
         assert isinstance(answer, NoSuchLedgerError)
 
-    def test_what_lives_on_elsewhere_goes_and_may_come_back(self, shelf: Shelf) -> None:
-        source = self.written(shelf)
-        found = source.read([0, 1, 2, 3]).found
-        self.table(shelf)
-        keeper = shelf.bookie()
-
-        keeper.drop(PAYLOADS.key)
-        keeper.drop(PAYLOADS.key)
-
-        assert set(keeper.ledgers()) == {TABLE.key}
-        again = self.replica(shelf)
-        assert len(again.holdings(0, 3)) == 0
-        again.check()
-        again.write_copies(found)
-        assert sorted(entry.entry_id for entry in again.read([0, 1, 2, 3]).found) == [0, 1, 2, 3]
-
     def test_every_error_names_the_bookie(self, shelf: Shelf) -> None:
         strange = self.replica(shelf, replace(PAYLOADS, incarnation="another"))
         for use in (strange.prepare, strange.check, strange.fence, strange.tail):
