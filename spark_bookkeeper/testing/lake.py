@@ -100,10 +100,15 @@ def metadata_of(ground: Ground, ledger_id: LedgerId) -> LedgerMetadata:
 
 
 def holders(ground: Ground, ledger_id: LedgerId) -> list[str]:
-    """Bookies with any file of the ledger."""
-    pattern = f"ledgers/{ledger_id}-*/**/*"
-    return [
-        bookie
-        for bookie in ground.bookie_ids
-        if any(p.is_file() for p in ground.root(bookie).glob(pattern))
-    ]
+    """Bookies with any entry of the ledger, whether they are up or not."""
+    ledger, _ = ground.context.ledger(ledger_id)
+    found = []
+    for bookie in ground.bookie_ids:
+        storage = LocalStorage(str(ground.root(bookie)))
+        if storage.read(MARKER_PATH) is None:
+            continue
+        ref = LedgerRef(ledger.key, read_marker(storage).incarnation, ledger.encoding)
+        (held,) = FileBookie(storage).holdings([EntryRange(ref, 0)])
+        if len(value_of(held)):
+            found.append(bookie)
+    return found

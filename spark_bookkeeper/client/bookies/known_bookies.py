@@ -220,7 +220,8 @@ class Bookies:
         Raises:
             BookieUnavailableError: the bookie is not known, or its incarnation is not.
         """
-        return Replica(self.bookie(bookie_id), self.ref(bookie_id, ledger, incarnation))
+        ref = self.ref(bookie_id, ledger, incarnation)  # which also says where a table is
+        return Replica(self.bookie(bookie_id), ref)
 
     def ref(self, bookie_id: BookieId, ledger: Ledger, incarnation: str | None = None) -> LedgerRef:
         """A ledger as a bookie is asked for it; as ``replica``."""

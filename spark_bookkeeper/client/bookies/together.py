@@ -44,7 +44,8 @@ class Together:
         self, bookie_id: BookieId, ledger: Ledger, incarnation: str | None = None
     ) -> Replica:
         """As ``Bookies.replica``, in the session that all ledgers share."""
-        return Replica(self._session(bookie_id), self._bookies.ref(bookie_id, ledger, incarnation))
+        ref = self._bookies.ref(bookie_id, ledger, incarnation)
+        return Replica(self._session(bookie_id), ref)
 
     def is_silent(self, bookie_id: BookieId) -> bool:
         """Whether a bookie is not waited for any more."""
