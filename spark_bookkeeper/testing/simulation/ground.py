@@ -32,9 +32,9 @@ from spark_bookkeeper.testing.simulation.damage import LOST_LEDGERS, Damage, dra
 from spark_bookkeeper.testing.simulation.evidence import Evidence
 from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan, Faults
 from spark_bookkeeper.testing.simulation.history import History
+from spark_bookkeeper.testing.simulation.removals import Removals
 from spark_bookkeeper.testing.simulation.runtime import SimRuntime
 from spark_bookkeeper.testing.simulation.scheduler import Actor, World
-from spark_bookkeeper.testing.simulation.upkeep import Removals
 
 _METRICS: Final = ClientMetrics()
 """Of all clients: nobody looks at it here, and to make one takes as long as some storage calls."""
