@@ -494,7 +494,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
         alive = self._context.bookies.registrations()
         joined = {}
         for position in decision.unknown:
-            bookie = self._replacement(ensemble, {}, alive)
+            bookie = self._replacement(ensemble, position, {}, alive)
             if bookie is not None:
                 ensemble[position] = bookie
                 joined[bookie] = alive[bookie].incarnation

@@ -451,7 +451,7 @@ def rec_ec_at_close(patch: Patch) -> None:
         ensemble = list(self._ensemble)
         for position in decision.missing:
             if position in decision.unknown:
-                bookie = self._replacement(ensemble, {}, alive)
+                bookie = self._replacement(ensemble, position, {}, alive)
                 ensemble[position] = bookie if bookie is not None else ensemble[position]
         added = {b: alive[b].incarnation for b in ensemble if b not in self._ensemble}
 
