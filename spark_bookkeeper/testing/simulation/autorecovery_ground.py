@@ -259,11 +259,11 @@ class AutorecoveryCluster(SimCluster):
             )
 
     def lacking(self, evidence: Evidence, bookie: BookieId) -> list[int]:
-        """The entries that a closed ledger or an ended fragment has on a bookie, and are not
-        there; of an open one those that are known to be confirmed.
+        """The entries that a closed ledger has on a bookie, and are not there; of another one those
+        that are anywhere.
         """
         metadata = evidence.metadata
-        last = metadata.last_entry_id if metadata.is_closed else evidence.highest_lac
+        last = metadata.last_entry_id if metadata.is_closed else max(evidence.content, default=-1)
         held = evidence.log(bookie).held
         return [
             entry_id

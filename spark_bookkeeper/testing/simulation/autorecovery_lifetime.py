@@ -446,6 +446,7 @@ class _Lifetime:
         """Whether nothing rests on one bookie, however it was written."""
         return not any(
             self._cluster.lacking(life.evidence, bookie)
+            or life.evidence.named(bookie, life.evidence.metadata) in life.evidence.lost
             for life in self._cluster.judged
             for bookie in life.evidence.metadata.bookies()
         )
