@@ -56,6 +56,11 @@ AT_ONCE = 40
 """Items of a group, and of a list before it goes to a file, in these tests."""
 
 
+def alive() -> int:
+    """Objects of the kinds that are counted."""
+    return sum(type(each) in COUNTED for each in gc.get_objects())
+
+
 class Counting:
     """A runner that does nothing, and counts what is alive while it is asked to."""
 
@@ -63,6 +68,8 @@ class Counting:
     width = 1
 
     def __init__(self) -> None:
+        gc.collect()
+        self.before = alive()  # what other tests have left
         self.most = 0
         self.groups = 0
 
@@ -76,7 +83,7 @@ class Counting:
             yield self._result(item)
 
     def look(self) -> None:
-        self.most = max(self.most, sum(type(each) in COUNTED for each in gc.get_objects()))
+        self.most = max(self.most, alive() - self.before)
 
     def _result(self, item: Any) -> Any:
         if isinstance(item, RecoverWork):
@@ -144,7 +151,6 @@ def run(
     monkeypatch.setattr(
         context.store, "read_ledgers", lambda ids: ((i, ledgers.made(i)) for i in ids)
     )
-    gc.collect()
     runner = Counting()
     seen = 0
 
