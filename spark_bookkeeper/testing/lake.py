@@ -9,7 +9,11 @@ from typing import Any, Final
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from spark_bookkeeper.bookie.bookie import EntryRange, LedgerRef, value_of
 from spark_bookkeeper.bookie.entry import StoredEntry
+from spark_bookkeeper.bookie.file_bookie import FileBookie
+from spark_bookkeeper.bookie.marker import read_marker
+from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.read.fetch import Fetcher
@@ -102,12 +106,13 @@ def metadata_of(ground: Ground, ledger_id: LedgerId) -> LedgerMetadata:
 def holders(ground: Ground, ledger_id: LedgerId) -> list[str]:
     """Bookies with any entry of the ledger, whether they are up or not."""
     ledger, _ = ground.context.ledger(ledger_id)
-    found = []
+    found: list[str] = []
     for bookie in ground.bookie_ids:
         storage = LocalStorage(str(ground.root(bookie)))
-        if storage.read(MARKER_PATH) is None:
+        marker = read_marker(storage)
+        if marker is None:
             continue
-        ref = LedgerRef(ledger.key, read_marker(storage).incarnation, ledger.encoding)
+        ref = LedgerRef(ledger.key, marker.incarnation, ledger.encoding)
         (held,) = FileBookie(storage).holdings([EntryRange(ref, 0)])
         if len(value_of(held)):
             found.append(bookie)
