@@ -2,7 +2,8 @@
 
 Ids, entries, positions, labels, digests and passwords are those that they were; bookies are new.
 A ledger's metadata are created when all of its copies are there, and the list of a log when all of
-its ledgers are, so that whoever looks meanwhile sees nothing that cannot be read.
+its ledgers are, so that whoever looks meanwhile sees nothing that cannot be read. Copies without
+metadata are garbage everywhere else; a register says that these are none (``restores.py``).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
     VersionConflictError,
 )
-from spark_bookkeeper.metadata import logs
+from spark_bookkeeper.metadata import logs, restores
 from spark_bookkeeper.metadata.consumers import CONSUMERS_PARENT
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import ARCHIVE, Fragment, LedgerState
@@ -147,6 +148,8 @@ class _Restoring:
             return _row(saved, Outcome.LEFT, error.message)
         else:
             if there.value.nonce == saved.metadata.nonce:
+                if not dry_run:
+                    restores.end(self._context.store.registers, ledger_id)
                 return _row(saved, Outcome.RESTORED, "it was there already")
             return _row(
                 saved,
@@ -198,8 +201,16 @@ class _Restoring:
             self._progress("passing over the ids of restored ledgers", given, highest + 1, 0)
 
     def restore(self) -> None:
-        works = [work for saved, ledger in self._todo.values() for work in self._pieces(ledger)]
         failed: dict[LedgerId, str] = {}
+        for ledger_id, (saved, _) in self._todo.items():
+            try:  # [gc_restored]: from now on copies without metadata are no garbage
+                restores.begin(
+                    self._context.store.registers, ledger_id, saved.metadata.nonce or b""
+                )
+            except VersionConflictError as error:
+                failed[ledger_id] = error.message
+        begun = [ledger for i, (_, ledger) in self._todo.items() if i not in failed]
+        works = [work for ledger in begun for work in self._pieces(ledger)]
         step = Step("restoring ledgers", _restore, _not_restored)
         for done in self._runner.run(step, works, self._progress):
             if done.reason is not None:
@@ -215,6 +226,15 @@ class _Restoring:
     def _create(self, ledger: Ledger) -> str | None:
         """Make the ledger appear; why it could not."""
         try:
+            reason = self._create_once(ledger)
+            restores.end(self._context.store.registers, ledger.ledger_id)
+        except BookKeeperError as error:
+            return error.message  # its copies stay for the next run
+        return reason
+
+    def _create_once(self, ledger: Ledger) -> str | None:
+        """Why it can never be made here."""
+        try:
             self._context.store.create_ledger(ledger.ledger_id, ledger.metadata)
         except LedgerExistsError as error:
             try:
@@ -223,8 +243,6 @@ class _Restoring:
                 return f"{error.message} It is no id to be restored to: take an empty cluster"
             is_ours = there.value.nonce == ledger.metadata.nonce
             return None if is_ours else error.message
-        except BookKeeperError as error:
-            return error.message
         return None
 
     def _pieces(self, ledger: Ledger) -> Iterator[_RestoreWork]:

@@ -31,6 +31,7 @@ from spark_bookkeeper.errors import (
     MetadataUnavailableError,
     NoSuchLedgerError,
 )
+from spark_bookkeeper.metadata import restores
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.collection import with_collection, without_collection
@@ -222,6 +223,17 @@ class Collector:
 
     def _why_it_may_live(self, key: LedgerKey) -> str | None:
         """``None``: it certainly does not; an empty text: it does."""
+        found = self._why_it_may_live_now(key)
+        if found is not None:
+            return found
+        # Behind the read above, which was settled, and before another: whoever restores a ledger
+        # takes back what he said when its metadata are there [gc_restored].
+        ledger_id, store = LedgerId(key.ledger_id), self._context.store
+        if restores.is_under_way(store.registers, ledger_id, key.nonce.encode()):
+            return f"ledger {key.ledger_id} is being restored; repeat the restore if it was ended"
+        return self._why_it_may_live_now(key)
+
+    def _why_it_may_live_now(self, key: LedgerKey) -> str | None:
         try:
             now = self._context.store.read_ledger_settled(LedgerId(key.ledger_id)).value
         except NoSuchLedgerError:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -15,9 +15,11 @@ from spark_bookkeeper.backup.saving import BackupReport, backup
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.deletion import delete_ledger
-from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.cluster.collection import Collection, collect_garbage
+from spark_bookkeeper.errors import EntryUnreadableError, InvalidArgumentError
 from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.metadata import restores
 from spark_bookkeeper.metadata.consumers import Consumer, consumers, publish
 from spark_bookkeeper.protocol.archive import archived_of
 from spark_bookkeeper.protocol.ids import EntryId
@@ -26,7 +28,7 @@ from spark_bookkeeper.protocol.metadata import DigestType, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.report import Outcome
-from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.replication.runner import Item, LocalRunner, Progress, Result, Step
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
 from spark_bookkeeper.testing.lake import (
     archive,
@@ -36,6 +38,9 @@ from spark_bookkeeper.testing.lake import (
     release,
     rows_ledger,
 )
+
+ItemT = TypeVar("ItemT", bound=Item)
+ResultT = TypeVar("ResultT", bound=Result)
 
 FORMS: list[dict[str, Any]] = [
     {"digest_type": digest_type, "password": b"secret", "compression": compression}
@@ -302,6 +307,45 @@ def test_a_plan_changes_nothing(ground: Ground, empty: Ground, folder: str) -> N
     assert list(empty.context.store.ledger_ids()) == []
 
 
+class _CollectingRunner(LocalRunner):
+    """Garbage is collected when the copies are there, and the metadata are not."""
+
+    def run(
+        self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
+    ) -> Iterator[ResultT]:
+        results = list(super().run(step, items, progress))
+        collect_garbage(self._context, wish=Collection())
+        yield from results
+
+
+@pytest.mark.parametrize("is_rule_out", [False, True])
+def test_gc_restored_copies_without_metadata_are_no_garbage_while_they_are_restored(
+    ground: Ground,
+    empty: Ground,
+    folder: str,
+    is_rule_out: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if is_rule_out:
+        monkeypatch.setattr(restores, "is_under_way", lambda *_: False)
+    ledger_id = bytes_ledger(ground, 7)
+    before = without_lac(entries_of(ground.context, ledger_id))
+    run(backup, ground.context, folder)
+
+    report = restore(empty.context, _CollectingRunner(empty.context), folder)
+
+    assert statuses(report) == {Outcome.RESTORED}
+    if is_rule_out:
+        with pytest.raises(EntryUnreadableError):
+            entries_of(empty.client(), ledger_id)
+        return
+    assert without_lac(entries_of(empty.client(), ledger_id)) == before
+    assert not empty.context.store.registers.names(restores.RESTORES_PARENT)
+    delete_ledger(empty.context, ledger_id)
+    collected = collect_garbage(empty.context, wish=Collection())
+    assert {row.status for row in collected.rows} == {Outcome.DELETED}
+
+
 # Killed
 
 
@@ -320,6 +364,7 @@ def killed_at(directory: Path, number: int, which: str) -> bool:
                 run(job, target.client(None, KillAt(number)), folder)
             except Killed:
                 was_killed = True
+            collect_garbage(target.client(), wish=Collection())
         assert run(job, target.client(), folder).is_complete
     assert {i: without_lac(entries_of(empty.client(), i)) for i in ids} == before
     payloads = [entry.payload for entry in open_log(empty.context, "orders").entries()]
