@@ -37,6 +37,8 @@ from kazoo.protocol.serialization import (
 )
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent, ZnodeStat
 
+from spark_bookkeeper.metadata.zookeeper.multi_read import MultiRead
+
 _EPHEMERAL: Final = 1
 _SEQUENTIAL: Final = 2
 
@@ -104,6 +106,8 @@ class ZNodes:
     def _answer(self, request: Any, session: int, changed: list[tuple[str, str]]) -> Any:
         if isinstance(request, Transaction):
             return self._transaction(request.operations, session, changed)
+        if isinstance(request, MultiRead):
+            return [self._read(path) for path in request.nodes]
         if isinstance(request, Sync):
             return request.path
         if isinstance(request, Create):
@@ -135,6 +139,10 @@ class ZNodes:
         if isinstance(request, CheckVersion):
             return True
         raise NotImplementedError(f"{type(request).__name__} is not known to this stand-in")
+
+    def _read(self, path: str) -> Any:
+        node = self.nodes.get(path)
+        return NoNodeError() if node is None else (node.data, self._stat(path))
 
     def _create(self, request: Any, session: int, changed: list[tuple[str, str]]) -> str:
         parent = self.nodes.get(_parent(request.path))

@@ -31,6 +31,7 @@ _CHANGES = {
     "write_register",
     "add_vote",
     "mark",
+    "lock",
 }
 
 

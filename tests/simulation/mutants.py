@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import pytest
 
+from spark_bookkeeper.bookie.bookie import LedgerRef
 from spark_bookkeeper.bookie.compaction import Compactor
 from spark_bookkeeper.bookie.index import Doubt, EntryIndex, Tail, possible_range
 from spark_bookkeeper.bookie.log import LedgerLog
@@ -32,7 +33,7 @@ from spark_bookkeeper.client.write.adds import Adds
 from spark_bookkeeper.client.write.fan_out import Lanes
 from spark_bookkeeper.client.write.lane import Group, Lane
 from spark_bookkeeper.client.write.pending import Run
-from spark_bookkeeper.cluster.collection import Collector
+from spark_bookkeeper.cluster import collection
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     InvalidArgumentError,
@@ -697,7 +698,10 @@ def gc_register(patch: Patch) -> None:
 def gc_named(patch: Patch) -> None:
     """Copies go because no fragment named the bookie when one looked; the register is not told."""
 
-    def begin(self: Collector, ledger: Ledger, token: str) -> bool:
+    def withdraw(
+        context: ClientContext, ledger: Ledger, bookie: BookieId, incarnation: str
+    ) -> bool:
+        context.bookies.bookie(bookie).clear(LedgerRef(ledger.key, incarnation, ledger.encoding))
         return True
 
-    patch.setattr(Collector, "_begin", begin)
+    patch.setattr(collection, "withdraw", withdraw)

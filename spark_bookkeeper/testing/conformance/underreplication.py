@@ -154,6 +154,8 @@ class UnderreplicationConformance:
             tree.unlock(SHORT)
             assert other.locks() == {SHORT: "worker 2"}
             other.unlock(SHORT)
+        else:  # it was asked for once more
+            tree.unlock(SHORT)
 
         assert tree.lock(SHORT, "worker 1"), "it can be taken as before"
 
