@@ -31,7 +31,7 @@ LOST: Final = pa.schema(
 """A row for each run of entries that are lost, and each bookie that should have them. Where a
 ledger could not be looked at, ``reason`` says why, and what follows ``first_entry_id`` is null."""
 
-_NOTHING_LOST: Final = pa.Table.from_batches([], schema=LOST)  # its other maker imports pandas
+_NOTHING_LOST: Final = pa.Table.from_batches([], schema=LOST)  # ``empty_table`` imports pandas
 
 
 @dataclass(frozen=True, slots=True)
