@@ -62,7 +62,8 @@ def check_all_ledgers(
         job = Job("check_all_ledgers", context, runner, tell, bytes_per_second)
         missing: dict[LedgerId, set[str]] = {}
         for finding in job.run(check_step(), check_works(context, chunk, percentage)):
-            if finding.status in CERTAIN and finding.source is not None:
+            is_table_bad = finding.source is not None and is_table(finding.source)  # doctor tells
+            if finding.status in CERTAIN and finding.source is not None and not is_table_bad:
                 missing.setdefault(finding.ledger_id, set()).add(finding.source)
                 yield replace(finding.row(), status=Outcome.PUBLISHED)
             elif finding.status not in _NOTHING:

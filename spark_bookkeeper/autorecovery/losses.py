@@ -93,7 +93,7 @@ def losses(context: ClientContext, bookies: Collection[BookieId]) -> Losses:
                 unreadable.append(ledger_id)
             if not isinstance(found, Versioned):
                 continue
-            known.update(found.value.bookies())
+            known.update(found.value.members())
             live = live_now(found, registered)
             for fragment, now, then in below_ack_quorum(found.value, live, named):
                 first, last = fragment.first_entry_id, fragment.last_entry_id

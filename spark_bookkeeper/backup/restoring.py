@@ -110,8 +110,9 @@ def restore(
         run.restore()
         rows = [run.rows.get(LedgerId(row.ledger_id), row) for row in rows]
         is_whole = all(row.status.is_done for row in rows)
-        if is_whole and wanted:
-            run.pass_ids(max(wanted))
+        listed = [i for name in heads for i in _ledgers_of(taken.registers, name)]
+        if is_whole and listed:
+            run.pass_ids(max(listed))
         for name in sorted(heads):
             rows.append(_restore_log(context, taken.registers, name, is_whole=is_whole))
     duration_ms = round((context.runtime.now() - started) * 1000)
@@ -362,6 +363,13 @@ def _restore_log(
 
     if not is_whole:
         return row(Outcome.LEFT, "not all ledgers are there yet; repeat it when they are")
+    for ledger_id, there in context.store.read_ledgers(ledgers):
+        if there is None:
+            return row(
+                Outcome.LEFT,
+                f"its ledger {ledger_id} is not in this snapshot, as it could not be saved then, "
+                "and not in the cluster; take an earlier or later snapshot",
+            )
     beside = f"{CONSUMERS_PARENT}/{log}/"
     order = sorted(name for name in registers if name.startswith((f"{path}/", beside)))
     try:

@@ -93,7 +93,7 @@ def backup(
     instance_id = context.store.instance_id()
     incarnation = "" if dry_run else folder.prepare(instance_id)
     saving = _Saving(context, runner, folder, incarnation, verify=verify, progress=progress)
-    names = [log] if log is not None else [] if ledger_ids else None
+    names = [log] if log is not None else None if ledger_ids is None else []
     lists = _lists_of(context, names)
     if log is not None:
         wanted = sorted({i for each in lists.values() for i in each.ledgers})

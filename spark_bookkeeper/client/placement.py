@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
-from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.protocol.metadata import LedgerMetadata, is_table
 from spark_bookkeeper.protocol.quorum import Quorum
 
 PLACEMENT: Final = pa.schema(
@@ -76,7 +76,7 @@ def placement_table(
                     "entries": None
                     if last is None
                     else entries_held(metadata.quorum, position, fragment.first_entry_id, last),
-                    "is_missing": bookie not in alive,
+                    "is_missing": bookie not in alive and not is_table(bookie),
                 }
             )
     return pa.Table.from_pylist(rows, schema=PLACEMENT)
@@ -116,5 +116,5 @@ def _stripes(
                     "position": position,
                     "bookie_id": bookie,
                     "copy": copy,
-                    "is_missing": bookie not in alive,
+                    "is_missing": bookie not in alive and not is_table(bookie),
                 }

@@ -107,8 +107,10 @@ def withdraw(context: ClientContext, ledger: Ledger, bookie: BookieId, incarnati
 
     Raises:
         BookieError: the bookie is another incarnation, or does not answer; what was asked of it
-            may still be done, and it takes no more copies of this ledger until it is repeated.
+            may still be done. Where it had begun, the bookie takes no more copies of the ledger.
     """
+    face, ref = context.bookies.bookie(bookie), LedgerRef(ledger.key, incarnation, ledger.encoding)
+    face.check(ref)  # a token that nobody takes back is not put for one that does not answer
     token = context.runtime.token()
     is_allowed = False
 
@@ -121,7 +123,7 @@ def withdraw(context: ClientContext, ledger: Ledger, bookie: BookieId, incarnati
     update_ledger(context.store, ledger.ledger_id, begin)  # [gc_register]
     if not is_allowed:
         return False
-    context.bookies.bookie(bookie).clear(LedgerRef(ledger.key, incarnation, ledger.encoding))
+    face.clear(ref)
     # Not reached after trouble: what was asked for may still be done.
     update_ledger(
         context.store,

@@ -19,7 +19,7 @@ from spark_bookkeeper.cluster.readonly import set_readonly
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataError
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
-from spark_bookkeeper.replication.report import RecoveryReport, report_rows
+from spark_bookkeeper.replication.report import Outcome, RecoveryReport, report_rows
 from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
 from spark_bookkeeper.runtime.spool import Spool
 
@@ -79,7 +79,7 @@ def drain_bookie(
         progress=progress,
     )
     blocked_by = None
-    if report.remaining and not dry_run:
+    if (report.remaining or report.unfinished) and not dry_run:
         left = next(iter(report.unfinished), None)
         blocked_by = left.reason if left else "it got new data meanwhile"
     if not obeys and blocked_by is None:
@@ -141,7 +141,11 @@ def decommission_bookie(
     else:
         wish = BookieRecovery((bookie,), even_if_alive=drain, bytes_per_second=bytes_per_second)
         report = _emptied(context, runner, wish, dry_run=dry_run, progress=progress)
-    blocked_by = None if dry_run else _forget(context, bookie)
+    blocked_by = None
+    if not dry_run:
+        # A ledger of which nothing is known may count on it as well.
+        left = next((row for row in report.unfinished if row.status is Outcome.LEFT), None)
+        blocked_by = left.reason if left is not None else _forget(context, bookie)
     return replace(report, job="decommission_bookie", blocked_by=blocked_by)
 
 

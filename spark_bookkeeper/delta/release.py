@@ -27,7 +27,7 @@ from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.bookies.known_bookies import TABLE_ROOT
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger, with_incarnations
+from spark_bookkeeper.client.ledger import Ledger, incarnations_of, with_incarnations
 from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.cluster.collection import withdraw
 from spark_bookkeeper.delta.archive import ArchiveReport
@@ -200,6 +200,8 @@ class _Release:
                     Outcome.NO_LONGER_NEEDED,
                     f"{self._keep} copies are to be kept, and it has no more",
                 )
+            if not dry_run:
+                self._verify_whole()
             return self._drop(dry_run=dry_run)
         if dry_run:
             return self._row(Outcome.PLANNED, f"{', '.join(sorted(leave))} would drop its copies")
@@ -275,6 +277,17 @@ class _Release:
                     f"{found.status} on {found.source}: {found.reason}. Nothing was released"
                 )
 
+    def _verify_whole(self) -> None:
+        """Whoever goes on after another was killed looks again: these may be the last copies."""
+        work = CheckWork(self._ledger.ledger_id, 100, nonce=self._ledger.metadata.nonce)
+        step = Step("verifying what stays", check_one, _not_checked)
+        for found in self._runner.run(step, [work], self._progress):
+            if found.status is not Outcome.HEALTHY:
+                raise _RefusedError(
+                    f"what stays is not whole: {found.status} on {found.source}: {found.reason}. "
+                    "Copies that were to be dropped stay until it is"
+                )
+
     # The change
 
     def _publish(
@@ -292,7 +305,9 @@ class _Release:
         record = Archived(self._table, index, version, self._keep, now_ms, dropping)
 
         def step(old: LedgerMetadata) -> LedgerMetadata | None:
-            if old.fragments != proven:
+            if old.fragments != proven or any(
+                incarnations_of(old).get(bookie) != incarnations.get(bookie) for bookie in leave
+            ):
                 raise _RefusedError(
                     "its fragments were changed meanwhile, by a recovery or another release: "
                     "nothing was released here. Repeat it"
@@ -333,6 +348,11 @@ class _Release:
                     failures[bookie] = "the ledger was changed meanwhile"
             except CookieMismatchError:
                 done.append(bookie)  # it was formatted since, and holds none of them
+            except BookieUnavailableError as error:
+                if self._is_forgotten(bookie):
+                    done.append(bookie)
+                else:
+                    failures[bookie] = error.message
             except BookKeeperError as error:
                 failures[bookie] = error.message
         if done:
@@ -349,6 +369,13 @@ class _Release:
                 "repeat it when the bookies are back",
             )
         return self._row(Outcome.RELEASED, where)
+
+    def _is_forgotten(self, bookie: BookieId) -> bool:
+        """Whether the cluster has no such bookie any more."""
+        return (
+            bookie not in self._context.bookies.registrations()
+            and self._context.store.cookie_version(bookie) is None
+        )
 
 
 def _pieces(metadata: LedgerMetadata, last: EntryId) -> Iterator[tuple[EntryId, EntryId]]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from spark_bookkeeper.errors import NotEnoughBookiesError
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.protocol.metadata import is_table
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.racks import spread
 
@@ -119,7 +120,7 @@ def members(ensemble: Collection[BookieId], alive: Collection[BookieId]) -> dict
     """Why no member of an ensemble can join it, and that it is lost when it is not ``alive``."""
     return {
         bookie: "already in the ensemble"
-        if bookie in alive
+        if bookie in alive or is_table(bookie)
         else "in the ensemble, and not registered: down or lost"
         for bookie in ensemble
     }

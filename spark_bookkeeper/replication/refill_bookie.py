@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, incarnations_of, with_new_incarnation
@@ -28,6 +29,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.protocol.collection import may_be_named
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import live_copies
@@ -349,7 +351,7 @@ def refill_ledger(context: ClientContext, work: RefillWork) -> Sequence[ShareCop
         update_ledger(
             context.store,
             work.ledger_id,
-            lambda old: _out_of_limbo(old, work, ledger.incarnations.get(work.bookie), fragments),
+            lambda old: _out_of_limbo(old, work, found.value, fragments),
             known=found,
         )
     except NoSuchLedgerError as error:
@@ -366,6 +368,8 @@ def _why_not_yet(context: ClientContext, work: RefillWork, metadata: LedgerMetad
         return f"{work.bookie} is not registered now"
     if registration.incarnation != work.incarnation:
         return f"{work.bookie} was formatted once more since this was planned"
+    if not may_be_named(metadata, metadata, work.bookie, work.incarnation):
+        return _REMOVING.format(work.bookie)
     return _why_not_fixed(metadata, work.bookie)
 
 
@@ -423,6 +427,11 @@ def _copy(
     return replace(done, bytes=copied)
 
 
+_REMOVING: Final = (
+    "copies of the ledger that nothing named are, or were meanwhile, removed from {}, perhaps these"
+)
+
+
 class _RefusedError(Exception):
     """The ledger was changed so that what was copied is not what it needs; says how."""
 
@@ -430,26 +439,29 @@ class _RefusedError(Exception):
 def _out_of_limbo(
     old: LedgerMetadata,
     work: RefillWork,
-    before: str | None,
+    before: LedgerMetadata,
     copied: Sequence[FragmentRange],
 ) -> LedgerMetadata | None:
     """The step of the CAS: pure, for it may be asked several times.
 
     Args:
-        before: the incarnation that was meant when the shares were copied.
+        before: as they were read before the shares were copied.
         copied: the fragments whose shares are there.
 
     Raises:
-        _RefusedError: the ledger has other fragments on the bookie now, or a writer there.
+        _RefusedError: the ledger has other fragments on the bookie now, or a writer there, or
+            copies are, or were meanwhile, removed from the bookie [gc_register].
     """
     now = incarnations_of(old).get(work.bookie)
     if work.bookie not in old.bookies() or now == work.incarnation:
         return None
-    if now != before:
+    if now != incarnations_of(before).get(work.bookie):
         raise _RefusedError(f"{work.bookie} was filled in yet another incarnation meanwhile")
     why = _why_not_fixed(old, work.bookie)
     if why is not None:
         raise _RefusedError(why)
+    if not may_be_named(old, before, work.bookie, work.incarnation):
+        raise _RefusedError(_REMOVING.format(work.bookie))
     there = {(f.first_entry_id, f.last_entry_id): f.ensemble.index(work.bookie) for f in copied}
     for fragment in _fragments_with(old, work.bookie):
         position = fragment.ensemble.index(work.bookie)
