@@ -3,7 +3,8 @@
 Ids, entries, positions, labels, digests and passwords are those that they were; bookies are new.
 A ledger's metadata are created when all of its copies are there, and the list of a log when all of
 its ledgers are, so that whoever looks meanwhile sees nothing that cannot be read. Copies without
-metadata are garbage everywhere else; a register says that these are none (``restores.py``).
+metadata are garbage everywhere else; a register says that these are none
+(``metadata/restores.py``).
 """
 
 from __future__ import annotations
@@ -308,8 +309,8 @@ def _restore(context: ClientContext, work: _RestoreWork) -> Sequence[_Restored]:
             runs = entries_at(metadata.quorum, position, EntryId(start), EntryId(end))
             share = [entry_id for run in runs for entry_id in run]
             if share:
-                held = context.bookies.replica(bookie, ledger).holdings(start, end)
-                lacking[bookie] = set(held.lacking(share))
+                good = context.bookies.replica(bookie, ledger).verify(share).good
+                lacking[bookie] = set(share).difference(good)  # what is found is durable, too
         wanted = sorted(set().union(*lacking.values()))
         if not wanted:
             continue

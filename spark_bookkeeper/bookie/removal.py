@@ -24,7 +24,8 @@ def clear(log: LedgerLog) -> None:
         adds = [number for number in sorted(log.slot_numbers()) if not log.is_fence(number)]
     storage.delete(*(paths.slot(number) for number in adds))
     storage.delete(*(paths.copy(name) for name in storage.list(paths.copies)))
-    storage.delete(*(paths.part(name) for name in storage.list(paths.parts)))
+    parts = [name for name in storage.list(paths.parts) if not name.endswith(REMOVING)]
+    storage.delete(*(paths.part(name) for name in parts))  # marks stay, for ever [part_mark]
     log.look_again()
 
 
@@ -68,10 +69,10 @@ def _listed(log: LedgerLog) -> set[str]:
     log.look_again()
     index = log.locate(0)
     for doubt in index.doubts:
-        if doubt.is_corrupt:
+        if doubt.is_corrupt or f"/{log.paths.copies}/" in f"/{doubt.path}":
             raise CorruptEntryError(
-                f"bookie {log.bookie_id}: {doubt.path} is damaged ({doubt.reason}), so nobody "
-                "knows which parts are needed; repair the ledger first",
+                f"bookie {log.bookie_id}: {doubt.path} cannot be read ({doubt.reason}), so nobody "
+                "knows which parts are needed; repair the ledger first, or repeat it",
                 bookie_id=log.bookie_id,
                 path=doubt.path,
             )

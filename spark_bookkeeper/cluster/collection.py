@@ -123,13 +123,20 @@ def withdraw(context: ClientContext, ledger: Ledger, bookie: BookieId, incarnati
     update_ledger(context.store, ledger.ledger_id, begin)  # [gc_register]
     if not is_allowed:
         return False
-    face.clear(ref)
-    # Not reached after trouble: what was asked for may still be done.
+    # After trouble the token stays: what was asked for may still be done. A partition that is
+    # another one was left alone, and that call has returned.
+    mismatch: CookieMismatchError | None = None
+    try:
+        face.clear(ref)
+    except CookieMismatchError as error:
+        mismatch = error
     update_ledger(
         context.store,
         ledger.ledger_id,
         lambda old: without_collection(old, bookie, incarnation, token),
     )
+    if mismatch is not None:
+        raise mismatch
     return True
 
 

@@ -45,20 +45,34 @@ def collections_of(metadata: LedgerMetadata, bookie: BookieId, incarnation: str)
     return Collections(tuple(str(token) for token in tokens), int(ended))
 
 
-def may_be_named(
-    now: LedgerMetadata, before: LedgerMetadata, bookie: BookieId, incarnation: str
-) -> bool:
+def may_be_named(now: LedgerMetadata, before: LedgerMetadata, bookie: BookieId) -> bool:
     """Whether what was copied to a bookie, or found there, since ``before`` was read is there now.
+
+    Every incarnation of it is looked at: who removes from a former one may have looked at the
+    marker before the partition was formatted, and go on in the new one.
 
     Args:
         now: the metadata that the compare-and-swap replaces.
         before: read before anything was copied, or looked for.
     """
     try:
-        found = collections_of(now, bookie, incarnation)
-        return not found.tokens and found == collections_of(before, bookie, incarnation)
+        found = _of_bookie(now, bookie)
+        return found == _of_bookie(before, bookie) and not any(
+            each.tokens for each in found.values()
+        )
     except ValueError:
         return False
+
+
+def with_compaction(
+    metadata: LedgerMetadata, bookie: BookieId, incarnation: str, token: str
+) -> LedgerMetadata | None:
+    """The same for somebody who removes files whose entries are in others, from a bookie that is
+    named: should it be named no more, and then again, he may still be at it.
+    """
+    if not metadata.is_closed or bookie not in metadata.bookies():
+        return None
+    return _with_token(metadata, bookie, incarnation, token)
 
 
 def with_collection(
@@ -71,6 +85,12 @@ def with_collection(
     """
     if not metadata.is_closed or bookie in metadata.bookies():
         return None
+    return _with_token(metadata, bookie, incarnation, token)
+
+
+def _with_token(
+    metadata: LedgerMetadata, bookie: BookieId, incarnation: str, token: str
+) -> LedgerMetadata | None:
     try:
         found = collections_of(metadata, bookie, incarnation)
     except ValueError:
@@ -91,6 +111,16 @@ def without_collection(
         return metadata
     left = tuple(other for other in found.tokens if other != token)
     return _with(metadata, bookie, incarnation, Collections(left, found.ended + 1))
+
+
+def _of_bookie(metadata: LedgerMetadata, bookie: BookieId) -> dict[str, Collections]:
+    """By incarnation."""
+    found = {}
+    for key, (tokens, ended) in _decoded(metadata).items():
+        name, _, incarnation = key.rpartition("/")
+        if name == bookie:
+            found[incarnation] = Collections(tuple(map(str, tokens)), int(ended))
+    return found
 
 
 def _with(

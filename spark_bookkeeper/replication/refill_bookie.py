@@ -368,7 +368,7 @@ def _why_not_yet(context: ClientContext, work: RefillWork, metadata: LedgerMetad
         return f"{work.bookie} is not registered now"
     if registration.incarnation != work.incarnation:
         return f"{work.bookie} was formatted once more since this was planned"
-    if not may_be_named(metadata, metadata, work.bookie, work.incarnation):
+    if not may_be_named(metadata, metadata, work.bookie):
         return _REMOVING.format(work.bookie)
     return _why_not_fixed(metadata, work.bookie)
 
@@ -460,7 +460,7 @@ def _out_of_limbo(
     why = _why_not_fixed(old, work.bookie)
     if why is not None:
         raise _RefusedError(why)
-    if not may_be_named(old, before, work.bookie, work.incarnation):
+    if not may_be_named(old, before, work.bookie):
         raise _RefusedError(_REMOVING.format(work.bookie))
     there = {(f.first_entry_id, f.last_entry_id): f.ensemble.index(work.bookie) for f in copied}
     for fragment in _fragments_with(old, work.bookie):

@@ -220,10 +220,8 @@ class FragmentCopy:
         ahead = next((a for a in self._work.ahead if a.source == lost), None)
         failures: dict[BookieId, str] = {
             bookie: "copies of this ledger are being removed from it"
-            for bookie, live in self.alive.items()
-            if not may_be_named(
-                self.ledger.metadata, self.ledger.metadata, bookie, live.incarnation
-            )
+            for bookie in self.alive
+            if not may_be_named(self.ledger.metadata, self.ledger.metadata, bookie)
         }
         while True:
             try:
@@ -323,7 +321,7 @@ def with_successors(
     for position, successor in chosen.items():
         if fragment.ensemble[position] != copied.ensemble[position]:
             continue  # somebody else replaced this bookie: nothing is left to do here
-        if not may_be_named(old, seen, successor.bookie, successor.incarnation):
+        if not may_be_named(old, seen, successor.bookie):
             raise RefusedError(
                 f"copies of the ledger that nothing named were removed from {successor.bookie} "
                 "meanwhile, and perhaps these; it will be done again"

@@ -120,7 +120,7 @@ def _plan(
     position, _ = copy.lost[0]
     target = copy.targets.choose(ledger, fragment, position)
     incarnation = copy.alive[target].incarnation
-    if not may_be_named(found.value, found.value, target, incarnation):
+    if not may_be_named(found.value, found.value, target):
         return None  # copies are being removed from it
     entries = share_of(ledger, position, fragment.first_entry_id, fragment.last_entry_id)
     replica = together.replica(target, ledger, incarnation)

@@ -397,7 +397,7 @@ def test_a_collector_that_was_killed_keeps_its_bookie_from_being_named(
             break
         named_data_is_there(ground, writer.ledger_id)
         value = metadata(ground, writer.ledger_id)
-        if not may_be_named(value, value, source, incarnation(ground, source)):
+        if not may_be_named(value, value, source):
             move(ground.context, target)
             assert source not in metadata(ground, writer.ledger_id).bookies()
         collect_garbage(ground.context)

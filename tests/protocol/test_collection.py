@@ -38,10 +38,9 @@ def test_nobody_names_a_bookie_from_which_copies_go(closed: LedgerMetadata) -> N
     begun = with_collection(closed, B, "i1", "t1")
     assert begun is not None
 
-    assert may_be_named(closed, closed, B, "i1")
-    assert not may_be_named(begun, begun, B, "i1")
-    assert may_be_named(begun, begun, B, "i2")
-    assert may_be_named(begun, begun, BookieId("b:2"), "i1")
+    assert may_be_named(closed, closed, B)
+    assert not may_be_named(begun, begun, B)
+    assert may_be_named(begun, begun, BookieId("b:2"))
 
 
 def test_who_looked_before_copies_went_looks_again(closed: LedgerMetadata) -> None:
@@ -49,8 +48,8 @@ def test_who_looked_before_copies_went_looks_again(closed: LedgerMetadata) -> No
     assert begun is not None
     ended = without_collection(begun, B, "i1", "t1")
 
-    assert not may_be_named(ended, closed, B, "i1")
-    assert may_be_named(ended, ended, B, "i1")
+    assert not may_be_named(ended, closed, B)
+    assert may_be_named(ended, ended, B)
 
 
 def test_one_that_was_killed_is_ended_by_nobody_else(closed: LedgerMetadata) -> None:
@@ -60,7 +59,7 @@ def test_one_that_was_killed_is_ended_by_nobody_else(closed: LedgerMetadata) -> 
     assert again is not None
     ended = without_collection(again, B, "i1", "t2")
 
-    assert not may_be_named(ended, ended, B, "i1")
+    assert not may_be_named(ended, ended, B)
     assert without_collection(ended, B, "i1", "t3") == ended
 
 
@@ -88,6 +87,6 @@ def test_what_cannot_be_decoded_lets_nobody_do_anything(
 ) -> None:
     damaged = closed.with_custom(**{COLLECTED: data})
 
-    assert not may_be_named(damaged, damaged, B, "i1")
-    assert not may_be_named(damaged, closed, B, "i1")
+    assert not may_be_named(damaged, damaged, B)
+    assert not may_be_named(damaged, closed, B)
     assert with_collection(damaged, B, "i1", "t1") is None

@@ -2,7 +2,7 @@
 
 ``syncfs`` writes out everything of a file system: contents, names, directories. It is worth one
 call in place of many when much was written here and little elsewhere, and it may be relied on
-where it reports what went wrong since a descriptor was opened (Linux 5.8) and the file system is
+where it reports what went wrong since a descriptor was opened (Linux 5.17) and the file system is
 one that keeps its promises by itself: on a network or in user space others have the last word.
 
 Source: Linux ``syncfs(2)``, "RETURN VALUE" and "NOTES"; ``fs/sync.c``.
@@ -25,7 +25,7 @@ DIRTY_BYTES_MAX: Final = 64 << 20
 """Not yet written by anybody on the machine: with more, others' data would be waited for."""
 
 _FILE_SYSTEMS: Final = frozenset({"ext4", "xfs"})
-_ERRORS_ARE_TOLD_SINCE: Final = (5, 8)
+_ERRORS_ARE_TOLD_SINCE: Final = (5, 17)
 
 
 class FileSystem:
@@ -53,6 +53,8 @@ class FileSystem:
         if _LIBRARY.syncfs(self._descriptor) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
+        # Of a journal that had failed before, as by an earlier commit, only this call tells.
+        os.fsync(self._descriptor)
 
 
 @contextmanager
