@@ -802,12 +802,14 @@ class BookKeeper(PublicNames):
             lambda ranges, schema: self._frames.read_placed(context, schema, ranges, PLACE_COLUMNS),
             path,
         )
-        with told(progress, "archive_to_delta") as tell:
+
+        def run(runner: Runner, tell: Progress) -> ArchiveReport:
             report = archive.add(wanted, log=log, dry_run=dry_run, progress=tell)
             if release:
-                runner = self._runner("archive_to_delta")
                 report = release_archived(context, runner, path, report, keep, progress=tell)
-        return replace(report, frame=self._frames.from_arrow)
+            return report
+
+        return self._reported("archive_to_delta", path, dry_run, progress, run, looks_on_spark=True)
 
     def backup(
         self,

@@ -10,6 +10,7 @@ import pytest
 
 from spark_bookkeeper.cli.bookie import cluster_view as bookies
 from spark_bookkeeper.cli.ledger import work as ledger_work
+from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.shell.jobs import JOBS, job_command
 from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.cli.shell.settings import Settings
@@ -44,6 +45,27 @@ def test_a_verb_takes_what_its_job_takes(name: str) -> None:
     of_job = options(job_command(name)) - {"metadata_uri", "--json", "--verbose", "--log-format"}
     assert "--report-table" in of_job
     assert of_job <= options(JOBS[name])
+
+
+def test_copies_are_released_to_a_table_only_after_a_yes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def no(question: str, **_: Any) -> bool:
+        asked.append(question)
+        return False
+
+    monkeypatch.setattr(click, "confirm", no)
+
+    # No cluster is there: it is asked first.
+    code = run(["--metadata-uri", "zk://none:1/ledgers", "ledger", "archive", "/lake", "--release"])
+
+    assert (code, asked) == (
+        1,
+        ["Have bookies drop all but 1 copies of what is in the table at /lake afterwards?"],
+    )
+    assert "Nothing was changed" in capsys.readouterr().err
 
 
 def test_a_report_is_kept_as_well_as_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,7 +56,7 @@ def test_a_released_log_is_read_by_executors_and_stays_after_optimize_and_vacuum
     expected = bk.open_ledger(ledger_id).read_arrow()
     entries = [(e.entry_id, e.batch.num_rows) for e in bk.open_ledger(ledger_id).entries()]
 
-    arguments = [path, str(ledger_id), "--release", "--keep", "0", "--json"]
+    arguments = [path, str(ledger_id), "--release", "--keep", "0", "--json", "--yes"]
     code = run(["--metadata-uri", bk.metadata_uri, "ledger", "archive", *arguments])
     said = json.loads(capsys.readouterr().out)
 

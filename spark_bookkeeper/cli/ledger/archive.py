@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import Settings
@@ -29,6 +30,7 @@ from spark_bookkeeper.errors import InvalidArgumentError
     help="Copies of every entry that stay on bookies, with --release; 0 is none.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say which ledgers it would add.")
+@click.option("--yes", is_flag=True, help="With --release: do not ask.")
 @report_table
 @access_options
 @click.pass_obj
@@ -41,6 +43,7 @@ def archive(
     release: bool,
     keep: int,
     dry_run: bool,
+    yes: bool,
     report_table: str | None,
 ) -> int:
     """Put the rows of closed ledgers into the Delta table at PATH, each row exactly once.
@@ -51,6 +54,10 @@ def archive(
     """
     if ledger_ids and log is not None:
         raise InvalidArgumentError("give either LEDGER ids or --log, not both")
+    if release and not dry_run and not yes:
+        kept = f"all but {keep} copies" if keep else "all copies"
+        settings.output.note("--dry-run shows which ledgers that are")
+        confirm(f"Have bookies drop {kept} of what is in the table at {path} afterwards?")
     from spark_bookkeeper.spark.delta_tables import session_with_delta
 
     session_with_delta(**settings.spark_conf)
