@@ -16,7 +16,7 @@ from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.deletion import delete_ledger
 from spark_bookkeeper.cluster.collection import Collection, collect_garbage
-from spark_bookkeeper.errors import EntryUnreadableError, InvalidArgumentError
+from spark_bookkeeper.errors import EntryUnreadableError, InvalidArgumentError, NoSuchLogError
 from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata import restores
@@ -305,6 +305,25 @@ def test_a_plan_changes_nothing(ground: Ground, empty: Ground, folder: str) -> N
     run(backup, ground.context, folder)
     assert statuses(run(restore, empty.context, folder, dry_run=True)) == {Outcome.PLANNED}
     assert list(empty.context.store.ledger_ids()) == []
+
+
+def test_a_log_of_which_the_backup_lacks_a_ledger_is_not_restored(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    a_log(ground)
+    first = min(ground.context.store.ledger_ids())
+    for bookie in metadata_of(ground, first).bookies():
+        ground.stop(bookie)
+    saved = run(backup, ground.client(), folder)
+    assert not saved.is_complete
+
+    report = run(restore, empty.context, folder)
+
+    (of_log,) = [row for row in report.rows if row.action == "restore log"]
+    assert of_log.status is Outcome.LEFT
+    assert f"ledger {first} is not in this snapshot" in str(of_log.reason)
+    with pytest.raises(NoSuchLogError):
+        open_log(empty.context, "orders")
 
 
 class _CollectingRunner(LocalRunner):

@@ -177,6 +177,9 @@ def test_a_name_that_was_removed_is_not_used_again(on_disk: OnDisk) -> None:
     assert (place.name, place.is_there) == ("a-0-0-1.arrow", False)
     assert on_disk.part(part.ref.name + REMOVING).exists()
 
+    on_disk.face().clear(on_disk.bookie.ref)
+    assert on_disk.face().find_part(on_disk.bookie.ref, part.ref).name == "a-0-0-1.arrow"
+
 
 def test_writes_that_were_never_finished_go_when_they_are_old(on_disk: OnDisk) -> None:
     closed(on_disk)

@@ -14,7 +14,7 @@ from spark_bookkeeper.cluster.decommission import (
     drain_bookie,
 )
 from spark_bookkeeper.cluster.readonly import read_order
-from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
@@ -122,6 +122,25 @@ def test_decommission_drains_a_living_bookie_and_forgets_it_when_it_is_stopped(
     assert "alive" in (living.blocked_by or "")
     assert ended.is_complete
     assert client.store.read_cookie(bookie) is None
+
+
+def test_a_bookie_is_not_forgotten_while_a_ledger_cannot_be_read(tmp_path: Path) -> None:
+    """It may count on it: nobody can say."""
+    ground = Ground(tmp_path, bookies=4)
+    writer = written(ground, Quorum(3, 3, 2))
+    bookie = writer.metadata.last_fragment.ensemble[0]
+    ground.stop(bookie)
+
+    def undecodable(place: str, operation: str, path: str) -> None:
+        if place == METADATA and operation == "read_ledger":
+            raise MetadataFormatError("its first line is b'garbage'", path=path)
+
+    client = ground.client(InlineRuntime(), undecodable)
+    report = decommission_bookie(client, LocalRunner(client), bookie)
+
+    assert not report.is_complete
+    assert "garbage" in (report.blocked_by or "")
+    assert ground.client().store.read_cookie(bookie) is not None
 
 
 def test_a_bookie_that_nobody_knows_is_refused(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from spark_bookkeeper.client.ledger import incarnations_of
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.protocol.collection import with_compaction, without_collection
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -95,6 +96,26 @@ def test_a_wiped_bookie_gets_back_all_that_it_should_hold(
     assert {(row.source, row.target) for row in report.rows} == {(bookie, bookie)}
     assert [metadata_of(ground, w).fragments for w in writers] == before
     assert is_whole(ground, *writers, empty)
+
+
+def test_gc_register_a_ledger_of_which_somebody_removes_files_there_stays_in_limbo(
+    ground: Ground,
+) -> None:
+    """He may go on in the new partition, and remove what is copied back."""
+    writer = written(ground)
+    bookie = writer.metadata.last_fragment.ensemble[0]
+    former = incarnations_of(metadata_of(ground, writer))[bookie]
+    store, ledger_id = ground.client().store, writer.ledger_id
+    update_ledger(store, ledger_id, lambda old: with_compaction(old, bookie, former, "a"))
+    ground.format(bookie)
+
+    report = refilled(ground, bookie)
+
+    assert "removed from" in str(report.unfinished[0].reason)
+    assert is_in_limbo(ground, writer, bookie)
+    update_ledger(store, ledger_id, lambda old: without_collection(old, bookie, former, "a"))
+    assert refilled(ground, bookie).is_complete
+    assert is_whole(ground, writer)
 
 
 def test_run_again_there_is_nothing_to_do(ground: Ground) -> None:
