@@ -15,13 +15,10 @@ from typing import Final
 
 from spark_bookkeeper.bookie.bookie import Bookie, Compaction, LedgerRef
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger, incarnations_of
+from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import BookKeeperError, MetadataError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import Versioned
-from spark_bookkeeper.metadata.update import update_ledger
-from spark_bookkeeper.protocol.collection import with_compaction, without_collection
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
-from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.runner import Progress, no_progress
 from spark_bookkeeper.runtime.throttle import Throttle
@@ -117,46 +114,6 @@ class _OneBookie:
         if incarnation is None or last is None or last < 0:
             return None
         ref = LedgerRef(ledger.key, incarnation, ledger.encoding)
-        token = self._context.runtime.token()
-        if not self._wish.dry_run:
-            plan = self._face.compact(
-                Compaction(ref, last, token, self._wish.files_least, dry_run=True)
-            )
-            if plan.reason is not None:
-                return self._row(ledger.ledger_id, Outcome.LEFT, plan.reason)
-            if not plan.removed:
-                return None
-            if not self._begin(ledger, incarnation, token):
-                reason = "the ledger was changed meanwhile, or others were killed at it too often"
-                return self._row(ledger.ledger_id, Outcome.LEFT, reason)
-        row = self._move(ledger, ref, last)
-        if not self._wish.dry_run:  # not after trouble: what was asked for may still be done
-            update_ledger(
-                self._context.store,
-                ledger.ledger_id,
-                lambda old: without_collection(old, self._bookie, incarnation, token),
-            )
-        return row
-
-    def _begin(self, ledger: Ledger, incarnation: str, token: str) -> bool:
-        """Say in the register that files go from here [gc_register]; whether that was allowed.
-
-        They are removed by a list. Should the bookie be named no more, be cleared, and be given
-        the same files again while this one sleeps, they would go when it wakes.
-        """
-        is_allowed = False
-
-        def begin(old: LedgerMetadata) -> LedgerMetadata | None:
-            nonlocal is_allowed
-            is_meant = incarnations_of(old).get(self._bookie) == incarnation
-            new = with_compaction(old, self._bookie, incarnation, token) if is_meant else None
-            is_allowed = new is not None
-            return new
-
-        update_ledger(self._context.store, ledger.ledger_id, begin)
-        return is_allowed
-
-    def _move(self, ledger: Ledger, ref: LedgerRef, last: int) -> Row | None:
         removed = written = entries = size_bytes = 0
         while not self._wish.is_stopping():
             done = self._face.compact(

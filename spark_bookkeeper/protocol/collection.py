@@ -64,17 +64,6 @@ def may_be_named(now: LedgerMetadata, before: LedgerMetadata, bookie: BookieId) 
         return False
 
 
-def with_compaction(
-    metadata: LedgerMetadata, bookie: BookieId, incarnation: str, token: str
-) -> LedgerMetadata | None:
-    """The same for somebody who removes files whose entries are in others, from a bookie that is
-    named: should it be named no more, and then again, he may still be at it.
-    """
-    if not metadata.is_closed or bookie not in metadata.bookies():
-        return None
-    return _with_token(metadata, bookie, incarnation, token)
-
-
 def with_collection(
     metadata: LedgerMetadata, bookie: BookieId, incarnation: str, token: str
 ) -> LedgerMetadata | None:
@@ -85,12 +74,6 @@ def with_collection(
     """
     if not metadata.is_closed or bookie in metadata.bookies():
         return None
-    return _with_token(metadata, bookie, incarnation, token)
-
-
-def _with_token(
-    metadata: LedgerMetadata, bookie: BookieId, incarnation: str, token: str
-) -> LedgerMetadata | None:
     try:
         found = collections_of(metadata, bookie, incarnation)
     except ValueError:

@@ -9,7 +9,6 @@ from spark_bookkeeper.protocol.collection import (
     TOKENS_MOST,
     may_be_named,
     with_collection,
-    with_compaction,
     without_collection,
 )
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
@@ -53,19 +52,19 @@ def test_who_looked_before_copies_went_looks_again(closed: LedgerMetadata) -> No
     assert may_be_named(ended, ended, B)
 
 
-def test_a_compactor_says_so_where_the_bookie_is_named_and_bars_it_afterwards(
+def test_a_removal_in_one_incarnation_bars_the_bookie_in_every_other(
     closed: LedgerMetadata,
 ) -> None:
-    named = closed.fragments[0].ensemble[0]
-    assert with_collection(closed, named, "i1", "t1") is None
-    assert with_compaction(closed, B, "i1", "t1") is None
-    assert with_compaction(metadata_of(is_closed=False), named, "i1", "t1") is None
+    """It may have looked at the marker before the partition was formatted, and go on in it."""
+    former = with_collection(closed, B, "i1", "t1")
+    assert former is not None
+    later = with_collection(former, B, "i2", "t2")
+    assert later is not None
+    ended = without_collection(later, B, "i2", "t2")
 
-    begun = with_compaction(closed, named, "i1", "t1")
-
-    assert begun is not None
-    assert not may_be_named(begun, begun, named), "in no incarnation: it may go on in the next one"
-    assert may_be_named(*2 * (without_collection(begun, named, "i1", "t1"),), named)
+    assert not may_be_named(ended, ended, B)
+    both = without_collection(ended, B, "i1", "t1")
+    assert may_be_named(both, both, B)
 
 
 def test_one_that_was_killed_is_ended_by_nobody_else(closed: LedgerMetadata) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from spark_bookkeeper.client.ledger import incarnations_of
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.update import update_ledger
-from spark_bookkeeper.protocol.collection import with_compaction, without_collection
+from spark_bookkeeper.protocol.collection import COLLECTED, without_collection
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -106,7 +107,8 @@ def test_gc_register_a_ledger_of_which_somebody_removes_files_there_stays_in_lim
     bookie = writer.metadata.last_fragment.ensemble[0]
     former = incarnations_of(metadata_of(ground, writer))[bookie]
     store, ledger_id = ground.client().store, writer.ledger_id
-    update_ledger(store, ledger_id, lambda old: with_compaction(old, bookie, former, "a"))
+    removing = json.dumps({f"{bookie}/{former}": [["a"], 0]}).encode()
+    update_ledger(store, ledger_id, lambda old: old.with_custom(**{COLLECTED: removing}))
     ground.format(bookie)
 
     report = refilled(ground, bookie)
