@@ -87,7 +87,8 @@ def rebalance(
             settings.output.note(
                 f"{len(plan.rows):,} shares to move, {sum(row.bytes for row in plan.rows):,} bytes"
             )
-            confirm("Move them?")
+            if plan.rows:
+                confirm("Move them?")
         report = work(dry_run)
     code = show_report(settings, report, table)
     if not settings.output.is_json:
