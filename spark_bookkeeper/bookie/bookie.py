@@ -57,6 +57,16 @@ class LedgerRef:
     incarnation: str
     """Which formatting of the bookie's partition is meant; any other refuses (R11)."""
     encoding: LedgerEncoding
+    cleared: int = 0
+    """How often its copies were removed from there, as the register says (R19)."""
+
+    @property
+    def era(self) -> str:
+        """Part of the name of whatever is brought there. Who sleeps over a removal of copies, or a
+        formatting, and then removes what he had found before, removes nothing that was brought
+        since [copy_era].
+        """
+        return f"{self.incarnation}/{self.cleared}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,8 +474,13 @@ class Bookie(Protocol):
     def write_copies(self, copies: Sequence[NewCopies]) -> Sequence[Answer[None]]:
         """Store copies, durably, and read them back; repeating it changes nothing."""
 
-    def find_part(self, ledger: LedgerRef, part: PartRef) -> PartPlace:
-        """Where a part is, or can be put: under its name, unless something else has that."""
+    def find_part(self, ledger: LedgerRef, part: PartRef, *, is_copy: bool = True) -> PartPlace:
+        """Where a part is, or can be put.
+
+        Args:
+            is_copy: its name is made here, as a copy is to list it; else it has the one that a
+                record lists which is the same on every bookie, unless something else has that.
+        """
 
     def read_part(self, ledger: LedgerRef, part: PartRef, offset: int) -> bytes | pa.Buffer:
         """The next bytes of a part, some MiB of them, as they are: empty at its end."""
@@ -486,7 +501,7 @@ class Bookie(Protocol):
         Args:
             entry_ids: ascending, at least one.
             known: what this bookie said of them before; or what another bookie said, to read what
-                its records tell of from the files that are here (they have the same names).
+                its records tell of from the files that are here.
         """
 
     def scan(

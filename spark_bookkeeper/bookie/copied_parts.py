@@ -26,10 +26,10 @@ def copy_part(
 
     Args:
         progress: called after every piece of it, with its bytes.
-        is_copy: see ``Bookie.begin_part``.
+        is_copy: see ``Bookie.find_part`` and ``Bookie.begin_part``.
 
     Returns:
-        the part as it is named there: under its own name, unless something else has that.
+        the part as it is named there.
 
     Raises:
         CorruptEntryError: the source's bytes do not match the checksum; nothing is left there.
@@ -37,7 +37,7 @@ def copy_part(
         BookieReadOnlyError: see ``Bookie.begin_part``.
     """
     bookie, ledger = target
-    place = bookie.find_part(ledger, part)
+    place = bookie.find_part(ledger, part, is_copy=is_copy)
     copied = replace(part, name=place.name)
     if place.is_there:
         return copied
@@ -63,7 +63,7 @@ def copy_part(
             sink.finish()
         except BookieUnavailableError:
             # Somebody else copied the same meanwhile, or an answer was lost: is it there?
-            found = bookie.find_part(ledger, part)
+            found = bookie.find_part(ledger, part, is_copy=is_copy)
             if not found.is_there or found.name != place.name:
                 raise
     finally:

@@ -199,8 +199,8 @@ class FileBookie(Bookie):
         self.log(copies.ledger).write_copy(copies.entries, copies.parts)
 
     @override
-    def find_part(self, ledger: LedgerRef, part: PartRef) -> PartPlace:
-        return self.log(ledger).parts.find(part)
+    def find_part(self, ledger: LedgerRef, part: PartRef, *, is_copy: bool = True) -> PartPlace:
+        return self.log(ledger).parts.find(part, is_copy=is_copy)
 
     @override
     def read_part(self, ledger: LedgerRef, part: PartRef, offset: int) -> bytes | pa.Buffer:
@@ -250,6 +250,8 @@ class FileBookie(Bookie):
         index = None if known is None else known.places
         if not isinstance(index, EntryIndex):
             index = log.locate(entry_ids[0], entry_ids[-1])
+        elif index.bookie_id != self.bookie_id:
+            index = index.renamed(log.parts.name_here)
         return Retrieval(log, entry_ids, index)
 
     @override

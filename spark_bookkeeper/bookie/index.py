@@ -6,8 +6,8 @@ unknown. The third is an error and never a "no" (SLOT-LOG rule R5).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -118,6 +118,16 @@ class EntryIndex:
             parts=tuple(part for record in records for part in record.parts),
             places=self,
         )
+
+    def renamed(self, name_of: Callable[[str], str]) -> EntryIndex:
+        """The same with other names of parts."""
+        renamed = []
+        for holding in self.holdings:
+            parts = holding.record.parts
+            refs = (replace(part.ref, name=name_of(part.ref.name)) for part in parts)
+            named = tuple(replace(part, ref=ref) for part, ref in zip(parts, refs, strict=True))
+            renamed.append(replace(holding, record=replace(holding.record, parts=named)))
+        return replace(self, holdings=tuple(renamed))
 
     def __len__(self) -> int:
         return len(self.entry_ids)

@@ -69,7 +69,7 @@ class LedgerLog:
         self.key = ledger.key
         self.encoding = ledger.encoding
         self.paths = LedgerPaths(ledger.key)
-        self.parts = PartFiles(storage, self.paths)
+        self.parts = PartFiles(storage, self.paths, ledger.era)
         self.reader = EntryReader(storage, ledger.encoding)
         """Of what ``locate`` finds."""
         self._slots = SlotReader(storage, ledger.key, ledger.encoding)
@@ -172,7 +172,7 @@ class LedgerLog:
             BookieUnavailableError: unknown whether it is there, or it is not read back as it was
                 written; repeat it.
         """
-        name, data = encode_copy(self.key, self.encoding, entries, parts)
+        name, data = encode_copy(self.key, self.encoding, entries, parts, era=self.ledger.era)
         self.storage.make_directory(self.paths.copies)
         if token is not None:
             name = f"{name.removesuffix('.arrow')}-{int(token, 16)}.arrow"

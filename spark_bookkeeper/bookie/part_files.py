@@ -5,8 +5,10 @@ A part counts only where a record lists it, so nothing here needs a slot (SLOT-L
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from contextlib import suppress
+from hashlib import sha256
 from typing import Final
 
 import pyarrow as pa
@@ -22,6 +24,9 @@ _CHUNK_BYTES: Final = 8 << 20
 
 REMOVING: Final = ".removing"
 """Behind the name of a part that is about to be removed, as no record lists it (rule R21)."""
+
+_BROUGHT: Final = re.compile(r"\.[0-9a-f]{16}(?:-[0-9]+)?\.arrow$")
+"""What is added to the name of a part that is brought to a bookie."""
 
 MOST_NAMES: Final = 100
 """Tried for one copy, whose own name is taken by something else."""
@@ -42,11 +47,13 @@ class PartFiles:
     Args:
         storage: the bookie's partition.
         paths: of the ledger.
+        era: ``LedgerRef.era``.
     """
 
-    def __init__(self, storage: Storage, paths: LedgerPaths) -> None:
+    def __init__(self, storage: Storage, paths: LedgerPaths, era: str) -> None:
         self._storage = storage
         self._paths = paths
+        self._era = era
 
     def create(self, name: str) -> FileSink:
         """Begin a part under a name that nobody else uses; ``finish`` makes it durable (R15)."""
@@ -69,25 +76,57 @@ class PartFiles:
                 reason = f"{path} is being removed, as nothing listed it; it must be copied again"
                 raise unavailable(self._storage, reason, path)
 
-    def find(self, part: PartRef) -> PartPlace:
+    def find(self, part: PartRef, *, is_copy: bool) -> PartPlace:
         """Where a part is, durable from now on (R9b); or the first name that is free for it.
+
+        Under the name that it has elsewhere it is here only if a task wrote it here: what is
+        brought gets a name of this era [copy_era].
+
+        Args:
+            is_copy: see ``Bookie.find_part``.
 
         Raises:
             BookieUnavailableError: no answer, or no name is free.
         """
-        name = part.name
+        if self._is_there(part.name, part):
+            return PartPlace(part.name, is_there=True)
+        first = name = self._brought(part.name) if is_copy else part.name
         for attempt in range(1, MOST_NAMES + 1):
-            size = self._storage.size(self._paths.part(name))
-            if size is None and self._storage.size(self.mark(name)) is None:
+            if self._is_there(name, part):
+                return PartPlace(name, is_there=True)
+            if self._is_free(name):
                 return PartPlace(name, is_there=False)
-            # What has the name and cannot be read is left alone, like anything else there.
-            with suppress(BookieUnavailableError):
-                if size == part.size_bytes and self._checksum(name, size) == part.crc32c:
-                    self.check_kept([name])
-                    self._storage.sync(self._paths.part(name))
-                    return PartPlace(name, is_there=True)
-            name = f"{part.name.removesuffix('.arrow')}-{attempt}.arrow"
-        raise names_are_taken(self._storage, self._paths.part(part.name))
+            name = f"{first.removesuffix('.arrow')}-{attempt}.arrow"
+        raise names_are_taken(self._storage, self._paths.part(first))
+
+    def name_here(self, name: str) -> str:
+        """What a part is called here, if it is, of which another bookie tells."""
+        for mine in (name, _written(name), self._brought(name)):
+            if self._storage.size(self._paths.part(mine)) is not None:
+                return mine
+        return name
+
+    def _brought(self, name: str) -> str:
+        """Name of a part that is brought here, from anywhere."""
+        era = sha256(self._era.encode()).hexdigest()[:16]
+        return f"{_written(name).removesuffix('.arrow')}.{era}.arrow"
+
+    def _is_free(self, name: str) -> bool:
+        files = (self._paths.part(name), self.mark(name))
+        return all(self._storage.size(path) is None for path in files)
+
+    def _is_there(self, name: str, part: PartRef) -> bool:
+        """Whether these are its bytes, durable from now on. What has the name and cannot be read
+        is left alone, like anything else there.
+        """
+        if self._storage.size(self._paths.part(name)) != part.size_bytes:
+            return False
+        with suppress(BookieUnavailableError):
+            if self._checksum(name, part.size_bytes) == part.crc32c:
+                self.check_kept([name])
+                self._storage.sync(self._paths.part(name))
+                return True
+        return False
 
     def holds(self, part: PartRef) -> bool:
         """Whether the bytes of a part are here, all of them read.
@@ -115,3 +154,8 @@ class PartFiles:
         for offset in range(0, max(size, 1), _CHUNK_BYTES):
             value = crc(self.read(name, offset), value)
         return value
+
+
+def _written(name: str) -> str:
+    """The name under which a task wrote a part that was brought somewhere since."""
+    return _BROUGHT.sub(".arrow", name)

@@ -245,11 +245,14 @@ def encode_copy(
     encoding: LedgerEncoding,
     entries: Sequence[StoredEntry],
     parts: Sequence[PlacedPart] = (),
+    *,
+    era: str = "",
 ) -> tuple[str, bytes]:
     """The name and the bytes of a COPY.
 
-    The name follows from the entries alone (ids, lengths, digests, bytes), so that everybody
-    who copies the same entries to a bookie makes the same file.
+    The name follows from the entries (ids, lengths, digests, bytes) and from ``LedgerRef.era``, so
+    that everybody who copies the same entries to a bookie makes the same file, and another one
+    after copies were removed there.
     """
     assert entries or parts, "a copy holds something"
     rows = sorted((e for e in entries if e.is_payload), key=lambda e: e.entry_id)
@@ -284,7 +287,8 @@ def encode_copy(
     if any(time is not None for _, time in times):
         header["times"] = times
     ids, lengths = encoded.ids.tolist(), encoded.lengths.tolist()
-    identity = sha256(f"{LedgerPaths(key).directory}\n{tuple(ids)}\n{tuple(lengths)}\n".encode())
+    place = f"{LedgerPaths(key).directory}\n{era}\n"
+    identity = sha256(f"{place}{tuple(ids)}\n{tuple(lengths)}\n".encode())
     identity.update(encoded.digests)
     checksums = encoded.digests  # verified when the entries were read
     if encoding.digest_type is not DigestType.CRC32C:

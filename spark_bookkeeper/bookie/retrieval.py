@@ -29,7 +29,7 @@ class Retrieval:
     Args:
         log: to read from.
         entries: their ids, ascending.
-        index: where they are; of this bookie, or of another whose files have the same names.
+        index: where they are; of this bookie, or of another whose slots often hold the same.
         looks: how often to look anew where entries are whose files are gone; 0 takes them from
             where the index says, or not at all.
     """

@@ -74,7 +74,9 @@ def write_together(storage: Storage, copies: Mapping[int, tuple[LedgerLog, NewCo
     """``LedgerLog.write_copy`` for those whose names are free; which of them are done."""
     files: dict[int, tuple[str, bytes]] = {}
     for n, (log, copy) in copies.items():
-        name, data = encode_copy(log.key, log.encoding, copy.entries, copy.parts)
+        name, data = encode_copy(
+            log.key, log.encoding, copy.entries, copy.parts, era=log.ledger.era
+        )
         files[n] = log.paths.copy(name), data
     try:
         storage.make_directories([log.paths.copies for log, _ in copies.values()])

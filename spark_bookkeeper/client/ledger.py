@@ -25,6 +25,7 @@ from spark_bookkeeper.errors import (
     UnauthorizedError,
 )
 from spark_bookkeeper.protocol.arguments import check_password, whole_number
+from spark_bookkeeper.protocol.collection import collections_of
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import NONCE, DigestType, LedgerMetadata
 
@@ -94,6 +95,15 @@ class Ledger:
         if stored == self.metadata.custom_metadata[INCARNATIONS]:
             return replace(self, metadata=metadata)
         return replace(self, metadata=metadata, incarnations=incarnations_of(metadata))
+
+    def times_cleared(self, bookie: BookieId, incarnation: str) -> int:
+        """How often copies went from there (R19); 0 where that cannot be told, as nobody makes
+        such a register name a bookie.
+        """
+        try:
+            return collections_of(self.metadata, bookie, incarnation).ended
+        except ValueError:
+            return 0
 
     def check_password(self, password: bytes) -> None:
         """Raises ``UnauthorizedError`` for another password than the ledger's.

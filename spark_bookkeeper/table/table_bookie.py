@@ -322,7 +322,7 @@ class TableBookie(Bookie):
         return [self._takes_nothing(each.ledger.key) for each in copies]
 
     @override
-    def find_part(self, ledger: LedgerRef, part: PartRef) -> PartPlace:
+    def find_part(self, ledger: LedgerRef, part: PartRef, *, is_copy: bool = True) -> PartPlace:
         raise self._takes_nothing(ledger.key)
 
     @override

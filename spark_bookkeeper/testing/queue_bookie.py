@@ -114,6 +114,9 @@ class BookieServer:
         if request == "sweep":
             *rest, dry_run = arguments
             return bookie.sweep(*rest, dry_run=dry_run)
+        if request == "find_part":
+            ledger, part, is_copy = arguments
+            return bookie.find_part(ledger, part, is_copy=is_copy)
         return getattr(bookie, request)(*arguments)
 
     def _session(self, number: int) -> Bookie:
@@ -202,8 +205,8 @@ class QueueBookie(Bookie):
         return answers
 
     @override
-    def find_part(self, ledger: LedgerRef, part: PartRef) -> PartPlace:
-        place: PartPlace = self.ask("find_part", ledger, part)
+    def find_part(self, ledger: LedgerRef, part: PartRef, *, is_copy: bool = True) -> PartPlace:
+        place: PartPlace = self.ask("find_part", ledger, part, is_copy)
         return place
 
     @override

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import pytest
@@ -15,11 +17,13 @@ from spark_bookkeeper.bookie.bookie import (
     Compaction,
     EntryRange,
     LedgerRef,
+    NewCopies,
     NewRecord,
     value_of,
 )
 from spark_bookkeeper.bookie.compaction import Compactor
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.entry import PartRef, StoredEntry
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.partition import format_partition
@@ -339,6 +343,63 @@ def test_without_compact_verified_it_would_lose_them(monkeypatch: pytest.MonkeyP
     compact(bookie, spoil_new_copy(bookie))
 
     assert content(bookie.face(), bookie) == {}
+
+
+def sleeps_over_a_removal_at_every_step(has_directories: bool) -> None:
+    """Whoever compacts stands still at some step, while the copies go and are brought again."""
+    steps = itertools.count()
+    for step in steps:
+        bookie = formatted(has_directories=has_directories)
+        Specimen.write(bookie.log())
+        entries = bookie.face().read(bookie.ref, list(range(LAST + 1))).found
+
+        def bring(times_cleared: int, entries: Sequence[StoredEntry], bookie: Bookie) -> None:
+            bookie.face().clear(bookie.ref)
+            ref = replace(bookie.ref, cleared=times_cleared)
+            copies = [NewCopies(ref, [entry], ()) for entry in entries]
+            for answer in bookie.face().write_copies(copies):
+                value_of(answer)
+
+        bring(1, entries, bookie)
+        before = content(bookie.face(), bookie)
+        sleeper = At(step, partial(bring, 2, entries, bookie))
+
+        with suppress(BookieUnavailableError):
+            bookie.face(sleeper).compact(wish(bookie))
+
+        assert content(bookie.face(), bookie) == before, step
+        if sleeper.count <= step:
+            break
+    assert next(steps) > 20
+
+
+@pytest.mark.parametrize("has_directories", [True, False], ids=["disk", "bucket"])
+def test_who_sleeps_over_a_removal_removes_nothing_that_was_brought_since(
+    has_directories: bool,
+) -> None:
+    sleeps_over_a_removal_at_every_step(has_directories)
+
+
+def test_without_copy_era_it_would_be_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LedgerRef, "era", "")
+
+    with pytest.raises(AssertionError):
+        sleeps_over_a_removal_at_every_step(has_directories=True)
+
+
+def test_what_is_brought_has_another_name_in_every_era() -> None:
+    bookie = formatted()
+    part = PartRef("a-0-0.arrow", 10, 1, 0, (10,), (b"",))
+    eras = [bookie.ref, replace(bookie.ref, cleared=1), replace(bookie.ref, cleared=2)]
+
+    def name(ref: LedgerRef, part: PartRef) -> str:
+        return FileBookie(MemoryStorage(bookie.disk)).find_part(ref, part).name
+
+    names = [name(ref, part) for ref in eras]
+
+    assert len({part.name, *names}) == 4
+    for named in names:  # as another bookie tells of it, which was brought it, too
+        assert [name(ref, replace(part, name=named)) for ref in eras] == names
 
 
 def test_what_is_damaged_is_left_as_it_is() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
@@ -134,28 +136,28 @@ def test_a_part_is_copied_as_a_file_and_its_entries_are_found_through_a_copy(
     copied = copy(typed, target, ref)
     target.log().write_copy(parts=[place(copied, 0)])
 
-    assert copied == ref
-    assert copy(typed, target, ref) == ref, "repeating it changes nothing"
+    assert copied == replace(ref, name=copied.name)
+    assert copy(typed, target, ref) == copied, "repeating it changes nothing"
     log = target.log()
     assert [e.batch() for e in log.reader.entries(every_place(log.locate(0)))] == [
         rows(0, 50),
         rows(1, 50),
     ]
     target.disk.power_cut()
-    assert typed.paths.part(ref.name) in target.disk.files
+    assert typed.paths.part(copied.name) in target.disk.files
 
 
 def test_r9b_a_part_that_was_merely_found_is_synced_before_it_counts(typed: Bookie) -> None:
     typed.writer()
     ref = write_part(typed, "a-0-0.arrow", [rows(0, 50)])
     target = another(typed)
-    copy(typed, target, ref)
-    target.disk.durable.discard(typed.paths.part(ref.name))  # another's, whose answer is due
+    path = typed.paths.part(copy(typed, target, ref).name)
+    target.disk.durable.discard(path)  # another's, whose answer is due
 
     copy(typed, target, ref)
 
     target.disk.power_cut()
-    assert typed.paths.part(ref.name) in target.disk.files
+    assert path in target.disk.files
 
 
 def test_a_damaged_part_is_not_copied(typed: Bookie) -> None:
@@ -167,16 +169,17 @@ def test_a_damaged_part_is_not_copied(typed: Bookie) -> None:
     with pytest.raises(CorruptEntryError, match="checksum"):
         copy(typed, target, ref)
 
-    assert typed.paths.part(ref.name) not in target.disk.files
+    assert not [path for path in target.disk.files if typed.paths.parts in path]
 
 
 def test_a_part_takes_another_name_where_its_own_is_taken_by_damage(typed: Bookie) -> None:
     typed.writer()
     ref = write_part(typed, "a-0-0.arrow", [rows(0, 50)])
     target = another(typed)
-    target.log().parts.create(ref.name).finish()
+    free = target.log().parts.find(ref, is_copy=True).name
+    target.log().parts.create(free).finish()
 
-    assert copy(typed, target, ref).name == "a-0-0-1.arrow"
+    assert copy(typed, target, ref).name == free.replace(".arrow", "-1.arrow")
 
 
 def test_large_entries_are_passed_on_as_they_are_and_small_ones_gathered() -> None:

@@ -174,11 +174,12 @@ def test_a_name_that_was_removed_is_not_used_again(on_disk: OnDisk) -> None:
 
     place = on_disk.face().find_part(on_disk.bookie.ref, part.ref)
 
-    assert (place.name, place.is_there) == ("a-0-0-1.arrow", False)
+    assert place.name != part.ref.name
+    assert not place.is_there
     assert on_disk.part(part.ref.name + REMOVING).exists()
 
     on_disk.face().clear(on_disk.bookie.ref)
-    assert on_disk.face().find_part(on_disk.bookie.ref, part.ref).name == "a-0-0-1.arrow"
+    assert on_disk.face().find_part(on_disk.bookie.ref, part.ref) == place
 
 
 def test_writes_that_were_never_finished_go_when_they_are_old(on_disk: OnDisk) -> None:

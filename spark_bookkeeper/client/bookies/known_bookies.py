@@ -234,7 +234,9 @@ class Bookies:
                 "it means",
                 bookie_id=bookie_id,
             )
-        return LedgerRef(ledger.key, expected, ledger.encoding)
+        return LedgerRef(
+            ledger.key, expected, ledger.encoding, ledger.times_cleared(bookie_id, expected)
+        )
 
     def door(self, bookie_id: BookieId) -> Door:
         """Where to ask a bookie for something that takes several calls of its storage.

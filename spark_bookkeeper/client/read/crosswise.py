@@ -18,7 +18,7 @@ def crosswise(
     """Every way to read what one bookie's records tell of from the files of another.
 
     The last resort, when on each bookie either the record of an entry is damaged or its bytes
-    are: parts have one name everywhere, and slots often hold the same on every bookie. Whatever
+    are: parts are often on several, and slots often hold the same on every bookie. Whatever
     is read is verified with the digest of the good record; without digests there is no way.
 
     Yields:
