@@ -18,6 +18,7 @@ from spark_bookkeeper.autorecovery.names import process_name
 from spark_bookkeeper.autorecovery.publishing import AuditReport, audit_bookies
 from spark_bookkeeper.autorecovery.table import underreplicated_table
 from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
+from spark_bookkeeper.backup.forgetting import forget_restores
 from spark_bookkeeper.backup.restoring import restore
 from spark_bookkeeper.backup.saving import BackupReport, backup
 from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
@@ -897,6 +898,46 @@ class BookKeeper(PublicNames):
                 wanted,
                 log,
                 snapshot=snapshot,
+                dry_run=dry_run,
+                progress=tell,
+            ),
+        )
+
+    def forget_restores(
+        self,
+        ledger_ids: Iterable[int] | None = None,
+        *,
+        even_if_running: bool = False,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> BackupReport:
+        """Give up restores that did not end: garbage collection takes what they have copied.
+
+        A ledger that was forgotten cannot be restored to this cluster any more; what is whole
+        stays. To go on with a restore, call ``restore`` again instead.
+
+        Args:
+            ledger_ids: which; ``None`` is all whose restore did not end.
+            even_if_running: also while a restore runs, which leaves these ledgers undone then.
+            dry_run: only say which they are, and what would be taken.
+            progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
+
+        Returns:
+            a row for each bookie that has such copies, with their bytes.
+
+        Raises:
+            InvalidArgumentError: a restore runs, or none has begun with such a ledger.
+        """
+        wanted = _ids(ledger_ids)
+        return self._reported(
+            "forget_restores",
+            _named("ledger", wanted),
+            dry_run,
+            progress,
+            lambda _, tell: forget_restores(
+                self.context,
+                wanted,
+                even_if_running=even_if_running,
                 dry_run=dry_run,
                 progress=tell,
             ),

@@ -106,7 +106,11 @@ class BackupFolder:
         """
         marker = read_marker(self._storage)
         if marker is None or not marker.bookie_id.startswith("backup-"):
-            raise InvalidArgumentError(f"there is no backup at {self.uri}; nothing was changed")
+            raise InvalidArgumentError(
+                f"{self.uri} is no backup: it has no file BOOKIE of one; nothing was changed. "
+                f"`spark-bookkeeper cluster backup {self.uri}` makes one; where there should be "
+                "one, look whether the URI is right and everything was copied there"
+            )
         if instance_id is not None and marker.instance_id != instance_id:
             raise InvalidArgumentError(
                 f"the backup at {self.uri} is of cluster {marker.instance_id}, not of "
@@ -144,6 +148,19 @@ class BackupFolder:
         ref = LedgerRef(ledger.key, incarnation, ledger.encoding)
         return Replica(self._context.bookies.bookie(self.bookie_id), ref)
 
+    def in_words(self, reason: str) -> str:
+        """What a bookie says of itself, as said of a backup."""
+        return reason.replace(f"bookie {self.bookie_id}", f"the backup at {self.uri}")
+
+    def unreadable(self, entry_id: int, reason: str) -> str:
+        """Why an entry cannot be restored, and what to do."""
+        return (
+            f"entry {entry_id} cannot be read from the backup at {self.uri}: "
+            f"{self.in_words(reason)}. Run `spark-bookkeeper cluster backup --verify` in the "
+            "cluster that it is of, which copies again what is damaged or missing; without that "
+            "cluster this ledger is lost to this backup, and the others are not"
+        )
+
     def put(self, snapshot: Snapshot) -> int:
         """Store a snapshot, durably, behind those there are; returns its number."""
         while True:
@@ -168,17 +185,22 @@ class BackupFolder:
             for name in self._storage.list(SNAPSHOTS)
             if (m := _NAME.fullmatch(name)) and (number is None or int(m[1]) == number)
         ]
+        others = ", ".join(str(each) for each in self.numbers() if each != number)
+        again = "run `spark-bookkeeper cluster backup` again"
         if not found:
+            which = "" if number is None else f" {number}"
             raise InvalidArgumentError(
-                f"the backup at {self.uri} has no snapshot{'' if number is None else f' {number}'}"
-                f": it has {', '.join(map(str, self.numbers())) or 'none, so no run of it ended'}"
+                f"the backup at {self.uri} has no snapshot{which}: "
+                + (f"take one that it has, of {others}" if others else f"no run ended, so {again}")
             )
-        _, digest, name = max(found)
+        newest, digest, name = max(found)
         data = self._storage.read(f"{SNAPSHOTS}/{name}")
         if data is None or hashlib.sha256(data).hexdigest() != digest:
+            others = ", ".join(str(each) for each in self.numbers() if each != newest)
             raise InvalidArgumentError(
-                f"{self.uri}/{SNAPSHOTS}/{name} is damaged; take an earlier snapshot, of "
-                f"{', '.join(map(str, self.numbers()))}"
+                f"{self.uri}/{SNAPSHOTS}/{name} is damaged: its bytes have another SHA-256 than "
+                f"its name says; nothing was changed. To have a new one {again}"
+                + (f"; or take another (`--snapshot`), of {others}" if others else "")
             )
         return _decoded(data)
 
