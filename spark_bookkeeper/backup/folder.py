@@ -26,7 +26,11 @@ from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.connection import partition_of
-from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
+from spark_bookkeeper.errors import (
+    BookieFullError,
+    BookieUnavailableError,
+    InvalidArgumentError,
+)
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
@@ -151,6 +155,13 @@ class BackupFolder:
     def in_words(self, reason: str) -> str:
         """What a bookie says of itself, as said of a backup."""
         return reason.replace(f"bookie {self.bookie_id}", f"the backup at {self.uri}")
+
+    def without_room(self, error: BookieFullError) -> str:
+        """What to do when the backup takes no more."""
+        return (
+            f"there is no room for it in {self.uri} ({self.in_words(error.message)}): make room "
+            "there, and run it again: it goes on where it was"
+        )
 
     def unreadable(self, entry_id: int, reason: str) -> str:
         """Why an entry cannot be restored, and what to do."""

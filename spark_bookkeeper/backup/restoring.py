@@ -10,7 +10,7 @@ metadata are garbage everywhere else; a register says that these are none
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -39,6 +39,10 @@ WINDOW_ENTRIES: Final = 4096
 """Entries that are read at once, if they are not larger together than ``WINDOW_BYTES``."""
 
 WINDOW_BYTES: Final = 32 << 20
+
+KEPT_AT_ONCE: Final = 256
+"""Ids of the counter that are noted together. A process that dies before it has noted them loses
+them: no ledger of such an id can be restored to that cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,7 @@ def restore(
             is_whole = all(row.status.is_done for row in rows)
             listed = [i for name in heads for i in _ledgers_of(taken.registers, name)]
             if is_whole and listed:
-                run.pass_ids(max(listed), {i: saved[i] for i in saved.keys() - set(wanted)})
+                run.pass_ids(max(listed))
             for name in sorted(heads):
                 rows.append(_restore_log(context, taken.registers, name, is_whole=is_whole))
     duration_ms = round((context.runtime.now() - started) * 1000)
@@ -148,7 +152,7 @@ class _Restoring:
         self._incarnation = incarnation
         self._progress = progress
         self._todo: dict[LedgerId, tuple[SavedLedger, Ledger]] = {}
-        self._kept: Set[LedgerId] = restores.kept(context.store.registers)
+        self._kept = restores.kept(context.store.registers)
         self.rows: dict[LedgerId, Row] = {}
 
     def look(self, saved: SavedLedger, *, dry_run: bool) -> Row:
@@ -163,7 +167,7 @@ class _Restoring:
         else:
             if there.value.nonce == saved.metadata.nonce:
                 if not dry_run:
-                    self._end(ledger_id)
+                    restores.end(self._context.store.registers, ledger_id)
                 return _row(saved, Outcome.RESTORED, "it was there already")
             return _row(
                 saved,
@@ -172,7 +176,7 @@ class _Restoring:
                 "another id; that one was not touched. Restore into an empty cluster",
             )
         try:
-            if self._context.store.has_used(ledger_id) and not self._is_kept(saved):
+            if self._context.store.has_used(ledger_id, is_kept=ledger_id in self._kept):
                 return _row(saved, Outcome.LEFT, _used(ledger_id))
             ledger = self._placed(saved)
             if dry_run and (reason := self._what_is_lacking(saved, ledger)) is not None:
@@ -217,20 +221,20 @@ class _Restoring:
         incarnations = {bookie: alive[bookie].incarnation for bookie in ensemble}
         return Ledger.of(saved.ledger_id, with_incarnations(metadata, incarnations, renewed=True))
 
-    def pass_ids(self, highest: int, others: Mapping[LedgerId, SavedLedger]) -> None:
+    def pass_ids(self, highest: int) -> None:
         """Have the cluster give out higher ids than those that are restored.
 
         The ledgers of a log ascend, so its next one must come behind them. It is done when all
         are there: an id that was given out is never taken by anybody else (SLOT-LOG rule R16). So
-        those that belong to other ledgers of the backup are kept for these.
+        these are kept for what is restored later.
         """
-        given = -1
-        while given <= highest:
-            given = self._context.store.generate_ledger_id()
-            if (other := others.get(given)) is not None:
-                nonce = other.metadata.nonce or b""
-                restores.keep(self._context.store.registers, given, nonce)
-            self._progress("passing over the ids of restored ledgers", given, highest + 1, 0)
+        store, given = self._context.store, [LedgerId(-1)]
+        while given[-1] <= highest:
+            given.append(store.generate_ledger_id())
+            if given[-1] > highest or len(given) > KEPT_AT_ONCE:
+                restores.keep(store.registers, given[1:])
+                del given[:-1]
+            self._progress("passing over the ids of restored ledgers", given[-1], highest + 1, 0)
 
     def restore(self) -> None:
         failed: dict[LedgerId, str] = {}
@@ -259,28 +263,16 @@ class _Restoring:
         """Make the ledger appear; why it could not."""
         try:
             reason = self._create_once(ledger)
-            self._end(ledger.ledger_id)
+            restores.end(self._context.store.registers, ledger.ledger_id)
         except BookKeeperError as error:
             return error.message  # its copies stay for the next run
         return reason
-
-    def _is_kept(self, ledger: SavedLedger | Ledger) -> bool:
-        """Whether its id is kept for it since an earlier part of the backup was restored."""
-        registers, nonce = self._context.store.registers, ledger.metadata.nonce or b""
-        ledger_id = ledger.ledger_id
-        return ledger_id in self._kept and restores.is_kept(registers, ledger_id, nonce)
-
-    def _end(self, ledger_id: LedgerId) -> None:
-        """Its metadata are there, or can never be."""
-        restores.end(self._context.store.registers, ledger_id)
-        if ledger_id in self._kept:
-            restores.drop_kept(self._context.store.registers, ledger_id)
 
     def _create_once(self, ledger: Ledger) -> str | None:
         """Why it can never be made here."""
         store, ledger_id = self._context.store, ledger.ledger_id
         try:
-            store.create_ledger(ledger_id, ledger.metadata, is_kept=self._is_kept(ledger))
+            store.create_ledger(ledger_id, ledger.metadata, is_kept=ledger_id in self._kept)
         except LedgerExistsError as error:
             try:
                 there = store.read_ledger(ledger_id)
@@ -312,8 +304,8 @@ def _used(ledger_id: LedgerId) -> str:
     return (
         f"this cluster has used ledger id {ledger_id} before: for a ledger that was deleted, for a "
         "restore that was forgotten, or its counter has passed it. No id is used twice, so restore "
-        "into an empty cluster (`spark-bookkeeper cluster init` makes one): all of it, or part "
-        "after part from one snapshot"
+        "into an empty cluster (`spark-bookkeeper cluster init` makes one), before anything else "
+        "is written there"
     )
 
 
@@ -349,7 +341,8 @@ def _row(saved: SavedLedger, status: Outcome, reason: str | None) -> Row:
 
 
 def _not_restored(work: _RestoreWork, failure: Failure) -> _Restored:
-    return _Restored(work.ledger.ledger_id, 0, failure.reason)
+    again = "mend that, and repeat the restore: it goes on where it was"
+    return _Restored(work.ledger.ledger_id, 0, f"{failure.reason}; {again}")
 
 
 def _restore(context: ClientContext, work: _RestoreWork) -> Sequence[_Restored]:

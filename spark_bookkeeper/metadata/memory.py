@@ -211,12 +211,12 @@ class MemoryStore:
                 self.cluster.writers.discard((ledger_id, writer))
             raise
 
-    def has_used(self, ledger_id: LedgerId) -> bool:
-        return self._call("has_used", str(ledger_id), lambda: self._has_used(ledger_id))
+    def has_used(self, ledger_id: LedgerId, *, is_kept: bool = False) -> bool:
+        def effect() -> bool:
+            is_given = not is_kept and ledger_id < self.cluster.next_ledger_id
+            return is_given or ledger_id in self.cluster.used_ids
 
-    def _has_used(self, ledger_id: LedgerId) -> bool:
-        is_given = ledger_id < self.cluster.next_ledger_id
-        return is_given or ledger_id in self.cluster.used_ids
+        return self._call("has_used", str(ledger_id), effect)
 
     def use_up_ledger_id(self, ledger_id: LedgerId) -> None:
         self._call("use_up_ledger_id", str(ledger_id), lambda: self.cluster.used_ids.add(ledger_id))

@@ -4,29 +4,33 @@ Everywhere else metadata come first, so that files without metadata are what is 
 that was deleted. A restore says in a register that it is at a ledger before it puts the first copy,
 and takes that back when the metadata are there; a collector that meets such copies leaves them.
 
-Who restores a part of a backup has the cluster's counter pass the ids of that part. Ids of other
-ledgers of the backup that he gets then are kept for them, each in a register, so that they can be
-restored later: nobody else was given them.
+Who restores a log has the cluster's counter pass the ids of its ledgers, since its next one must
+have a higher one. Ids that he is given meanwhile are kept in a register, so that what has them in a
+backup can be restored later: nobody else was given them. Each is used once, for it is marked then.
 
 Source: SLOT-LOG rules R12, R16.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+import json
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Final
 
-from spark_bookkeeper.errors import NoSuchLedgerError
+from spark_bookkeeper.errors import MetadataFormatError, NoSuchLedgerError
 from spark_bookkeeper.metadata.election import Ballots, Election, Vote
-from spark_bookkeeper.metadata.store import MetadataStore, Registers
+from spark_bookkeeper.metadata.registers import change_register
+from spark_bookkeeper.metadata.store import MetadataStore, Registers, Versioned
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.runtime.runtime import Runtime
 
 RESTORES_PARENT: Final = "restores"
 """The register above those of ledgers: ``restores/7`` has the nonce of ledger 7."""
 
-KEPT_PARENT: Final = "kept-ids"
-"""``kept-ids/7`` has the nonce of the ledger for which id 7 is kept."""
+_KEPT: Final = "kept-ids"
+
+_LAST_ID: Final = (1 << 63) - 1
 
 
 def begin(registers: Registers, ledger_id: LedgerId, nonce: bytes) -> None:
@@ -45,7 +49,7 @@ def is_under_way(registers: Registers, ledger_id: LedgerId, nonce: bytes) -> boo
 
 def begun(registers: Registers) -> Sequence[LedgerId]:
     """The ledgers whose restore was begun and has not ended, ascending."""
-    return _ids_below(registers, RESTORES_PARENT)
+    return sorted(LedgerId(int(n)) for n in registers.names(RESTORES_PARENT) if n.isdecimal())
 
 
 def nonce_of(registers: Registers, ledger_id: LedgerId) -> bytes | None:
@@ -68,7 +72,6 @@ def give_up(store: MetadataStore, ledger_id: LedgerId, nonce: bytes) -> bool:
     store.use_up_ledger_id(ledger_id)
     is_there = is_restored(store, ledger_id, nonce)
     end(store.registers, ledger_id)
-    drop_kept(store.registers, ledger_id)
     return not is_there
 
 
@@ -84,25 +87,55 @@ def is_restored(store: MetadataStore, ledger_id: LedgerId, nonce: bytes) -> bool
 # Ids of other ledgers
 
 
-def keep(registers: Registers, ledger_id: LedgerId, nonce: bytes) -> None:
-    """Keep an id for one life of a ledger. The caller was given it, and uses it for nothing."""
-    registers.create(f"{KEPT_PARENT}/{ledger_id}", nonce)
+class KeptIds:
+    """Ids that restores were given by the counter: theirs alone, so that each can be used once."""
+
+    def __init__(self, ranges: Sequence[tuple[int, int]] = ()) -> None:
+        self._ranges = sorted(ranges)
+        """Each with its first and its last."""
+
+    def __contains__(self, ledger_id: int) -> bool:
+        at = bisect_right(self._ranges, (ledger_id, _LAST_ID)) - 1
+        return at >= 0 and ledger_id <= self._ranges[at][1]
+
+    def with_ids(self, ledger_ids: Sequence[int]) -> KeptIds:
+        """These and others."""
+        joined: list[tuple[int, int]] = []
+        for first, last in sorted([*self._ranges, *((i, i) for i in ledger_ids)]):
+            if joined and first <= joined[-1][1] + 1:
+                joined[-1] = joined[-1][0], max(last, joined[-1][1])
+            else:
+                joined.append((first, last))
+        return KeptIds(joined)
+
+    def encode(self) -> bytes:
+        """As ``decode`` reads it."""
+        return json.dumps(self._ranges).encode()
+
+    @classmethod
+    def decode(cls, found: Versioned[bytes] | None) -> KeptIds:
+        """Raises ``MetadataFormatError`` for what nobody of us wrote."""
+        if found is None:
+            return cls()
+        try:
+            return cls([(int(first), int(last)) for first, last in json.loads(found.value)])
+        except (ValueError, TypeError) as error:
+            raise MetadataFormatError(
+                f"register {_KEPT} is not a list of ranges of ids: remove it; ids that it kept for "
+                "later restores cannot be restored to this cluster then"
+            ) from error
 
 
-def kept(registers: Registers) -> Set[LedgerId]:
-    """The ids that are kept."""
-    return frozenset(_ids_below(registers, KEPT_PARENT))
+def keep(registers: Registers, ledger_ids: Sequence[LedgerId]) -> None:
+    """Keep ids for later restores. The caller was given them, and uses them for nothing else."""
+    change_register(
+        registers, _KEPT, KeptIds.decode, KeptIds.encode, lambda old: old.with_ids(ledger_ids)
+    )
 
 
-def is_kept(registers: Registers, ledger_id: LedgerId, nonce: bytes) -> bool:
-    """Whether an id is kept for that life of a ledger."""
-    found = registers.read(f"{KEPT_PARENT}/{ledger_id}")
-    return found is not None and found.value == nonce
-
-
-def drop_kept(registers: Registers, ledger_id: LedgerId) -> None:
-    """Its ledger is there, or will never be; idempotent."""
-    registers.delete(f"{KEPT_PARENT}/{ledger_id}")
+def kept(registers: Registers) -> KeptIds:
+    """The ids that are kept, those among them that were used since included."""
+    return KeptIds.decode(registers.read(_KEPT))
 
 
 # Who is at work
@@ -123,10 +156,6 @@ def running(ballots: Ballots, runtime: Runtime) -> list[str]:
 
 def _all(ballots: Ballots, runtime: Runtime) -> Election:
     return Election(ballots, RESTORES_PARENT, runtime)
-
-
-def _ids_below(registers: Registers, parent: str) -> list[LedgerId]:
-    return sorted(LedgerId(int(n)) for n in registers.names(parent) if n.isdecimal())
 
 
 def _name(ledger_id: LedgerId) -> str:

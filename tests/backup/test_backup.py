@@ -20,6 +20,7 @@ from spark_bookkeeper.cluster.collection import Collection, collect_garbage
 from spark_bookkeeper.cluster.diagnosis import Diagnosis
 from spark_bookkeeper.cluster.restored import restore_diagnoses
 from spark_bookkeeper.errors import (
+    BookieFullError,
     EntryUnreadableError,
     InvalidArgumentError,
     LedgerExistsError,
@@ -126,6 +127,25 @@ def test_every_form_of_ledger_comes_back_byte_for_byte(
         assert kept.items() <= new.custom_metadata.items()
     checked = check_ledgers(empty.context, LocalRunner(empty.context), None, percentage=100)
     assert checked.is_complete
+
+
+def test_how_far_it_is_is_told_in_both_directions(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    a_log(ground)
+    told: list[tuple[str, int, int]] = []
+
+    def tell(phase: str, done: int, total: int, size_bytes: int) -> None:
+        told.append((phase, done, total))
+
+    run(backup, ground.context, folder, progress=tell)
+    run(restore, empty.context, folder, progress=tell)
+
+    assert {phase: (done, total) for phase, done, total in told} == {
+        "copying ledgers": (3, 3),  # the fourth has no entries
+        "restoring ledgers": (3, 3),
+        "passing over the ids of restored ledgers": (4, 4),
+    }
 
 
 def test_a_second_run_copies_only_what_is_new(ground: Ground, folder: str) -> None:
@@ -260,6 +280,40 @@ def test_a_backup_is_of_one_cluster(ground: Ground, empty: Ground, folder: str) 
         run(restore, empty.context, f"{folder}-none")
     with pytest.raises(InvalidArgumentError, match="no snapshot 7: take one that it has, of 1"):
         run(restore, empty.context, folder, snapshot=7)
+
+
+def full(*places: str) -> Callable[[str, str, str], None]:
+    """A hook: there is no room left at these places."""
+
+    def hook(place: str, operation: str, path: str) -> None:
+        if place in places and operation in ("put_if_absent", "create", "write"):
+            raise BookieFullError(f"bookie {place}: no space left", bookie_id=place)
+
+    return hook
+
+
+def test_without_room_it_says_where_and_goes_on_when_there_is_some(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    first = bytes_ledger(ground)
+    run(backup, ground.context, folder)
+    second = bytes_ledger(ground)
+
+    rows = run(backup, ground.client(None, full(folder)), folder).rows
+    assert [(row.ledger_id, row.status) for row in rows] == [
+        (first, Outcome.SAVED),
+        (second, Outcome.LEFT),
+        (-1, Outcome.LEFT),
+    ]
+    assert f"no room for it in {folder}" in str(rows[1].reason)
+    assert "make room there" in str(rows[1].reason)
+    assert BackupFolder(ground.context, folder).numbers() == [1]
+    assert run(backup, ground.client(), folder).is_complete
+
+    report = run(restore, empty.client(None, full(*empty.bookie_ids)), folder)
+    assert statuses(report) == {Outcome.LEFT}
+    assert all("repeat the restore" in str(row.reason) for row in report.rows)
+    assert run(restore, empty.client(), folder).is_complete
 
 
 def test_a_directory_with_something_else_is_refused(ground: Ground, tmp_path: Path) -> None:
@@ -397,7 +451,6 @@ def test_logs_are_restored_one_after_the_other(ground: Ground, empty: Ground, fo
             writer.append(b"next")
         assert log.ledgers() == sorted(log.ledgers())
     assert other not in ground.context.store.ledger_ids()
-    assert not empty.context.store.registers.names(restores.KEPT_PARENT)
 
 
 def test_a_kept_id_has_one_life(ground: Ground, empty: Ground, folder: str) -> None:

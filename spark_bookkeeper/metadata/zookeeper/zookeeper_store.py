@@ -200,10 +200,10 @@ class ZooKeeperStore:
             return stored  # an earlier call made it, and its answer was lost
         return Versioned(metadata, 0, own_writes=1)
 
-    def has_used(self, ledger_id: LedgerId) -> bool:
+    def has_used(self, ledger_id: LedgerId, *, is_kept: bool = False) -> bool:
         self._require_cluster()
         mark = paths.used_id(self._instance.folder(), ledger_id)
-        return self._ids.has_given(ledger_id) or self._zk.exists(mark)
+        return (not is_kept and self._ids.has_given(ledger_id)) or self._zk.exists(mark)
 
     def use_up_ledger_id(self, ledger_id: LedgerId) -> None:
         self._require_cluster()

@@ -309,10 +309,12 @@ class MetadataStoreConformance:
         kept = store.generate_ledger_id()
         store.create_ledger(LedgerId(7), open_ledger())
         assert [store.has_used(LedgerId(i)) for i in (kept, 7, 9)] == [True, True, False]
+        assert not store.has_used(kept, is_kept=True)
         for ledger_id in (kept, LedgerId(7), LedgerId(9), LedgerId(9)):
             stores.session().use_up_ledger_id(ledger_id)
 
         assert store.has_used(LedgerId(9))
+        assert store.has_used(kept, is_kept=True)
         assert store.read_ledger(LedgerId(7)).value.quorum == open_ledger().quorum
         for ledger_id in (kept, LedgerId(9)):
             for is_kept, is_generated in ((False, False), (True, False), (False, True)):
