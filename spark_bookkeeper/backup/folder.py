@@ -126,8 +126,22 @@ class BackupFolder:
         """Make an empty or missing directory a backup's; returns its incarnation.
 
         Raises:
-            InvalidArgumentError: something else is there. Nothing was changed.
+            InvalidArgumentError: something else is there, or it cannot be reached. Nothing was
+                changed.
+            BookieFullError: it has no room.
         """
+        try:
+            return self._prepare(instance_id)
+        except BookieFullError as error:
+            raise BookieFullError(self.without_room(error), bookie_id=self.bookie_id) from error
+        except (BookieUnavailableError, OSError) as error:
+            said = self.in_words(str(error))
+            raise InvalidArgumentError(
+                f"no backup can be made at {self.uri}: {said}. It has to be a directory or bucket "
+                "that can be written; nothing was changed in the cluster"
+            ) from error
+
+    def _prepare(self, instance_id: str) -> str:
         if self._storage.has_directories:
             os.makedirs(_local_path(self._storage.uri), exist_ok=True)
         if read_marker(self._storage) is None:

@@ -316,6 +316,13 @@ def test_without_room_it_says_where_and_goes_on_when_there_is_some(
     assert run(restore, empty.client(), folder).is_complete
 
 
+def test_a_place_that_cannot_be_written_is_refused(ground: Ground, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for uri in (str(tmp_path / "file"), str(tmp_path / "file" / "below")):
+        with pytest.raises(InvalidArgumentError, match=uri):
+            run(backup, ground.context, uri)
+
+
 def test_a_directory_with_something_else_is_refused(ground: Ground, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "diary.txt").write_text("dear")

@@ -153,6 +153,7 @@ def test_what_cannot_be_done_says_what_why_and_what_to_do(
     assert "cluster backup" in said
     assert "of cluster" in (said := refused(on_new, "backup", folder))
     assert "another directory" in said
+    assert "'nothing://there'" in refused(on_old, "backup", "nothing://there")
     (places.directory / "home").mkdir()
     (places.directory / "home" / "diary.txt").write_text("dear")
     assert "diary.txt" in refused(on_old, "backup", places.folder("home"))
