@@ -20,10 +20,6 @@ from tests.spark.test_jobs import Submit, fill, finish, submit
 __all__ = ["submit"]  # a fixture
 
 
-def entries_of(bk: sbk.BookKeeper, ledger_id: int) -> list[tuple[int, bytes]]:
-    return [(entry.entry_id, entry.payload) for entry in bk.open_ledger(ledger_id).entries()]
-
-
 @pytest.mark.spark
 def test_a_log_is_saved_and_restored_by_jobs_on_spark(
     bk: sbk.BookKeeper, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -65,7 +61,7 @@ def test_scripts_that_are_killed_and_submitted_again_restore_everything(
     folder = tmp_path / "backup"
     with sbk.local(bookies=4) as old, LocalCluster(tmp_path / "new", bookies=5) as empty:
         ids = [writer.ledger_id for writer in fill(old, 40)]
-        before = {ledger_id: entries_of(old, ledger_id) for ledger_id in ids}
+        before = [old.open_ledger(ledger_id).read_arrow() for ledger_id in ids]
 
         first = submit("backup", old.metadata_uri, folder)
         while first.poll() is None and not list(folder.glob("ledgers/*/copies/*")):
@@ -83,6 +79,6 @@ def test_scripts_that_are_killed_and_submitted_again_restore_everything(
             finish(second)
             code, stdout, stderr = finish(submit("restore", empty.metadata_uri, folder, "--json"))
             assert (code, json.loads(stdout)["complete"]) == (0, True), stderr
-            assert {ledger_id: entries_of(new, ledger_id) for ledger_id in ids} == before
+            assert [new.open_ledger(ledger_id).read_arrow() for ledger_id in ids] == before
             assert new.check_ledgers(percentage=100).is_complete
             assert not restores.begun(new.context.store.registers)
