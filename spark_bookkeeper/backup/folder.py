@@ -26,7 +26,11 @@ from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.connection import partition_of
-from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
+from spark_bookkeeper.errors import (
+    BookieFullError,
+    BookieUnavailableError,
+    InvalidArgumentError,
+)
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
@@ -106,7 +110,11 @@ class BackupFolder:
         """
         marker = read_marker(self._storage)
         if marker is None or not marker.bookie_id.startswith("backup-"):
-            raise InvalidArgumentError(f"there is no backup at {self.uri}; nothing was changed")
+            raise InvalidArgumentError(
+                f"{self.uri} is no backup: it has no file BOOKIE of one; nothing was changed. "
+                f"`spark-bookkeeper cluster backup {self.uri}` makes one; where there should be "
+                "one, look whether the URI is right and everything was copied there"
+            )
         if instance_id is not None and marker.instance_id != instance_id:
             raise InvalidArgumentError(
                 f"the backup at {self.uri} is of cluster {marker.instance_id}, not of "
@@ -118,8 +126,22 @@ class BackupFolder:
         """Make an empty or missing directory a backup's; returns its incarnation.
 
         Raises:
-            InvalidArgumentError: something else is there. Nothing was changed.
+            InvalidArgumentError: something else is there, or it cannot be reached. Nothing was
+                changed.
+            BookieFullError: it has no room.
         """
+        try:
+            return self._prepare(instance_id)
+        except BookieFullError as error:
+            raise BookieFullError(self.without_room(error), bookie_id=self.bookie_id) from error
+        except (BookieUnavailableError, OSError) as error:
+            said = self.in_words(str(error))
+            raise InvalidArgumentError(
+                f"no backup can be made at {self.uri}: {said}. It has to be a directory or bucket "
+                "that can be written; nothing was changed in the cluster"
+            ) from error
+
+    def _prepare(self, instance_id: str) -> str:
         if self._storage.has_directories:
             os.makedirs(_local_path(self._storage.uri), exist_ok=True)
         if read_marker(self._storage) is None:
@@ -143,6 +165,26 @@ class BackupFolder:
         """A ledger as it is in the backup."""
         ref = LedgerRef(ledger.key, incarnation, ledger.encoding)
         return Replica(self._context.bookies.bookie(self.bookie_id), ref)
+
+    def in_words(self, reason: str) -> str:
+        """What a bookie says of itself, as said of a backup."""
+        return reason.replace(f"bookie {self.bookie_id}", f"the backup at {self.uri}")
+
+    def without_room(self, error: BookieFullError) -> str:
+        """What to do when the backup takes no more."""
+        return (
+            f"there is no room for it in {self.uri} ({self.in_words(error.message)}): make room "
+            "there, and run it again: it goes on where it was"
+        )
+
+    def unreadable(self, entry_id: int, reason: str) -> str:
+        """Why an entry cannot be restored, and what to do."""
+        return (
+            f"entry {entry_id} cannot be read from the backup at {self.uri}: "
+            f"{self.in_words(reason)}. Run `spark-bookkeeper cluster backup --verify` in the "
+            "cluster that it is of, which copies again what is damaged or missing; without that "
+            "cluster this ledger is lost to this backup, and the others are not"
+        )
 
     def put(self, snapshot: Snapshot) -> int:
         """Store a snapshot, durably, behind those there are; returns its number."""
@@ -168,17 +210,22 @@ class BackupFolder:
             for name in self._storage.list(SNAPSHOTS)
             if (m := _NAME.fullmatch(name)) and (number is None or int(m[1]) == number)
         ]
+        others = ", ".join(str(each) for each in self.numbers() if each != number)
+        again = "run `spark-bookkeeper cluster backup` again"
         if not found:
+            which = "" if number is None else f" {number}"
             raise InvalidArgumentError(
-                f"the backup at {self.uri} has no snapshot{'' if number is None else f' {number}'}"
-                f": it has {', '.join(map(str, self.numbers())) or 'none, so no run of it ended'}"
+                f"the backup at {self.uri} has no snapshot{which}: "
+                + (f"take one that it has, of {others}" if others else f"no run ended, so {again}")
             )
-        _, digest, name = max(found)
+        newest, digest, name = max(found)
         data = self._storage.read(f"{SNAPSHOTS}/{name}")
         if data is None or hashlib.sha256(data).hexdigest() != digest:
+            others = ", ".join(str(each) for each in self.numbers() if each != newest)
             raise InvalidArgumentError(
-                f"{self.uri}/{SNAPSHOTS}/{name} is damaged; take an earlier snapshot, of "
-                f"{', '.join(map(str, self.numbers()))}"
+                f"{self.uri}/{SNAPSHOTS}/{name} is damaged: its bytes have another SHA-256 than "
+                f"its name says; nothing was changed. To have a new one {again}"
+                + (f"; or take another (`--snapshot`), of {others}" if others else "")
             )
         return _decoded(data)
 

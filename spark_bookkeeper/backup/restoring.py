@@ -18,6 +18,7 @@ from spark_bookkeeper.backup.folder import BackupFolder, SavedLedger
 from spark_bookkeeper.backup.saving import PIECE_BYTES, BackupReport
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
+from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import (
     BookKeeperError,
     InvalidArgumentError,
@@ -38,6 +39,10 @@ WINDOW_ENTRIES: Final = 4096
 """Entries that are read at once, if they are not larger together than ``WINDOW_BYTES``."""
 
 WINDOW_BYTES: Final = 32 << 20
+
+KEPT_AT_ONCE: Final = 256
+"""Ids of the counter that are noted together. A process that dies before it has noted them loses
+them: no ledger of such an id can be restored to that cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,8 @@ def restore(
     """Put ledgers and logs of a backup into a cluster that does not have them.
 
     Repeat it until it is complete: what is there already, in the same life, is passed over.
-    A ledger that was not closed is closed at the last entry that the backup has.
+    A ledger that was not closed is closed at the last entry that the backup has. Parts of a backup
+    may be restored one after the other.
 
     Args:
         uri: of the backup.
@@ -104,18 +110,27 @@ def restore(
         if ledger_ids is not None:
             heads = {}
     if unknown := [i for i in wanted if i not in saved]:
-        raise InvalidArgumentError(f"the snapshot has no ledger {unknown[0]}; nothing was changed")
+        raise InvalidArgumentError(
+            f"the snapshot has no ledger {unknown[0]}; nothing was changed. It has "
+            f"{_some(sorted(saved))}; an earlier one may have it (`--snapshot`)"
+        )
     run = _Restoring(context, runner, folder, incarnation, progress)
-    rows = [run.look(saved[ledger_id], dry_run=dry_run) for ledger_id in sorted(wanted)]
-    if not dry_run:
-        run.restore()
-        rows = [run.rows.get(LedgerId(row.ledger_id), row) for row in rows]
-        is_whole = all(row.status.is_done for row in rows)
-        listed = [i for name in heads for i in _ledgers_of(taken.registers, name)]
-        if is_whole and listed:
-            run.pass_ids(max(listed))
-        for name in sorted(heads):
-            rows.append(_restore_log(context, taken.registers, name, is_whole=is_whole))
+    chosen = [saved[ledger_id] for ledger_id in sorted(wanted)]
+    if dry_run:
+        rows = [run.look(each, dry_run=True) for each in chosen]
+        rows += [_planned_log(taken.registers, name) for name in sorted(heads)]
+    else:
+        who = f"{WriterInfo.of_this_process()}, from {uri}"
+        with restores.shown(context.store.ballots, who, context.runtime):
+            rows = [run.look(each, dry_run=False) for each in chosen]
+            run.restore()
+            rows = [run.rows.get(LedgerId(row.ledger_id), row) for row in rows]
+            is_whole = all(row.status.is_done for row in rows)
+            listed = [i for name in heads for i in _ledgers_of(taken.registers, name)]
+            if is_whole and listed:
+                run.pass_ids(max(listed))
+            for name in sorted(heads):
+                rows.append(_restore_log(context, taken.registers, name, is_whole=is_whole))
     duration_ms = round((context.runtime.now() - started) * 1000)
     return BackupReport("restore", tuple(rows), dry_run, duration_ms)
 
@@ -137,6 +152,7 @@ class _Restoring:
         self._incarnation = incarnation
         self._progress = progress
         self._todo: dict[LedgerId, tuple[SavedLedger, Ledger]] = {}
+        self._kept = restores.kept(context.store.registers)
         self.rows: dict[LedgerId, Row] = {}
 
     def look(self, saved: SavedLedger, *, dry_run: bool) -> Row:
@@ -156,15 +172,29 @@ class _Restoring:
             return _row(
                 saved,
                 Outcome.LEFT,
-                f"the cluster has another ledger {ledger_id}; restore into an empty cluster",
+                f"the cluster has another ledger {ledger_id}, and no ledger can be restored under "
+                "another id; that one was not touched. Restore into an empty cluster",
             )
-        if dry_run:
-            return _row(saved, Outcome.PLANNED, _how(saved))
         try:
-            self._todo[ledger_id] = saved, self._placed(saved)
+            if self._context.store.has_used(ledger_id, is_kept=ledger_id in self._kept):
+                return _row(saved, Outcome.LEFT, _used(ledger_id))
+            ledger = self._placed(saved)
+            if dry_run and (reason := self._what_is_lacking(saved, ledger)) is not None:
+                return _row(saved, Outcome.LEFT, reason)
         except BookKeeperError as error:
             return _row(saved, Outcome.LEFT, error.message)
+        if dry_run:
+            return _row(saved, Outcome.PLANNED, _how(saved))
+        self._todo[ledger_id] = saved, ledger
         return _row(saved, Outcome.LEFT, "it was not reached")
+
+    def _what_is_lacking(self, saved: SavedLedger, ledger: Ledger) -> str | None:
+        """What of a ledger the backup lacks, by what its files say that they hold."""
+        if saved.last_entry_id == NO_ENTRY:
+            return None
+        held = self._folder.replica(ledger, self._incarnation).holdings(0, saved.last_entry_id)
+        lacking = held.lacking(range(saved.last_entry_id + 1))
+        return self._folder.unreadable(lacking[0], "no file has it") if lacking else None
 
     def _placed(self, saved: SavedLedger) -> Ledger:
         """The ledger as it will be: closed, in one fragment on bookies of this cluster.
@@ -195,12 +225,16 @@ class _Restoring:
         """Have the cluster give out higher ids than those that are restored.
 
         The ledgers of a log ascend, so its next one must come behind them. It is done when all
-        are there: an id that was given out is never taken by anybody else (SLOT-LOG rule R16).
+        are there: an id that was given out is never taken by anybody else (SLOT-LOG rule R16). So
+        these are kept for what is restored later.
         """
-        given = -1
-        while given <= highest:
-            given = self._context.store.generate_ledger_id()
-            self._progress("passing over the ids of restored ledgers", given, highest + 1, 0)
+        store, given = self._context.store, [LedgerId(-1)]
+        while given[-1] <= highest:
+            given.append(store.generate_ledger_id())
+            if given[-1] > highest or len(given) > KEPT_AT_ONCE:
+                restores.keep(store.registers, given[1:])
+                del given[:-1]
+            self._progress("passing over the ids of restored ledgers", given[-1], highest + 1, 0)
 
     def restore(self) -> None:
         failed: dict[LedgerId, str] = {}
@@ -236,13 +270,14 @@ class _Restoring:
 
     def _create_once(self, ledger: Ledger) -> str | None:
         """Why it can never be made here."""
+        store, ledger_id = self._context.store, ledger.ledger_id
         try:
-            self._context.store.create_ledger(ledger.ledger_id, ledger.metadata)
+            store.create_ledger(ledger_id, ledger.metadata, is_kept=ledger_id in self._kept)
         except LedgerExistsError as error:
             try:
-                there = self._context.store.read_ledger(ledger.ledger_id)
+                there = store.read_ledger(ledger_id)
             except NoSuchLedgerError:
-                return f"{error.message} It is no id to be restored to: take an empty cluster"
+                return _used(ledger_id)
             is_ours = there.value.nonce == ledger.metadata.nonce
             return None if is_ours else error.message
         return None
@@ -263,6 +298,22 @@ class _Restoring:
                 EntryId(end),
                 size * (end - first + 1) // (last + 1),
             )
+
+
+def _used(ledger_id: LedgerId) -> str:
+    return (
+        f"this cluster has used ledger id {ledger_id} before: for a ledger that was deleted, for a "
+        "restore that was forgotten, or its counter has passed it. No id is used twice, so restore "
+        "into an empty cluster (`spark-bookkeeper cluster init` makes one), before anything else "
+        "is written there"
+    )
+
+
+def _some(ledger_ids: Sequence[LedgerId]) -> str:
+    """What ledgers there are, in a few words."""
+    shown = ", ".join(map(str, ledger_ids[:10]))
+    more = len(ledger_ids) - 10
+    return f"ledgers {shown}{f' and {more:,} more' if more > 0 else ''}" if shown else "none"
 
 
 def _how(saved: SavedLedger) -> str | None:
@@ -290,14 +341,16 @@ def _row(saved: SavedLedger, status: Outcome, reason: str | None) -> Row:
 
 
 def _not_restored(work: _RestoreWork, failure: Failure) -> _Restored:
-    return _Restored(work.ledger.ledger_id, 0, failure.reason)
+    again = "mend that, and repeat the restore: it goes on where it was"
+    return _Restored(work.ledger.ledger_id, 0, f"{failure.reason}; {again}")
 
 
 def _restore(context: ClientContext, work: _RestoreWork) -> Sequence[_Restored]:
     """Copy a range to every bookie that is to have of it what it lacks; each reads it back."""
     ledger = work.ledger
     metadata = ledger.metadata
-    source = BackupFolder(context, work.uri).replica(ledger, work.incarnation)
+    folder = BackupFolder(context, work.uri)
+    source = folder.replica(ledger, work.incarnation)
     (fragment,) = metadata.fragments
     size = 0
     average = max(1, work.size_bytes // (work.last - work.first + 1))
@@ -317,7 +370,7 @@ def _restore(context: ClientContext, work: _RestoreWork) -> Sequence[_Restored]:
         delivery = source.read(wanted)
         if delivery.refused:
             entry_id, reason = next(iter(delivery.refused.items()))
-            said = f"entry {entry_id} cannot be read from the backup: {reason}"
+            said = folder.unreadable(entry_id, reason)
             return [_Restored(ledger.ledger_id, size, said)]
         entries = sorted(delivery.found, key=lambda entry: entry.entry_id)
         for bookie, ids in lacking.items():
@@ -351,6 +404,12 @@ def _ledgers_of(registers: Mapping[str, bytes], log: str) -> list[LedgerId]:
     return [LedgerId(i) for i in (*ids, *head["recent"]) if i >= head["begins_at"]]
 
 
+def _planned_log(registers: Mapping[str, bytes], log: str) -> Row:
+    ledgers = _ledgers_of(registers, log)
+    reason = f"log {log!r}: {len(ledgers)} ledgers"
+    return Row(ledgers[-1] if ledgers else -1, "restore log", Outcome.PLANNED, reason)
+
+
 def _restore_log(
     context: ClientContext, registers: Mapping[str, bytes], log: str, *, is_whole: bool
 ) -> Row:
@@ -379,7 +438,11 @@ def _restore_log(
     except VersionConflictError:
         if _is_further(context, registers, log):
             return row(Outcome.RESTORED, "it was there already, and has gone on")
-        return row(Outcome.LEFT, "the cluster has another one; restore into an empty cluster")
+        return row(
+            Outcome.LEFT,
+            "the cluster has another log of that name, which was not touched; delete it if nobody "
+            f"needs it (`spark-bookkeeper log delete {log}`), or restore into an empty cluster",
+        )
     except BookKeeperError as error:
         return row(Outcome.LEFT, error.message)
     return row(Outcome.RESTORED, f"{len(ledgers)} ledgers")

@@ -16,7 +16,12 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.client.read.reader import read_last_add_confirmed
-from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError, NoSuchLogError
+from spark_bookkeeper.errors import (
+    BookieFullError,
+    BookKeeperError,
+    MetadataFormatError,
+    NoSuchLogError,
+)
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.consumers import CONSUMERS_PARENT
@@ -117,9 +122,13 @@ def backup(
         tuple(saving.saved[i] for i in sorted(saving.saved)),
         registers,
     )
-    folder.put(taken)
-    rows = tuple(saving.rows[i] for i in sorted(saving.rows))
-    return BackupReport("backup", rows, False, _ms(context, started))
+    rows = [saving.rows[i] for i in sorted(saving.rows)]
+    try:
+        folder.put(taken)
+    except BookieFullError as error:
+        reason = f"{folder.without_room(error)}. No snapshot of this run was written"
+        rows.append(Row(-1, "snapshot", Outcome.LEFT, reason))
+    return BackupReport("backup", tuple(rows), False, _ms(context, started))
 
 
 def _ms(context: ClientContext, started: float) -> int:
@@ -249,7 +258,8 @@ def _not_saved(work: _SaveWork, failure: Failure) -> _Saved:
 def _save(context: ClientContext, work: _SaveWork) -> Sequence[_Saved]:
     """Copy what is lacking, read back by the bookie's own way, and look that all of it is there."""
     ledger_id = work.ledger.ledger_id
-    target = BackupFolder(context, work.uri).replica(work.ledger, work.incarnation)
+    folder = BackupFolder(context, work.uri)
+    target = folder.replica(work.ledger, work.incarnation)
     ids = range(work.first, work.last + 1)
     held = target.holdings(work.first, work.last)
     lacking = held.lacking(ids)
@@ -259,7 +269,10 @@ def _save(context: ClientContext, work: _SaveWork) -> Sequence[_Saved]:
     size = 0
     for first, last in _runs(lacking):
         for entries in _groups(Fetcher(context, work.ledger).fetch(first, last)):
-            target.write_copies(entries)
+            try:
+                target.write_copies(entries)
+            except BookieFullError as error:
+                return [_Saved(ledger_id, 0, size, reason=folder.without_room(error))]
             size += sum(entry.size_bytes for entry in entries)
     now = target.holdings(work.first, work.last)
     if missing := now.lacking(ids):

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 
 import click
 
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.backup.saving import BackupReport
+from spark_bookkeeper.cli.shell.asking import confirm
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import Settings
-from spark_bookkeeper.cli.shell.work import no_spark, open_table, report_table, show_report
+from spark_bookkeeper.cli.shell.work import no_spark, report_table, working
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.protocol.ids import parse_ledger_id
 
 _ledger_ids = click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, metavar="[LEDGER]...")
 
@@ -42,23 +45,34 @@ def backup(
     Nobody who writes is disturbed. The directory will hold the ledgers' passwords too.
     """
     wanted = _wanted(ledger_ids, log)
-    with connected(settings, access, with_spark=not no_spark) as bk:
-        table = open_table(settings, report_table)
-        with settings.output.progress("copying ledgers") as progress:
-            report = bk.backup(
-                uri, wanted, log, verify=verify, dry_run=dry_run, progress=progress.phase
-            )
-    return show_report(settings, report, table)
+    with working(settings, access, report_table, on_spark=not no_spark and not dry_run) as work:
+        report = work.run(
+            "copying ledgers",
+            lambda is_dry, progress: work.bk.backup(
+                uri, wanted, log, verify=verify, dry_run=is_dry, progress=progress
+            ),
+            dry_run=dry_run,
+        )
+    return work.show(report)
 
 
-@click.command(epilog="Example: spark-bookkeeper cluster restore s3://backups/main --dry-run")
-@click.argument("uri", metavar="URI")
+@click.command(
+    epilog="Examples: spark-bookkeeper cluster restore s3://backups/main --dry-run; "
+    "spark-bookkeeper cluster restore --forget"
+)
+@click.argument("uri", metavar="URI", required=False)
 @_ledger_ids
 @click.option("--log", metavar="NAME", help="This log and its ledgers.")
 @click.option(
     "--snapshot", type=click.IntRange(1), metavar="N", help="Which; the newest without it."
 )
-@click.option("--dry-run", is_flag=True, help="Only say what it would restore.")
+@click.option(
+    "--forget",
+    is_flag=True,
+    help="Without URI: give up restores that did not end, of LEDGER... or all.",
+)
+@click.option("--dry-run", is_flag=True, help="Only say what it would restore, or forget.")
+@click.option("--yes", is_flag=True, help="With --forget: do not ask.")
 @report_table
 @no_spark
 @access_options
@@ -66,11 +80,13 @@ def backup(
 def restore(
     settings: Settings,
     access: Access,
-    uri: str,
+    uri: str | None,
     ledger_ids: Sequence[int],
     log: str | None,
     snapshot: int | None,
+    forget: bool,
     dry_run: bool,
+    yes: bool,
     report_table: str | None,
     no_spark: bool,
 ) -> int:
@@ -78,15 +94,67 @@ def restore(
 
     Run it until nothing is left: what is there already is passed over. Ids and positions are those
     that they were. A ledger that was not closed is closed at the last entry in the backup.
+
+    Whoever does not go on with a restore gives it up with --forget: garbage collection takes what
+    it has copied, and these ledgers cannot be restored to this cluster any more.
     """
+    if forget:
+        if log is not None or snapshot is not None:
+            raise InvalidArgumentError("--forget takes no --log and no --snapshot, only LEDGER ids")
+        if uri is not None:
+            ledger_ids = (_ledger_id(uri), *ledger_ids)
+        return _forget(settings, access, ledger_ids, dry_run, yes, report_table)
+    if uri is None:
+        raise InvalidArgumentError(
+            "no URI was given: of the backup, as `cluster backup` was given it. `spark-bookkeeper "
+            "cluster restore --help` shows an example"
+        )
     wanted = _wanted(ledger_ids, log)
-    with connected(settings, access, with_spark=not no_spark) as bk:
-        table = open_table(settings, report_table)
-        with settings.output.progress("restoring ledgers") as progress:
-            report = bk.restore(
-                uri, wanted, log, snapshot=snapshot, dry_run=dry_run, progress=progress.phase
-            )
-    return show_report(settings, report, table)
+    with working(settings, access, report_table, on_spark=not no_spark and not dry_run) as work:
+        report = work.run(
+            "restoring ledgers",
+            lambda is_dry, progress: work.bk.restore(
+                uri, wanted, log, snapshot=snapshot, dry_run=is_dry, progress=progress
+            ),
+            dry_run=dry_run,
+        )
+    return work.show(report)
+
+
+def _forget(
+    settings: Settings,
+    access: Access,
+    ledger_ids: Sequence[int],
+    dry_run: bool,
+    yes: bool,
+    report_table: str | None,
+) -> int:
+    def ask(plan: BackupReport) -> None:
+        ledgers = plan.totals()["ledgers"]
+        size = sum(row.bytes for row in plan.rows)
+        settings.output.note(f"{ledgers:,} ledgers, {size:,} bytes that are garbage then")
+        if plan.rows:
+            confirm("Give them up? They cannot be restored to this cluster any more.")
+
+    with working(settings, access, report_table) as work:
+        report = work.run(
+            "asking bookies what they have",
+            lambda is_dry, progress: work.bk.forget_restores(
+                ledger_ids or None, dry_run=is_dry, progress=progress
+            ),
+            dry_run=dry_run,
+            ask=None if yes else ask,
+        )
+    return work.show(report)
+
+
+def _ledger_id(text: str) -> int:
+    try:
+        return parse_ledger_id(int(text))
+    except ValueError:
+        raise InvalidArgumentError(
+            f"{text!r} is no ledger id: --forget takes ids, and no URI; nothing was changed"
+        ) from None
 
 
 def _wanted(ledger_ids: Sequence[int], log: str | None) -> list[int] | None:

@@ -21,6 +21,7 @@ from spark_bookkeeper.client.presence import (
 )
 from spark_bookkeeper.client.read.newest import newest_entry
 from spark_bookkeeper.cluster.diagnosis import Diagnosis, Verdict
+from spark_bookkeeper.cluster.restored import restore_diagnoses
 from spark_bookkeeper.cluster.scrubbing import scrub_problems
 from spark_bookkeeper.cluster.sharing import Place, place_of, shared
 from spark_bookkeeper.cluster.tables import table_diagnoses
@@ -101,6 +102,7 @@ def cluster_diagnoses(
         yield _writers(context, ledgers, states)
         yield from table_diagnoses(context, ledgers)
     yield _autorecovery(context)
+    yield from restore_diagnoses(context)
     for scrubbed, bad in scrub_problems(context, sorted(set(known) & alive.keys())):
         yield Diagnosis(
             f"bookie {scrubbed}",

@@ -177,6 +177,7 @@ class MemoryStore:
         metadata: LedgerMetadata,
         *,
         is_generated: bool = False,
+        is_kept: bool = False,
         writer: str | None = None,
     ) -> Versioned[LedgerMetadata]:
         if metadata.ctoken is None and metadata.format_version >= 3:
@@ -191,7 +192,7 @@ class MemoryStore:
                 self._show_writer(ledger_id, writer)
                 return there
             if ledger_id in self.cluster.used_ids or (
-                not is_generated and ledger_id < self.cluster.next_ledger_id
+                not (is_generated or is_kept) and ledger_id < self.cluster.next_ledger_id
             ):
                 raise refusals.id_used(ledger_id)
             if not is_generated:
@@ -209,6 +210,16 @@ class MemoryStore:
                 self._written.discard((ledger_id, writer))
                 self.cluster.writers.discard((ledger_id, writer))
             raise
+
+    def has_used(self, ledger_id: LedgerId, *, is_kept: bool = False) -> bool:
+        def effect() -> bool:
+            is_given = not is_kept and ledger_id < self.cluster.next_ledger_id
+            return is_given or ledger_id in self.cluster.used_ids
+
+        return self._call("has_used", str(ledger_id), effect)
+
+    def use_up_ledger_id(self, ledger_id: LedgerId) -> None:
+        self._call("use_up_ledger_id", str(ledger_id), lambda: self.cluster.used_ids.add(ledger_id))
 
     def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
         return self._call("read_ledger", str(ledger_id), lambda: self._ledger(ledger_id))

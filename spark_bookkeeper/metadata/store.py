@@ -114,6 +114,7 @@ class LedgerStore(Protocol):
         metadata: LedgerMetadata,
         *,
         is_generated: bool = False,
+        is_kept: bool = False,
         writer: str | None = None,
     ) -> Versioned[LedgerMetadata]:
         """Create a ledger; a create whose answer was lost is recognised by its cToken.
@@ -124,6 +125,9 @@ class LedgerStore(Protocol):
         Args:
             is_generated: the id comes from ``generate_ledger_id``, and was used for no create
                 yet whose answer is known.
+            is_kept: the id came from ``generate_ledger_id`` earlier, and whoever got it has made no
+                ledger of it, and kept it for restores (``restores.py``). It is marked as a chosen
+                one is.
             writer: hexadecimal token of this life of the ledger. From now on this session is
                 shown as one that writes it, until it closes the ledger, leaves it or ends.
 
@@ -131,6 +135,20 @@ class LedgerStore(Protocol):
             LedgerExistsError: the id is taken by somebody else, or was used before. A generated
                 one: take the next.
             MetadataUnavailableError: it may or may not have been created.
+        """
+
+    def has_used(self, ledger_id: LedgerId, *, is_kept: bool = False) -> bool:
+        """Whether an id was given out, chosen or used up, so that nobody can choose it.
+
+        Args:
+            is_kept: as ``create_ledger`` has it: that it was given out is no hindrance.
+        """
+
+    def use_up_ledger_id(self, ledger_id: LedgerId) -> None:
+        """From now on nobody creates a ledger of this id; idempotent.
+
+        One that is there stays. Who looks with ``read_ledger_settled`` afterwards and finds none
+        knows that there will be none.
         """
 
     def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:

@@ -10,19 +10,30 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.backup.folder import BackupFolder
+from spark_bookkeeper.backup.forgetting import forget_restores
 from spark_bookkeeper.backup.restoring import restore
 from spark_bookkeeper.backup.saving import BackupReport, backup
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.deletion import delete_ledger
 from spark_bookkeeper.cluster.collection import Collection, collect_garbage
-from spark_bookkeeper.errors import EntryUnreadableError, InvalidArgumentError, NoSuchLogError
+from spark_bookkeeper.cluster.diagnosis import Diagnosis
+from spark_bookkeeper.cluster.restored import restore_diagnoses
+from spark_bookkeeper.errors import (
+    BookieFullError,
+    EntryUnreadableError,
+    InvalidArgumentError,
+    LedgerExistsError,
+    NoSuchLedgerError,
+    NoSuchLogError,
+)
 from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata import restores
 from spark_bookkeeper.metadata.consumers import Consumer, consumers, publish
+from spark_bookkeeper.metadata.memory import MemoryStore
 from spark_bookkeeper.protocol.archive import archived_of
-from spark_bookkeeper.protocol.ids import EntryId
+from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.metadata import DigestType, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -116,6 +127,25 @@ def test_every_form_of_ledger_comes_back_byte_for_byte(
         assert kept.items() <= new.custom_metadata.items()
     checked = check_ledgers(empty.context, LocalRunner(empty.context), None, percentage=100)
     assert checked.is_complete
+
+
+def test_how_far_it_is_is_told_in_both_directions(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    a_log(ground)
+    told: list[tuple[str, int, int]] = []
+
+    def tell(phase: str, done: int, total: int, size_bytes: int) -> None:
+        told.append((phase, done, total))
+
+    run(backup, ground.context, folder, progress=tell)
+    run(restore, empty.context, folder, progress=tell)
+
+    assert {phase: (done, total) for phase, done, total in told} == {
+        "copying ledgers": (3, 3),  # the fourth has no entries
+        "restoring ledgers": (3, 3),
+        "passing over the ids of restored ledgers": (4, 4),
+    }
 
 
 def test_a_second_run_copies_only_what_is_new(ground: Ground, folder: str) -> None:
@@ -246,10 +276,51 @@ def test_a_backup_is_of_one_cluster(ground: Ground, empty: Ground, folder: str) 
     empty.cluster.instance_id = "another"
     with pytest.raises(InvalidArgumentError, match="is of cluster"):
         run(backup, empty.context, folder)
-    with pytest.raises(InvalidArgumentError, match="no backup at"):
+    with pytest.raises(InvalidArgumentError, match="is no backup"):
         run(restore, empty.context, f"{folder}-none")
-    with pytest.raises(InvalidArgumentError, match="no snapshot 7"):
+    with pytest.raises(InvalidArgumentError, match="no snapshot 7: take one that it has, of 1"):
         run(restore, empty.context, folder, snapshot=7)
+
+
+def full(*places: str) -> Callable[[str, str, str], None]:
+    """A hook: there is no room left at these places."""
+
+    def hook(place: str, operation: str, path: str) -> None:
+        if place in places and operation in ("put_if_absent", "create", "write"):
+            raise BookieFullError(f"bookie {place}: no space left", bookie_id=place)
+
+    return hook
+
+
+def test_without_room_it_says_where_and_goes_on_when_there_is_some(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    first = bytes_ledger(ground)
+    run(backup, ground.context, folder)
+    second = bytes_ledger(ground)
+
+    rows = run(backup, ground.client(None, full(folder)), folder).rows
+    assert [(row.ledger_id, row.status) for row in rows] == [
+        (first, Outcome.SAVED),
+        (second, Outcome.LEFT),
+        (-1, Outcome.LEFT),
+    ]
+    assert f"no room for it in {folder}" in str(rows[1].reason)
+    assert "make room there" in str(rows[1].reason)
+    assert BackupFolder(ground.context, folder).numbers() == [1]
+    assert run(backup, ground.client(), folder).is_complete
+
+    report = run(restore, empty.client(None, full(*empty.bookie_ids)), folder)
+    assert statuses(report) == {Outcome.LEFT}
+    assert all("repeat the restore" in str(row.reason) for row in report.rows)
+    assert run(restore, empty.client(), folder).is_complete
+
+
+def test_a_place_that_cannot_be_written_is_refused(ground: Ground, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for uri in (str(tmp_path / "file"), str(tmp_path / "file" / "below")):
+        with pytest.raises(InvalidArgumentError, match=uri):
+            run(backup, ground.context, uri)
 
 
 def test_a_directory_with_something_else_is_refused(ground: Ground, tmp_path: Path) -> None:
@@ -363,6 +434,190 @@ def test_gc_restored_copies_without_metadata_are_no_garbage_while_they_are_resto
     delete_ledger(empty.context, ledger_id)
     collected = collect_garbage(empty.context, wish=Collection())
     assert {row.status for row in collected.rows} == {Outcome.DELETED}
+
+
+# Part after part
+
+
+def test_logs_are_restored_one_after_the_other(ground: Ground, empty: Ground, folder: str) -> None:
+    names = ("clicks", "orders", "visits")
+    expected = {name: a_log(ground, name) for name in names}
+    single = bytes_ledger(ground)
+    run(backup, ground.context, folder)
+
+    for name in ("visits", "clicks", "orders"):  # the last ids first
+        report = run(restore, empty.context, folder, log=name)
+        assert report.is_complete, report.unfinished
+    other = bytes_ledger(empty)
+    assert run(restore, empty.context, folder, [single]).is_complete
+
+    for name in names:
+        log = open_log(empty.context, name)
+        assert [entry.payload for entry in log.entries()] == expected[name]
+        with log.become_writer() as writer:
+            writer.append(b"next")
+        assert log.ledgers() == sorted(log.ledgers())
+    assert other not in ground.context.store.ledger_ids()
+
+
+def test_a_kept_id_has_one_life(ground: Ground, empty: Ground, folder: str) -> None:
+    single = bytes_ledger(ground)
+    a_log(ground)
+    run(backup, ground.context, folder)
+    run(restore, empty.context, folder, log="orders")
+    with pytest.raises(LedgerExistsError):
+        lifecycle.create_ledger(empty.context, Quorum(3, 3, 2), ledger_id=single)
+    assert run(restore, empty.context, folder, [single]).is_complete
+
+    delete_ledger(empty.context, single)
+
+    (row,) = run(restore, empty.context, folder, [single]).rows
+    assert row.status is Outcome.LEFT
+    assert f"has used ledger id {single} before" in str(row.reason)
+    assert "empty cluster" in str(row.reason)
+
+
+def test_an_id_that_the_cluster_has_used_is_said_before_anything_is_copied(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    ledger_id = bytes_ledger(ground)
+    run(backup, ground.context, folder)
+    delete_ledger(empty.context, bytes_ledger(empty))
+    collect_garbage(empty.context, wish=Collection())
+
+    for dry_run in (True, False):
+        (row,) = run(restore, empty.context, folder, dry_run=dry_run).rows
+        assert (row.ledger_id, row.status) == (ledger_id, Outcome.LEFT)
+        assert "has used ledger id" in str(row.reason)
+    assert not any(empty.files(bookie) for bookie in empty.bookie_ids)
+
+
+def test_a_dry_run_tells_what_a_run_would_leave(
+    ground: Ground, empty: Ground, folder: str, tmp_path: Path
+) -> None:
+    whole, half = bytes_ledger(ground), bytes_ledger(ground)
+    a_log(ground)
+    run(backup, ground.context, folder)
+    (copy,) = Path(folder).glob(f"ledgers/{half}-*/copies/*.arrow")
+    copy.unlink()
+
+    report = run(restore, empty.context, folder, dry_run=True)
+
+    said = {row.ledger_id: row for row in report.rows}
+    assert said[whole].status is Outcome.PLANNED
+    assert said[half].status is Outcome.LEFT
+    assert "--verify" in str(said[half].reason)
+    assert "log 'orders'" in str(report.rows[-1].reason)
+    small = Ground(tmp_path / "small", bookies=2, runtime=InlineRuntime())
+    assert statuses(run(restore, small.context, folder, [whole], dry_run=True)) == {Outcome.LEFT}
+
+
+# Given up
+
+
+def abandoned(ground: Ground, empty: Ground, folder: str) -> int:
+    """A restore that died when the copies of its ledger were there."""
+    ledger_id = bytes_ledger(ground, 7)
+    run(backup, ground.context, folder)
+
+    def kill(place: str, operation: str, path: str) -> None:
+        if operation == "create_ledger":
+            raise Killed
+
+    dying = empty.client(None, kill)
+    with pytest.raises(Killed):
+        run(restore, dying, folder)
+    dying.store.close()
+    return ledger_id
+
+
+def restore_findings(ground: Ground) -> list[Diagnosis]:
+    return list(restore_diagnoses(ground.client()))
+
+
+def test_a_restore_that_is_given_up_is_collected(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    ledger_id = abandoned(ground, empty, folder)
+    (found,) = restore_findings(empty)
+    assert (found.verdict, "--forget" in str(found.remedy)) == ("warning", True)
+    kept = collect_garbage(empty.context, wish=Collection())
+    assert {row.status for row in kept.rows} == {Outcome.LEFT}
+
+    plan = forget_restores(empty.context, dry_run=True)
+    report = forget_restores(empty.context, [LedgerId(ledger_id)])
+
+    assert statuses(plan) == {Outcome.PLANNED}
+    assert statuses(report) == {Outcome.NO_LONGER_NEEDED}
+    assert [row.bytes for row in report.rows] == [row.bytes for row in plan.rows]
+    collected = collect_garbage(empty.context, wish=Collection())
+    assert {row.status for row in collected.rows} == {Outcome.DELETED}
+    for row in report.rows:
+        assert row.bytes == sum(r.bytes for r in collected.rows if r.source == row.source) > 0
+    assert not any(empty.files(bookie) for bookie in empty.bookie_ids)
+    assert not restore_findings(empty)
+    assert not forget_restores(empty.context).rows
+    with pytest.raises(InvalidArgumentError, match="no restore of ledger"):
+        forget_restores(empty.context, [LedgerId(ledger_id)])
+
+
+def test_a_ledger_that_is_whole_stays_when_its_restore_is_forgotten(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    ledger_id = bytes_ledger(ground, 7)
+    run(backup, ground.context, folder)
+    run(restore, empty.context, folder)
+    nonce = metadata_of(empty, ledger_id).nonce
+    restores.begin(empty.context.store.registers, LedgerId(ledger_id), nonce or b"")
+
+    report = forget_restores(empty.context)
+
+    assert statuses(report) == {Outcome.RESTORED}
+    collect_garbage(empty.context, wish=Collection())
+    assert without_lac(entries_of(empty.client(), ledger_id)) == without_lac(
+        entries_of(ground.context, ledger_id)
+    )
+
+
+class _ForgettingRunner(LocalRunner):
+    """When the copies are there, and the metadata are not, somebody gives the restore up."""
+
+    def run(
+        self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
+    ) -> Iterator[ResultT]:
+        results = list(super().run(step, items, progress))
+        (found,) = restore_diagnoses(self._context)
+        assert (found.verdict, "under way by" in found.detail) == ("ok", True)
+        with pytest.raises(InvalidArgumentError, match="a restore runs"):
+            forget_restores(self._context)
+        forget_restores(self._context, even_if_running=True)
+        collect_garbage(self._context, wish=Collection())
+        yield from results
+
+
+@pytest.mark.parametrize("is_rule_out", [False, True])
+def test_restore_given_up_a_restore_that_goes_on_makes_no_ledger_without_copies(
+    ground: Ground,
+    empty: Ground,
+    folder: str,
+    is_rule_out: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if is_rule_out:
+        monkeypatch.setattr(MemoryStore, "use_up_ledger_id", lambda *_: None)
+    ledger_id = bytes_ledger(ground, 7)
+    run(backup, ground.context, folder)
+
+    report = restore(empty.context, _ForgettingRunner(empty.context), folder)
+
+    if is_rule_out:
+        with pytest.raises(EntryUnreadableError):
+            entries_of(empty.client(), ledger_id)
+        return
+    assert statuses(report) == {Outcome.LEFT}
+    with pytest.raises(NoSuchLedgerError):
+        empty.context.store.read_ledger(LedgerId(ledger_id))
+    assert not restores.begun(empty.context.store.registers)
 
 
 # Killed

@@ -7,15 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.bookie.partition import wipe_partition
-from spark_bookkeeper.bookie.storage.roots import open_storage
-from spark_bookkeeper.cluster.agent import BookieAgent
-from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
-from spark_bookkeeper.config import BookieConfig
-from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
-from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.testing.mixed_cluster import MixedCluster
 from spark_bookkeeper.testing.rows import (
     check_numbered_ledger,
     numbered,
@@ -26,60 +19,6 @@ from spark_bookkeeper.testing.s3 import S3Server
 from spark_bookkeeper.testing.sessions import connect_without_spark
 
 pytestmark = [pytest.mark.integration, pytest.mark.s3]
-
-
-ON_DEMAND = BookieConfig(probe_interval_ms=3_600_000)
-"""An agent looks at its storage when a test makes it ``step``."""
-
-
-class MixedCluster:
-    """Bookies wherever a root URI points, each with an agent in this process."""
-
-    def __init__(self, directory: Path, server: S3Server) -> None:
-        self.directory = directory
-        self.server = server
-        self.zookeeper = EmbeddedZooKeeper(directory / "zookeeper")
-        self.zookeeper.start()
-        self.runtime = ThreadRuntime()
-        self.uri = f"zk://{self.zookeeper.address}/ledgers"
-        self.store = ZooKeeperStore(self.uri, token=self.runtime.token)
-        self.store.initialize_cluster()
-        self.agents: dict[str, BookieAgent] = {}
-        self.roots: dict[str, str] = {}
-
-    def start(self, kind: str) -> str:
-        """A new bookie on local ``disk`` or in a ``bucket`` of its own."""
-        bookie = f"10.0.0.{len(self.roots) + 1}:3181"
-        if kind == "disk":
-            root = self.directory / bookie
-            root.mkdir()
-            self.roots[bookie] = root.as_uri()
-        else:
-            self.roots[bookie] = f"s3://{self.server.make_bucket()}/bookies/{bookie}"
-        storage = open_storage(self.roots[bookie], self.server.storage_options)
-        agent = BookieAgent(self.store, storage, BookieId(bookie), self.runtime, ON_DEMAND)
-        agent.start()
-        self.agents[bookie] = agent
-        return bookie
-
-    def kind(self, bookie: str) -> str:
-        return "bucket" if self.roots[bookie].startswith("s3://") else "disk"
-
-    def bucket(self, bookie: str) -> str:
-        return self.roots[bookie].removeprefix("s3://").partition("/")[0]
-
-    def wipe(self, bookie: str) -> None:
-        """Everything in its partition is gone, and nobody has told the cluster."""
-        wipe_partition(open_storage(self.roots[bookie], self.server.storage_options))
-
-    def stop(self, bookie: str) -> None:
-        self.agents.pop(bookie).stop()
-
-    def close(self) -> None:
-        for agent in self.agents.values():
-            agent.stop()
-        self.store.close()
-        self.zookeeper.stop()
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ NAMES = {
     "SlotReader",
 }
 
-UNAWARE = ["client", "replication", "logs", "metadata", "spark", "session.py"]
+UNAWARE = ["client", "replication", "logs", "metadata", "spark", "session"]
 """Layers that meet bookies at their face only."""
 
 UNDER_THE_FACE = {"client/bookies/bounded_storage.py"}

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options
 from spark_bookkeeper.cli.shell.settings import Settings
-from spark_bookkeeper.cli.shell.work import no_spark, open_table, report_table, show_report
+from spark_bookkeeper.cli.shell.work import no_spark, report_table, show_report, working
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.session import BookKeeper
 
@@ -28,11 +28,13 @@ dry_run_option = click.option(
 @click.pass_obj
 def audit(settings: Settings, access: Access, dry_run: bool, report_table: str | None) -> int:
     """Publish every ledger that counts on a bookie which is not there; nothing is copied."""
-    with connected(settings, access) as bk:
-        table = open_table(settings, report_table)
-        with settings.output.progress("reading ledger metadata") as progress:
-            report = bk.audit(dry_run=dry_run, progress=progress.phase)
-    return show_report(settings, report, table)
+    with working(settings, access, report_table) as work:
+        report = work.run(
+            "reading ledger metadata",
+            lambda is_dry, progress: work.bk.audit(dry_run=is_dry, progress=progress),
+            dry_run=dry_run,
+        )
+    return work.show(report)
 
 
 @click.command(epilog="Example: spark-bookkeeper autorecovery rereplicate")
@@ -49,13 +51,16 @@ def rereplicate(
     no_spark: bool,
 ) -> int:
     """Repair the ledgers that are published as under-replicated, those in most danger first."""
-    with connected(settings, access, with_spark=not no_spark and not dry_run) as bk:
-        table = open_table(settings, report_table)
-        with settings.output.progress("replicating", unit="ledgers") as progress:
-            report = bk.rereplicate(
-                config=access.conf.autorecovery, dry_run=dry_run, progress=progress.phase
-            )
-    return show_report(settings, report, table)
+    with working(settings, access, report_table, on_spark=not no_spark and not dry_run) as work:
+        report = work.run(
+            "replicating",
+            lambda is_dry, progress: work.bk.rereplicate(
+                config=access.conf.autorecovery, dry_run=is_dry, progress=progress
+            ),
+            dry_run=dry_run,
+            unit="ledgers",
+        )
+    return work.show(report)
 
 
 def run_once(

@@ -11,13 +11,7 @@ from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.cli.shell.work import (
-    ask_about,
-    no_spark,
-    open_table,
-    report_table,
-    show_report,
-)
+from spark_bookkeeper.cli.shell.work import ask_about, no_spark, report_table, working
 from spark_bookkeeper.cluster.cookies import check_forgettable, forget_bookie
 from spark_bookkeeper.cluster.dependents import ledgers_that_name
 from spark_bookkeeper.cluster.readonly import read_order
@@ -140,31 +134,26 @@ def recover(
             "no bookie was named; nothing was changed. `spark-bookkeeper bookie list --state lost` "
             "shows those that are lost"
         )
-    with connected(settings, access, with_spark=not no_spark and not dry_run) as bk:
-        if delete_cookie:
-            check_forgettable(bk.context.store, names)
-        table = open_table(settings, report_table)
-
-        def work(is_dry: bool) -> RecoveryReport:
-            with settings.output.progress("reading ledger metadata") as progress:
-                return bk.recover_bookie(
-                    names,
-                    target,
-                    ledger_ids=ledger_ids or None,
-                    skip_open_ledgers=skip_open_ledgers,
-                    even_if_alive=even_if_alive,
-                    dry_run=is_dry,
-                    bytes_per_second=bytes_per_second,
-                    progress=progress.phase,
-                )
-
-        if not dry_run and not yes:
-            ask_about(settings, work(True), names if delete_cookie else [])
-        report = work(dry_run)
-        is_forgotten = True
-        if delete_cookie and not dry_run:
-            is_forgotten = _delete_cookies(settings, bk, names, report)
-    code = show_report(settings, report, table)
+    doomed = names if delete_cookie else []
+    with working(settings, access, report_table, on_spark=not no_spark and not dry_run) as work:
+        check_forgettable(work.bk.context.store, doomed)
+        report = work.run(
+            "reading ledger metadata",
+            lambda is_dry, progress: work.bk.recover_bookie(
+                names,
+                target,
+                ledger_ids=ledger_ids or None,
+                skip_open_ledgers=skip_open_ledgers,
+                even_if_alive=even_if_alive,
+                dry_run=is_dry,
+                bytes_per_second=bytes_per_second,
+                progress=progress,
+            ),
+            dry_run=dry_run,
+            ask=None if yes else lambda plan: ask_about(settings, plan, doomed),
+        )
+        is_forgotten = dry_run or _delete_cookies(settings, work.bk, doomed, report)
+    code = work.show(report)
     return code if is_forgotten else max(code, EXIT_LEFT_UNDONE)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options
 from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.cli.shell.work import no_spark, open_table, report_table, show_report
+from spark_bookkeeper.cli.shell.work import no_spark, report_table, working
 from spark_bookkeeper.cluster.decommission import DecommissionReport
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 
@@ -39,27 +39,23 @@ def decommission(
     in the way; run again it does the rest.
     """
     name = parse_bookie_id(bookie_id)
-    with connected(settings, access, with_spark=not no_spark and not dry_run) as bk:
-        table = open_table(settings, report_table)
 
-        def work(is_dry: bool) -> DecommissionReport:
-            with settings.output.progress("reading ledger metadata") as progress:
-                return bk.decommission_bookie(
-                    name,
-                    drain,
-                    dry_run=is_dry,
-                    bytes_per_second=bytes_per_second,
-                    progress=progress.phase,
-                )
+    def ask(plan: DecommissionReport) -> None:
+        settings.output.note(
+            f"{len(plan.rows)} steps, {sum(row.bytes for row in plan.rows):,} bytes to copy"
+        )
+        confirm(f"Copy what {name} holds, and then forget that bookie?")
 
-        if not dry_run and not yes:
-            plan = work(True)
-            settings.output.note(
-                f"{len(plan.rows)} steps, {sum(row.bytes for row in plan.rows):,} bytes to copy"
-            )
-            confirm(f"Copy what {name} holds, and then forget that bookie?")
-        report = work(dry_run)
-    code = show_report(settings, report, table)
+    with working(settings, access, report_table, on_spark=not no_spark and not dry_run) as work:
+        report = work.run(
+            "reading ledger metadata",
+            lambda is_dry, progress: work.bk.decommission_bookie(
+                name, drain, dry_run=is_dry, bytes_per_second=bytes_per_second, progress=progress
+            ),
+            dry_run=dry_run,
+            ask=None if yes else ask,
+        )
+    code = work.show(report)
     if dry_run:
         return code
     if report.blocked_by is None:

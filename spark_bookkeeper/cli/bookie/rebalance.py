@@ -7,16 +7,9 @@ from collections.abc import Sequence
 import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options
 from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.cli.shell.work import (
-    ask_about,
-    no_spark,
-    open_table,
-    report_table,
-    show_report,
-)
-from spark_bookkeeper.cluster.decommission import DecommissionReport
+from spark_bookkeeper.cli.shell.work import ask_about, no_spark, report_table, working
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.replication.rebalance import SPARE_BYTES, RebalanceReport
 
@@ -67,30 +60,30 @@ def rebalance(
     copies are garbage, and take space until it is collected. Run again it does the rest.
     """
     names = [parse_bookie_id(name) for name in targets]
-    with connected(settings, access, with_spark=not no_spark and not dry_run) as bk:
-        table = open_table(settings, report_table)
 
-        def work(is_dry: bool) -> RebalanceReport:
-            with settings.output.progress("reading ledger metadata") as progress:
-                return bk.rebalance(
-                    names or None,
-                    max_bytes=max_bytes,
-                    tolerance_percent=tolerance_percent,
-                    spare_bytes=spare_bytes,
-                    dry_run=is_dry,
-                    bytes_per_second=bytes_per_second,
-                    progress=progress.phase,
-                )
+    def ask(plan: RebalanceReport) -> None:
+        settings.output.note(
+            f"{len(plan.rows):,} shares to move, {sum(row.bytes for row in plan.rows):,} bytes"
+        )
+        if plan.rows:
+            confirm("Move them?")
 
-        if not dry_run and not yes:
-            plan = work(True)
-            settings.output.note(
-                f"{len(plan.rows):,} shares to move, {sum(row.bytes for row in plan.rows):,} bytes"
-            )
-            if plan.rows:
-                confirm("Move them?")
-        report = work(dry_run)
-    code = show_report(settings, report, table)
+    with working(settings, access, report_table, on_spark=not no_spark and not dry_run) as work:
+        report = work.run(
+            "reading ledger metadata",
+            lambda is_dry, progress: work.bk.rebalance(
+                names or None,
+                max_bytes=max_bytes,
+                tolerance_percent=tolerance_percent,
+                spare_bytes=spare_bytes,
+                dry_run=is_dry,
+                bytes_per_second=bytes_per_second,
+                progress=progress,
+            ),
+            dry_run=dry_run,
+            ask=None if yes else ask,
+        )
+    code = work.show(report)
     if not settings.output.is_json:
         settings.output.table(
             ["bookie", "bytes before", "after", "its part"],
@@ -128,22 +121,16 @@ def drain(
     takes the bookie away.
     """
     name = parse_bookie_id(bookie_id)
-    with connected(settings, access, with_spark=not no_spark and not dry_run) as bk:
-        table = open_table(settings, report_table)
-
-        def work(is_dry: bool) -> DecommissionReport:
-            with settings.output.progress("reading ledger metadata") as progress:
-                return bk.drain_bookie(
-                    name,
-                    dry_run=is_dry,
-                    bytes_per_second=bytes_per_second,
-                    progress=progress.phase,
-                )
-
-        if not dry_run and not yes:
-            ask_about(settings, work(True))
-        report = work(dry_run)
-    code = show_report(settings, report, table)
+    with working(settings, access, report_table, on_spark=not no_spark and not dry_run) as work:
+        report = work.run(
+            "reading ledger metadata",
+            lambda is_dry, progress: work.bk.drain_bookie(
+                name, dry_run=is_dry, bytes_per_second=bytes_per_second, progress=progress
+            ),
+            dry_run=dry_run,
+            ask=None if yes else lambda plan: ask_about(settings, plan),
+        )
+    code = work.show(report)
     if dry_run:
         return code
     if report.is_complete:

@@ -6,18 +6,11 @@ from collections.abc import Sequence
 
 import click
 
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import Settings
-from spark_bookkeeper.cli.shell.work import (
-    ask_about,
-    no_spark,
-    open_table,
-    report_table,
-    show_report,
-)
+from spark_bookkeeper.cli.shell.work import ask_about, no_spark, report_table, working
 from spark_bookkeeper.protocol.ids import parse_bookie_id
-from spark_bookkeeper.replication.report import RecoveryReport
 
 
 @click.command(epilog="Example: spark-bookkeeper bookie refill 192.168.1.10:3181 --dry-run")
@@ -52,21 +45,18 @@ def refill(
     Killed at any moment it loses nothing, and run again it finishes the rest.
     """
     name = parse_bookie_id(bookie_id)
-    with connected(settings, access, with_spark=not no_spark and not dry_run) as bk:
-        table = open_table(settings, report_table)
-
-        def work(is_dry: bool) -> RecoveryReport:
-            with settings.output.progress("reading ledger metadata") as progress:
-                return bk.refill_bookie(
-                    name,
-                    ledger_ids=ledger_ids or None,
-                    skip_open_ledgers=skip_open_ledgers,
-                    dry_run=is_dry,
-                    bytes_per_second=bytes_per_second,
-                    progress=progress.phase,
-                )
-
-        if not dry_run and not yes:
-            ask_about(settings, work(True))
-        report = work(dry_run)
-    return show_report(settings, report, table)
+    with working(settings, access, report_table, on_spark=not no_spark and not dry_run) as work:
+        report = work.run(
+            "reading ledger metadata",
+            lambda is_dry, progress: work.bk.refill_bookie(
+                name,
+                ledger_ids=ledger_ids or None,
+                skip_open_ledgers=skip_open_ledgers,
+                dry_run=is_dry,
+                bytes_per_second=bytes_per_second,
+                progress=progress,
+            ),
+            dry_run=dry_run,
+            ask=None if yes else lambda plan: ask_about(settings, plan),
+        )
+    return work.show(report)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import Settings
-from spark_bookkeeper.cli.shell.work import open_table, report_table, show_report
+from spark_bookkeeper.cli.shell.work import report_table, working
 from spark_bookkeeper.cluster.collection import GarbageReport
 from spark_bookkeeper.cluster.compaction import FILES_LEAST
 from spark_bookkeeper.protocol.ids import parse_bookie_id
@@ -48,26 +48,26 @@ def gc(
     and is whole; what is left of unfinished writes. What is not certain stays, and a row says why.
     """
     names = [parse_bookie_id(bookie) for bookie in bookie_ids] or None
-    with connected(settings, access) as bk:
-        table = open_table(settings, report_table)
 
-        def work(is_dry: bool) -> GarbageReport:
-            with settings.output.progress("asking bookies what they have") as progress:
-                return bk.collect_garbage(
-                    is_dry,
-                    bookie_ids=names,
-                    leftovers_after_s=leftovers_after_s,
-                    bytes_per_second=bytes_per_second,
-                    progress=progress.phase,
-                )
+    def ask(plan: GarbageReport) -> None:
+        size = sum(row.bytes for row in plan.rows)
+        settings.output.note(f"{plan.counts.get('planned', 0)} ledgers, {size:,} bytes to go")
+        confirm("Remove them?")
 
-        if not dry_run and not yes:
-            plan = work(True)
-            size = sum(row.bytes for row in plan.rows)
-            settings.output.note(f"{plan.counts.get('planned', 0)} ledgers, {size:,} bytes to go")
-            confirm("Remove them?")
-        report = work(dry_run)
-    return show_report(settings, report, table)
+    with working(settings, access, report_table) as work:
+        report = work.run(
+            "asking bookies what they have",
+            lambda is_dry, progress: work.bk.collect_garbage(
+                is_dry,
+                bookie_ids=names,
+                leftovers_after_s=leftovers_after_s,
+                bytes_per_second=bytes_per_second,
+                progress=progress,
+            ),
+            dry_run=dry_run,
+            ask=None if yes else ask,
+        )
+    return work.show(report)
 
 
 @click.command(epilog="Example: spark-bookkeeper bookie compact 10.0.0.3:3181 --dry-run")
@@ -107,18 +107,20 @@ def compact(
     """
     names = [parse_bookie_id(bookie) for bookie in bookie_ids] or None
     wanted = list(dict.fromkeys(ledger_ids)) or None
-    with connected(settings, access) as bk:
-        table = open_table(settings, report_table)
-        with settings.output.progress("asking bookies what they have") as progress:
-            report = bk.compact(
+    with working(settings, access, report_table) as work:
+        report = work.run(
+            "asking bookies what they have",
+            lambda is_dry, progress: work.bk.compact(
                 wanted,
                 bookie_ids=names,
-                dry_run=dry_run,
+                dry_run=is_dry,
                 files_least=files_least,
                 bytes_per_second=bytes_per_second,
-                progress=progress.phase,
-            )
-    return show_report(settings, report, table)
+                progress=progress,
+            ),
+            dry_run=dry_run,
+        )
+    return work.show(report)
 
 
 @click.command(epilog="Example: spark-bookkeeper bookie scrub 10.0.0.3:3181")
@@ -142,13 +144,11 @@ def scrub(
     replicas. Stopped, it goes on where it was; its agent does the same all the time.
     """
     name = parse_bookie_id(bookie_id)
-    with connected(settings, access) as bk:
-        table = open_table(settings, report_table)
-        with settings.output.progress("reading ledger metadata") as progress:
-            report = bk.scrub(
-                name,
-                from_start=from_start,
-                bytes_per_second=bytes_per_second,
-                progress=progress.phase,
-            )
-    return show_report(settings, report, table)
+    with working(settings, access, report_table) as work:
+        report = work.run(
+            "reading ledger metadata",
+            lambda _, progress: work.bk.scrub(
+                name, from_start=from_start, bytes_per_second=bytes_per_second, progress=progress
+            ),
+        )
+    return work.show(report)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import Settings
-from spark_bookkeeper.cli.shell.work import open_table, report_table, show_report
+from spark_bookkeeper.cli.shell.work import report_table, working
 from spark_bookkeeper.errors import InvalidArgumentError
 
 
@@ -61,16 +61,19 @@ def archive(
     from spark_bookkeeper.spark.delta_tables import session_with_delta
 
     session_with_delta(**settings.spark_conf)
-    with connected(settings, access, with_spark=True) as bk:
-        table = open_table(settings, report_table)
-        with settings.output.progress("archiving ledgers", unit="ledgers") as progress:
-            report = bk.archive_to_delta(
+    with working(settings, access, report_table, on_spark=True) as work:
+        report = work.run(
+            "archiving ledgers",
+            lambda is_dry, progress: work.bk.archive_to_delta(
                 path,
                 list(ledger_ids) or None,
                 log,
                 release=release,
                 keep=keep,
-                dry_run=dry_run,
-                progress=progress.phase,
-            )
-    return show_report(settings, report, table)
+                dry_run=is_dry,
+                progress=progress,
+            ),
+            dry_run=dry_run,
+            unit="ledgers",
+        )
+    return work.show(report)

@@ -12,7 +12,7 @@ from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.cli.shell.work import no_spark, open_table, report_table, show_report
+from spark_bookkeeper.cli.shell.work import no_spark, report_table, working
 from spark_bookkeeper.cli.shell.writers import about_writer
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.session import BookKeeper
@@ -46,27 +46,36 @@ def recover(
     is not asked.
     """
     wanted = list(dict.fromkeys(ledger_ids)) or None
-    with connected(settings, access, with_spark=not no_spark and not dry_run) as bk:
-        _refuse_unknown(bk, wanted)
-        table = open_table(settings, report_table)
+    with working(settings, access, report_table, on_spark=not no_spark and not dry_run) as work:
+        _refuse_unknown(work.bk, wanted)
         if wanted is None and not dry_run and not yes:
-            open_ones = [
-                row
-                for row in bk.ledgers_arrow().drop_columns("custom_metadata").to_pylist()
-                if row["state"] in ("OPEN", "IN_RECOVERY")
-            ]
-            for row in open_ones:
-                about = about_writer(row["writer"], row["writer_state"])
-                settings.output.note(f"ledger {row['ledger_id']}: {row['state']}; {about}")
-            if open_ones:
-                many = len(open_ones) > 1
-                confirm(
-                    f"Fence, recover and close {len(open_ones)} ledger{'s' if many else ''}, "
-                    f"stopping {'their writers' if many else 'its writer'}?"
-                )
-        with settings.output.progress("reading ledger metadata") as progress:
-            report = bk.recover_ledgers(wanted, dry_run=dry_run, progress=progress.phase)
-    return show_report(settings, report, table)
+            _ask_about_writers(settings, work.bk)
+        report = work.run(
+            "reading ledger metadata",
+            lambda is_dry, progress: work.bk.recover_ledgers(
+                wanted, dry_run=is_dry, progress=progress
+            ),
+            dry_run=dry_run,
+        )
+    return work.show(report)
+
+
+def _ask_about_writers(settings: Settings, bk: BookKeeper) -> None:
+    """Who writes the ledgers that are not closed is stopped, if somebody does."""
+    open_ones = [
+        row
+        for row in bk.ledgers_arrow().drop_columns("custom_metadata").to_pylist()
+        if row["state"] in ("OPEN", "IN_RECOVERY")
+    ]
+    for row in open_ones:
+        about = about_writer(row["writer"], row["writer_state"])
+        settings.output.note(f"ledger {row['ledger_id']}: {row['state']}; {about}")
+    if open_ones:
+        many = len(open_ones) > 1
+        confirm(
+            f"Fence, recover and close {len(open_ones)} ledger{'s' if many else ''}, "
+            f"stopping {'their writers' if many else 'its writer'}?"
+        )
 
 
 @click.command(epilog="Example: spark-bookkeeper ledger check --percentage 100")
@@ -92,12 +101,16 @@ def check(
 ) -> int:
     """Do the bookies hold what the metadata says? Without LEDGER, all ledgers. Changes nothing."""
     wanted = list(dict.fromkeys(ledger_ids)) or None
-    with connected(settings, access, with_spark=not no_spark) as bk:
-        _refuse_unknown(bk, wanted)
-        table = open_table(settings, report_table)
-        with settings.output.progress("checking ledgers", unit="ledgers") as progress:
-            report = bk.check_ledgers(wanted, percentage=percentage, progress=progress.phase)
-    return show_report(settings, report, table)
+    with working(settings, access, report_table, on_spark=not no_spark) as work:
+        _refuse_unknown(work.bk, wanted)
+        report = work.run(
+            "checking ledgers",
+            lambda _, progress: work.bk.check_ledgers(
+                wanted, percentage=percentage, progress=progress
+            ),
+            unit="ledgers",
+        )
+    return work.show(report)
 
 
 @click.command(epilog="Example: spark-bookkeeper ledger repair 7 --dry-run")
@@ -131,18 +144,21 @@ def repair(
     bookies is left: `bookie recover` replaces those.
     """
     wanted = list(dict.fromkeys(ledger_ids)) or None
-    with connected(settings, access, with_spark=not no_spark) as bk:
-        _refuse_unknown(bk, wanted)
-        table = open_table(settings, report_table)
-        with settings.output.progress("repairing ledgers", unit="ledgers") as progress:
-            report = bk.repair_ledgers(
+    with working(settings, access, report_table, on_spark=not no_spark) as work:
+        _refuse_unknown(work.bk, wanted)
+        report = work.run(
+            "repairing ledgers",
+            lambda is_dry, progress: work.bk.repair_ledgers(
                 wanted,
                 percentage=percentage,
-                dry_run=dry_run,
+                dry_run=is_dry,
                 bytes_per_second=bytes_per_second,
-                progress=progress.phase,
-            )
-    return show_report(settings, report, table)
+                progress=progress,
+            ),
+            dry_run=dry_run,
+            unit="ledgers",
+        )
+    return work.show(report)
 
 
 @click.command(epilog="Example: spark-bookkeeper ledger diff 7")

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
+from spark_bookkeeper.cli.shell.cluster_options import Access, connected
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.replication.recovery_plan import PlanRow
 from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, Report, Row, shown
 from spark_bookkeeper.replication.report_file import check_report_file, write_report
+from spark_bookkeeper.replication.runner import Progress
+from spark_bookkeeper.session import BookKeeper
 
 if TYPE_CHECKING:
     from spark_bookkeeper.spark.report_table import ReportTable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+ReportT = TypeVar("ReportT", bound=Report)
 
 MOST_ROWS: Final = 40
 """Rows of a report that a person is shown; unfinished ones come first, programs get all."""
@@ -57,6 +62,62 @@ def report_table(command: Command) -> Command:
 def _report_file() -> str | None:
     context = click.get_current_context(silent=True)
     return None if context is None else context.meta.get(_FILE)
+
+
+class Work:
+    """One job from the command line: its plan, a question, the work, and the report."""
+
+    def __init__(self, settings: Settings, bk: BookKeeper, report_table: str | None) -> None:
+        self.bk = bk
+        self._settings = settings
+        self._report_table = report_table
+        self._table: ReportTable | None = None
+
+    def run(
+        self,
+        what: str,
+        job: Callable[[bool, Progress], ReportT],
+        *,
+        dry_run: bool = False,
+        ask: Callable[[ReportT], None] | None = None,
+        unit: str = "",
+    ) -> ReportT:
+        """Run a job with a bar; before it the same as a dry run, where somebody is to be asked.
+
+        Args:
+            what: the job's first phase, as a person would name it.
+            job: called with whether it is a dry run, and with what to tell how far it is.
+            dry_run: there is nothing else, and no question.
+            ask: is shown the plan, and raises ``NotConfirmedError`` when it is not wanted.
+            unit: of what is counted in that phase.
+        """
+        self._table = open_table(self._settings, self._report_table)
+
+        def run(is_dry: bool) -> ReportT:
+            with self._settings.output.progress(what, unit=unit) as progress:
+                return job(is_dry, progress.phase)
+
+        if ask is not None and not dry_run:
+            ask(run(True))
+        return run(dry_run)
+
+    def show(self, report: Report) -> int:
+        """Keep and print the report, also when the connection has ended; returns the exit code."""
+        return show_report(self._settings, report, self._table)
+
+
+@contextmanager
+def working(
+    settings: Settings, access: Access, report_table: str | None = None, *, on_spark: bool = False
+) -> Iterator[Work]:
+    """A connection to work on. Raises as ``connected``.
+
+    Args:
+        report_table: a Delta table to which the report is appended.
+        on_spark: jobs run on Spark, else in this process.
+    """
+    with connected(settings, access, with_spark=on_spark) as bk:
+        yield Work(settings, bk, report_table)
 
 
 def open_table(settings: Settings, path: str | None) -> ReportTable | None:

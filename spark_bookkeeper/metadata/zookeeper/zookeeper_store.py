@@ -138,6 +138,7 @@ class ZooKeeperStore:
         metadata: LedgerMetadata,
         *,
         is_generated: bool = False,
+        is_kept: bool = False,
         writer: str | None = None,
     ) -> Versioned[LedgerMetadata]:
         self._require_cluster()
@@ -146,8 +147,8 @@ class ZooKeeperStore:
         if writer is not None:
             self._presences.enter(ledger_id, writer)
         try:
-            if is_generated:
-                created = self._create_ledger(ledger_id, metadata, is_generated=True)
+            if is_generated or is_kept:
+                created = self._create_ledger(ledger_id, metadata, is_generated=is_generated)
             else:
                 created = self._create_chosen(ledger_id, metadata)
         except BaseException:
@@ -198,6 +199,16 @@ class ZooKeeperStore:
                 raise refusals.ledger_exists(ledger_id) from None
             return stored  # an earlier call made it, and its answer was lost
         return Versioned(metadata, 0, own_writes=1)
+
+    def has_used(self, ledger_id: LedgerId, *, is_kept: bool = False) -> bool:
+        self._require_cluster()
+        mark = paths.used_id(self._instance.folder(), ledger_id)
+        return (not is_kept and self._ids.has_given(ledger_id)) or self._zk.exists(mark)
+
+    def use_up_ledger_id(self, ledger_id: LedgerId) -> None:
+        self._require_cluster()
+        with suppress(PresentError):
+            self._zk.create_below_parents(paths.used_id(self._instance.folder(), ledger_id), b"")
 
     def read_ledger(self, ledger_id: LedgerId) -> Versioned[LedgerMetadata]:
         self._require_cluster()

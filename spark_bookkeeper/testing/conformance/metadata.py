@@ -289,6 +289,40 @@ class MetadataStoreConformance:
 
         assert list(store.ledger_ids()) == []
 
+    def test_an_id_that_was_kept_for_a_ledger_is_used_once(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        kept = store.generate_ledger_id()
+        store.generate_ledger_id()
+
+        created = stores.session().create_ledger(kept, open_ledger(), is_kept=True)
+        store.delete_ledger(kept, created)
+
+        for is_kept, is_generated in ((False, False), (True, False), (False, True)):
+            with pytest.raises(LedgerExistsError) as caught:
+                store.create_ledger(kept, open_ledger(), is_kept=is_kept, is_generated=is_generated)
+            assert caught.value.facts.get("was_used")
+
+    def test_an_id_that_was_used_up_is_for_no_ledger_and_one_that_is_there_stays(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        kept = store.generate_ledger_id()
+        store.create_ledger(LedgerId(7), open_ledger())
+        assert [store.has_used(LedgerId(i)) for i in (kept, 7, 9)] == [True, True, False]
+        assert not store.has_used(kept, is_kept=True)
+        for ledger_id in (kept, LedgerId(7), LedgerId(9), LedgerId(9)):
+            stores.session().use_up_ledger_id(ledger_id)
+
+        assert store.has_used(LedgerId(9))
+        assert store.has_used(kept, is_kept=True)
+        assert store.read_ledger(LedgerId(7)).value.quorum == open_ledger().quorum
+        for ledger_id in (kept, LedgerId(9)):
+            for is_kept, is_generated in ((False, False), (True, False), (False, True)):
+                with pytest.raises(LedgerExistsError):
+                    store.create_ledger(
+                        ledger_id, open_ledger(), is_kept=is_kept, is_generated=is_generated
+                    )
+
     def test_a_create_that_was_deleted_again_does_not_repeat_itself(
         self, store: MetadataStore
     ) -> None:

@@ -93,6 +93,7 @@ class OlderClient(MemoryStore):
         metadata: LedgerMetadata,
         *,
         is_generated: bool = False,
+        is_kept: bool = False,
         writer: str | None = None,
     ) -> Versioned[LedgerMetadata]:
         return self.cluster.recreate_by_another_tool(ledger_id, metadata)

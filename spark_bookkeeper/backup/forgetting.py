@@ -1,0 +1,136 @@
+"""Giving up restores that did not end: what they copied becomes garbage, and is collected.
+
+A restore that was killed leaves copies of ledgers that have no metadata, and its registers keep
+collectors from them. Whoever does not repeat it forgets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from spark_bookkeeper.backup.saving import BackupReport
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
+from spark_bookkeeper.metadata import restores
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.replication.report import Outcome, Row
+from spark_bookkeeper.replication.runner import Progress, no_progress
+
+
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    """What a restore has put on a bookie of one ledger."""
+
+    bookie: BookieId
+    bytes: int
+
+
+def forget_restores(
+    context: ClientContext,
+    ledger_ids: Sequence[LedgerId] | None = None,
+    *,
+    even_if_running: bool = False,
+    dry_run: bool = False,
+    progress: Progress = no_progress,
+) -> BackupReport:
+    """Give up restores that did not end. Such a ledger cannot be restored to this cluster then.
+
+    A ledger whose metadata are there is whole, and stays as it is.
+
+    Args:
+        ledger_ids: which; ``None`` is all whose restore did not end.
+        even_if_running: also while a restore runs: what of these it is at, it leaves undone.
+        dry_run: only say what garbage collection would take.
+
+    Returns:
+        a row for each bookie that has copies of such a ledger, with their bytes: garbage collection
+        takes them.
+
+    Raises:
+        InvalidArgumentError: a restore runs, or none has begun with such a ledger.
+    """
+    started = context.runtime.now()
+    running = restores.running(context.store.ballots, context.runtime)
+    if running and not dry_run and not even_if_running:
+        raise InvalidArgumentError(
+            f"a restore runs ({'; '.join(running)}), and needs what it has copied; nothing was "
+            "forgotten. Wait for its end, or stop it: some seconds after its process has died it "
+            "counts as ended"
+        )
+    begun = restores.begun(context.store.registers)
+    if unknown := [i for i in ledger_ids or () if i not in begun]:
+        known = ", ".join(map(str, begun)) or "none"
+        raise InvalidArgumentError(
+            f"no restore of ledger {unknown[0]} is under way; nothing was forgotten. Begun and not "
+            f"ended are those of: {known}"
+        )
+    nonces = {
+        i: restores.nonce_of(context.store.registers, i)
+        for i in (begun if ledger_ids is None else sorted(ledger_ids))
+    }
+    wanted = {i: nonce for i, nonce in nonces.items() if nonce is not None}  # ended meanwhile
+    rows: list[Row] = []
+    found = _copies_of(context, wanted, rows, progress)
+    for done, (ledger_id, nonce) in enumerate(wanted.items(), start=1):
+        rows += _forget(context, ledger_id, nonce, found[ledger_id], dry_run=dry_run)
+        progress("forgetting restores", done, len(wanted), 0)
+    duration_ms = round((context.runtime.now() - started) * 1000)
+    return BackupReport("forget_restores", tuple(rows), dry_run, duration_ms)
+
+
+def _copies_of(
+    context: ClientContext,
+    wanted: Mapping[LedgerId, bytes],
+    rows: list[Row],
+    progress: Progress,
+) -> dict[LedgerId, list[_Copies]]:
+    """What bookies have of these ledgers, and a row for each bookie that does not say."""
+    found: dict[LedgerId, list[_Copies]] = {ledger_id: [] for ledger_id in wanted}
+    bookies = sorted(context.bookies.registrations()) if wanted else []
+    for done, bookie in enumerate(bookies, start=1):
+        try:
+            face = context.bookies.bookie(bookie)
+            for key in face.ledgers():
+                ledger_id = LedgerId(key.ledger_id)
+                if wanted.get(ledger_id) == key.nonce.encode():
+                    found[ledger_id].append(_Copies(bookie, face.space_of(key)))
+        except BookKeeperError as error:
+            reason = f"what it has is not known, and is collected later: {error.message}"
+            rows.append(Row(-1, "forget", Outcome.UNAVAILABLE, reason, source=bookie))
+        progress("asking bookies what they have", done, len(bookies), 0)
+    return found
+
+
+def _forget(
+    context: ClientContext,
+    ledger_id: LedgerId,
+    nonce: bytes,
+    copies: Sequence[_Copies],
+    *,
+    dry_run: bool,
+) -> Iterator[Row]:
+    try:
+        if dry_run:
+            is_restored = restores.is_restored(context.store, ledger_id, nonce)
+        else:
+            is_restored = not restores.give_up(context.store, ledger_id, nonce)
+    except BookKeeperError as error:
+        yield Row(ledger_id, "forget", Outcome.LEFT, error.message)
+        return
+    if is_restored:
+        reason = "it is whole, and stays: only the note of its restore goes"
+        yield Row(ledger_id, "forget", Outcome.RESTORED, reason)
+        return
+    status = Outcome.PLANNED if dry_run else Outcome.NO_LONGER_NEEDED
+    if not copies:
+        yield Row(ledger_id, "forget", status, "no bookie that answers has copies of it")
+    for each in copies:
+        yield Row(
+            ledger_id,
+            "forget",
+            status,
+            "garbage collection takes these copies",
+            source=each.bookie,
+            bytes=each.bytes,
+        )

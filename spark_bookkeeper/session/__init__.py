@@ -1,0 +1,7 @@
+"""``BookKeeper``, as its users hold it."""
+
+from __future__ import annotations
+
+from spark_bookkeeper.session.bookkeeper import BookKeeper
+
+__all__ = ["BookKeeper"]

@@ -1,0 +1,71 @@
+"""What callers give, checked and in the form in which it is passed on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.protocol.arguments import check_text, whole_number
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId, parse_bookie_id, parse_ledger_id
+from spark_bookkeeper.protocol.metadata import DigestType
+
+
+def digest_type_of(name: str) -> DigestType:
+    check_text("digest_type", name)
+    try:
+        return DigestType[name.upper()]
+    except KeyError:
+        raise InvalidArgumentError(
+            f"digest_type {name!r} is unknown; use one of "
+            f"{', '.join(kind.name for kind in DigestType)}"
+        ) from None
+
+
+def either_of(ledger_ids: Iterable[int] | None, log: str | None) -> list[LedgerId] | None:
+    """The ids, if there are any; not with a log as well."""
+    if ledger_ids is not None and log is not None:
+        raise InvalidArgumentError("give either ledger_ids or log, not both; see bk.logs()")
+    return ids_of(ledger_ids)
+
+
+def ids_of(ledger_ids: Iterable[int] | None) -> list[Any] | None:
+    """Each once, in order."""
+    if ledger_ids is None:
+        return None
+    return list(dict.fromkeys(parse_ledger_id(i) for i in list_of("ledger_ids", ledger_ids)))
+
+
+def in_words(what: str, ids: Sequence[Any] | None) -> str | None:
+    """What a job is about, in a few words; ``None`` is all there is."""
+    if ids is None:
+        return None
+    shown = ", ".join(map(str, ids[:3]))
+    return f"{what}{'s' if len(ids) > 1 else ''} {shown}" + (", ..." if len(ids) > 3 else "")
+
+
+def bookie_ids_of(bookie_ids: Sequence[str] | None) -> list[BookieId] | None:
+    if bookie_ids is None:
+        return None
+    return [parse_bookie_id(each) for each in list_of("bookie_ids", bookie_ids)]
+
+
+def rate_of(bytes_per_second: int | None) -> int | None:
+    return (
+        None if bytes_per_second is None else whole_number("bytes_per_second", bytes_per_second, 1)
+    )
+
+
+def percentage_of(percentage: int) -> int:
+    if not 0 <= whole_number("percentage", percentage) <= 100:
+        raise InvalidArgumentError(
+            f"percentage={percentage} is not between 0 and 100; 100 looks at every entry"
+        )
+    return percentage
+
+
+def list_of(name: str, values: Any) -> list[Any]:
+    if not isinstance(values, Iterable):
+        example = "a list of some" if values is None else f"[{values!r}]"
+        raise InvalidArgumentError(f"{name}={values!r} is not a list of ids; give {example}")
+    return list(values)

@@ -1,0 +1,209 @@
+"""Ledgers and logs elsewhere: in tables that stand for them, and in backups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spark_bookkeeper.backup.forgetting import forget_restores as forget_restores_job
+from spark_bookkeeper.backup.restoring import restore as restore_job
+from spark_bookkeeper.backup.saving import BackupReport
+from spark_bookkeeper.backup.saving import backup as backup_job
+from spark_bookkeeper.delta.archive import PLACE_COLUMNS, Archive, ArchiveReport
+from spark_bookkeeper.delta.release import check_release, release_archived
+from spark_bookkeeper.replication.runner import Progress, Runner
+from spark_bookkeeper.session import logs
+from spark_bookkeeper.session.arguments import either_of, ids_of, in_words
+from spark_bookkeeper.session.handle import ClusterHandle
+
+
+def archive_to_delta(
+    self: ClusterHandle,
+    path: str,
+    ledger_ids: Iterable[int] | None = None,
+    log: str | None = None,
+    *,
+    release: bool = False,
+    keep: int = 1,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> ArchiveReport:
+    """Put the rows of closed ledgers into a Delta table, each exactly once, and verify them.
+
+    Repeat it as often as you like, also after a kill at any point and at the same time as
+    another: a ledger is one transaction of the table, and is never added twice. The table has
+    the columns of the ledgers behind ``_ledger_id``, ``_entry_id`` and ``_row``.
+
+    Args:
+        path: of the table; made when there is none.
+        ledger_ids: which ledgers; without them and without ``log``, all there are.
+        log: the ledgers of this log, in its order, as far as they are closed.
+        release: have bookies drop copies of what is in the table, once every entry was made
+            again of it and compared byte for byte. Reads then come from the table where no
+            copy is left, and nothing else changes for who reads. One row more for each ledger.
+        keep: with ``release``, copies of every entry that stay on bookies; 0 is none.
+        dry_run: only say what there is to do.
+        progress: called with phase, ledgers done, ledgers in all, bytes so far; ``None`` shows
+            it.
+
+    Raises:
+        InvalidArgumentError: both ledgers and a log were given; or ``release``, and readers
+            could not find the table at ``path``.
+        NoSuchLogError: there is no such log.
+        MissingRequirementError: the session has no Delta; ``spark_session(delta=True)`` has.
+    """
+    chosen = either_of(ledger_ids, log)
+    context = self.context
+    if release:
+        check_release(context, path, keep)
+    if log is not None:
+        wanted = list(logs.open_log(self, log).ledgers())
+    else:
+        wanted = sorted(context.store.ledger_ids()) if chosen is None else list(chosen)
+    archive = Archive(
+        context,
+        self.spark,
+        lambda ranges, schema: self._frames.read_placed(context, schema, ranges, PLACE_COLUMNS),
+        path,
+    )
+
+    def run(runner: Runner, tell: Progress) -> ArchiveReport:
+        report = archive.add(wanted, log=log, dry_run=dry_run, progress=tell)
+        if release:
+            report = release_archived(context, runner, path, report, keep, progress=tell)
+        return report
+
+    return self._reported("archive_to_delta", path, dry_run, progress, run, looks_on_spark=True)
+
+
+def backup(
+    self: ClusterHandle,
+    uri: str,
+    ledger_ids: Iterable[int] | None = None,
+    log: str | None = None,
+    *,
+    verify: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> BackupReport:
+    """Copy ledgers, a log or the whole cluster to a directory, as a Spark job; repeatable.
+
+    Each run copies what is new, and ends with a snapshot of what there is. A ledger that is
+    not closed is copied up to its last add confirmed, and its writer goes on.
+
+    Args:
+        uri: a path or an fsspec URI; made when it is not there. It will hold what the ledgers
+            hold, and their passwords.
+        ledger_ids: which; without them and without ``log`` all, with logs and consumers.
+        log: the ledgers of this log, with its list and consumers.
+        verify: read again also what earlier runs copied, and mend it.
+        dry_run: only say what would be copied.
+        progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
+
+    Raises:
+        InvalidArgumentError: both ledgers and a log, or something else is at ``uri``.
+        NoSuchLogError: there is no such log.
+    """
+    wanted = either_of(ledger_ids, log)
+    return self._reported(
+        "backup",
+        uri,
+        dry_run,
+        progress,
+        lambda runner, tell: backup_job(
+            self.context,
+            runner,
+            uri,
+            wanted,
+            log,
+            verify=verify,
+            dry_run=dry_run,
+            progress=tell,
+        ),
+    )
+
+
+def restore(
+    self: ClusterHandle,
+    uri: str,
+    ledger_ids: Iterable[int] | None = None,
+    log: str | None = None,
+    *,
+    snapshot: int | None = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> BackupReport:
+    """Put ledgers and logs of a backup into this cluster, as a Spark job; repeatable.
+
+    Ids, entries, positions, labels, digests and passwords are those that they were. What was
+    not closed is closed at the last entry that the backup has. The cluster should be empty:
+    an id that it has used is not taken.
+
+    Args:
+        uri: of the backup.
+        ledger_ids: which; without them and without ``log``, all of the snapshot.
+        log: this log and its ledgers.
+        snapshot: its number; ``None`` is the newest.
+        dry_run: only say what would be restored.
+        progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
+
+    Raises:
+        InvalidArgumentError: there is no such backup, snapshot, ledger or log.
+    """
+    wanted = either_of(ledger_ids, log)
+    return self._reported(
+        "restore",
+        uri,
+        dry_run,
+        progress,
+        lambda runner, tell: restore_job(
+            self.context,
+            runner,
+            uri,
+            wanted,
+            log,
+            snapshot=snapshot,
+            dry_run=dry_run,
+            progress=tell,
+        ),
+    )
+
+
+def forget_restores(
+    self: ClusterHandle,
+    ledger_ids: Iterable[int] | None = None,
+    *,
+    even_if_running: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> BackupReport:
+    """Give up restores that did not end: garbage collection takes what they have copied.
+
+    A ledger that was forgotten cannot be restored to this cluster any more; what is whole
+    stays. To go on with a restore, call ``restore`` again instead.
+
+    Args:
+        ledger_ids: which; ``None`` is all whose restore did not end.
+        even_if_running: also while a restore runs, which leaves these ledgers undone then.
+        dry_run: only say which they are, and what would be taken.
+        progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
+
+    Returns:
+        a row for each bookie that has such copies, with their bytes.
+
+    Raises:
+        InvalidArgumentError: a restore runs, or none has begun with such a ledger.
+    """
+    wanted = ids_of(ledger_ids)
+    return self._reported(
+        "forget_restores",
+        in_words("ledger", wanted),
+        dry_run,
+        progress,
+        lambda _, tell: forget_restores_job(
+            self.context,
+            wanted,
+            even_if_running=even_if_running,
+            dry_run=dry_run,
+            progress=tell,
+        ),
+    )

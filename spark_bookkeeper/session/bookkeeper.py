@@ -1,0 +1,166 @@
+"""``BookKeeper``, as its users hold it: ledgers to write and read, tables to look at, jobs.
+
+Each call is a function of the module of its noun, with its signature and its documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from spark_bookkeeper.autorecovery.control import AutorecoveryControl
+from spark_bookkeeper.replication.runner import Progress, no_progress
+from spark_bookkeeper.replication.track import Track
+from spark_bookkeeper.session import backups as _backups
+from spark_bookkeeper.session import cluster as _cluster
+from spark_bookkeeper.session import ledgers as _ledgers
+from spark_bookkeeper.session import logs as _logs
+from spark_bookkeeper.session import replication as _replication
+from spark_bookkeeper.session import upkeep as _upkeep
+from spark_bookkeeper.session.handle import ClusterHandle
+from spark_bookkeeper.source.functions import register_sql
+
+
+class BookKeeper(ClusterHandle):
+    """A connection to one cluster. A context manager; ``close`` is idempotent.
+
+    Bytes and Arrow tables are written and read without Spark; a session is needed (and
+    started, in local use) only when a DataFrame or a job is asked for.
+
+    What takes long shows how far it is, as a bar in a terminal or a notebook and as lines on stderr
+    elsewhere, unless ``SPARK_BOOKKEEPER_PROGRESS=off`` is in the environment, or ``progress`` is
+    given, which is told instead.
+
+    Args:
+        connection: how the cluster is reached, here and in tasks.
+        spark: the session to use; ``None`` takes the active one, or starts one, when needed.
+        cluster: the embedded cluster, which ends with this connection.
+        spark_conf: settings of a session that has to be started.
+        runs_jobs_here: jobs run in this process instead of on Spark, for what is small.
+    """
+
+    # Ledgers
+
+    create_ledger = _ledgers.create_ledger
+    open_ledger = _ledgers.open_ledger
+    open_ledger_no_recovery = _ledgers.open_ledger_no_recovery
+    open_ledger_async = _ledgers.open_ledger_async
+    open_ledger_no_recovery_async = _ledgers.open_ledger_no_recovery_async
+    create_ledger_async = _ledgers.create_ledger_async
+    delete_ledger_async = _ledgers.delete_ledger_async
+    delete_ledger = _ledgers.delete_ledger
+
+    # Logs
+
+    create_log = _logs.create_log
+    open_log = _logs.open_log
+    delete_log = _logs.delete_log
+
+    # Looking
+
+    logs = _logs.logs
+    logs_arrow = _logs.logs_arrow
+    consumers = _logs.consumers
+    consumers_arrow = _logs.consumers_arrow
+    show_lag = _logs.show_lag
+    ledger = _ledgers.ledger
+    ledgers = _ledgers.ledgers
+    ledgers_arrow = _ledgers.ledgers_arrow
+    bookies = _cluster.bookies
+    bookies_arrow = _cluster.bookies_arrow
+    underreplicated = _cluster.underreplicated
+    underreplicated_arrow = _cluster.underreplicated_arrow
+    jobs = _cluster.jobs
+    jobs_arrow = _cluster.jobs_arrow
+
+    def track(self, also: Progress = no_progress) -> Track:
+        """Something to give a job as ``progress``, which keeps how the job came forward.
+
+        Args:
+            also: hears what the job tells, too.
+        """
+        return Track(self.context.runtime, self._frames.from_arrow, also)
+
+    doctor = _cluster.doctor
+    safe_to_lose = _cluster.safe_to_lose
+    space = _cluster.space
+    space_arrow = _cluster.space_arrow
+    orphans = _cluster.orphans
+    orphans_arrow = _cluster.orphans_arrow
+    history = _ledgers.history
+    history_arrow = _ledgers.history_arrow
+    diff_replicas = _ledgers.diff_replicas
+    diff_replicas_arrow = _ledgers.diff_replicas_arrow
+
+    def metrics(self) -> dict[str, float]:
+        """Counters and gauges of this connection by their Prometheus names; see ``metrics.py``.
+
+        They begin at 0 with the connection, and hold what this process did, and what the tasks of
+        its appends, reads and jobs did when these have ended. Over Spark Connect the tasks of
+        ``reader.read()`` do not say it; nor does ``format("bookkeeper")`` in any session, which
+        knows no connection.
+        """
+        return self.context.metrics.as_dict()
+
+    @property
+    def metrics_registry(self) -> CollectorRegistry:
+        """The same as a registry of ``prometheus_client``, to be served with a program's own."""
+        return self.context.metrics.registry
+
+    lost_entries = _ledgers.lost_entries
+    lost_entries_arrow = _ledgers.lost_entries_arrow
+
+    # SQL
+
+    def register_sql(self, spark: Any = None) -> Sequence[str]:
+        """Set up a session for SQL: the data source knows this cluster, and there are functions.
+
+        Afterwards ``spark.read.format("bookkeeper").option("log", "orders")`` needs no
+        ``metadataUri``, and ``SELECT * FROM bk_ledgers()`` works; so do ``bk_fragments``,
+        ``bk_entries``, ``bk_slots`` (all three take ``ledger => 7``), ``bk_bookies``, ``bk_logs``,
+        ``bk_underreplicated`` and ``bk_consumers('orders')``. Spark 4.0 takes the functions alone:
+        there each read names its cluster.
+
+        Args:
+            spark: ``None`` is the session of this connection.
+
+        Returns:
+            the names of the functions.
+        """
+        chosen = self.spark if spark is None else spark
+        connection = self.connection
+        options = {
+            **{f"zk.{name}": str(value) for name, value in connection.zk_options.items()},
+            **{f"storage.{name}": str(value) for name, value in connection.storage_options.items()},
+        }
+        return register_sql(chosen, self.metadata_uri, options)
+
+    # Replication work
+
+    recover_ledgers = _replication.recover_ledgers
+    recover_bookie = _replication.recover_bookie
+    refill_bookie = _replication.refill_bookie
+    check_ledgers = _replication.check_ledgers
+    repair_ledgers = _replication.repair_ledgers
+    archive_to_delta = _backups.archive_to_delta
+    backup = _backups.backup
+    restore = _backups.restore
+    forget_restores = _backups.forget_restores
+
+    # A cluster that keeps itself whole
+
+    @property
+    def autorecovery(self) -> AutorecoveryControl:
+        """The switch, the delay, the auditor; and auditor and worker to run in this process."""
+        return AutorecoveryControl(self.context, self._runner)
+
+    audit = _replication.audit
+    rereplicate = _replication.rereplicate
+    decommission_bookie = _upkeep.decommission_bookie
+    drain_bookie = _upkeep.drain_bookie
+    rebalance = _upkeep.rebalance
+    collect_garbage = _upkeep.collect_garbage
+    compact = _upkeep.compact
+    scrub = _upkeep.scrub

@@ -1,0 +1,218 @@
+"""Ledgers: made, opened, deleted, looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import pyarrow as pa
+
+from spark_bookkeeper.client import lifecycle, views
+from spark_bookkeeper.client.deletion import Deletion
+from spark_bookkeeper.client.history import history_table
+from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
+from spark_bookkeeper.client.names import ledger_called
+from spark_bookkeeper.client.read.reader import LedgerReader
+from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.protocol.ids import parse_ledger_id
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.lost_entries import lost_entries as lost_entries_table
+from spark_bookkeeper.replication.runner import LocalRunner, Progress
+from spark_bookkeeper.runtime.progress import told
+from spark_bookkeeper.session.arguments import digest_type_of, ids_of
+from spark_bookkeeper.session.handle import ClusterHandle
+
+
+def create_ledger(
+    self: ClusterHandle,
+    *,
+    ensemble_size: int = 3,
+    write_quorum_size: int = 3,
+    ack_quorum_size: int = 2,
+    schema: Any = None,
+    password: bytes = b"",
+    digest_type: str = "CRC32C",
+    custom_metadata: Mapping[str, bytes] | None = None,
+    name: str | None = None,
+    owner: str | None = None,
+    ledger_id: int | None = None,
+    compression: str | None = None,
+    entry_target_bytes: int = DEFAULT_ENTRY_TARGET_BYTES,
+) -> LedgerWriter:
+    """Create a ledger and return its writer.
+
+    Args:
+        ensemble_size, write_quorum_size, ack_quorum_size: E >= Qw >= Qa >= 1, in bookies.
+        schema: a Spark or Arrow schema; ``None`` is one column ``payload binary``.
+        password: needed to open it again; also the key of ``digest_type="MAC"``.
+        digest_type: ``CRC32C``, ``CRC32``, ``MAC`` or ``DUMMY`` (none).
+        custom_metadata: kept with the ledger, seen by every tool.
+        name, owner: labels to find it by.
+        ledger_id: a chosen id, never used before; ``None`` takes the next one.
+        compression: ``None``, ``"lz4"`` or ``"zstd"``.
+        entry_target_bytes: about how large the entries of a bulk append get.
+
+    Raises:
+        InvalidArgumentError, NotEnoughBookiesError, LedgerExistsError. Nothing was created.
+    """
+    labels = lifecycle.labels_of(custom_metadata, name=name, owner=owner)
+    return lifecycle.create_ledger(
+        self.context,
+        Quorum(ensemble_size, write_quorum_size, ack_quorum_size),
+        schema=None if schema is None else self._frames.arrow_schema(schema),
+        password=password,
+        digest_type=digest_type_of(digest_type),
+        labels=labels,
+        ledger_id=ledger_id,
+        compression=compression,
+        entry_target_bytes=entry_target_bytes,
+        frames=self._frames,
+    )
+
+
+def open_ledger(self: ClusterHandle, ledger_id: int | str, password: bytes = b"") -> LedgerReader:
+    """Open a ledger to read all of it; one that is not closed is fenced, recovered, closed.
+
+    Args:
+        ledger_id: its id, or its name where no other ledger has the same. To find a name all
+            metadata are read.
+        password: as at ``create_ledger``.
+    """
+    called = ledger_called(self.context, ledger_id)
+    return lifecycle.open_ledger(self.context, called, password, self._frames)
+
+
+def open_ledger_no_recovery(
+    self: ClusterHandle, ledger_id: int | str, password: bytes = b""
+) -> LedgerReader:
+    """Open a ledger to read up to its last add confirmed; never disturbs its writer."""
+    called = ledger_called(self.context, ledger_id)
+    return lifecycle.open_ledger_no_recovery(self.context, called, password, self._frames)
+
+
+def open_ledger_async(
+    self: ClusterHandle, ledger_id: int | str, password: bytes = b""
+) -> Future[LedgerReader]:
+    """``open_ledger`` without waiting for it."""
+    return self._begin("open-ledger", lambda: open_ledger(self, ledger_id, password))
+
+
+def open_ledger_no_recovery_async(
+    self: ClusterHandle, ledger_id: int | str, password: bytes = b""
+) -> Future[LedgerReader]:
+    """``open_ledger_no_recovery`` without waiting for it."""
+    return self._begin("open-ledger", lambda: open_ledger_no_recovery(self, ledger_id, password))
+
+
+def create_ledger_async(self: ClusterHandle, **options: Any) -> Future[LedgerWriter]:
+    """``create_ledger`` without waiting for it."""
+    return self._begin("create-ledger", lambda: create_ledger(self, **options))
+
+
+def delete_ledger_async(
+    self: ClusterHandle, ledger_id: int, *, even_if_alive: bool = False
+) -> Future[Deletion]:
+    """``delete_ledger`` without waiting for it."""
+    return self._begin(
+        "delete-ledger", lambda: delete_ledger(self, ledger_id, even_if_alive=even_if_alive)
+    )
+
+
+def delete_ledger(self: ClusterHandle, ledger_id: int, *, even_if_alive: bool = False) -> Deletion:
+    """Delete a ledger for ever; idempotent. One that is not closed is fenced before.
+
+    Args:
+        even_if_alive: also when its writer lives, or when that is not known, or when too few
+            of its bookies could be fenced to be certain that it is stopped.
+
+    Returns:
+        the state it was found in, and which bookies could not be fenced.
+
+    Raises:
+        InvalidArgumentError: its writer lives, or may live; the message says who that is.
+        RecoveryUndecidedError: too few bookies could be fenced; it was not deleted.
+    """
+    return lifecycle.delete_ledger(self.context, ledger_id, even_if_alive=even_if_alive)
+
+
+def ledger(self: ClusterHandle, ledger_id: int) -> views.LedgerInfo:
+    """One ledger as its metadata tells it now. Raises ``NoSuchLedgerError``."""
+    wanted = parse_ledger_id(ledger_id)
+    found = self.context.store.read_ledger(wanted)
+    return views.LedgerInfo.of(wanted, found.value, self.context, self._frames.from_arrow)
+
+
+def ledgers(self: ClusterHandle, *, ask_bookies: bool = False) -> Any:
+    """All ledgers, as a DataFrame (``views.LEDGERS``).
+
+    One whose metadata cannot be decoded has the state ``UNREADABLE`` and nothing else to tell.
+    ``writer_state`` of one that is not closed is ``lives``, ``gone`` or ``unknown``.
+
+    Args:
+        ask_bookies: fill ``last_add_confirmed`` and ``newest_entry_at`` also for ledgers that
+            are not closed; their bookies are asked, and nothing is fenced.
+    """
+    return self._frames.from_arrow(ledgers_arrow(self, ask_bookies=ask_bookies))
+
+
+def ledgers_arrow(self: ClusterHandle, *, ask_bookies: bool = False) -> pa.Table:
+    """All ledgers, as an Arrow table: no Spark."""
+    return views.ledgers_table(self.context, ask_bookies=ask_bookies)
+
+
+def history(self: ClusterHandle, ledger_id: int) -> Any:
+    """What happened to a ledger, as far as anybody kept it, as a DataFrame (``HISTORY``).
+
+    Who created it and when, where its ensemble changed, its fences and its end. Times of
+    changes are not kept, nor the names of bookies that a recovery replaced.
+
+    Raises:
+        NoSuchLedgerError: there is no such ledger.
+    """
+    return self._frames.from_arrow(history_arrow(self, ledger_id))
+
+
+def history_arrow(self: ClusterHandle, ledger_id: int) -> pa.Table:
+    """The same as an Arrow table (``client.history.HISTORY``): no Spark."""
+    return history_table(self.context, parse_ledger_id(ledger_id))
+
+
+def diff_replicas(self: ClusterHandle, ledger_id: int) -> Any:
+    """Every entry on every bookie of its write set, side by side, as a DataFrame."""
+    return self._frames.from_arrow(diff_replicas_arrow(self, ledger_id))
+
+
+def diff_replicas_arrow(self: ClusterHandle, ledger_id: int) -> pa.Table:
+    """The same as an Arrow table (``views.REPLICAS``): no Spark."""
+    return views.replicas_table(self.context, parse_ledger_id(ledger_id))
+
+
+def lost_entries(
+    self: ClusterHandle,
+    ledger_ids: Iterable[int] | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Any:
+    """Entries that can be read from no bookie, and why from none, as a DataFrame.
+
+    Everything acknowledged is read and verified by a Spark job; nothing is changed. The same
+    entries are passed over by ``read(skip_lost=True)`` and ``failOnDataLoss=false``.
+
+    Args:
+        ledger_ids: ``None`` is all ledgers.
+        progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
+
+    Returns:
+        a row for each run of entries and each bookie that should have them
+        (``lost.LOST``): none when all can be read.
+    """
+    runner = self._runner("lost_entries")
+    with told(progress, "lost_entries") as tell:
+        table = lost_entries_table(self.context, runner, ids_of(ledger_ids), tell)
+    return self._frames.from_arrow(table)
+
+
+def lost_entries_arrow(self: ClusterHandle, ledger_ids: Iterable[int] | None = None) -> pa.Table:
+    """The same as an Arrow table: no Spark."""
+    return lost_entries_table(self.context, LocalRunner(self.context), ids_of(ledger_ids))

@@ -1,0 +1,238 @@
+"""Copies made again: after the loss of a bookie, of a disk, or of what a check finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from spark_bookkeeper.autorecovery.names import process_name
+from spark_bookkeeper.autorecovery.publishing import AuditReport, audit_bookies
+from spark_bookkeeper.autorecovery.worker import ReplicationWorker
+from spark_bookkeeper.autorecovery.worker import rereplicate as rereplicate_round
+from spark_bookkeeper.config import AutorecoveryConfig
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.protocol.ids import parse_bookie_id
+from spark_bookkeeper.replication.check_ledgers import check_ledgers as check_ledgers_job
+from spark_bookkeeper.replication.recover_bookie import BookieRecovery
+from spark_bookkeeper.replication.recover_bookie import recover_bookie as recover_bookie_job
+from spark_bookkeeper.replication.recover_ledgers import recover_ledgers as recover_ledgers_job
+from spark_bookkeeper.replication.refill_bookie import Refill
+from spark_bookkeeper.replication.refill_bookie import refill_bookie as refill_bookie_job
+from spark_bookkeeper.replication.repair_ledgers import repair_ledgers as repair_ledgers_job
+from spark_bookkeeper.replication.report import CheckReport, RecoveryReport
+from spark_bookkeeper.replication.runner import Progress, Runner
+from spark_bookkeeper.runtime.progress import told
+from spark_bookkeeper.session.arguments import ids_of, in_words, list_of, percentage_of, rate_of
+from spark_bookkeeper.session.handle import ClusterHandle
+
+
+def recover_ledgers(
+    self: ClusterHandle,
+    ledger_ids: Iterable[int] | None = None,
+    *,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> RecoveryReport:
+    """Fence, recover and close ledgers as one Spark job; ``None`` is every one not closed."""
+    wanted = ids_of(ledger_ids)
+    return self._reported(
+        "recover_ledgers",
+        in_words("ledger", wanted),
+        dry_run,
+        progress,
+        lambda runner, tell: recover_ledgers_job(
+            self.context, runner, wanted, dry_run=dry_run, progress=tell
+        ),
+    )
+
+
+def recover_bookie(
+    self: ClusterHandle,
+    bookie_ids: str | Sequence[str],
+    target: str | None = None,
+    *,
+    ledger_ids: Iterable[int] | None = None,
+    skip_open_ledgers: bool = False,
+    even_if_alive: bool = False,
+    dry_run: bool = False,
+    bytes_per_second: int | None = None,
+    progress: Progress | None = None,
+) -> RecoveryReport:
+    """Make the data of lost bookies again on others, as a Spark job.
+
+    Args:
+        bookie_ids: one lost bookie, or several at once.
+        target: where to copy to; ``None`` chooses a random suitable bookie per fragment.
+        ledger_ids: only these.
+        skip_open_ledgers: leave ledgers alone that would have to be fenced and closed.
+        even_if_alive: also for a bookie that is registered.
+        dry_run: show what would be done; nothing is changed.
+        bytes_per_second: limit for the whole job.
+        progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
+
+    Raises:
+        InvalidArgumentError: a bookie is alive or unknown, or the target does not fit.
+    """
+    names = [bookie_ids] if isinstance(bookie_ids, str) else list_of("bookie_ids", bookie_ids)
+    if not names:
+        raise InvalidArgumentError("no bookie was named; bookies() shows which are lost")
+    wish = BookieRecovery(
+        bookies=tuple(parse_bookie_id(name) for name in names),
+        target=None if target is None else parse_bookie_id(target),
+        ledger_ids=None if ledger_ids is None else tuple(ids_of(ledger_ids) or ()),
+        skip_open_ledgers=skip_open_ledgers,
+        even_if_alive=even_if_alive,
+        bytes_per_second=rate_of(bytes_per_second),
+    )
+    return self._reported(
+        "recover_bookie",
+        in_words("bookie", wish.bookies),
+        dry_run,
+        progress,
+        lambda runner, tell: recover_bookie_job(
+            self.context, runner, wish, dry_run=dry_run, progress=tell
+        ),
+    )
+
+
+def refill_bookie(
+    self: ClusterHandle,
+    bookie_id: str,
+    *,
+    ledger_ids: Iterable[int] | None = None,
+    skip_open_ledgers: bool = False,
+    dry_run: bool = False,
+    bytes_per_second: int | None = None,
+    progress: Progress | None = None,
+) -> RecoveryReport:
+    """Copy back to a bookie whose disk was replaced what it should hold, as a Spark job.
+
+    It was formatted again (``bookie format --replaced``) and is registered. For each ledger it
+    is in limbo, and its word counts for nothing, until all that it should hold is there.
+
+    Args:
+        bookie_id: the bookie.
+        ledger_ids: only these.
+        skip_open_ledgers: leave ledgers alone that would have to be fenced and closed.
+        dry_run: show what would be done; nothing is changed.
+        bytes_per_second: limit for the whole job.
+        progress: called with phase, items done, items in all, bytes so far.
+
+    Raises:
+        InvalidArgumentError: the bookie is not registered, or a ledger does not exist.
+    """
+    wish = Refill(
+        bookie=parse_bookie_id(bookie_id),
+        ledger_ids=None if ledger_ids is None else tuple(ids_of(ledger_ids) or ()),
+        skip_open_ledgers=skip_open_ledgers,
+        bytes_per_second=rate_of(bytes_per_second),
+    )
+    return self._reported(
+        "refill_bookie",
+        f"bookie {bookie_id}",
+        dry_run,
+        progress,
+        lambda runner, tell: refill_bookie_job(
+            self.context, runner, wish, dry_run=dry_run, progress=tell
+        ),
+    )
+
+
+def check_ledgers(
+    self: ClusterHandle,
+    ledger_ids: Iterable[int] | None = None,
+    *,
+    percentage: int = 0,
+    progress: Progress | None = None,
+) -> CheckReport:
+    """Which shares of which fragments are missing or damaged, as a Spark job.
+
+    Args:
+        percentage: of the entries that are read and verified, besides the first and the last
+            of every share; 100 verifies every digest.
+    """
+    wanted, share = ids_of(ledger_ids), percentage_of(percentage)
+    return self._reported(
+        "check_ledgers",
+        in_words("ledger", wanted),
+        False,
+        progress,
+        lambda runner, tell: check_ledgers_job(self.context, runner, wanted, share, progress=tell),
+    )
+
+
+def repair_ledgers(
+    self: ClusterHandle,
+    ledger_ids: Iterable[int] | None = None,
+    *,
+    percentage: int = 100,
+    dry_run: bool = False,
+    bytes_per_second: int | None = None,
+    progress: Progress | None = None,
+) -> RecoveryReport:
+    """Make missing and damaged copies again where they belong, as a Spark job.
+
+    Bookies that are lost are not its business: ``recover_bookie`` replaces those.
+
+    Args:
+        ledger_ids: which; ``None`` is all.
+        percentage: of the entries that are looked at, as in ``check_ledgers``. What is wrong
+            with the others stays as it is, so the default reads every replica of every entry.
+        dry_run: only say what would be copied.
+        bytes_per_second: limit for the whole job.
+        progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
+    """
+    wanted, share, rate = ids_of(ledger_ids), percentage_of(percentage), rate_of(bytes_per_second)
+    return self._reported(
+        "repair_ledgers",
+        in_words("ledger", wanted),
+        dry_run,
+        progress,
+        lambda runner, tell: repair_ledgers_job(
+            self.context,
+            runner,
+            wanted,
+            percentage=share,
+            dry_run=dry_run,
+            bytes_per_second=rate,
+            progress=tell,
+        ),
+        looks_on_spark=True,
+    )
+
+
+def audit(
+    self: ClusterHandle, *, dry_run: bool = False, progress: Progress | None = None
+) -> AuditReport:
+    """One round of the auditor: publish every ledger that counts on a bookie that is away.
+
+    Raises:
+        InvalidArgumentError: autorecovery is disabled. What was published before stays.
+    """
+    with told(progress, "audit") as tell:
+        report = audit_bookies(self.context, dry_run=dry_run, progress=tell)
+    return replace(report, frame=self._frames.from_arrow)
+
+
+def rereplicate(
+    self: ClusterHandle,
+    *,
+    config: AutorecoveryConfig | None = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> RecoveryReport:
+    """One round of replication work, as Spark jobs: whatever was published and can be repaired.
+
+    A ledger that is open where a bookie is lost is left until the grace period of its writer
+    is over; a round after that closes it.
+
+    Raises:
+        InvalidArgumentError: autorecovery is disabled, before or meanwhile.
+    """
+
+    def run(runner: Runner, tell: Progress) -> RecoveryReport:
+        name = process_name()
+        worker = ReplicationWorker(self.context, runner, config or AutorecoveryConfig(), name)
+        return rereplicate_round(self.context, worker, dry_run=dry_run, progress=tell)
+
+    return self._reported("rereplicate", None, dry_run, progress, run)

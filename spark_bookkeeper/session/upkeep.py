@@ -1,0 +1,234 @@
+"""Bookies taken away and filled evenly; space that comes back; files and digests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from spark_bookkeeper.cluster.collection import Collection, GarbageReport
+from spark_bookkeeper.cluster.collection import collect_garbage as collect_garbage_job
+from spark_bookkeeper.cluster.compaction import (
+    FILES_LEAST,
+    CompactionWish,
+    CompactReport,
+    compact_ledgers,
+)
+from spark_bookkeeper.cluster.decommission import DecommissionReport
+from spark_bookkeeper.cluster.decommission import decommission_bookie as decommission_bookie_job
+from spark_bookkeeper.cluster.decommission import drain_bookie as drain_bookie_job
+from spark_bookkeeper.cluster.scrubbing import Scrubbing, ScrubReport
+from spark_bookkeeper.cluster.scrubbing import scrub as scrub_job
+from spark_bookkeeper.protocol.arguments import whole_number
+from spark_bookkeeper.protocol.ids import parse_bookie_id
+from spark_bookkeeper.replication.rebalance import SPARE_BYTES, Rebalance, RebalanceReport
+from spark_bookkeeper.replication.rebalance import rebalance as rebalance_job
+from spark_bookkeeper.replication.runner import Progress
+from spark_bookkeeper.session.arguments import bookie_ids_of, ids_of, in_words, list_of, rate_of
+from spark_bookkeeper.session.handle import ClusterHandle
+
+
+def decommission_bookie(
+    self: ClusterHandle,
+    bookie_id: str,
+    drain: bool = False,
+    *,
+    dry_run: bool = False,
+    bytes_per_second: int | None = None,
+    progress: Progress | None = None,
+) -> DecommissionReport:
+    """Make all that a bookie holds again on others, and then remove its cookie.
+
+    Args:
+        drain: also while it is alive; its cookie stays then, until it is stopped and this is
+            called again.
+
+    Raises:
+        InvalidArgumentError: it is alive and not to be drained, or unknown.
+    """
+    bookie, rate = parse_bookie_id(bookie_id), rate_of(bytes_per_second)
+    return self._reported(
+        "decommission_bookie",
+        in_words("bookie", [bookie]),
+        dry_run,
+        progress,
+        lambda runner, tell: decommission_bookie_job(
+            self.context,
+            runner,
+            bookie,
+            drain=drain,
+            dry_run=dry_run,
+            bytes_per_second=rate,
+            progress=tell,
+        ),
+    )
+
+
+def drain_bookie(
+    self: ClusterHandle,
+    bookie_id: str,
+    *,
+    dry_run: bool = False,
+    bytes_per_second: int | None = None,
+    progress: Progress | None = None,
+) -> DecommissionReport:
+    """Make a bookie read-only, and make all that it holds again on others, as a Spark job.
+
+    It stays in the cluster; the report says what remains on it, and what is in the way.
+    """
+    bookie, rate = parse_bookie_id(bookie_id), rate_of(bytes_per_second)
+    return self._reported(
+        "drain_bookie",
+        in_words("bookie", [bookie]),
+        dry_run,
+        progress,
+        lambda runner, tell: drain_bookie_job(
+            self.context,
+            runner,
+            bookie,
+            dry_run=dry_run,
+            bytes_per_second=rate,
+            progress=tell,
+        ),
+    )
+
+
+def rebalance(
+    self: ClusterHandle,
+    targets: str | Sequence[str] | None = None,
+    *,
+    max_bytes: int | None = None,
+    tolerance_percent: int = 10,
+    spare_bytes: int = SPARE_BYTES,
+    dry_run: bool = False,
+    bytes_per_second: int | None = None,
+    progress: Progress | None = None,
+) -> RebalanceReport:
+    """Move shares of closed ledgers to bookies that have room, as a Spark job.
+
+    Each bookie's part of all bytes follows the size of its disk. Copies on the bookies that
+    shares were moved from are garbage, and take space there until it is collected.
+
+    Args:
+        targets: only these bookies get more; ``None`` is every one that has too little.
+        max_bytes: so much is moved at the most.
+        tolerance_percent: a bookie with so much more than its part, and no more, is left alone.
+        spare_bytes: what is left free on a target's disk, at the least.
+        dry_run: show the plan; nothing is changed.
+        bytes_per_second: limit for the whole job.
+        progress: called with phase, items done, items in all, bytes so far.
+
+    Raises:
+        InvalidArgumentError: a target is not registered, or read-only.
+    """
+    names = [targets] if isinstance(targets, str) else targets
+    wish = Rebalance(
+        None if names is None else tuple(map(parse_bookie_id, list_of("targets", names))),
+        None if max_bytes is None else whole_number("max_bytes", max_bytes, 1),
+        whole_number("tolerance_percent", tolerance_percent, 0),
+        whole_number("spare_bytes", spare_bytes, 0),
+        rate_of(bytes_per_second),
+    )
+    return self._reported(
+        "rebalance",
+        None,
+        dry_run,
+        progress,
+        lambda runner, tell: rebalance_job(
+            self.context, runner, wish, dry_run=dry_run, progress=tell
+        ),
+    )
+
+
+def collect_garbage(
+    self: ClusterHandle,
+    dry_run: bool = True,
+    *,
+    bookie_ids: Sequence[str] | None = None,
+    leftovers_after_s: int = 86_400,
+    bytes_per_second: int | None = None,
+    progress: Progress | None = None,
+) -> GarbageReport:
+    """Remove from bookies what nothing needs. In this process; agents do it by themselves.
+
+    What is not certain stays, and a row says why.
+
+    Args:
+        dry_run: only say what would go; the default.
+        bookie_ids: only from these; ``None`` is all that are registered.
+        leftovers_after_s: what is left of unfinished writes goes when it is older.
+        bytes_per_second: limit on reading other replicas of copies that nothing names.
+    """
+    wish = Collection(
+        dry_run,
+        leftovers_after_ms=1000 * whole_number("leftovers_after_s", leftovers_after_s, 0),
+        bytes_per_second=rate_of(bytes_per_second),
+    )
+    wanted = bookie_ids_of(bookie_ids)
+    return self._reported(
+        "collect_garbage",
+        in_words("bookie", wanted),
+        dry_run,
+        progress,
+        lambda _, tell: collect_garbage_job(self.context, wanted, wish, progress=tell),
+    )
+
+
+def compact(
+    self: ClusterHandle,
+    ledger_ids: Iterable[int] | None = None,
+    *,
+    bookie_ids: Sequence[str] | None = None,
+    dry_run: bool = False,
+    files_least: int = FILES_LEAST,
+    bytes_per_second: int | None = None,
+    progress: Progress | None = None,
+) -> CompactReport:
+    """Make few large files of the many small ones of closed ledgers, on each bookie.
+
+    In this process; agents do it by themselves. Reads go on meanwhile.
+
+    Args:
+        ledger_ids: only these; ``None`` is all.
+        bookie_ids: only on these; ``None`` is all that are registered.
+        files_least: leave ledgers that have fewer files on a bookie.
+        bytes_per_second: limit on what is moved.
+    """
+    wish = CompactionWish(
+        dry_run,
+        whole_number("files_least", files_least, 2),
+        rate_of(bytes_per_second),
+    )
+    wanted, bookies = ids_of(ledger_ids), bookie_ids_of(bookie_ids)
+    return self._reported(
+        "compact",
+        in_words("ledger", wanted),
+        dry_run,
+        progress,
+        lambda _, tell: compact_ledgers(self.context, wanted, bookies, wish, progress=tell),
+    )
+
+
+def scrub(
+    self: ClusterHandle,
+    bookie_id: str,
+    *,
+    from_start: bool = False,
+    bytes_per_second: int | None = None,
+    progress: Progress | None = None,
+) -> ScrubReport:
+    """Read everything that a bookie should have, and compare it with its digests.
+
+    What is damaged or missing is published to autorecovery. In this process; agents do it by
+    themselves, and whoever goes on does so where the last one ended.
+
+    Raises:
+        BookieUnavailableError: the bookie gives no answer; nothing was published for that.
+    """
+    wish = Scrubbing(rate_of(bytes_per_second), from_start)
+    bookie = parse_bookie_id(bookie_id)
+    return self._reported(
+        "scrub",
+        in_words("bookie", [bookie]),
+        False,
+        progress,
+        lambda _, tell: scrub_job(self.context, bookie, wish, progress=tell),
+    )
