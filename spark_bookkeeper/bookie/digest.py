@@ -7,13 +7,13 @@ cover the entry's own bytes; the header that binds them to their entry ids has a
 from __future__ import annotations
 
 import hmac
+import struct
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
 import crc32c
-import numpy as np
 from typing_extensions import Buffer, assert_never
 
 from spark_bookkeeper.protocol.metadata import DigestType
@@ -53,8 +53,7 @@ class Digester:
     def digests(self, entries: Sequence[Buffer]) -> bytes:
         """Digests of entries, one after the other."""
         if self.digest_type is DigestType.CRC32C:
-            checksums = np.fromiter(map(crc32c.crc32c, entries), "<u4", len(entries))
-            return bytes(checksums.data)
+            return struct.pack(f"<{len(entries)}I", *map(crc32c.crc32c, entries))
         return b"".join(map(self.digest, entries))
 
     def header_digest(self, values: tuple[bytes, ...]) -> bytes:

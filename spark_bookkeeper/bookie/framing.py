@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 from typing_extensions import Buffer
@@ -67,6 +67,62 @@ def schema_message(schema: pa.Schema) -> bytes:
     message: bytes = schema.serialize().to_pybytes()
     assert len(message) % 8 == 0
     return message
+
+
+_SHORT_BYTES: Final = 1024
+_LAYOUTS_KEPT: Final = 256
+
+
+class _Layout(NamedTuple):
+    schema: pa.Schema
+    """Kept, since its identity is a key."""
+
+    message: bytes
+    """With zeros for the values."""
+
+    places: Sequence[int]
+    """Where each value begins."""
+
+
+_layouts: dict[tuple[int, tuple[int, ...]], _Layout] = {}
+"""By the schema's identity, which is quicker than its hash, and the lengths of the values."""
+
+
+def header_message(schema: pa.Schema, values: dict[bytes, bytes]) -> bytes:
+    """The message of a schema with these values in its metadata, behind what is there.
+
+    Arrow lays a message out by the lengths of what is in it. So where the values are short, one
+    that was made before serves again: values of the same lengths are put into their places.
+    """
+    lengths = tuple(map(len, values.values()))
+    if sum(lengths) > _SHORT_BYTES:
+        return _with_metadata(schema, values)
+    layout = _layouts.get((id(schema), lengths))
+    if layout is None:
+        if len(_layouts) >= _LAYOUTS_KEPT:
+            _layouts.clear()
+        layout = _layouts[id(schema), lengths] = _layout(
+            schema, {key: len(value) for key, value in values.items()}
+        )
+    message = bytearray(layout.message)
+    for place, value in zip(layout.places, values.values(), strict=True):
+        message[place : place + len(value)] = value
+    return bytes(message)
+
+
+def _layout(schema: pa.Schema, lengths: dict[bytes, int]) -> _Layout:
+    """Where a value is: what differs when it is other bytes."""
+    zeros = {key: bytes(length) for key, length in lengths.items()}
+    empty = _with_metadata(schema, zeros)
+    places = []
+    for key, length in lengths.items():
+        marked = _with_metadata(schema, {**zeros, key: b"\xff" * length})
+        places.append(next((at for at, byte in enumerate(marked) if byte != empty[at]), 0))
+    return _Layout(schema, empty, places)
+
+
+def _with_metadata(schema: pa.Schema, values: dict[bytes, bytes]) -> bytes:
+    return schema_message(schema.with_metadata({**(schema.metadata or {}), **values}))
 
 
 def metadata_length(message: Buffer) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 import json
+import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -40,7 +41,6 @@ from spark_bookkeeper.bookie.messages import (
     EncodedEntries,
     Int64Array,
     encode_entries,
-    int64s,
     payload_message,
 )
 from spark_bookkeeper.bookie.schema import (
@@ -268,9 +268,9 @@ def encode_copy(
         messages=(*messages, *(entry.data for entry in batches)),
         row_count=len(rows),
         row_crc32c=crc(messages[0]) if rows else 0,
-        ids=int64s(entry.entry_id for entry in ordered),
-        lengths=int64s(entry.length_after for entry in ordered),
-        sizes=int64s(entry.size_bytes for entry in ordered),
+        ids=[entry.entry_id for entry in ordered],
+        lengths=[entry.length_after for entry in ordered],
+        sizes=[entry.size_bytes for entry in ordered],
         digests=b"".join(entry.digest for entry in ordered),
     )
     header = {
@@ -286,7 +286,7 @@ def encode_copy(
     )
     if any(time is not None for _, time in times):
         header["times"] = times
-    ids, lengths = encoded.ids.tolist(), encoded.lengths.tolist()
+    ids, lengths = list(encoded.ids), encoded.lengths
     place = f"{LedgerPaths(key).directory}\n{era}\n"
     identity = sha256(f"{place}{tuple(ids)}\n{tuple(lengths)}\n".encode())
     identity.update(encoded.digests)
@@ -326,16 +326,9 @@ def _encode(
 ) -> bytes:
     for part in parts:
         assert len(part.entry_ids) == len(part.ref.sizes) == len(part.lengths_after)
-    few = entries.ids
-    if len(few) > 1:
-        few = np.array([few.min(), few.max()])
-    ids: list[int] = few.tolist()
-    ids += chain.from_iterable(part.entry_ids for part in parts)
-    columns = [
-        *(entries.ids, *(int64s(part.entry_ids) for part in parts)),
-        *(entries.lengths, *(int64s(part.lengths_after) for part in parts)),
-        *(entries.sizes, *(int64s(part.ref.sizes) for part in parts)),
-    ]
+    ids = [*entries.ids, *chain.from_iterable(part.entry_ids for part in parts)]
+    lengths = chain(entries.lengths, *(part.lengths_after for part in parts))
+    sizes = chain(entries.sizes, *(part.ref.sizes for part in parts))
     confirmed = header.get("last_add_confirmed", NO_ENTRY)
     behind = confirmed + 1 if header["kind"] == RecordKind.ADD.value else NO_ENTRY
     header |= {
@@ -359,15 +352,12 @@ def _encode(
     }
     values = (
         _JSON.encode(header).encode(),
-        b"".join(columns),
+        struct.pack(f"<{3 * len(ids)}q", *ids, *lengths, *sizes),
         b"".join([entries.digests, *(d for part in parts for d in part.ref.digests)]),
     )
     digest = encoding.digester().header_digest(values)
-    metadata = dict(
-        zip((RECORD_KEY, ENTRIES_KEY, DIGESTS_KEY, DIGEST_KEY), (*values, digest), strict=True)
-    )
-    schema = encoding.schema.with_metadata({**(encoding.schema.metadata or {}), **metadata})
-    return framing.assemble(framing.schema_message(schema), entries.messages)
+    metadata = dict(zip(_HEADER_KEYS, (*values, digest), strict=True))
+    return framing.assemble(framing.header_message(encoding.schema, metadata), entries.messages)
 
 
 def decode(

@@ -90,11 +90,13 @@ class Quorum:
                 prefix (SLOT-LOG rule R2), so one number says it all.
             pushed: the last entry handed to the bookies.
         """
+        if not self.is_striped:  # one write set: everybody
+            reached = sorted(stored_through)[-self.ack_quorum_size]
+            return min(pushed, EntryId(reached))
         confirmed = pushed
         for stripe, write_set in enumerate(self.write_sets()):
             reached = sorted(stored_through[p] for p in write_set)[-self.ack_quorum_size]
-            unconfirmed = reached + 1
-            if self.is_striped:  # the first entry of this stripe class after `reached`
-                unconfirmed += (stripe - unconfirmed) % self.ensemble_size
+            unconfirmed = reached + 1  # the first entry of this stripe class after `reached`
+            unconfirmed += (stripe - unconfirmed) % self.ensemble_size
             confirmed = min(confirmed, EntryId(unconfirmed - 1))
         return confirmed

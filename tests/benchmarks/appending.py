@@ -12,8 +12,10 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
+import spark_bookkeeper as sbk
 from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from tests.benchmarks import raw
 from tests.benchmarks.lab import Lab
@@ -162,9 +164,15 @@ def growth(lab: Lab) -> Iterator[Line | Skipped]:
 
 
 def _slots(lab: Lab) -> Iterator[Line]:
+    # Without an explicit LAC: a pausing writer would put one into a slot that was just linked.
+    with sbk.connect(lab.bk.metadata_uri, config=ClientConfig(explicit_lac_ms=0)) as bk:
+        yield from _slots_of(lab, bk)
+
+
+def _slots_of(lab: Lab, bk: sbk.BookKeeper) -> Iterator[Line]:
     count = lab.sizes.sync_appends
     payload = raw.noise(SMALL)
-    young, old = lab.bk.create_ledger(), lab.bk.create_ledger()
+    young, old = bk.create_ledger(), bk.create_ledger()
     for writer in (young, old):
         for _ in range(10):
             writer.append(payload)

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_bookkeeper.bookie import messages
+from spark_bookkeeper.bookie import framing, messages
 from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA, LedgerEncoding, plain_schema
 from spark_bookkeeper.bookie.entry import NewEntry
+from spark_bookkeeper.bookie.framing import header_message
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.messages import encode_batches, encode_entries, payload_message
 from spark_bookkeeper.bookie.record import RecordKind, decode, encode_add, encode_fence
@@ -53,18 +54,49 @@ def test_messages_are_those_that_arrow_writes_itself(compression: str | None) ->
     assert message in sink.getvalue().to_pybytes()
 
 
-@pytest.mark.parametrize("payloads", [[b""], [b"x"], [b"hello", b"", b"x" * 1000]])
+@pytest.mark.parametrize(
+    "payloads",
+    [[b""], [b"x"], [b"hello", b"", b"x" * 1000], *([b"y" * n] * n for n in range(1, 18))],
+)
 def test_the_message_of_payloads_is_the_one_arrow_makes(payloads: list[bytes]) -> None:
     batch = pa.record_batch([pa.array(payloads, pa.binary())], schema=PAYLOAD_SCHEMA)
 
-    assert payload_message(PLAIN, payloads).equals(batch.serialize())
+    assert payload_message(PLAIN, payloads) == batch.serialize().to_pybytes()
+
+
+@pytest.mark.parametrize(
+    "schema", [PAYLOAD_SCHEMA, pa.schema([]), PAYLOAD_SCHEMA.with_metadata({"of": "ours"})]
+)
+@given(
+    lengths=st.lists(st.lists(st.integers(0, 40), min_size=3, max_size=3), min_size=1, max_size=4),
+    byte=st.sampled_from(b"\0x\xff"),
+)
+def test_the_message_of_a_header_is_the_one_arrow_makes(
+    schema: pa.Schema, lengths: list[list[int]], byte: int
+) -> None:
+    for several in [*lengths, [*lengths[0][:2], 2000], *lengths]:
+        values = {b"k%d" % n: bytes([byte]) * length for n, length in enumerate(several)}
+        plain = schema.with_metadata({**(schema.metadata or {}), **values})
+
+        assert header_message(schema, values) == plain.serialize().to_pybytes()
+
+
+def test_as_many_headers_are_remembered_as_there_is_room_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(framing, "_LAYOUTS_KEPT", 2)
+    for length in [*range(5), *range(5)]:
+        values = {b"k": b"v" * length}
+        expected = PAYLOAD_SCHEMA.with_metadata(values).serialize().to_pybytes()
+        assert header_message(PAYLOAD_SCHEMA, values) == expected
+        assert len(framing._layouts) <= 2
 
 
 def test_the_first_append_of_a_process_does_not_wait_for_pandas() -> None:
     program = (
         "import sys; from spark_bookkeeper.bookie.encoding import LedgerEncoding; "
-        "from spark_bookkeeper.bookie.messages import encode_columns, int64s; "
-        "encode_columns(LedgerEncoding(), int64s([0]), [1], [b'x']); print('pandas' in sys.modules)"
+        "from spark_bookkeeper.bookie.messages import encode_columns; "
+        "encode_columns(LedgerEncoding(), [0], [1], [b'x']); print('pandas' in sys.modules)"
     )
 
     said = subprocess.run(
@@ -76,7 +108,7 @@ def test_the_first_append_of_a_process_does_not_wait_for_pandas() -> None:
 
 def test_more_payloads_than_arrow_can_count_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "MOST_ENTRY_BYTES", 10)
-    assert payload_message(PLAIN, [b"12345", b"67890"]).size > 0
+    assert payload_message(PLAIN, [b"12345", b"67890"])
     with pytest.raises(InvalidArgumentError, match="less than 2 GiB"):
         payload_message(PLAIN, [b"12345", b"678901"])
 

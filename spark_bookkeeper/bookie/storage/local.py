@@ -90,11 +90,13 @@ class LocalStorage(Storage):
         parent, _, name = target.rpartition("/")
         kept = self._kept.get(parent)
         with self._translated(target):
-            if kept is not None:
-                with kept.taken(parent) as directory:
-                    return self._put(directory, name, data)
-            with _open_directory(parent) as directory:
-                return self._put(directory, name, data)
+            if kept is None:
+                with _open_directory(parent) as descriptor:
+                    return self._put(descriptor, name, data)
+            directory = kept.take(parent)
+            is_new = self._put(directory.descriptor, name, data)
+            kept.give_back(directory, parent)
+            return is_new
 
     def _put(self, directory: int, name: str, data: bytes) -> bool:
         file = self._begin(directory, name)
@@ -365,23 +367,38 @@ class LocalStorage(Storage):
                 self._unnamed_files = False
         return _NamedFile(directory, name)
 
-    @contextmanager
-    def _translated(self, target: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            reason = f"{whose(self)}{target}: {error.strerror or error}"
-            if error.errno in _NO_SPACE:
-                raise BookieFullError(
-                    f"{reason}; nothing was acknowledged; free space or add a bookie",
-                    bookie_id=self.bookie_id,
-                    path=target,
-                ) from error
-            raise BookieUnavailableError(
-                f"{reason}; the operation may or may not have taken effect",
-                bookie_id=self.bookie_id,
+    def _translated(self, target: str) -> _Translated:
+        return _Translated(self, target)
+
+
+class _Translated:
+    """What the system says of a file, in our words. A class, since a put enters it twice."""
+
+    __slots__ = ("_storage", "_target")
+
+    def __init__(self, storage: LocalStorage, target: str) -> None:
+        self._storage = storage
+        self._target = target
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if not isinstance(error, OSError):
+            return
+        storage, target = self._storage, self._target
+        reason = f"{whose(storage)}{target}: {error.strerror or error}"
+        if error.errno in _NO_SPACE:
+            raise BookieFullError(
+                f"{reason}; nothing was acknowledged; free space or add a bookie",
+                bookie_id=storage.bookie_id,
                 path=target,
             ) from error
+        raise BookieUnavailableError(
+            f"{reason}; the operation may or may not have taken effect",
+            bookie_id=storage.bookie_id,
+            path=target,
+        ) from error
 
 
 def is_temporary(name: str) -> bool:
@@ -435,13 +452,13 @@ class _Kept:
     def __init__(self) -> None:
         self._directory: _Directory | None = None
 
-    @contextmanager
-    def taken(self, path: str) -> Iterator[int]:
-        """A descriptor to put a file with; raises if the path names another directory then."""
-        directory, self._directory = self._directory, None  # one that fails is not kept
-        if directory is None:
-            directory = _Directory(path)
-        yield directory.descriptor
+    def take(self, path: str) -> _Directory:
+        """The directory to put a file into. Whoever fails there does not give it back."""
+        directory, self._directory = self._directory, None
+        return _Directory(path) if directory is None else directory
+
+    def give_back(self, directory: _Directory, path: str) -> None:
+        """After a put; raises ``OSError`` if the path names another directory now."""
         if not directory.is_named(path):
             raise OSError(errno.ESTALE, "the directory was replaced by another one")
         if directory.may_be_kept:
@@ -606,7 +623,8 @@ def _remove_tree(path: str) -> None:
 
 
 def _write(descriptor: int, data: Buffer) -> None:
-    view = memoryview(data).cast("B")
+    written = os.write(descriptor, data)
+    view = memoryview(data).cast("B")[written:]
     while view:
         view = view[os.write(descriptor, view) :]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,8 +29,7 @@ ACKS_SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SlotAck:
+class SlotAck(NamedTuple):
     """One bookie stored the entries ``first .. last`` that are striped to it."""
 
     bookie: BookieId

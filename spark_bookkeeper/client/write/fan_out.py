@@ -176,11 +176,9 @@ class Lanes:
 
     def forget(self, confirmed: EntryId) -> None:
         """Drop entries that nobody needs any more: acknowledged, and stored by every lane."""
-        needed = min(
-            (lane.next_entry for lane in self.by_position.values()),
-            default=self._pending.last + 1,
-        )
-        needed = min(needed, confirmed + 1)
+        needed = confirmed + 1
+        for lane in self.by_position.values():
+            needed = min(needed, lane.next_entry)
         self._pending.forget_below(needed)
         for first in [first for first in self._groups if first < needed]:
             if self._groups[first].last < needed:

@@ -7,22 +7,15 @@ else is sent before it is known (SLOT-LOG rules R2, R3).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import compress, cycle
 from typing import TYPE_CHECKING
 
-import numpy as np
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from spark_bookkeeper.bookie.bookie import NewRecord
 from spark_bookkeeper.bookie.entry import PlacedPart
-from spark_bookkeeper.bookie.messages import (
-    NOTHING,
-    EncodedEntries,
-    Int64Array,
-    encode_columns,
-    int64s,
-)
+from spark_bookkeeper.bookie.messages import NOTHING, EncodedEntries, encode_columns
 from spark_bookkeeper.bookie.new_record import new_record
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.errors import (
@@ -123,11 +116,11 @@ class Group:
         """Those that are within the record of the bookie at a position."""
         if self.bulk is not None or self.is_empty:
             return NOTHING
-        ids: Int64Array = np.arange(self.first, self.last + 1, dtype="<i8")
+        ids: Sequence[int] = range(self.first, self.last + 1)
         payloads, lengths = self._run.payloads, self._run.lengths_after
         if self._ledger.metadata.quorum.is_striped:
             held = self._held(position)
-            ids = int64s(compress(ids, cycle(held)))
+            ids = list(compress(ids, cycle(held)))
             payloads = list(compress(payloads, cycle(held)))
             lengths = list(compress(lengths, cycle(held)))
         return encode_columns(self._ledger.encoding, ids, lengths, payloads)

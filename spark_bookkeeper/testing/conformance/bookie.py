@@ -31,7 +31,7 @@ from spark_bookkeeper.bookie.bookie import (
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
-from spark_bookkeeper.bookie.messages import NOTHING, encode_columns, int64s
+from spark_bookkeeper.bookie.messages import NOTHING, encode_columns
 from spark_bookkeeper.bookie.new_record import new_record
 from spark_bookkeeper.bookie.part import PartEncoder
 from spark_bookkeeper.bookie.replica import Replica
@@ -81,7 +81,7 @@ def record(
     """A record with payloads."""
     lengths = [10 * (entry_id + 1) for entry_id in entry_ids]
     payloads = [payload(entry_id) for entry_id in entry_ids]
-    encoded = encode_columns(ledger.encoding, int64s(entry_ids), lengths, payloads)
+    encoded = encode_columns(ledger.encoding, entry_ids, lengths, payloads)
     held = entry_ids[0], entry_ids[-1]
     return new_record(ledger.key, ledger.encoding, token, slot, lac, held, encoded)
 
