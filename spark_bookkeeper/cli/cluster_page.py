@@ -15,7 +15,6 @@ from importlib.resources import files
 from typing import Any, Final
 
 from spark_bookkeeper.cli.cluster_facts import Facts, job_name
-from spark_bookkeeper.client.placement import entries_held
 from spark_bookkeeper.client.presence import age
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
@@ -354,7 +353,7 @@ def _cell(bookie: BookieId, fragment: FragmentRange, quorum: Quorum, is_lost: bo
     kind = "lost" if is_lost else "held"
     said = f"{'lost, ' if is_lost else ''}position {position}"
     if fragment.last_entry_id is not None:
-        held = entries_held(quorum, position, fragment.first_entry_id, fragment.last_entry_id)
+        held = quorum.entries_held(position, fragment.first_entry_id, fragment.last_entry_id)
         said += f", {held:,} {'entry' if held == 1 else 'entries'}"
     return f'<span class="{kind}" role="img" title="{said}" aria-label="{said}">{position}</span>'
 
