@@ -49,7 +49,8 @@ def placement_table(
     """One row for each bookie of each fragment (``PLACEMENT``).
 
     Args:
-        alive: bookies that are registered; the others are ``is_missing``.
+        alive: bookies that have copies of it now, being registered in the incarnation that it
+            means; the others are ``is_missing``.
         end: the last entry of the last fragment, as far as that is known. Without it ``entries``
             of that fragment is null.
     """
