@@ -142,7 +142,8 @@ def check_replicas(
     def check(chunk: list[LedgerId], tell: Progress) -> Iterator[Row]:
         tasks = dict(context.store.underreplication.read_many(chunk))
         works = [CountWork(ledger_id) for ledger_id in chunk if tasks.get(ledger_id) is None]
-        rows = runner.run(Step("counting replicas", count_replicas, _not_counted), works, tell)
+        job = Job("check_replicas", context, runner, tell)
+        rows = job.run(Step("counting replicas", count_replicas, _not_counted), works)
         yield from (row for row in rows if row.status is not Outcome.HEALTHY)
 
     return _checked(context, "check_replicas", check, progress)

@@ -13,12 +13,12 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import incarnations_of
+from spark_bookkeeper.client.ledger import live_members
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
-from spark_bookkeeper.protocol.underreplication import absent_members, live_bookies
+from spark_bookkeeper.protocol.underreplication import absent_members
 from spark_bookkeeper.replication.report import Outcome, Report, Row, report_rows
 from spark_bookkeeper.replication.runner import Progress, no_progress
 from spark_bookkeeper.runtime.spool import Spool
@@ -107,11 +107,7 @@ def live_now(
     found: Versioned[LedgerMetadata], registered: dict[BookieId, str]
 ) -> frozenset[BookieId]:
     """The bookies on which a ledger has copies now, in the incarnations that it means."""
-    try:
-        meant = incarnations_of(found.value)
-    except MetadataFormatError:
-        meant = {}  # it is BookKeeper's own, and any incarnation is right
-    return live_bookies(registered, meant)
+    return live_members(found.value, registered)
 
 
 def check_enabled(context: ClientContext) -> None:

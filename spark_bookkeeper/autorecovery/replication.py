@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.ledger import Ledger, live_members
 from spark_bookkeeper.client.presence import writer_state
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.errors import NoSuchLedgerError
@@ -22,7 +22,7 @@ from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.metadata.underreplication import Task
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
-from spark_bookkeeper.protocol.metadata import Fragment, LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.metadata import Fragment, FragmentRange, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.task_notes import TaskNote
 from spark_bookkeeper.protocol.underreplication import absent_members, live_bookies
 from spark_bookkeeper.replication.check_ledgers import CheckWork
@@ -30,6 +30,7 @@ from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_on
 from spark_bookkeeper.replication.repair_ledgers import RepairWork, repair_one
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
+from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
 from spark_bookkeeper.replication.runner import Failure, Step, reason_of
 from spark_bookkeeper.replication.shares import share_bytes
 
@@ -69,7 +70,71 @@ def replicate_task(context: ClientContext, work: TaskWork) -> Sequence[Row]:
 
 def task_step() -> Step[TaskWork, Row]:
     """The doing of many tasks, with a limit on what is copied."""
-    return Step("replicating", replicate_task, _failed, _limited)
+    return Step("replicating", replicate_task, _failed, _limited, _replicate_some)
+
+
+def _replicate_some(
+    context: ClientContext, works: Sequence[TaskWork]
+) -> Sequence[Sequence[Row] | None]:
+    """Small shares of many ledgers are copied together, then each task is done by itself: what
+    it still lacks is looked at there, with news of its own, and so is what has to be said.
+
+    So nothing is decided here, and no lock is relied on: a ledger whose lock was lost in the middle
+    is one that two workers replicate, and the register takes the word of one of them.
+    """
+    if not context.store.underreplication.is_enabled():
+        return [None] * len(works)
+    lacking = _lacking(context, works)
+    done = rereplicate_many(context, list(lacking.values()))
+    copied = {number: shares for number, shares in zip(lacking, done, strict=True) if shares}
+
+    def finish(number: int) -> Sequence[Row]:
+        try:
+            rows = replicate_task(context, works[number])
+        except Exception as error:  # noqa: BLE001  (what was copied is told all the same)
+            reason = reason_of(error, f"the task of ledger {works[number].ledger_id}")
+            rows = [_failed(works[number], Failure(reason))]
+        return [*(share.row() for share in copied[number]), *rows]
+
+    numbers = list(copied)
+    rows = dict(zip(numbers, context.runtime.map(finish, numbers), strict=True))
+    return [rows.get(number) for number in range(len(works))]
+
+
+def _lacking(context: ClientContext, works: Sequence[TaskWork]) -> dict[int, FragmentWork]:
+    """The first fragment of each ledger that has an end, lacks a replica, and can be helped."""
+    numbers = {work.ledger_id: number for number, work in enumerate(works)}
+    alive = context.bookies.registrations()
+    registered = {bookie: each.incarnation for bookie, each in alive.items()}
+    found: dict[int, FragmentWork] = {}
+    for ledger_id, metadata in context.store.read_ledgers(list(numbers)):
+        if not isinstance(metadata, Versioned):
+            continue
+        absent = absent_members(metadata.value, live_members(metadata.value, registered))
+        work = works[numbers[ledger_id]]
+        for fragment in metadata.value.fragment_ranges():
+            is_fixed = fragment.last_entry_id is not None
+            if is_fixed and set(absent) & set(fragment.ensemble):
+                if work.local in fragment.ensemble:
+                    continue  # it is for another bookie's worker
+                found[numbers[ledger_id]] = _fragment_work(work, metadata.value, fragment, absent)
+                break
+    return found
+
+
+def _fragment_work(
+    work: TaskWork, metadata: LedgerMetadata, fragment: FragmentRange, absent: Sequence[BookieId]
+) -> FragmentWork:
+    return FragmentWork(
+        work.ledger_id,
+        fragment.first_entry_id,
+        tuple(absent),
+        work.local,
+        even_if_alive=False,
+        bytes_per_second=work.bytes_per_second,
+        size_bytes=share_bytes(metadata, fragment),
+        nonce=metadata.nonce,
+    )
 
 
 def _failed(work: TaskWork, failure: Failure) -> Row:
@@ -141,16 +206,7 @@ class _Replication:
                 reason = f"{local} is a member already; this is for another bookie's worker"
                 self._say("copy", Outcome.LEFT, reason, first, fragment.last_entry_id, lost[0])
                 continue
-            work = FragmentWork(
-                self._work.ledger_id,
-                first,
-                tuple(absent),
-                local,
-                even_if_alive=False,
-                bytes_per_second=self._work.bytes_per_second,
-                size_bytes=share_bytes(metadata, fragment),
-                nonce=metadata.nonce,
-            )
+            work = _fragment_work(self._work, metadata, fragment, absent)
             self.rows += (each.row() for each in rereplicate_fragment(self._context, work))
 
     def _waits_for_writer(

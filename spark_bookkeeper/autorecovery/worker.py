@@ -1,4 +1,4 @@
-"""The replication worker: takes tasks, one after the other, until there is nothing it can do.
+"""The replication worker: takes tasks, some at a time, until there is nothing it can do.
 
 Source: Bookie Ledger Recovery, "ReplicationWorker"; BookKeeper ``replication/ReplicationWorker``.
 """
@@ -20,7 +20,7 @@ from spark_bookkeeper.metadata.store import Registers
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row, report_rows
-from spark_bookkeeper.replication.runner import Progress, Runner, no_progress
+from spark_bookkeeper.replication.runner import ITEMS_TOGETHER, Progress, Runner, no_progress
 from spark_bookkeeper.runtime.log_facts import about
 from spark_bookkeeper.runtime.spool import Spool
 
@@ -31,6 +31,9 @@ _LIMIT: Final = "autorecovery/bytes-per-second"
 
 BATCHES: Final = 4
 """Locks held at once, for each ledger that is under way: the next ones are at hand."""
+
+_OTHERS: Final = 4
+"""Where there are many tasks, no worker takes more than one in so many of them at a time."""
 
 
 class ReplicationWorker:
@@ -111,7 +114,7 @@ class ReplicationWorker:
 
         if not found:
             return
-        for batch in chunks(found, self._runner.width * BATCHES):
+        for batch in chunks(found, self._at_once(len(found))):
             if is_stopping():
                 return
             if done:
@@ -120,6 +123,12 @@ class ReplicationWorker:
             done += len(batch)
             size += sum(row.bytes for row in rows)
             yield from rows
+
+    def _at_once(self, tasks: int) -> int:
+        """So many are locked at a time: more where there are many, since small ones go together,
+        and never so many that other workers find none.
+        """
+        return max(self._runner.width * BATCHES, min(ITEMS_TOGETHER, tasks // _OTHERS))
 
     def _batch(self, ledger_ids: Sequence[LedgerId], progress: Progress) -> list[Row]:
         tree = self._context.store.underreplication

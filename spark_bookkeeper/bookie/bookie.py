@@ -32,6 +32,7 @@ from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.messages import Int64Array
 from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.protocol.quorum import Share
 
 T = TypeVar("T")
 
@@ -561,14 +562,26 @@ class Bookie(Protocol):
         Errors: ``NoSuchLedgerError`` (deleted here).
         """
 
-    def sweep(self, ledger: LedgerRef, before_ms: int, *, dry_run: bool = False) -> Swept:
+    def sweep(
+        self,
+        ledger: LedgerRef,
+        before_ms: int,
+        shares: Sequence[Share],
+        *,
+        dry_run: bool = False,
+    ) -> Swept:
         """Remove what is left of writes to a closed ledger that were never finished: files without
         a name of their own, and parts that no record lists (SLOT-LOG rules R15, R21).
 
         Args:
             before_ms: only what was written before this time of the storage's clock. It spares
                 writers trouble; safety does not rest on it.
+            shares: what the metadata name this bookie for. Where one of these entries was in a slot
+                that is lost, and is not here otherwise, no part is removed: it may have been listed
+                there.
             dry_run: only say what.
+
+        Errors: ``CorruptEntryError`` (which parts are needed is not known; nothing was removed).
         """
 
     def close(self) -> None:

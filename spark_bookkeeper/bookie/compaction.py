@@ -126,7 +126,10 @@ class Compactor:
         """What to do, or why nothing."""
         self._log.look_again()
         index = self._log.locate(0, self._wanted.last)
-        damaged = next((doubt for doubt in index.doubts if doubt.is_corrupt), None)
+        # A slot that is lost has nothing to be removed: what counts is where its entries are now,
+        # and no file goes before all that it holds was read from files that stay. An earlier
+        # compaction leaves such slots, and a fence that lands late fills them.
+        damaged = next((d for d in index.doubts if d.is_corrupt and not d.is_lost), None)
         if damaged is not None:
             return f"{damaged.path} is damaged ({damaged.reason}); repair the ledger first"
         staying = tuple(h for h in index.holdings if is_full(h.record))

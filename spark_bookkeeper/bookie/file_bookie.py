@@ -54,6 +54,7 @@ from spark_bookkeeper.bookie.together import (
 from spark_bookkeeper.errors import BookieError, BookKeeperError, CorruptEntryError
 from spark_bookkeeper.protocol.ids import NO_ENTRY
 from spark_bookkeeper.protocol.metadata import DigestType
+from spark_bookkeeper.protocol.quorum import Share
 
 SLOTS_LOOKED_AT: Final = 512
 """More slots than this hold small appends, and a range of them can be cut anywhere."""
@@ -350,8 +351,15 @@ class FileBookie(Bookie):
         return Compactor(self.log(wanted.ledger), wanted).run()
 
     @override
-    def sweep(self, ledger: LedgerRef, before_ms: int, *, dry_run: bool = False) -> Swept:
-        return sweep(self.log(ledger), before_ms, dry_run=dry_run)
+    def sweep(
+        self,
+        ledger: LedgerRef,
+        before_ms: int,
+        shares: Sequence[Share],
+        *,
+        dry_run: bool = False,
+    ) -> Swept:
+        return sweep(self.log(ledger), before_ms, shares, dry_run=dry_run)
 
     @override
     def close(self) -> None:

@@ -42,6 +42,9 @@ class Doubt:
     reason: str
     is_corrupt: bool
     """Damaged, as against not readable now."""
+    is_lost: bool = False
+    """There is no such file any more: its slot is empty, or was fenced afterwards. Compaction
+    leaves that behind, and so does a loss; nothing in that place can be repaired or removed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,17 @@ Source: SLOT-LOG rules R15, R19, R21.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from spark_bookkeeper.bookie.bookie import Swept
+from spark_bookkeeper.bookie.index import Doubt, EntryIndex
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.part_files import REMOVING
 from spark_bookkeeper.errors import CorruptEntryError
+from spark_bookkeeper.protocol.ids import EntryId
+from spark_bookkeeper.protocol.quorum import Share
 
 
 def clear(log: LedgerLog) -> None:
@@ -29,7 +36,9 @@ def clear(log: LedgerLog) -> None:
     log.look_again()
 
 
-def sweep(log: LedgerLog, before_ms: int, *, dry_run: bool = False) -> Swept:
+def sweep(
+    log: LedgerLog, before_ms: int, shares: Sequence[Share], *, dry_run: bool = False
+) -> Swept:
     """See ``Bookie.sweep``."""
     paths, storage = log.paths, log.storage
     log.check()
@@ -37,14 +46,16 @@ def sweep(log: LedgerLog, before_ms: int, *, dry_run: bool = False) -> Swept:
     for directory in (paths.directory, paths.slots, paths.parts, paths.copies):
         found += (f"{directory}/{name}" for name in storage.temporary_files(directory))
     found = [path for path in found if _is_older(log, path, before_ms)]
-    found += _unlisted_parts(log, before_ms, dry_run=dry_run)
+    found += _unlisted_parts(log, before_ms, shares, dry_run=dry_run)
     size_bytes = sum(storage.size(path) or 0 for path in found)
     if not dry_run:
         storage.delete(*found)
     return Swept(len(found), size_bytes)
 
 
-def _unlisted_parts(log: LedgerLog, before_ms: int, *, dry_run: bool) -> list[str]:
+def _unlisted_parts(
+    log: LedgerLog, before_ms: int, shares: Sequence[Share], *, dry_run: bool
+) -> list[str]:
     """Parts that no record lists, and that none can list from now on; each with its mark.
 
     No add does, behind a fence. A copy might: somebody has brought the part, and has yet to list
@@ -54,22 +65,26 @@ def _unlisted_parts(log: LedgerLog, before_ms: int, *, dry_run: bool) -> list[st
     """
     names = [name for name in log.storage.list(log.paths.parts) if not name.endswith(REMOVING)]
     old = [name for name in names if _is_older(log, log.paths.part(name), before_ms)]
-    unlisted = sorted(set(old) - _listed(log)) if old else []
+    unlisted = sorted(set(old) - _listed(log, shares)) if old else []
     if unlisted and not dry_run:
         if not log.ends_in_fence():
             log.fence()
         for name in unlisted:
             log.storage.put_if_absent(log.parts.mark(name), b"")
-        unlisted = sorted(set(unlisted) - _listed(log))
+        unlisted = sorted(set(unlisted) - _listed(log, shares))
     return [log.paths.part(name) for name in unlisted]
 
 
-def _listed(log: LedgerLog) -> set[str]:
-    """Names of the parts that records list. Raises ``CorruptEntryError`` where that is not sure."""
+def _listed(log: LedgerLog, shares: Sequence[Share]) -> set[str]:
+    """Names of the parts that records list. Raises ``CorruptEntryError`` where that is not sure.
+
+    A slot that is lost listed nothing that is needed if all is here that it may have held and the
+    metadata name this bookie for: compaction moved it, or somebody repaired it.
+    """
     log.look_again()
     index = log.locate(0)
     for doubt in index.doubts:
-        if doubt.is_corrupt or f"/{log.paths.copies}/" in f"/{doubt.path}":
+        if not (doubt.is_lost and all(_is_here(index, doubt, share) for share in shares)):
             raise CorruptEntryError(
                 f"bookie {log.bookie_id}: {doubt.path} cannot be read ({doubt.reason}), so nobody "
                 "knows which parts are needed; repair the ledger first, or repeat it",
@@ -77,6 +92,16 @@ def _listed(log: LedgerLog) -> set[str]:
                 path=doubt.path,
             )
     return {part.ref.name for holding in index.holdings for part in holding.record.parts}
+
+
+def _is_here(index: EntryIndex, doubt: Doubt, share: Share) -> bool:
+    """Whether the bookie holds all of a share that may have been in what is in doubt."""
+    quorum = share.quorum
+    first, last = max(share.first, EntryId(doubt.first)), min(share.last, EntryId(doubt.last))
+    ids = index.entry_ids
+    ids = ids[np.searchsorted(ids, first) : np.searchsorted(ids, last, side="right")]
+    is_of_it = (share.position - ids) % quorum.ensemble_size < quorum.write_quorum_size
+    return int(np.count_nonzero(is_of_it)) == quorum.entries_held(share.position, first, last)
 
 
 def _is_older(log: LedgerLog, path: str, before_ms: int) -> bool:

@@ -316,13 +316,23 @@ class _Found:
         """
         top = max((*(number for number, _ in self.adds), *self.fences), default=-1)
         filled = [
-            (number, number, "the add in it was lost, and its place fenced", True)
+            (number, number, "the add in it was lost, and its place fenced", True, True)
             for number in self.fences
             if number < top
         ]
+        useless = [
+            (low, high, reason, is_corrupt, not is_corrupt)
+            for low, high, reason, is_corrupt in self._useless
+        ]
         return [
-            Doubt(*possible_range(low, high, self.adds), self._paths.slot(low), reason, is_corrupt)
-            for low, high, reason, is_corrupt in (*self._useless, *filled)
+            Doubt(
+                *possible_range(low, high, self.adds),
+                self._paths.slot(low),
+                reason,
+                is_corrupt,
+                is_lost,
+            )
+            for low, high, reason, is_corrupt, is_lost in (*useless, *filled)
         ]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from spark_bookkeeper.autorecovery.publishing import live_now
+from spark_bookkeeper.client.ledger import in_limbo, live_members
 from spark_bookkeeper.client.presence import age, ledgers_with_writers
 from spark_bookkeeper.cluster.diagnosis import Diagnosis
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
@@ -23,6 +24,7 @@ _FIRST: Final = (
     "bookies",
     "entries below their ack quorum",
     "fragments on lost bookies",
+    "fragments on replaced disks",
     "bookie ",
     "ledger metadata",
     "under-replicated ledgers",
@@ -59,6 +61,8 @@ class Facts:
     ledgers: Mapping[LedgerId, LedgerMetadata]
     writers: Mapping[LedgerId, str]
     """Of the ledgers that are not closed: whether their writer lives."""
+    limbo: Mapping[LedgerId, Set[BookieId]]
+    """Of the ledgers that count on them: bookies that were formatted again, and not refilled."""
     lacking: Sequence[Lacking]
     """The fewest live copies first."""
     jobs: Sequence[Mapping[str, Any]]
@@ -83,8 +87,10 @@ def look(bk: BookKeeper) -> Facts:
             writers[ledger_id] = state
     jobs = sorted(bk.jobs_arrow().to_pylist(), key=lambda row: row["state"] != "running")
     tasks = bk.underreplicated_arrow().to_pylist()
+    registered = {b: r.incarnation for b, r in bk.context.bookies.registrations().items()}
+    limbo = {i: empty for i, m in ledgers.items() if (empty := in_limbo(m, registered))}
     lacking = sorted(
-        _lacking(bk, ledgers, tasks, at_ms),
+        _lacking(registered, ledgers, limbo, tasks, at_ms),
         key=lambda each: (each.live_copies is None, each.live_copies or 0, each.ledger_id),
     )
     found_wrong = [*cluster_diagnoses(bk.context), *_of_tasks(tasks), *_of_jobs(jobs, at_ms)]
@@ -95,6 +101,7 @@ def look(bk: BookKeeper) -> Facts:
         bk.bookies_arrow().to_pylist(),
         ledgers,
         writers,
+        limbo,
         lacking,
         jobs,
     )
@@ -106,13 +113,13 @@ def _urgency(found: Diagnosis) -> tuple[int, int]:
 
 
 def _lacking(
-    bk: BookKeeper,
+    registered: dict[BookieId, str],
     ledgers: Mapping[LedgerId, LedgerMetadata],
+    limbo: Mapping[LedgerId, Set[BookieId]],
     tasks: Sequence[Mapping[str, Any]],
     at_ms: int,
 ) -> Iterator[Lacking]:
     """The tasks of replication workers, and ledgers that nobody has published yet."""
-    registered = {b: r.incarnation for b, r in bk.context.bookies.registrations().items()}
     published = set()
     for row in tasks:
         ledger_id = LedgerId(row["ledger_id"])
@@ -124,7 +131,7 @@ def _lacking(
             tuple(sorted({*row["missing_replicas"], *_away(metadata, registered)})),
             row["live_copies"],
             None if row["marked_at"] is None else _ms(row["marked_at"]),
-            _why(row, at_ms, is_whole=is_whole),
+            "; ".join([*_to_refill(limbo.get(ledger_id, ())), _why(row, at_ms, is_whole=is_whole)]),
         )
     for ledger_id, metadata in ledgers.items():
         missing = _away(metadata, registered)
@@ -135,13 +142,25 @@ def _lacking(
                 tuple(sorted(missing)),
                 fewest_copies(metadata, live),
                 None,
-                "no auditor has published it: none runs, or it waits for the bookie to come back",
+                "; ".join(_to_refill(limbo.get(ledger_id, ())))
+                or "no auditor has published it: none runs, or it waits for the bookie to come "
+                "back",
             )
 
 
 def _away(metadata: LedgerMetadata | None, registered: Mapping[BookieId, str]) -> Set[BookieId]:
-    """Bookies that a ledger names, and that are not there."""
-    return set() if metadata is None else metadata.bookies() - registered.keys()
+    """Bookies that a ledger names, and that are not there, or were formatted again since."""
+    if metadata is None:
+        return set()
+    return metadata.bookies() - live_members(metadata, registered)
+
+
+def _to_refill(bookies: Iterable[BookieId]) -> Iterator[str]:
+    for bookie in sorted(bookies):
+        yield (
+            f"in limbo on {bookie}, which was formatted again: spark-bookkeeper bookie refill "
+            f"{bookie} copies its share back"
+        )
 
 
 def _why(row: Mapping[str, Any], at_ms: int, *, is_whole: bool) -> str:

@@ -15,7 +15,6 @@ from importlib.resources import files
 from typing import Any, Final
 
 from spark_bookkeeper.cli.cluster_facts import Facts, job_name
-from spark_bookkeeper.client.placement import entries_held
 from spark_bookkeeper.client.presence import age
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
@@ -259,7 +258,7 @@ def _ledgers(facts: Facts) -> Iterator[str]:
     order = _in_order(facts)
     if len(order) > MOST_LEDGERS:
         yield (
-            f"<p>{MOST_LEDGERS:,} of {len(order):,}: those that name a lost bookie, those that are "
+            f"<p>{MOST_LEDGERS:,} of {len(order):,}: those that lack copies, those that are "
             "not closed, then the newest.</p>"
         )
     yield from _by_state(facts)
@@ -270,12 +269,13 @@ def _ledgers(facts: Facts) -> Iterator[str]:
 
 
 def _in_order(facts: Facts) -> Sequence[LedgerId]:
-    """Those that name a lost bookie, those that are not closed, then the newest."""
+    """Those that name a lost bookie or one in limbo, those that are not closed, then the newest."""
     lost = facts.lost
 
     def rank(ledger_id: LedgerId) -> tuple[bool, bool, int]:
         metadata = facts.ledgers[ledger_id]
-        return not lost & metadata.bookies(), metadata.is_closed, -ledger_id
+        is_lacking = bool(lost & metadata.bookies()) or ledger_id in facts.limbo
+        return not is_lacking, metadata.is_closed, -ledger_id
 
     return sorted(facts.ledgers, key=rank)
 
@@ -302,7 +302,9 @@ def _by_state(facts: Facts) -> Iterator[str]:
 def _ledger(ledger_id: LedgerId, facts: Facts, lost: set[str]) -> Iterator[str]:
     metadata = facts.ledgers[ledger_id]
     quorum = metadata.quorum
-    missing = sorted(lost & metadata.bookies())
+    missing = lost & metadata.bookies()
+    limbo = facts.limbo.get(ledger_id, frozenset())
+    away: dict[str, str] = {**dict.fromkeys(missing, "lost"), **dict.fromkeys(limbo, "in limbo")}
     about = [
         f"E {quorum.ensemble_size}, Qw {quorum.write_quorum_size}, Qa {quorum.ack_quorum_size}"
     ]
@@ -318,19 +320,25 @@ def _ledger(ledger_id: LedgerId, facts: Facts, lost: set[str]) -> Iterator[str]:
         about.append(f"created {age(metadata.ctime_ms, facts.at_ms)}")
     if missing:
         about.append(f"names {len(missing)} lost bookie{'s' if len(missing) > 1 else ''}")
+    if limbo:
+        about.append(f"names {len(limbo)} bookie{'s' if len(limbo) > 1 else ''} in limbo")
     state = metadata.state.name
     yield (
         f'<details id="ledger-{ledger_id}"><summary><b>{ledger_id}</b> '
         f'<span class="state {state}">{state}</span> {escape("; ".join(about))}</summary>'
     )
     yield f'<div id="map-{ledger_id}">'
-    yield from _map(ledger_id, metadata, lost)
+    yield from _map(ledger_id, metadata, away)
     yield "</div>"
     yield "</details>"
 
 
-def _map(ledger_id: LedgerId, metadata: LedgerMetadata, lost: set[str]) -> Iterator[str]:
-    """Bookies by fragments; a cell holds the bookie's position in that ensemble."""
+def _map(ledger_id: LedgerId, metadata: LedgerMetadata, away: Mapping[str, str]) -> Iterator[str]:
+    """Bookies by fragments; a cell holds the bookie's position in that ensemble.
+
+    Args:
+        away: the bookies that have no copies of it now, and why.
+    """
     fragments = list(metadata.fragment_ranges())
     shown = fragments[-MOST_FRAGMENTS:]
     if len(shown) < len(fragments):
@@ -339,22 +347,22 @@ def _map(ledger_id: LedgerId, metadata: LedgerMetadata, lost: set[str]) -> Itera
     heads = ["bookie", *(_range(f.first_entry_id, f.last_entry_id) for f in shown)]
     cells = []
     for bookie in bookies:
-        is_lost = bookie in lost
-        row = [f"<code>{escape(bookie)}</code>{' (lost)' if is_lost else ''}"]
+        why = away.get(bookie)
+        row = [f"<code>{escape(bookie)}</code>{f' ({why})' if why else ''}"]
         for fragment in shown:
-            row.append(_cell(bookie, fragment, metadata.quorum, is_lost))
+            row.append(_cell(bookie, fragment, metadata.quorum, why))
         cells.append(row)
     yield from _table(f"Fragments of ledger {ledger_id}: positions by bookie", heads, cells, "map")
 
 
-def _cell(bookie: BookieId, fragment: FragmentRange, quorum: Quorum, is_lost: bool) -> str:
+def _cell(bookie: BookieId, fragment: FragmentRange, quorum: Quorum, why: str | None) -> str:
     if bookie not in fragment.ensemble:
         return ""
     position = fragment.ensemble.index(bookie)
-    kind = "lost" if is_lost else "held"
-    said = f"{'lost, ' if is_lost else ''}position {position}"
+    kind = "lost" if why else "held"
+    said = f"{f'{why}, ' if why else ''}position {position}"
     if fragment.last_entry_id is not None:
-        held = entries_held(quorum, position, fragment.first_entry_id, fragment.last_entry_id)
+        held = quorum.entries_held(position, fragment.first_entry_id, fragment.last_entry_id)
         said += f", {held:,} {'entry' if held == 1 else 'entries'}"
     return f'<span class="{kind}" role="img" title="{said}" aria-label="{said}">{position}</span>'
 

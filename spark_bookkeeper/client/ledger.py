@@ -28,6 +28,7 @@ from spark_bookkeeper.protocol.arguments import check_password, whole_number
 from spark_bookkeeper.protocol.collection import collections_of
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import NONCE, DigestType, LedgerMetadata
+from spark_bookkeeper.protocol.underreplication import live_bookies
 
 SCHEMA: Final = "spark-bookkeeper.schema"
 INCARNATIONS: Final = "spark-bookkeeper.incarnations"
@@ -203,6 +204,26 @@ def incarnations_of(metadata: LedgerMetadata) -> dict[BookieId, str]:
         return _incarnations(metadata.custom_metadata[INCARNATIONS])
     except Exception as error:
         raise _unusable(INCARNATIONS, error) from error
+
+
+def live_members(
+    metadata: LedgerMetadata, registered: Mapping[BookieId, str]
+) -> frozenset[BookieId]:
+    """Where a ledger has live copies now: on bookies in the incarnations that it means.
+
+    Args:
+        registered: the bookies that are alive, and their incarnations.
+    """
+    try:
+        meant = incarnations_of(metadata)
+    except MetadataFormatError:
+        meant = {}  # it is BookKeeper's own, and any incarnation is right
+    return live_bookies(registered, meant)
+
+
+def in_limbo(metadata: LedgerMetadata, registered: Mapping[BookieId, str]) -> frozenset[BookieId]:
+    """Bookies that were formatted again since the ledger used them, and not refilled since."""
+    return (metadata.bookies() & registered.keys()) - live_members(metadata, registered)
 
 
 @lru_cache(maxsize=256)

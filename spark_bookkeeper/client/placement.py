@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, is_table
-from spark_bookkeeper.protocol.quorum import Quorum
 
 PLACEMENT: Final = pa.schema(
     [
@@ -44,20 +43,14 @@ MOST_ENTRIES: Final = 64
 """Entries of a ledger of which the stripes are shown unless more are asked for."""
 
 
-def entries_held(quorum: Quorum, position: int, first: EntryId, last: EntryId) -> int:
-    """How many of the entries ``first .. last`` are striped to a position."""
-    cycles, rest = divmod(max(0, last - first + 1), quorum.ensemble_size)
-    of_rest = sum(quorum.holds(position, EntryId(last - i)) for i in range(rest))
-    return cycles * quorum.write_quorum_size + of_rest
-
-
 def placement_table(
     ledger_id: int, metadata: LedgerMetadata, alive: Collection[BookieId], end: EntryId | None
 ) -> pa.Table:
     """One row for each bookie of each fragment (``PLACEMENT``).
 
     Args:
-        alive: bookies that are registered; the others are ``is_missing``.
+        alive: bookies that have copies of it now, being registered in the incarnation that it
+            means; the others are ``is_missing``.
         end: the last entry of the last fragment, as far as that is known. Without it ``entries``
             of that fragment is null.
     """
@@ -75,7 +68,7 @@ def placement_table(
                     "bookie_id": bookie,
                     "entries": None
                     if last is None
-                    else entries_held(metadata.quorum, position, fragment.first_entry_id, last),
+                    else metadata.quorum.entries_held(position, fragment.first_entry_id, last),
                     "is_missing": bookie not in alive and not is_table(bookie),
                 }
             )

@@ -16,7 +16,7 @@ import pyarrow as pa
 from spark_bookkeeper.bookie.bookie import Verdict
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
-from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.ledger import Ledger, in_limbo, live_members
 from spark_bookkeeper.client.placement import MOST_ENTRIES, placement_table, stripes_table
 from spark_bookkeeper.client.presence import ledgers_with_writers, writer_of, writer_state
 from spark_bookkeeper.client.read.newest import Newest, newest_entry
@@ -81,6 +81,7 @@ BOOKIES: Final = pa.schema(
         pa.field("free_bytes", pa.int64()),
         pa.field("total_bytes", pa.int64()),
         pa.field("readonly_reason", pa.string()),
+        pa.field("limbo_ledgers", pa.int64(), nullable=False),
     ]
 )
 
@@ -238,18 +239,18 @@ class LedgerInfo(PublicNames):
     def _now(
         self, *, with_end: bool = True
     ) -> tuple[LedgerMetadata, Collection[BookieId], EntryId | None]:
-        """The metadata of now, who is registered, and the last entry that is known.
+        """The metadata of now, who has copies of it, and the last entry that is known.
 
         Of a ledger that is not closed the bookies are asked for the last; nothing is fenced.
         """
         self._check_here()
-        alive = self._context.bookies.registrations().keys()
+        registered = _registered(self._context)
         ledger_id, nonce = LedgerId(self.ledger_id), self.custom_metadata.get(NONCE)
         metadata = read_again(self._context.store, ledger_id, nonce).value
         end = metadata.last_entry_id
         if end is None and with_end:
             end = newest_entry(self._context, ledger_id, metadata).last_add_confirmed
-        return metadata, alive, end
+        return metadata, live_members(metadata, registered), end
 
     def __reduce__(self) -> NoReturn:
         self._context.refuse_pickling(f"look at ledger {self.ledger_id}", self._looking())
@@ -305,9 +306,12 @@ def bookies_table(context: ClientContext) -> pa.Table:
     cookies = {c.value.bookie_id: c.value for c in context.store.cookies()}
     ledgers: Counter[BookieId] = Counter()
     fragments: Counter[BookieId] = Counter()
+    limbo: Counter[BookieId] = Counter()
+    registered = _registered(context)
     for _, found in context.store.read_ledgers(context.store.ledger_ids()):
         if isinstance(found, Versioned):
             ledgers.update(found.value.bookies())
+            limbo.update(in_limbo(found.value, registered))
             fragments.update(b for f in found.value.fragments for b in f.ensemble)
     rows = []
     for bookie in sorted(alive.keys() | cookies.keys() | ledgers.keys()):
@@ -326,9 +330,16 @@ def bookies_table(context: ClientContext) -> pa.Table:
                 "free_bytes": live.free_bytes if live else None,
                 "total_bytes": live.total_bytes if live else None,
                 "readonly_reason": live.readonly_reason if live and live.is_readonly else None,
+                "limbo_ledgers": limbo[bookie],
             }
         )
     return pa.Table.from_pylist(rows, schema=BOOKIES)
+
+
+def _registered(context: ClientContext) -> dict[BookieId, str]:
+    """The bookies that are alive, and their incarnations."""
+    alive = context.bookies.registrations()
+    return {bookie: found.incarnation for bookie, found in alive.items()}
 
 
 def replicas_table(context: ClientContext, ledger_id: LedgerId) -> pa.Table:
@@ -400,7 +411,7 @@ def moment(milliseconds: int | None) -> datetime | None:
 
 
 def fragment_rows(ledger_id: int, metadata: LedgerMetadata, alive: Any) -> Iterator[dict[str, Any]]:
-    """Rows of ``FRAGMENTS``; ``alive`` has the bookies that are alive now."""
+    """Rows of ``FRAGMENTS``; ``alive`` has the bookies that have copies of it now."""
     for fragment in metadata.fragment_ranges():
         yield {
             "ledger_id": ledger_id,

@@ -37,6 +37,7 @@ from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.collection import with_collection, without_collection
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.protocol.quorum import Share
 from spark_bookkeeper.replication.check_ledgers import CheckWork, check_one
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.runner import Progress, no_progress
@@ -204,7 +205,7 @@ class Collector:
         ref = LedgerRef(key, self._owner.incarnation, ledger.encoding)
         if self._bookie not in found.value.bookies():
             return self._withdraw(ref, ledger) if self._wish.with_copies else None
-        return self._sweep(ref)
+        return self._sweep(ref, found.value)
 
     # Deleted ledgers
 
@@ -296,9 +297,14 @@ class Collector:
 
     # Leftovers
 
-    def _sweep(self, ref: LedgerRef) -> Row | None:
+    def _sweep(self, ref: LedgerRef, metadata: LedgerMetadata) -> Row | None:
+        shares = [
+            Share(metadata.quorum, f.ensemble.index(self._bookie), f.first_entry_id, last)
+            for f in metadata.fragment_ranges()
+            if self._bookie in f.ensemble and (last := f.last_entry_id) is not None
+        ]
         before_ms = self._context.runtime.wall_ms() - self._wish.leftovers_after_ms
-        swept = self._face.sweep(ref, before_ms, dry_run=self._wish.dry_run)
+        swept = self._face.sweep(ref, before_ms, shares, dry_run=self._wish.dry_run)
         if not swept.files:
             return None
         status = Outcome.PLANNED if self._wish.dry_run else Outcome.DELETED

@@ -11,7 +11,7 @@ from spark_bookkeeper.autorecovery.control import AutorecoveryControl
 from spark_bookkeeper.bookie.marker import check_marker
 from spark_bookkeeper.bookie.partition import probe
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import incarnations_of
+from spark_bookkeeper.client.ledger import in_limbo
 from spark_bookkeeper.client.presence import (
     GONE,
     WriterState,
@@ -318,22 +318,6 @@ class _Look:
         return Diagnosis(check, "ok", facts)
 
 
-def _in_limbo(
-    metadata: LedgerMetadata, alive: Mapping[BookieId, Registration]
-) -> frozenset[BookieId]:
-    """Bookies that were formatted again since the ledger used them, and not refilled since."""
-    try:
-        meant = incarnations_of(metadata)
-    except MetadataFormatError:
-        return frozenset()  # it is BookKeeper's own, and any incarnation is right
-    return frozenset(
-        bookie
-        for bookie in metadata.bookies()
-        if bookie in alive
-        and meant.get(bookie, alive[bookie].incarnation) != alive[bookie].incarnation
-    )
-
-
 def _ledgers(
     ledgers: Mapping[LedgerId, LedgerMetadata],
     lost: set[BookieId],
@@ -346,7 +330,8 @@ def _ledgers(
     ]
     lacking = [i for i, m in ledgers.items() if lost & m.bookies()]
     named = sorted(lost & {bookie for i in lacking for bookie in ledgers[i].bookies()})
-    limbo = {i: found for i, m in ledgers.items() if (found := _in_limbo(m, alive))}
+    registered = {bookie: found.incarnation for bookie, found in alive.items()}
+    limbo = {i: found for i, m in ledgers.items() if (found := in_limbo(m, registered))}
     empty = sorted({bookie for bookies in limbo.values() for bookie in bookies})
     away = {i: lost | limbo.get(i, frozenset()) for i in ledgers}
     thin = [i for i, m in ledgers.items() if any(_below_ack_quorum(m, away[i]))]

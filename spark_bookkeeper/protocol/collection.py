@@ -14,6 +14,7 @@ Source: SLOT-LOG rule R19.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -62,6 +63,14 @@ def may_be_named(now: LedgerMetadata, before: LedgerMetadata, bookie: BookieId) 
         )
     except ValueError:
         return False
+
+
+def being_removed(metadata: LedgerMetadata, bookies: Iterable[BookieId]) -> dict[BookieId, str]:
+    """Those that cannot be named now, and why: nobody is to copy there, nor to plan it."""
+    if COLLECTED not in metadata.custom_metadata:
+        return {}
+    reason = "copies of this ledger are being removed from it"
+    return {b: reason for b in bookies if not may_be_named(metadata, metadata, b)}
 
 
 def with_collection(

@@ -61,6 +61,12 @@ class Quorum:
         """Whether the bookie at ``position`` is in the write set of an entry."""
         return (position - entry_id) % self.ensemble_size < self.write_quorum_size
 
+    def entries_held(self, position: int, first: EntryId, last: EntryId) -> int:
+        """How many of the entries ``first .. last`` are striped to a position."""
+        cycles, rest = divmod(max(0, last - first + 1), self.ensemble_size)
+        of_rest = sum(self.holds(position, EntryId(last - i)) for i in range(rest))
+        return cycles * self.write_quorum_size + of_rest
+
     @property
     def is_striped(self) -> bool:
         """Whether a bookie of the ensemble holds only some of the entries (E > Qw)."""
@@ -100,3 +106,14 @@ class Quorum:
             unconfirmed += (stripe - unconfirmed) % self.ensemble_size
             confirmed = min(confirmed, EntryId(unconfirmed - 1))
         return confirmed
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The entries ``first .. last`` of one fragment that are striped to a position of it."""
+
+    quorum: Quorum
+    position: int
+    first: EntryId
+    last: EntryId
+    """``first - 1`` where the fragment holds nothing."""

@@ -28,6 +28,7 @@ from spark_bookkeeper.replication.runner import (
     Step,
     no_progress,
 )
+from spark_bookkeeper.replication.under_way import said
 from spark_bookkeeper.runtime.bell import Bell
 
 GROUP_ITEMS: Final = 4096
@@ -147,7 +148,7 @@ class Job:
     @contextmanager
     def _heard(self, name: str, before: int, total: int, size_before: int) -> Iterator[Progress]:
         """Progress of one group, told as that of the whole step; and now and then once more, with
-        the bookies that are waited for.
+        the bookies that are waited for and the items that take long.
         """
         if self._progress is no_progress:
             yield no_progress
@@ -156,11 +157,12 @@ class Job:
         telling = runtime.condition()
         ended = Bell(runtime)
         last = (name, before, size_before)
+        slowest = ""
         is_over = False
 
         def tell() -> None:
             phase, done, size = last
-            waits = "" if is_over else _waiting(bookies)
+            waits = "" if is_over else f"{_waiting(bookies)}{slowest}"
             self._progress(f"{phase}{waits}", done, total, size)
 
         def hear(phase: str, done: int, of: int, size_bytes: int) -> None:
@@ -171,11 +173,14 @@ class Job:
                 tell()
 
         def tell_again() -> None:
+            nonlocal slowest
             look = _looks(bookies)
             while not ended.wait(TELL_SECONDS):
                 if self._runner.is_elsewhere:
                     next(look)
+                slow = self._runner.slowest(self._context)
                 with telling:
+                    slowest = said(slow)
                     if not is_over:
                         tell()
 

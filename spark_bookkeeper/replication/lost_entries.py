@@ -31,6 +31,16 @@ class LookWork:
     where: EntryRange
 
     @property
+    def ledger_id(self) -> LedgerId:
+        """Whose."""
+        return self.where.ledger.ledger_id
+
+    @property
+    def start(self) -> EntryId:
+        """The first of them."""
+        return self.where.first
+
+    @property
     def size_bytes(self) -> int:
         """Not known before they are read."""
         return 0

@@ -21,6 +21,7 @@ from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.protocol.balance import Balance, Disk
+from spark_bookkeeper.protocol.collection import being_removed
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.protocol.placement import Candidate, drawn
@@ -244,7 +245,8 @@ class _Plan:
     ) -> BookieId | None:
         """By lot, as often as room says; the same again when the move is planned again."""
         room = dict(self.balance.takers(size))
-        reasons = self.context.bookies.ineligible(self.alive, 0, ledger)
+        removing = being_removed(ledger.metadata, room)
+        reasons = self.context.bookies.ineligible(self.alive, 0, ledger, removing)
         candidates = [
             Candidate(bookie)
             for bookie in room

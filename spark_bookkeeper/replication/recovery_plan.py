@@ -13,6 +13,7 @@ import pyarrow as pa
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import NotEnoughBookiesError
 from spark_bookkeeper.metadata.store import Registration
+from spark_bookkeeper.protocol.collection import being_removed
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import (
@@ -105,12 +106,13 @@ def planned_shares(
     """
     metadata = ledger.metadata
     live = live_at(ledger.ledger_id, metadata, lost, alive)
+    removing = being_removed(metadata, alive)
     by_fragment: dict[int, list[MissingReplica]] = {}
     for missing in missing_replicas(metadata, lost):
         if with_open_end or missing.fragment.last_entry_id is not None:
             by_fragment.setdefault(missing.fragment.index, []).append(missing)
     for replicas in by_fragment.values():
-        yield from _planned_fragment(ledger, replicas, targets, live)
+        yield from _planned_fragment(ledger, replicas, targets, live, removing)
 
 
 def _planned_fragment(
@@ -118,6 +120,7 @@ def _planned_fragment(
     replicas: Sequence[MissingReplica],
     targets: Targets,
     live: frozenset[BookieId],
+    removing: Mapping[BookieId, str],
 ) -> Iterator[PlannedShare]:
     fragment = replicas[0].fragment
     quorum = ledger.metadata.quorum
@@ -125,7 +128,9 @@ def _planned_fragment(
     refused: dict[int, str] = {}
     for replica in replicas:
         try:
-            target = targets.choose(ledger, fragment, replica.position, [*chosen.values()])
+            target = targets.choose(
+                ledger, fragment, replica.position, [*chosen.values()], removing
+            )
         except NotEnoughBookiesError as error:
             refused[replica.position] = error.message
         else:

@@ -264,6 +264,10 @@ class _Survey:
                 yield ShareCopied(ledger_id, Outcome.LEFT, left, first, source=self.bookie)
                 return
             yield Recovered(ledger_id, Outcome.PLANNED, "fence, recover and close it first")
+        if not may_be_named(metadata, metadata, self.bookie):
+            left = _REMOVING.format(self.bookie)
+            yield ShareCopied(ledger_id, Outcome.LEFT, left, first, source=self.bookie)
+            return
         live = live_at(ledger_id, metadata, [self.bookie], self.alive)
         for fragment in metadata.fragment_ranges():
             if self.bookie in fragment.ensemble:

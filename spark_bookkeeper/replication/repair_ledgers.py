@@ -46,6 +46,11 @@ class RepairWork:
     bytes_per_second: int | None = None
 
     @property
+    def ledger_id(self) -> LedgerId:
+        """Whose."""
+        return self.check.ledger_id
+
+    @property
     def size_bytes(self) -> int:
         """To be read, about."""
         return self.check.size_bytes

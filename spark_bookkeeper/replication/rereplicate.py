@@ -22,7 +22,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import update_ledger
-from spark_bookkeeper.protocol.collection import may_be_named
+from spark_bookkeeper.protocol.collection import being_removed, may_be_named
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.replication.report import Outcome, Row
@@ -218,11 +218,7 @@ class FragmentCopy:
         first = self.fragment.first_entry_id
         entries = share_of(self.ledger, position, first, self.last)
         ahead = next((a for a in self._work.ahead if a.source == lost), None)
-        failures: dict[BookieId, str] = {
-            bookie: "copies of this ledger are being removed from it"
-            for bookie in self.alive
-            if not may_be_named(self.ledger.metadata, self.ledger.metadata, bookie)
-        }
+        failures = being_removed(self.ledger.metadata, self.alive)
         while True:
             try:
                 target = self.targets.choose(self.ledger, self.fragment, position, taken, failures)

@@ -31,7 +31,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import BookieUnavailableError, BookKeeperError
 from spark_bookkeeper.metadata.store import LedgerChange, Versioned
-from spark_bookkeeper.protocol.collection import may_be_named
+from spark_bookkeeper.protocol.collection import being_removed
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.reader import Ask, Reader, Unreadable
@@ -118,10 +118,9 @@ def _plan(
     if len(copy.lost) != 1 or copy.is_back(copy.lost[0][1]):
         return None
     position, _ = copy.lost[0]
-    target = copy.targets.choose(ledger, fragment, position)
+    removing = being_removed(found.value, copy.alive)
+    target = copy.targets.choose(ledger, fragment, position, (), removing)
     incarnation = copy.alive[target].incarnation
-    if not may_be_named(found.value, found.value, target):
-        return None  # copies are being removed from it
     entries = share_of(ledger, position, fragment.first_entry_id, fragment.last_entry_id)
     replica = together.replica(target, ledger, incarnation)
     return _Share(copy, position, entries, replica, incarnation)

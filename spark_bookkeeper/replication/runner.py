@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.replication.under_way import Slow, UnderWay, name_of, name_of_all
 from spark_bookkeeper.runtime.log_facts import during
 from spark_bookkeeper.runtime.runtime import Runtime
 
@@ -105,13 +107,16 @@ def reason_of(error: Exception, what: str) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def carry_out(step: Step[ItemT, ResultT], context: ClientContext, item: ItemT) -> Sequence[ResultT]:
+def carry_out(
+    step: Step[ItemT, ResultT], context: ClientContext, item: ItemT, under_way: UnderWay
+) -> Sequence[ResultT]:
     """Do one piece of work; an error becomes a result that says what is left, and why.
 
     One piece that fails must not take the others with it, nor the account of what was done. So
     this holds for errors that are not ours too; only what ends a process ends a job.
     """
-    with during(job=step.job, ledger_id=getattr(item, "ledger_id", None)):
+    ledger_id = getattr(item, "ledger_id", None)
+    with during(job=step.job, ledger_id=ledger_id), under_way.doing(partial(name_of, item)):
         try:
             return step.do(context, item)
         except Exception as error:  # noqa: BLE001  (a fault of ours becomes a result that names it)
@@ -124,12 +129,14 @@ def carry_out_many(
     context: ClientContext,
     items: Sequence[ItemT],
     width: int,
+    under_way: UnderWay,
     done: Callable[[Sequence[ResultT]], None] = lambda _: None,
     runtime: Runtime | None = None,
 ) -> list[Sequence[ResultT]]:
     """Do many pieces of work, together where the step can, the others ``width`` at a time.
 
     Args:
+        under_way: is told what is begun and ended.
         done: told the results of each item, by any thread.
         runtime: in whose tasks they are done, where that is not the one that each is given.
 
@@ -142,7 +149,7 @@ def carry_out_many(
 
         def carry_out_some(start: int) -> None:
             some = items[start : start + ITEMS_TOGETHER]
-            for number, results in enumerate(_together(do_many, step, context, some)):
+            for number, results in enumerate(_together(do_many, step, context, some, under_way)):
                 if results is not None:
                     found[start + number] = results
                     done(results)
@@ -151,7 +158,7 @@ def carry_out_many(
         runtime.map(carry_out_some, starts, BATCHES_AT_ONCE)
 
     def carry_out_one(number: int) -> Sequence[ResultT]:
-        results = carry_out(step, context, items[number])
+        results = carry_out(step, context, items[number], under_way)
         done(results)
         return results
 
@@ -165,8 +172,9 @@ def _together(
     step: Step[ItemT, ResultT],
     context: ClientContext,
     items: Sequence[ItemT],
+    under_way: UnderWay,
 ) -> Sequence[Sequence[ResultT] | None]:
-    with during(job=step.job):
+    with during(job=step.job), under_way.doing(partial(name_of_all, items), len(items)):
         try:
             return do_many(context, items)
         except Exception as error:  # noqa: BLE001  (each of them finds out for itself what it is)
@@ -184,6 +192,13 @@ class Runner(Protocol):
     @property
     def width(self) -> int:
         """How many items are under way at once, at the most; limits are shared out by it."""
+
+    def slowest(self, context: ClientContext) -> Sequence[Slow]:
+        """Items under way that take long compared with the others, the longest first.
+
+        Args:
+            context: of the process that asks.
+        """
 
     def run(
         self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
@@ -207,10 +222,14 @@ class LocalRunner:
     def __init__(self, context: ClientContext, width: int | None = None) -> None:
         self._context = context
         self._width = context.config.job_items_at_once if width is None else width
+        self._under_way = UnderWay(context.runtime)
 
     @property
     def width(self) -> int:
         return self._width
+
+    def slowest(self, context: ClientContext) -> Sequence[Slow]:
+        return self._under_way.slowest()
 
     def run(
         self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
@@ -231,5 +250,7 @@ class LocalRunner:
             at_once = ITEMS_TOGETHER * BATCHES_AT_ONCE
         for start in range(0, len(items), at_once):
             batch = items[start : start + at_once]
-            for results in carry_out_many(step, self._context, batch, self._width, count):
+            for results in carry_out_many(
+                step, self._context, batch, self._width, self._under_way, count
+            ):
                 yield from results

@@ -17,7 +17,7 @@ from spark_bookkeeper.autorecovery.table import UNDERREPLICATED, underreplicated
 from spark_bookkeeper.bookie.bookie import EntryView
 from spark_bookkeeper.client import views
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.ledger import Ledger, live_members
 from spark_bookkeeper.client.read.reader import read_last_add_confirmed
 from spark_bookkeeper.errors import (
     BookieError,
@@ -67,12 +67,15 @@ def view_table(
 
 
 def _fragments(context: ClientContext, ledgers: list[LedgerId]) -> Iterator[pa.Table]:
-    alive = context.bookies.registrations().keys()
+    alive = context.bookies.registrations()
+    registered = {bookie: found.incarnation for bookie, found in alive.items()}
     rows = [
         row
         for ledger_id, found in context.store.read_ledgers(ledgers)
         if isinstance(found, Versioned)
-        for row in views.fragment_rows(ledger_id, found.value, alive)
+        for row in views.fragment_rows(
+            ledger_id, found.value, live_members(found.value, registered)
+        )
     ]
     yield pa.Table.from_pylist(rows, schema=views.FRAGMENTS)
 

@@ -10,6 +10,7 @@ few, unless there is much to do.
 from __future__ import annotations
 
 import pickle
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from typing_extensions import override
 
+from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.metrics import Counts
 from spark_bookkeeper.replication.runner import (
@@ -30,6 +32,8 @@ from spark_bookkeeper.replication.runner import (
     Step,
     carry_out_many,
 )
+from spark_bookkeeper.replication.slow_notes import noting, slowest_of
+from spark_bookkeeper.replication.under_way import Slow, UnderWay
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.spark.counts import Tell, counted
 from spark_bookkeeper.spark.job import collect, first_line, parallelism, spark_errors
@@ -82,6 +86,7 @@ class SparkRunner(Runner):
         self._session = session
         self._connection = connection
         self._job = job
+        self._token = uuid.uuid4().hex
 
     @cached_property
     def _spark(self) -> SparkSession:
@@ -92,6 +97,10 @@ class SparkRunner(Runner):
     def width(self) -> int:
         """As many as there are when no more tasks run at once than Spark's default parallelism."""
         return parallelism(self._spark) * self._connection.config.job_items_at_once
+
+    @override
+    def slowest(self, context: ClientContext) -> Sequence[Slow]:
+        return slowest_of(context, self._token)
 
     @override
     def run(
@@ -129,7 +138,7 @@ class SparkRunner(Runner):
             [(i, pickle.dumps(items[i])) for i in numbers] for numbers in dealt(len(items), tasks)
         ]
         frame = self._spark.range(0, tasks, 1, tasks).mapInArrow(
-            _task(self._connection, packs, step), RESULT_SCHEMA
+            _task(self._connection, packs, step, self._token), RESULT_SCHEMA
         )
         try:
             collected = collect(frame, f"{self._job}: {step.phase}", on_tasks)
@@ -165,7 +174,10 @@ def _size_bytes(items: Sequence[Item]) -> int:
 
 
 def _task(
-    connection: Connection, packs: Sequence[Sequence[tuple[int, bytes]]], step: Step[Any, Any]
+    connection: Connection,
+    packs: Sequence[Sequence[tuple[int, bytes]]],
+    step: Step[Any, Any],
+    job: str,
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What a task does: its rows are the numbers of the packs to work on."""
 
@@ -173,7 +185,8 @@ def _task(
         context = task_context(connection)
         told: list[Counts] = []
         at_once = connection.config.job_items_at_once
-        with counted(context.metrics, told.append):
+        under_way = UnderWay(context.runtime)
+        with counted(context.metrics, told.append), noting(context, job, under_way):
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     pack = list(packs[number])
@@ -181,7 +194,9 @@ def _task(
                     if len(pack) >= ITEMS_AT_ONCE:
                         inside = replace(context, runtime=ThreadRuntime(map_width=1))
                     items = [pickle.loads(data) for _, data in pack]
-                    results = carry_out_many(step, inside, items, at_once, runtime=context.runtime)
+                    results = carry_out_many(
+                        step, inside, items, at_once, under_way, runtime=context.runtime
+                    )
                     yield _answer([index for index, _ in pack], [pickle.dumps(r) for r in results])
         yield _answer([_COUNTS], [pickle.dumps(told[0])])
 

@@ -52,6 +52,7 @@ from spark_bookkeeper.errors import (
     BookKeeperError,
     CorruptEntryError,
 )
+from spark_bookkeeper.protocol.quorum import Share
 from spark_bookkeeper.table.folder import Folder
 from spark_bookkeeper.table.listing import (
     Listed,
@@ -365,7 +366,14 @@ class TableBookie(Bookie):
         return Compacted()
 
     @override
-    def sweep(self, ledger: LedgerRef, before_ms: int, *, dry_run: bool = False) -> Swept:
+    def sweep(
+        self,
+        ledger: LedgerRef,
+        before_ms: int,
+        shares: Sequence[Share],
+        *,
+        dry_run: bool = False,
+    ) -> Swept:
         """Nothing: its files are the table's."""
         return Swept()
 

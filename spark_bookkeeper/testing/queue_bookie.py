@@ -44,6 +44,7 @@ from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.client.bookies.asking import Door, step
 from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.protocol.quorum import Share
 
 _SESSIONS_KEPT: Final = 100
 """One that was dropped here begins anew when it is asked for again."""
@@ -280,8 +281,15 @@ class QueueBookie(Bookie):
         return compacted
 
     @override
-    def sweep(self, ledger: LedgerRef, before_ms: int, *, dry_run: bool = False) -> Swept:
-        swept: Swept = self.ask("sweep", ledger, before_ms, dry_run)
+    def sweep(
+        self,
+        ledger: LedgerRef,
+        before_ms: int,
+        shares: Sequence[Share],
+        *,
+        dry_run: bool = False,
+    ) -> Swept:
+        swept: Swept = self.ask("sweep", ledger, before_ms, shares, dry_run)
         return swept
 
     @override

@@ -4,29 +4,42 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
+import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.bookie.bookie import NewCopies, value_of
-from spark_bookkeeper.bookie.entry import PlacedPart
+from spark_bookkeeper.bookie import removal
+from spark_bookkeeper.bookie.bookie import Compacted, Compaction, NewCopies, value_of
+from spark_bookkeeper.bookie.entry import PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.part_files import REMOVING, PartFiles
 from spark_bookkeeper.bookie.partition import format_partition
+from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage, Moment
+from spark_bookkeeper.bookie.storage.memory import Faults, MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
+    BookKeeperError,
+    CorruptEntryError,
     LedgerFencedError,
     NoSuchLedgerError,
 )
+from spark_bookkeeper.protocol.ids import EntryId
+from spark_bookkeeper.protocol.quorum import Quorum, Share
 from spark_bookkeeper.testing.counting import CountingStorage
 from spark_bookkeeper.testing.damage import Specimen, write_part
 from spark_bookkeeper.testing.ground import GroundStorage
 from spark_bookkeeper.testing.slotlog import BOOKIE_ID, Bookie, Log, every_place
 
-NOW_MS = 10**15
+LAST: Final = 5
+"""Of a ``Specimen``."""
+
+WHOLE: Final = (Share(Quorum(1, 1, 1), 0, EntryId(0), EntryId(LAST)),)
+"""Every entry of one."""
 
 
 class OnDisk:
@@ -103,9 +116,9 @@ def test_old_parts_that_nothing_lists_go_and_others_stay(on_disk: OnDisk) -> Non
     ref = on_disk.bookie.ref
     before_ms = 10_000
 
-    assert on_disk.face().sweep(ref, before_ms, dry_run=True).files == 1
+    assert on_disk.face().sweep(ref, before_ms, WHOLE, dry_run=True).files == 1
     assert on_disk.part(unlisted.ref.name).exists()
-    assert on_disk.face().sweep(ref, before_ms).files == 1
+    assert on_disk.face().sweep(ref, before_ms, WHOLE).files == 1
 
     assert not on_disk.part(unlisted.ref.name).exists()
     assert on_disk.part(listed.ref.name).exists()
@@ -113,7 +126,7 @@ def test_old_parts_that_nothing_lists_go_and_others_stay(on_disk: OnDisk) -> Non
     assert list(on_disk.log().locate(0)) == [0, 1, 2, 3, 4]
     with pytest.raises(LedgerFencedError):
         on_disk.log().add(3, on_disk.bookie.record(3, 3))
-    assert on_disk.face().sweep(ref, before_ms).files == 0
+    assert on_disk.face().sweep(ref, before_ms, WHOLE).files == 0
 
 
 def lists_it_at_every_step(root: Path) -> None:
@@ -129,7 +142,7 @@ def lists_it_at_every_step(root: Path) -> None:
             count, told = [0], [False]
 
             def sweep(face: FileBookie) -> None:
-                face.sweep(on_disk.bookie.ref, 10_000)  # noqa: B023
+                face.sweep(on_disk.bookie.ref, 10_000, WHOLE)  # noqa: B023
 
             def list_it(face: FileBookie) -> None:
                 answer = face.write_copies([NewCopies(on_disk.bookie.ref, (), (part,))])[0]  # noqa: B023
@@ -170,7 +183,7 @@ def test_a_name_that_was_removed_is_not_used_again(on_disk: OnDisk) -> None:
     """A process that slept, and removes the part once more, finds nothing of that name."""
     closed(on_disk)
     part = brought(on_disk)
-    on_disk.face().sweep(on_disk.bookie.ref, 10_000)
+    on_disk.face().sweep(on_disk.bookie.ref, 10_000, WHOLE)
 
     place = on_disk.face().find_part(on_disk.bookie.ref, part.ref)
 
@@ -189,10 +202,132 @@ def test_writes_that_were_never_finished_go_when_they_are_old(on_disk: OnDisk) -
         path.write_bytes(b"12345")
     on_disk.age(old)
 
-    swept = on_disk.face().sweep(on_disk.bookie.ref, 10_000)
+    swept = on_disk.face().sweep(on_disk.bookie.ref, 10_000, WHOLE)
 
     assert (swept.files, swept.size_bytes) == (1, 5)
     assert (old.exists(), young.exists()) == (False, True)
+
+
+# A fence that lands after a ledger was compacted: the slots of adds that went become fences
+
+
+def compact(bookie: Bookie, token: int, faults: Faults | None = None) -> Compacted:
+    wanted = Compaction(bookie.ref, LAST, f"{token:032x}", files_least=2)
+    return bookie.face(faults).compact(wanted)
+
+
+def readable(bookie: Bookie) -> dict[int, tuple[bytes, bytes]]:
+    delivery = bookie.face().read(bookie.ref, list(range(LAST + 1)))
+    assert not delivery.refused, delivery.refused
+    return {e.entry_id: (bytes(e.data), e.digest) for e in delivery.found}
+
+
+@pytest.mark.parametrize("fence_is_slow", [False, True], ids=["compacting", "fencing"])
+def test_whenever_a_late_fence_lands_the_ledger_is_compacted_and_swept_again(
+    monkeypatch: pytest.MonkeyPatch, bookie: Bookie, fence_is_slow: bool
+) -> None:
+    """At every step of a compaction another client fences, and at every step of that fence the
+    ledger is compacted. What was in it can be read, and what comes later is done as ever.
+    """
+    monkeypatch.setattr(MemoryStorage, "modified_ms", lambda self, path: 0)  # all is old
+    marker, filled_slots, number = bookie.disk.files["BOOKIE"], 0, 0
+    while True:
+        bookie.disk.files = {"BOOKIE": marker}
+        Specimen.write(bookie.log())
+        batch = pa.record_batch([pa.array([b"left"], pa.binary())], schema=bookie.encoding.schema)
+        leftover = f"{bookie.paths.parts}/z-0-0.arrow"
+        write_part(bookie.log(), "z-0-0.arrow", [batch], LAST)
+        before, count = readable(bookie), [0]
+        assert len(before) == LAST + 1
+
+        def faults(
+            operation: str, path: str, moment: Moment, count: list[int] = count, at: int = number
+        ) -> None:
+            count[0] += 1
+            if count[0] == at and fence_is_slow:
+                compact(bookie, 1)
+            elif count[0] == at:
+                bookie.log().fence()
+
+        with suppress(BookKeeperError):  # who was overtaken may have to say so
+            if fence_is_slow:
+                bookie.log(faults).fence()
+            else:
+                compact(bookie, 1, faults)
+        bookie.log().fence()
+        assert readable(bookie) == before, f"step {number}"
+        filled_slots += sum(bookie.log().is_fence(slot) for slot in range(3))
+
+        log = bookie.log()
+        log.write_copy(list(log.reader.entries([log.locate(0).places(e)[0] for e in (0, 1)])))
+        done = compact(bookie, 2)
+        assert (done.reason, done.removed > 0) == (None, True), f"step {number}"
+        assert readable(bookie) == before, f"step {number}"
+        assert leftover in bookie.disk.files
+        assert bookie.face().sweep(bookie.ref, 10_000, WHOLE).files == 1, f"step {number}"
+        assert leftover not in bookie.disk.files
+        assert readable(bookie) == before, f"step {number}"
+        with pytest.raises(LedgerFencedError):
+            bookie.log().add(3, encode_add(log.key, log.encoding, "w1", 3, LAST))
+        if count[0] < number:
+            break
+        number += 1
+    assert number > 5
+    assert filled_slots > 3
+
+
+def lost_slot(on_disk: OnDisk, how: str) -> Path:
+    """A ledger of which the slot is gone that lists the only part of entry 3."""
+    Specimen.write(on_disk.log())
+    for name in on_disk.log().storage.list(on_disk.bookie.paths.copies):
+        (on_disk.root / on_disk.bookie.paths.copy(name)).unlink()
+    slot = on_disk.root / on_disk.bookie.slot_path(1)
+    slot.unlink()
+    if how == "fence":
+        on_disk.log().fence()
+        assert on_disk.log().is_fence(1)
+    on_disk.age(on_disk.part("a-0-0.arrow"))
+    return on_disk.part("a-0-0.arrow")
+
+
+@pytest.mark.parametrize("how", ["hole", "fence"])
+def test_a_part_that_a_lost_slot_may_have_listed_stays_until_its_entries_are_here(
+    on_disk: OnDisk, how: str
+) -> None:
+    part = lost_slot(on_disk, how)
+    with pytest.raises(CorruptEntryError, match="nobody knows which parts"):
+        on_disk.face().sweep(on_disk.bookie.ref, 10_000, WHOLE)
+    assert part.exists()
+
+    # Of a striped ledger, what is striped to others need not be here.
+    quorum = Quorum(6, 1, 1)
+    shares = [Share(quorum, p, EntryId(0), EntryId(LAST)) for p in range(6) if p != 3]
+    assert on_disk.face().sweep(on_disk.bookie.ref, 10_000, shares, dry_run=True).files == 1
+    beyond = (Share(Quorum(1, 1, 1), 0, EntryId(0), EntryId(2)),)
+    assert on_disk.face().sweep(on_disk.bookie.ref, 10_000, beyond, dry_run=True).files == 1
+
+    (entry,) = entries_of_another()
+    value_of(on_disk.face().write_copies([NewCopies(on_disk.bookie.ref, (entry,))])[0])
+    assert on_disk.face().sweep(on_disk.bookie.ref, 10_000, WHOLE).files == 1
+    assert list(on_disk.log().locate(0)) == list(range(LAST + 1))
+
+
+def entries_of_another() -> list[StoredEntry]:
+    """Entry 3, as another replica has it."""
+    log = other_log()
+    Specimen.write(log)
+    return list(log.reader.entries([log.locate(3, 3).places(3)[0]]))
+
+
+def test_without_looking_for_them_it_would_go(
+    on_disk: OnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = lost_slot(on_disk, "fence")
+    monkeypatch.setattr(removal, "_is_here", lambda *_: True)
+
+    on_disk.face().sweep(on_disk.bookie.ref, 10_000, WHOLE)
+
+    assert not part.exists()
 
 
 # Tombstones

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from spark_bookkeeper.cli.cluster_facts import look
+from spark_bookkeeper.cli.cluster_page import render
 from spark_bookkeeper.client.views import BOOKIES
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.protocol.ids import BookieId
@@ -256,6 +258,19 @@ def test_a_bookie_whose_disk_was_replaced_is_formatted_started_and_filled_again(
     own_cluster.start_bookie(wiped)
     unwell = call_own("doctor", "--json")
     assert any("bookie refill" in (each["remedy"] or "") for each in unwell.json["findings"])
+
+    listed = call_own("bookie", "list", "--json").json["bookies"]
+    assert {b["bookie_id"]: b["limbo_ledgers"] for b in listed if b["limbo_ledgers"]} == {wiped: 2}
+    assert f"bookie refill {wiped}" in call_own("bookie", "list").out
+    with connect_without_spark(own_cluster.metadata_uri) as bk:
+        facts = look(bk)
+    lacking = {each.ledger_id: each.missing for each in facts.lacking}
+    assert lacking == dict.fromkeys((closed, opened["ledger_id"]), (wiped,))
+    assert all(f"bookie refill {wiped}" in each.reason for each in facts.lacking)
+    assert facts.diagnoses[0].check == "fragments on replaced disks"
+    page = render(facts)
+    assert f"{wiped}</code> (in limbo)" in page
+    assert "names 1 bookie in limbo" in page
 
     asked = call_own("bookie", "refill", wiped, "--no-spark")  # nobody says yes
     planned = call_own("bookie", "refill", wiped, "--dry-run", "--json")

@@ -10,7 +10,6 @@ from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.placement import (
     PLACEMENT,
     STRIPES,
-    entries_held,
     placement_table,
     stripes_table,
 )
@@ -39,7 +38,7 @@ def test_entries_are_counted_as_they_are_striped() -> None:
             last = EntryId(first + count - 1)
             for position in range(size):
                 slow = sum(position in quorum.write_set(EntryId(e)) for e in range(first, last + 1))
-                assert entries_held(quorum, position, EntryId(first), last) == slow
+                assert quorum.entries_held(position, EntryId(first), last) == slow
 
 
 def test_a_lost_bookie_keeps_its_place_in_the_earlier_fragment() -> None:

@@ -375,6 +375,7 @@ def test_without_gc_register_a_named_bookie_would_lose_its_copies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rereplicate, "may_be_named", lambda *_: True)
+    monkeypatch.setattr(rereplicate, "being_removed", lambda *_: {})
 
     with pytest.raises(AssertionError):
         met_at_every_step(tmp_path, "collector", 1)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.replication.runner import ITEMS_TOGETHER, LocalRunner, carry_out_many
+from spark_bookkeeper.replication.under_way import UnderWay
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.pieces import Done, Piece, step
@@ -91,6 +92,8 @@ def test_items_are_side_by_side_also_when_each_is_to_do_one_thing_after_the_othe
 
     narrow = replace(ground.context, runtime=ThreadRuntime(map_width=1))
     items = [Piece(number) for number in range(4)]
-    found = carry_out_many(step(work), narrow, items, 4, runtime=ground.runtime)
+    found = carry_out_many(
+        step(work), narrow, items, 4, UnderWay(ground.runtime), runtime=ground.runtime
+    )
 
     assert [done.status for (done,) in found] == ["replicated"] * 4

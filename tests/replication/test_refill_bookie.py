@@ -10,6 +10,7 @@ import pytest
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.ledger import incarnations_of
+from spark_bookkeeper.client.views import LedgerInfo, bookies_table
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.update import update_ledger
@@ -22,6 +23,7 @@ from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_
 from spark_bookkeeper.replication.refill_bookie import Refill, refill_bookie
 from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.source.views import view_table
 from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime, KillAt, Killed
 
 USUAL = Quorum(3, 3, 2)
@@ -118,6 +120,38 @@ def test_gc_register_a_ledger_of_which_somebody_removes_files_there_stays_in_lim
     update_ledger(store, ledger_id, lambda old: without_collection(old, bookie, former, "a"))
     assert refilled(ground, bookie).is_complete
     assert is_whole(ground, writer)
+
+
+def test_limbo_is_shown_at_once_and_no_more_when_it_has_ended(ground: Ground) -> None:
+    """By incarnation: the bookie is registered, and has nothing of what was there before."""
+    writer, bystander = written(ground), written(ground)
+    bookie = writer.metadata.last_fragment.ensemble[0]
+
+    def shown() -> tuple[int, set[str], set[str], set[str], set[str]]:
+        client = ground.client()
+        info = LedgerInfo.of(
+            writer.ledger_id, client.store.read_ledger(writer.ledger_id).value, client, lambda t: t
+        )
+        rows = {row["bookie_id"]: row for row in bookies_table(client).to_pylist()}
+        return (
+            rows[bookie]["limbo_ledgers"],
+            {b for row in info.fragments_arrow().to_pylist() for b in row["missing_bookies"]},
+            {r["bookie_id"] for r in info.placement_arrow().to_pylist() if r["is_missing"]},
+            {r["bookie_id"] for r in info.stripes_arrow().to_pylist() if r["is_missing"]},
+            {
+                b
+                for table in view_table(client, "fragments", [writer.ledger_id])
+                for row in table.to_pylist()
+                for b in row["missing_bookies"]
+            },
+        )
+
+    assert shown() == (0, set(), set(), set(), set())
+    ground.format(bookie)
+    limbo = sum(bookie in metadata_of(ground, w).bookies() for w in (writer, bystander))
+    assert shown() == (limbo, {bookie}, {bookie}, {bookie}, {bookie})
+    refilled(ground, bookie)
+    assert shown() == (0, set(), set(), set(), set())
 
 
 def test_run_again_there_is_nothing_to_do(ground: Ground) -> None:

@@ -48,7 +48,13 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.protocol.recovery import Decision, Recovery
 from spark_bookkeeper.protocol.writer import Acknowledge, Command, Send, Writer
-from spark_bookkeeper.replication import fragments, recover_bookie, recover_ledgers, rereplicate
+from spark_bookkeeper.replication import (
+    fragments,
+    recover_bookie,
+    recover_ledgers,
+    rereplicate,
+    rereplicate_many,
+)
 from spark_bookkeeper.replication.fragments import Todo
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery
 from spark_bookkeeper.replication.rereplicate import (
@@ -692,6 +698,8 @@ def compact_own(patch: Patch) -> None:
 def gc_register(patch: Patch) -> None:
     """Whoever names a bookie does not look whether copies are removed from it."""
     patch.setattr(rereplicate, "may_be_named", lambda *_: True)
+    for module in (rereplicate, rereplicate_many):
+        patch.setattr(module, "being_removed", lambda *_: {})
 
 
 @mutant

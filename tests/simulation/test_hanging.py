@@ -39,6 +39,7 @@ from spark_bookkeeper.replication.runner import (
     ResultT,
     Step,
 )
+from spark_bookkeeper.replication.under_way import Slow
 from spark_bookkeeper.runtime.runtime import Runtime
 from spark_bookkeeper.testing.hanging import OPERATIONS, Hang, HangingStorage
 from spark_bookkeeper.testing.pieces import Piece, step
@@ -382,6 +383,9 @@ class Elsewhere:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+
+    def slowest(self, context: ClientContext) -> Sequence[Slow]:
+        return ()
 
     def run(
         self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress

@@ -14,7 +14,10 @@ import pytest
 import spark_bookkeeper as sbk
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.connection import Connection
-from spark_bookkeeper.replication.runner import no_progress
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.replication.check_ledgers import CheckWork
+from spark_bookkeeper.replication.job import Job
+from spark_bookkeeper.replication.runner import Step, no_progress
 from spark_bookkeeper.spark.job import collect, first_line
 from spark_bookkeeper.spark.runner import SparkRunner, dealt, task_count
 from spark_bookkeeper.spark.workers import task_context
@@ -62,6 +65,26 @@ def test_in_tasks_too_what_cannot_be_done_together_is_done_by_itself(bk: sbk.Boo
 
     assert [row.number for row in rows] == [*range(40)]
     assert [row.number for row in rows if row.reason == "alone"] == [7, 17, 27, 37]
+
+
+@pytest.mark.slow
+def test_progress_names_what_takes_long_in_a_task(bk: sbk.BookKeeper, tmp_path: Path) -> None:
+    """One item does not go on before whoever waits for the job has heard its name."""
+
+    def work(context: ClientContext, item: CheckWork) -> Sequence[Done]:
+        while item.ledger_id == 7 and not (tmp_path / "heard").exists():
+            context.runtime.sleep(0.1)
+        return [Done(int(item.ledger_id))]
+
+    def hear(phase: str, done: int, total: int, size_bytes: int) -> None:
+        if "slowest ledger 7 for" in phase:
+            (tmp_path / "heard").touch()
+
+    working = Step("working", work, lambda item, failure: Done(-1, reason=failure.reason))
+    items = [CheckWork(LedgerId(n), 100) for n in range(20)]
+    job = Job("a_job", bk.context, runner(bk), hear)
+
+    assert [done.number for done in job.run(working, items)] == [*range(20)]
 
 
 def test_every_task_begins_with_the_most_urgent_items() -> None:

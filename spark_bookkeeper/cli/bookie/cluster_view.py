@@ -59,6 +59,14 @@ def list_(settings: Settings, access: Access, state: str | None) -> int:
             ],
         )
 
+        for row in rows:
+            if row["limbo_ledgers"]:
+                settings.output.say(
+                    f"{row['bookie_id']} was formatted again and lacks its share of "
+                    f"{row['limbo_ledgers']:,} ledgers: spark-bookkeeper bookie refill "
+                    f"{row['bookie_id']} copies it back"
+                )
+
     settings.output.result({"bookies": rows}, show)
     return EXIT_DONE
 

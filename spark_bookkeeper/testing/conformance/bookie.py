@@ -423,7 +423,7 @@ class BookieConformance:
         assert len(self.replica(shelf).holdings(0)) == 0
         with pytest.raises(LedgerFencedError):
             writer.add(record(3, [6]))
-        assert keeper.sweep(PAYLOADS, 1 << 60, dry_run=True) == Swept()
+        assert keeper.sweep(PAYLOADS, 1 << 60, (), dry_run=True) == Swept()
 
     def test_a_deleted_ledger_takes_nothing_and_goes(self, shelf: Shelf) -> None:
         writer = self.written(shelf)

@@ -1,0 +1,105 @@
+"""Which pieces of work are under way, and which of them take long compared with the others."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, Final, NamedTuple
+
+from spark_bookkeeper.runtime.runtime import Runtime
+
+LEAST_SECONDS: Final = 10.0
+"""What was begun less long ago is not slow."""
+
+TIMES: Final = 4.0
+"""As long as the median of those that have ended: what takes longer is slow."""
+
+MOST_NAMED: Final = 3
+
+_REMEMBERED: Final = 200
+"""Of those that have ended, so many of the last say what is usual."""
+
+
+class Slow(NamedTuple):
+    """Something that takes long."""
+
+    what: str
+    seconds: float
+    """Since it was begun."""
+
+
+class UnderWay:
+    """What one process is at. Any thread may begin and end work in it.
+
+    It holds no lock: each of its changes is one operation of a ``dict`` or a ``deque``, and what
+    it says is for people.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._numbers = count()
+        self._begun: dict[int, tuple[float, int, Callable[[], str]]] = {}
+        self._ended: deque[float] = deque(maxlen=_REMEMBERED)
+
+    @contextmanager
+    def doing(self, what: Callable[[], str], items: int = 1) -> Iterator[None]:
+        """Work that is done in the block.
+
+        Args:
+            what: its name, asked for only when it is slow.
+            items: that are done together; each is taken to need its part of the time.
+        """
+        number, began = next(self._numbers), self._runtime.now()
+        self._begun[number] = (began, items, what)
+        try:
+            yield
+        finally:
+            del self._begun[number]
+            self._ended.append((self._runtime.now() - began) / items)
+
+    def slowest(self) -> Sequence[Slow]:
+        """What has taken longest until now, the longest first; nothing while all goes as usual."""
+        now = self._runtime.now()
+        usual = statistics.median(self._ended.copy() or [0.0])
+        slow = [
+            (now - began, what)
+            for began, items, what in self._begun.copy().values()
+            if now - began > max(LEAST_SECONDS, TIMES * usual * items)
+        ]
+        slow.sort(key=lambda each: each[0], reverse=True)
+        return [Slow(what(), seconds) for seconds, what in slow[:MOST_NAMED]]
+
+
+def said(slow: Sequence[Slow]) -> str:
+    """To be said behind the name of a phase; empty: nothing is slow."""
+    named = " and ".join(f"{what} for {seconds:.0f} s" for what, seconds in slow)
+    return f", slowest {named}" if named else ""
+
+
+def name_of(item: Any) -> str:
+    """What a person calls an item, from the fields that it has: its ledger, the entry from which
+    on, whose share it is, and to which bookie that goes.
+    """
+    ledger_id = getattr(item, "ledger_id", None)
+    if ledger_id is None:
+        return type(item).__name__
+    first, bookie = getattr(item, "share", None) or (getattr(item, "first_entry_id", None), None)
+    first = getattr(item, "start", first)
+    bookie = bookie or getattr(item, "source", None) or ", ".join(getattr(item, "lost", ()))
+    target = getattr(item, "target", None) or getattr(item, "bookie", None)
+    return (
+        f"ledger {ledger_id}"
+        + ("" if first is None else f" from entry {first}")
+        + (f" of {bookie}" if bookie else "")
+        + (f" to {target}" if target else "")
+    )
+
+
+def name_of_all(items: Sequence[Any]) -> str:
+    """Of items that are done together."""
+    others = len(items) - 1
+    beside = f" and {others} other{'s' if others > 1 else ''} with it" if others else ""
+    return f"{name_of(items[0])}{beside}"
