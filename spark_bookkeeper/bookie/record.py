@@ -41,6 +41,7 @@ from spark_bookkeeper.bookie.messages import (
     EncodedEntries,
     Int64Array,
     encode_entries,
+    int64s,
     payload_message,
 )
 from spark_bookkeeper.bookie.schema import (

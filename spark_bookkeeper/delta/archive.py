@@ -1,15 +1,17 @@
 """Archiving: the rows of closed ledgers in a Delta table, each row exactly once.
 
-Every ledger is one commit of the table, under a transaction id of its own (Delta's ``txnAppId``)
-that stands for this life of this ledger. A commit that is repeated changes nothing, whoever
-repeats it: a job that was killed, one that runs every hour, or two that run at once. So nothing
-needs to be remembered elsewhere, and nothing is left half done.
+A large ledger is one commit of the table, under a transaction id of its own (Delta's ``txnAppId``)
+that stands for this life of this ledger. Small ledgers share a commit, which takes the place of
+all rows that the table has of them. A commit that is repeated changes nothing, whoever repeats it:
+a job that was killed, one that runs every hour, or two that run at once. So nothing needs to be
+remembered elsewhere, and nothing is left half done.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +20,7 @@ import pyarrow as pa
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.write.bulk import EntryRange
+from spark_bookkeeper.delta.batches import Batch, batches, is_small
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.replication.report import Outcome, Report, Row
@@ -35,7 +38,13 @@ since Delta keeps the bounds by which it skips files for the first columns only.
 ReadPlaced = Callable[[Sequence[EntryRange], pa.Schema], "DataFrame"]
 """The rows of ranges behind ``PLACE_COLUMNS``."""
 
+ATTEMPTS: Final = 5
+"""A commit that Delta refuses, since others changed the table meanwhile, is tried so often."""
+
 _ACTION: Final = "archive"
+
+_CONFLICT = re.compile(r"DELTA_CONCURRENT_|DELTA_METADATA_CHANGED|DELTA_PROTOCOL_CHANGED")
+_APPEND_ONLY: Final = "DELTA_CANNOT_MODIFY_APPEND_ONLY"
 
 
 class ArchiveReport(Report):
@@ -48,6 +57,9 @@ class _Sum:
 
     rows: int
     hashes: int
+
+
+_NOTHING: Final = _Sum(0, 0)
 
 
 class Archive:
@@ -81,7 +93,7 @@ class Archive:
         dry_run: bool = False,
         progress: Progress = no_progress,
     ) -> ArchiveReport:
-        """Archive ledgers in order; those that are in the table already are only verified.
+        """Archive ledgers; those that are in the table already are only verified.
 
         A ledger that is not closed may still grow: its row is ``pending``, and of a log so are
         those behind it, since a table that has later rows and not the earlier ones would
@@ -89,114 +101,237 @@ class Archive:
 
         Args:
             ledger_ids: each once.
-            log: the log that they are of, for the history of the table.
+            log: the log that they are of, in its order, for the history of the table.
             dry_run: only say what there is to do; nothing is written.
             progress: called with phase, ledgers done, ledgers in all, bytes so far.
         """
         started = self._context.runtime.now()
-        known = self._known()
+        try:
+            run = _Run(log, dry_run, self._known())
+        except spark_errors() as error:
+            raise BookKeeperError(
+                f"the table at {self._path} cannot be read ({first_line(error)}): nothing was "
+                "archived. Repair it, or archive to another one"
+            ) from error
         rows: list[Row] = []
         size = 0
-        for ledger_id, found in self._context.store.read_ledgers(ledger_ids):
+        for batch in batches(self._found(ledger_ids), in_order=log is not None):
             progress("archiving ledgers", len(rows), len(ledger_ids), size)
-            if log is not None and rows and rows[-1].status in (Outcome.PENDING, Outcome.LEFT):
-                reason = f"behind ledger {rows[-1].ledger_id} of the log, which is not archived"
-                rows.append(Row(ledger_id, _ACTION, Outcome.PENDING, reason))
-                continue
-            if found is None:
-                rows.append(Row(ledger_id, _ACTION, Outcome.GONE, "the ledger does not exist"))
-            elif isinstance(found, MetadataFormatError):
-                rows.append(Row(ledger_id, _ACTION, Outcome.LEFT, found.message))
-            elif not found.value.is_closed:
-                reason = "not closed: archive it again when it is; `ledger recover` closes it"
-                rows.append(Row(ledger_id, _ACTION, Outcome.PENDING, reason, 0))
-            else:
-                try:
-                    ledger = Ledger.of(ledger_id, found.value)
-                    rows.append(self._add(ledger, known.get(ledger_id), log, dry_run=dry_run))
-                except BookKeeperError as error:
-                    rows.append(Row(ledger_id, _ACTION, Outcome.LEFT, error.message, 0))
-            size += rows[-1].bytes
+            done = self._next(batch, run)
+            rows += done
+            size += sum(row.bytes for row in done)
         progress("archiving ledgers", len(rows), len(ledger_ids), size)
+        asked = {ledger_id: number for number, ledger_id in enumerate(ledger_ids)}
+        rows.sort(key=lambda row: asked[LedgerId(row.ledger_id)])
         duration_ms = round((self._context.runtime.now() - started) * 1000)
         return ArchiveReport("archive_to_delta", tuple(rows), dry_run, duration_ms)
 
-    def _add(self, ledger: Ledger, known: _Sum | None, log: str | None, *, dry_run: bool) -> Row:
+    def _found(self, ledger_ids: Sequence[LedgerId]) -> Iterator[Ledger | Row]:
+        """Ledgers that can be archived, and why others cannot, or need not."""
+        for ledger_id, found in self._context.store.read_ledgers(ledger_ids):
+            if found is None:
+                yield Row(ledger_id, _ACTION, Outcome.GONE, "the ledger does not exist")
+            elif isinstance(found, MetadataFormatError):
+                yield Row(ledger_id, _ACTION, Outcome.LEFT, found.message)
+            elif not found.value.is_closed:
+                reason = "not closed: archive it again when it is; `ledger recover` closes it"
+                yield Row(ledger_id, _ACTION, Outcome.PENDING, reason, 0)
+            else:
+                try:
+                    ledger = Ledger.of(ledger_id, found.value)
+                    _check_names(ledger)
+                except BookKeeperError as error:
+                    yield Row(ledger_id, _ACTION, Outcome.LEFT, error.message, 0)
+                else:
+                    if ledger.metadata.last_entry_id == NO_ENTRY:
+                        yield self._row(ledger, Outcome.ARCHIVED, "it has no entries")
+                    else:
+                        yield ledger
+
+    def _next(self, batch: Batch | Row, run: _Run) -> list[Row]:
+        """What becomes of a batch, behind what has become of those before it."""
+        if run.blocked_by is not None:
+            ids = [batch.ledger_id] if isinstance(batch, Row) else [x.ledger_id for x in batch]
+            reason = f"behind ledger {run.blocked_by} of the log, which is not archived"
+            return [Row(ledger_id, _ACTION, Outcome.PENDING, reason) for ledger_id in ids]
+        rows = [batch] if isinstance(batch, Row) else self._tried(batch, run)
+        if run.log is not None and rows[-1].status in (Outcome.PENDING, Outcome.LEFT):
+            run.blocked_by = rows[-1].ledger_id
+        return rows
+
+    def _tried(self, batch: Batch, run: _Run) -> list[Row]:
+        if run.dry_run:
+            return [self._planned(ledger, run) for ledger in batch]
+        try:
+            return self._add(batch, run)
+        except BookKeeperError as error:
+            if len(batch) == 1:
+                return [Row(batch[0].ledger_id, _ACTION, Outcome.LEFT, error.message, 0)]
+        # The trouble of one ledger is its own: it is found by halves, and the others go on.
+        middle = len(batch) // 2
+        return self._next(batch[:middle], run) + self._next(batch[middle:], run)
+
+    def _planned(self, ledger: Ledger, run: _Run) -> Row:
+        if ledger.ledger_id in run.known:
+            return self._row(ledger, Outcome.ARCHIVED, "it is in the table")
+        return self._row(ledger, Outcome.PLANNED)
+
+    def _row(self, ledger: Ledger, status: Outcome, reason: str | None = None) -> Row:
         last, size = ledger.metadata.last_entry_id, ledger.metadata.length_bytes or 0
         assert last is not None, "the ledger is closed"
+        place = (0, last, None, self._path, last + 1, size)
+        return Row(ledger.ledger_id, _ACTION, status, reason, *place)
 
-        def row(status: Outcome, reason: str | None = None) -> Row:
-            return Row(
-                ledger.ledger_id, _ACTION, status, reason, 0, last, None, self._path, last + 1, size
-            )
+    # One batch
 
-        if last == NO_ENTRY:
-            return row(Outcome.ARCHIVED, "it has no entries")
-        if dry_run:
-            return (
-                row(Outcome.PLANNED)
-                if known is None
-                else row(Outcome.ARCHIVED, "it is in the table")
-            )
-        clash = sorted({*PLACE_COLUMNS} & {name.lower() for name in ledger.schema.names})
-        if clash:
-            raise InvalidArgumentError(
-                f"ledger {ledger.ledger_id} has a column {clash[0]!r}, which in the table says "
-                "where a row was; give the column another name in the next ledger"
-            )
-        frame = self._read([EntryRange(ledger, EntryId(0), last)], ledger.schema)
+    def _add(self, batch: Batch, run: _Run) -> list[Row]:
+        """Commit what the table lacks of a batch, and compare all of it.
+
+        Raises:
+            BookKeeperError: it could not be done; what was committed is whole.
+        """
+        before = {x.ledger_id: run.known[x.ledger_id] for x in batch if x.ledger_id in run.known}
         try:
-            if known is None:
-                self._commit(frame, ledger, log)
-            table = self._spark.read.format("delta").load(self._path)
-            kinds = {field.name: field.dataType for field in table.schema.fields}
-            none = _Sum(0, 0)
-            expected = _sums(frame, kinds).get(ledger.ledger_id, none)
-            here = table.where(f"{PLACE_COLUMNS[0]} = {int(ledger.ledger_id)}")
-            found = known or _sums(here).get(ledger.ledger_id, none)
+            found = dict(before)
+            if len(before) < len(batch):
+                self._complete(batch, run)
+                found |= {x.ledger_id: run.known.get(x.ledger_id, _NOTHING) for x in batch}
+            frame = self._frame(batch)
+            expected = _sums(frame, {f.name: f.dataType for f in self._table().schema.fields})
         except spark_errors() as error:
             cause = _ours(error)
+            named = f"ledger {batch[0].ledger_id}" + (
+                "" if len(batch) == 1 else f" and {len(batch) - 1} more"
+            )
             raise BookKeeperError(
-                f"ledger {ledger.ledger_id} could not be archived to {self._path}: "
-                f"{cause or first_line(error)}"
+                f"{named} could not be archived to {self._path}: {cause or first_line(error)}"
             ) from error
+        return [
+            self._compared(
+                ledger,
+                expected.get(ledger.ledger_id, _NOTHING),
+                found[ledger.ledger_id],
+                was_there=ledger.ledger_id in before,
+            )
+            for ledger in batch
+        ]
+
+    def _compared(self, ledger: Ledger, expected: _Sum, found: _Sum, *, was_there: bool) -> Row:
         if expected != found:
-            return row(
-                Outcome.DAMAGED,
+            reason = (
                 f"the table has {found.rows} rows of this ledger, which has {expected.rows}"
                 + ("" if expected.rows != found.rows else ", and not the same ones")
                 + ": they were deleted or changed there. The ledger still has them all; archive it "
-                "to another table",
+                "to another table"
             )
-        return row(
-            Outcome.ARCHIVED, None if known is None else "it was in the table, and is the same"
-        )
+            return self._row(ledger, Outcome.DAMAGED, reason)
+        told = "it was in the table, and is the same" if was_there else None
+        return self._row(ledger, Outcome.ARCHIVED, told)
 
-    def _commit(self, frame: DataFrame, ledger: Ledger, log: str | None) -> None:
-        """The rows of a ledger, all at once or not at all, and never a second time."""
-        about: dict[str, Any] = {"cluster": self._cluster, "ledger_id": ledger.ledger_id}
+    def _complete(self, batch: Batch, run: _Run) -> None:
+        """Have the table take what it lacks of a batch, and look at what it has then.
+
+        Whoever changes the table meanwhile makes Delta refuse the commit. The table is looked at
+        again then, since that may have been another archive.
+        """
+        for attempt in range(1, ATTEMPTS + 1):
+            missing = tuple(ledger for ledger in batch if ledger.ledger_id not in run.known)
+            try:
+                if missing:
+                    self._commit(missing, run)
+                break
+            except spark_errors() as error:
+                run.is_append_only = run.is_append_only or _APPEND_ONLY in str(error)
+                is_passing = run.is_append_only or _CONFLICT.search(str(error))
+                if attempt == ATTEMPTS or not is_passing:
+                    raise
+                run.known |= self._known_of(batch)
+        run.known |= self._known_of(batch)
+
+    def _commit(self, batch: Batch, run: _Run) -> None:
+        """The rows of ledgers, never a second time; of one ledger all at once or not at all."""
+        if run.is_append_only or not is_small(batch[0]):
+            for ledger in batch:
+                txn_id = f"spark-bookkeeper/{self._cluster}/{ledger.key}"
+                options = {"txnAppId": txn_id, "txnVersion": "1"}
+                self._write((ledger,), run.log, "append", options)
+        else:
+            # Delta takes one transaction id with a commit. Instead, this one takes the place of
+            # all rows that the table has of these ledgers: of none, or of just the same.
+            self._write(batch, run.log, "overwrite", {"replaceWhere": _of_ledgers(batch)})
+
+    def _write(self, batch: Batch, log: str | None, mode: str, options: Mapping[str, str]) -> None:
+        ids = [int(ledger.ledger_id) for ledger in batch]
+        about: dict[str, Any] = {"cluster": self._cluster}
+        about.update({"ledger_id": ids[0]} if len(ids) == 1 else {"ledger_ids": ids})
         if log is not None:
             about["log"] = log
-        (
-            frame.write.format("delta")
-            .mode("append")
-            .option("mergeSchema", "true")
-            .option(
-                "txnAppId",
-                f"spark-bookkeeper/{self._cluster}/{ledger.key}",
-            )
-            .option("txnVersion", "1")
-            .option("userMetadata", json.dumps({"spark_bookkeeper": about}))
-            .save(self._path)
+        told = {
+            "mergeSchema": "true",
+            "userMetadata": json.dumps({"spark_bookkeeper": about}),
+            **options,
+        }
+        self._frame(batch).write.format("delta").mode(mode).options(**told).save(self._path)
+
+    def _frame(self, batch: Batch) -> DataFrame:
+        ranges = []
+        for ledger in batch:
+            last = ledger.metadata.last_entry_id
+            assert last is not None, "the ledger is closed"
+            ranges.append(EntryRange(ledger, EntryId(0), last))
+        return self._read(ranges, batch[0].schema)
+
+    # The table
+
+    def _table(self) -> DataFrame:
+        return self._spark.read.format("delta").load(self._path)
+
+    def _known(self) -> dict[int, _Sum]:
+        """What the table has of each ledger."""
+        table = self._table_if_any()
+        return {} if table is None else _sums(table)
+
+    def _known_of(self, batch: Batch) -> dict[int, _Sum]:
+        """What the table has of each ledger of a batch."""
+        table = self._table_if_any()
+        return {} if table is None else _sums(table.where(_of_ledgers(batch)))
+
+    def _table_if_any(self) -> DataFrame | None:
+        try:
+            table = self._table()
+            _ = table.schema  # over Connect nothing was asked before
+        except spark_errors():
+            return None  # there is none yet; if it is something else, writing will show it
+        return table
+
+
+@dataclass(slots=True)
+class _Run:
+    """One call of ``Archive.add``."""
+
+    log: str | None
+    dry_run: bool
+    known: dict[int, _Sum]
+    """What the table has of each ledger, as far as it was looked at."""
+    blocked_by: int | None = None
+    """The first ledger of the log that is not archived."""
+    is_append_only: bool = False
+    """The table lets nobody replace rows: each ledger is a commit of its own, whatever its size.
+    Whoever archives meets the same property of the table."""
+
+
+def _check_names(ledger: Ledger) -> None:
+    clash = sorted({*PLACE_COLUMNS} & {name.lower() for name in ledger.schema.names})
+    if clash:
+        raise InvalidArgumentError(
+            f"ledger {ledger.ledger_id} has a column {clash[0]!r}, which in the table says "
+            "where a row was; give the column another name in the next ledger"
         )
 
-    def _known(self) -> Mapping[int, _Sum]:
-        """What the table has of each ledger."""
-        try:
-            table = self._spark.read.format("delta").load(self._path)
-        except spark_errors():
-            return {}  # there is none yet; if it is something else, writing will show it
-        return _sums(table)
+
+def _of_ledgers(batch: Batch) -> str:
+    """The rows of these ledgers, as a condition in SQL."""
+    return f"{PLACE_COLUMNS[0]} IN ({', '.join(str(int(x.ledger_id)) for x in batch)})"
 
 
 def _sums(frame: DataFrame, kinds: Mapping[str, Any] | None = None) -> dict[int, _Sum]:

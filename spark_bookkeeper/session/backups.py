@@ -30,8 +30,8 @@ def archive_to_delta(
     """Put the rows of closed ledgers into a Delta table, each exactly once, and verify them.
 
     Repeat it as often as you like, also after a kill at any point and at the same time as
-    another: a ledger is one transaction of the table, and is never added twice. The table has
-    the columns of the ledgers behind ``_ledger_id``, ``_entry_id`` and ``_row``.
+    another: no ledger is added twice. Small ledgers share commits of the table. It has the columns
+    of the ledgers behind ``_ledger_id``, ``_entry_id`` and ``_row``.
 
     Args:
         path: of the table; made when there is none.

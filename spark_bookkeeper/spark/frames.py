@@ -18,7 +18,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.client.read.lost import warn_of_lost
 from spark_bookkeeper.client.read.projection import present_in, under
-from spark_bookkeeper.client.read.splits import cut
+from spark_bookkeeper.client.read.splits import cut, tasks_for
 from spark_bookkeeper.client.write.bulk import BulkPlan, EntryRange, Frames, TaskResult
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
@@ -190,7 +190,8 @@ class SparkFrames(Frames):
         roots = context.bookies.known_roots(sorted(named))
         tell = self._counts.accumulator(spark)
         task = _read_task(self._connection, schema, cuts, roots, skip_lost, places, tell)
-        return spark.range(0, len(cuts), 1, len(cuts)).mapInArrow(task, of_frame)
+        tasks = tasks_for(cuts, pieces)
+        return spark.range(0, len(cuts), 1, tasks).mapInArrow(task, of_frame)
 
 
 def _with_places(schema: StructType, names: tuple[str, ...]) -> StructType:

@@ -33,6 +33,11 @@ _LOOPBACK: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
 }
 
+_LOCAL_DELTA: Final = {
+    # Delta works a table's log out by 50 tasks, which a machine of few cores waits for each time.
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
 _DELTA: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -85,7 +90,8 @@ def spark_session(
         settings = {"spark.master": master, **settings}
     settings.setdefault("spark.app.name", "spark_bookkeeper")
     if delta:
-        settings = {**_DELTA, **settings}
+        is_local = settings.get("spark.master", "").startswith("local")
+        settings = {**_DELTA, **(_LOCAL_DELTA if is_local else {}), **settings}
     for name, value in settings.items():
         builder = builder.config(name, value)
     if delta and "delta" not in settings.get("spark.jars", "").lower():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -79,6 +80,15 @@ class S3Server:
     def remove_bucket(self, name: str) -> None:
         """Remove an empty bucket."""
         self._filesystem.rmdir(name)
+
+    def objects(self, name: str) -> list[str]:
+        """The keys of all objects in a bucket."""
+        found = self._filesystem.find(name, refresh=True)
+        return sorted(path.removeprefix(f"{name}/") for path in found)
+
+    def upload(self, directory: Path, uri: str) -> None:
+        """Put a directory and what is below it at an URI."""
+        self._filesystem.put(str(directory), uri, recursive=True)
 
     def fill(self, name: str) -> None:
         """From now on a bucket has no space for another object."""

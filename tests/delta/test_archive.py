@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,11 @@ from deltalake import DeltaTable
 import spark_bookkeeper as sbk
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.shell.jobs import run_job
+from spark_bookkeeper.delta import archive as archive_module
 from spark_bookkeeper.delta.archive import PLACE_COLUMNS, Archive
+from spark_bookkeeper.delta.batches import SMALL_BYTES
 from spark_bookkeeper.replication.report import Report
+from spark_bookkeeper.testing.ground import Killed
 
 pytestmark = [pytest.mark.delta]
 
@@ -122,11 +127,187 @@ def test_a_kill_after_the_commit_and_before_the_report_changes_nothing(
     bk.archive_to_delta(path, [ledger_id])
 
     # The next run does not see that the ledger is there, as if it had looked just before.
-    monkeypatch.setattr(Archive, "_known", lambda self: {})
-    report = bk.archive_to_delta(path, [ledger_id])
+    with monkeypatch.context() as patch:
+        patch.setattr(Archive, "_known", lambda self: {})
+        report = bk.archive_to_delta(path, [ledger_id])
 
     assert statuses(report) == ["archived"]
     assert sorted(rows_of(Path(path))["id"].to_pylist()) == list(range(100))
+
+
+# Many small ledgers
+
+
+def tiny(bk: sbk.BookKeeper, count: int, entries: int = 3) -> list[int]:
+    """Closed ledgers of bytes; entries and ledgers are told apart by their bytes."""
+    made = []
+    for _ in range(count):
+        with bk.create_ledger() as writer:
+            for number in range(entries):
+                writer.append(b"%d of %d" % (number, writer.ledger_id))
+        made.append(int(writer.ledger_id))
+    return made
+
+
+def large(bk: sbk.BookKeeper) -> int:
+    """A ledger that is a commit of its own."""
+    with bk.create_ledger() as writer:
+        writer.append(bytes(SMALL_BYTES))
+        writer.append(b"its end")
+    return int(writer.ledger_id)
+
+
+def places_of(path: Path) -> list[tuple[int, int]]:
+    """Ledger and entry of each row of a table of bytes, of which each entry is a row."""
+    if not DeltaTable.is_deltatable(str(path)):
+        return []
+    found = rows_of(path).select(["_ledger_id", "_entry_id"]).to_pydict()
+    return list(zip(*found.values(), strict=True))
+
+
+def commits_of(path: Path) -> list[int]:
+    """How many ledgers each commit of an archive was about, oldest first."""
+    told = [json.loads(c["userMetadata"]) for c in reversed(DeltaTable(str(path)).history())]
+    about = [each["spark_bookkeeper"] for each in told]
+    return [len(each.get("ledger_ids", [0])) for each in about]
+
+
+def test_small_ledgers_share_a_commit_and_a_large_one_has_its_own(
+    bk: sbk.BookKeeper, tmp_path: Path
+) -> None:
+    path = tmp_path / "table"
+    before, alone, behind = tiny(bk, 5), large(bk), tiny(bk, 3)
+    asked = [*before, alone, *behind]
+
+    report = bk.archive_to_delta(str(path), asked)
+    again = bk.archive_to_delta(str(path), [*asked, *(more := tiny(bk, 2))])
+
+    assert [row.ledger_id for row in report.rows] == asked
+    assert statuses(report) == ["archived"] * 9
+    assert statuses(again) == ["archived"] * 11
+    assert sorted(commits_of(path)) == [1, 2, 8]
+    expected = {(i, e) for i in (*before, *behind, *more) for e in range(3)}
+    assert sorted(places_of(path)) == sorted(expected | {(alone, 0), (alone, 1)})
+    payloads = rows_of(path).filter(pa.compute.field("_ledger_id") == before[3])["payload"]
+    assert payloads.to_pylist() == [b"%d of %d" % (number, before[3]) for number in range(3)]
+
+
+def test_killed_at_any_step_and_repeated_every_row_is_there_once(
+    bk: sbk.BookKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "table"
+    log = bk.create_log("killed-at-any-step")
+    with log.become_writer() as writer:
+        for payload in (b"1", b"2", bytes(SMALL_BYTES + 1), b"3", b"4"):
+            writer.append(payload)
+            writer.append(b"its end")
+            writer.roll()
+    left = 0
+
+    def step() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise Killed
+
+    def steps_around(owner: object, name: str) -> None:
+        work = getattr(owner, name)
+
+        def stepped(*args: Any, **options: Any) -> Any:
+            step()
+            done = work(*args, **options)
+            step()
+            return done
+
+        monkeypatch.setattr(owner, name, stepped)
+
+    steps_around(Archive, "_write")
+    steps_around(archive_module, "_sums")
+    kills = 0
+    while True:
+        left = kills + 1
+        try:
+            report = bk.archive_to_delta(str(path), log=log.name)
+            break
+        except Killed:
+            kills += 1
+        found = places_of(path)
+        assert len(found) == len(set(found))
+        assert len(found) == 2 * len({ledger_id for ledger_id, _ in found})
+
+    assert kills > 6
+    assert statuses(report) == ["archived"] * 5
+    assert commits_of(path) == [2, 1, 2]
+    assert len(places_of(path)) == 10
+
+
+def test_an_archive_that_commits_while_another_writes_makes_it_look_again(
+    bk: sbk.BookKeeper, tmp_path: Path
+) -> None:
+    path, has_begun, may_end = tmp_path / "table", tmp_path / "begun", tmp_path / "end"
+    bk.archive_to_delta(str(path), tiny(bk, 1))
+    ledgers = tiny(bk, 4)
+
+    def held(batches: Any) -> Any:
+        has_begun.touch()
+        wait_for(may_end)
+        yield from batches
+
+    def read(ranges: Any, schema: pa.Schema) -> Any:
+        frame = bk._frames.read_placed(bk.context, schema, ranges, PLACE_COLUMNS)
+        return frame.coalesce(1).mapInArrow(held, frame.schema)
+
+    slow = Archive(bk.context, bk.spark, read, str(path))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(slow.add, ledgers)
+        wait_for(has_begun)
+        other = bk.archive_to_delta(str(path), ledgers[:3])
+        may_end.touch()
+        report = waiting.result()
+
+    assert statuses(other) == ["archived"] * 3
+    assert statuses(report) == ["archived"] * 4
+    assert len(places_of(path)) == len(set(places_of(path))) == 15
+    assert commits_of(path) == [1, 3, 1]
+
+
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        threading.Event().wait(0.02)
+
+
+def test_of_small_ledgers_that_go_together_only_the_lost_one_is_left(
+    bk: sbk.BookKeeper, tmp_path: Path
+) -> None:
+    path = tmp_path / "table"
+    ledgers = tiny(bk, 5)
+    assert bk.cluster is not None
+    for directory in bk.cluster.directory.glob(f"**/ledgers/{ledgers[2]}-*"):
+        shutil.rmtree(directory)
+
+    report = bk.archive_to_delta(str(path), ledgers)
+
+    assert statuses(report) == ["archived", "archived", "left", "archived", "archived"]
+    assert f"ledger {ledgers[2]}" in str(report.rows[2].reason)
+    assert len(places_of(path)) == 12
+
+
+def test_a_table_that_only_grows_takes_small_ledgers_one_by_one(
+    bk: sbk.BookKeeper, tmp_path: Path
+) -> None:
+    path = tmp_path / "table"
+    bk.archive_to_delta(str(path), tiny(bk, 1))
+    bk.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.appendOnly' = true)")
+    ledgers = tiny(bk, 3)
+
+    report = bk.archive_to_delta(str(path), ledgers)
+
+    assert statuses(report) == ["archived"] * 3
+    assert len(places_of(path)) == 12
+    assert DeltaTable(str(path)).version() == 4
+
+
+# What became of the table
 
 
 def test_a_table_that_lost_rows_is_told_from_one_that_has_them(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import signal
@@ -9,10 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 import spark_bookkeeper as sbk
+from spark_bookkeeper.delta.batches import SMALL_BYTES
 
 pytestmark = [pytest.mark.delta, pytest.mark.slow]
 
@@ -40,13 +43,16 @@ os._exit(0 if report.is_complete else 1)
 def test_killed_again_and_again_it_has_every_row_once(
     bk: sbk.BookKeeper, delta_jars: list[Path], tmp_path: Path
 ) -> None:
-    log = bk.create_log("killed", schema=bk.spark.range(1).schema)
+    frame = bk.spark.range(0).selectExpr("id", "sha2(cast(id as string), 256) as text")
+    log = bk.create_log("killed", schema=frame.schema)
     rows = 0
     with log.become_writer() as writer:
-        for _ in range(12):
-            writer.append(bk.spark.range(rows, rows + 50_000))
+        for count in (*[10] * 8, 50_000) * 4:  # small ledgers, which go together, and large ones
+            ids = range(rows, rows + count)
+            text = [hashlib.sha256(str(i).encode()).hexdigest() for i in ids]
+            writer.append(pa.table({"id": pa.array(ids, pa.int64()), "text": text}))
             writer.roll()
-            rows += 50_000
+            rows += count
     path = str(tmp_path / "table")
     names = ",".join(str(jar) for jar in delta_jars)
     dice = random.Random(7)
@@ -65,3 +71,5 @@ def test_killed_again_and_again_it_has_every_row_once(
     assert last.returncode == 0, last.stdout + last.stderr
     found = DeltaTable(path).to_pyarrow_table()
     assert sorted(found["id"].to_pylist()) == list(range(rows))
+    sizes = set(bk.ledgers_arrow()["length_bytes"].to_pylist())
+    assert min(sizes) < SMALL_BYTES < max(sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.protocol.archive import archived_of
-from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.collection import COLLECTED, TOKENS_MOST, collections_of
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.report import Outcome
@@ -310,3 +313,64 @@ def test_a_bookie_that_is_away_drops_its_copy_when_it_is_back(ground: Ground, la
 
     assert (first.status, second.status) == (Outcome.PENDING, Outcome.RELEASED)
     assert len(holders(ground, ledger_id)) == 1
+
+
+@pytest.mark.parametrize("how", ["stopped", "unreachable", "formatted"])
+def test_a_bookie_that_gives_no_sign_of_life_is_not_said_to_be_removed_from(
+    ground: Ground, lake: Path, how: str
+) -> None:
+    """Nobody would ever take that word back (rule R19): it takes no more copies of the ledger."""
+    ledger_id = bytes_ledger(ground)
+    archive(ground.context, lake, [ledger_id])
+    last = metadata_of(ground, ledger_id).fragments[0].ensemble[-1]
+
+    def away(place: str, operation: str, path: str) -> None:
+        if how == "unreachable" and place == last:
+            raise BookieUnavailableError("no route", bookie_id=last)
+
+    if how != "unreachable":
+        ground.stop(last, destroy=how == "formatted")
+    if how == "formatted":
+        ground.start(last)
+    for _ in range(TOKENS_MOST + 1):
+        release(ground.client(None, away), lake, [ledger_id], keep=1)
+
+    assert tokens_of(ground, ledger_id, last) == ()
+    if how != "formatted":
+        if how == "stopped":
+            ground.start(last)
+        (row,) = release(ground.client(), lake, [ledger_id], keep=1)
+        assert row.status is Outcome.RELEASED, row.reason
+    assert len(holders(ground, ledger_id)) == 1
+
+
+def test_a_bookie_that_goes_away_while_it_drops_takes_no_more_copies_of_the_ledger(
+    ground: Ground, lake: Path
+) -> None:
+    """What remains: what it was asked for may be done at any time."""
+    ledger_id = bytes_ledger(ground)
+    archive(ground.context, lake, [ledger_id])
+    last = metadata_of(ground, ledger_id).fragments[0].ensemble[-1]
+
+    def lost(place: str, operation: str, path: str) -> None:
+        if place == last and operation.startswith("delete"):
+            raise BookieUnavailableError("no route", bookie_id=last)
+
+    (first,) = release(ground.client(None, lost), lake, [ledger_id], keep=1)
+    (second,) = release(ground.client(), lake, [ledger_id], keep=1)
+
+    assert (first.status, second.status) == (Outcome.PENDING, Outcome.RELEASED)
+    assert len(tokens_of(ground, ledger_id, last)) == 1
+    assert len(holders(ground, ledger_id)) == 1
+
+
+def tokens_of(ground: Ground, ledger_id: LedgerId, bookie: BookieId) -> tuple[str, ...]:
+    """Of those who have said that they remove from a bookie, and not that they have ended."""
+    metadata = metadata_of(ground, ledger_id)
+    said = json.loads(metadata.custom_metadata.get(COLLECTED, b"{}"))
+    keys = [key for key in said if key.startswith(f"{bookie}/")]
+    return tuple(
+        token
+        for key in keys
+        for token in collections_of(metadata, bookie, key.rpartition("/")[2]).tokens
+    )

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from spark_bookkeeper.delta.release import release_ledgers
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.replication.report import Outcome
+from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.session import BookKeeper
+from spark_bookkeeper.testing.lake import archive, entries_of
 from spark_bookkeeper.testing.mixed_cluster import MixedCluster
 from spark_bookkeeper.testing.rows import (
     check_numbered_ledger,
@@ -174,3 +179,54 @@ def test_a_disk_or_a_bucket_that_is_lost_is_made_again_on_another_bookie(
     assert check_numbered_ledger(bk, ledger_id, -1, 300) == 300
     assert bk.check_ledgers([ledger_id], percentage=100).is_complete
     assert bk.recover_bookie(bookie).rows == ()
+
+
+def test_copies_in_buckets_are_released_to_a_table_in_a_bucket(
+    tmp_path: Path, server: S3Server
+) -> None:
+    cluster = MixedCluster(tmp_path, server)
+    try:
+        for _ in range(3):
+            cluster.start("bucket")
+        with connect_without_spark(cluster.uri, storage_options=server.storage_options) as bk:
+            ledger_id = LedgerId(write_300_rows(bk))
+            other = write_300_rows(bk)
+            before = entries_of(bk.context, ledger_id)
+            archive(bk.context, tmp_path / "lake", [ledger_id])
+            table = f"s3://{server.make_bucket()}/lake"
+            server.upload(tmp_path / "lake", table)
+            assert {name for b in cluster.roots for name in files(cluster, b, ledger_id)}
+
+            runner = LocalRunner(bk.context)
+            (row,) = release_ledgers(bk.context, runner, table, [ledger_id], keep=0)
+
+            assert row.status is Outcome.RELEASED, row.reason
+            for bookie in cluster.roots:
+                held = files(cluster, bookie, ledger_id)
+                assert all("/slots/" in name for name in held), "at most the fence stays"
+                assert len(held) <= 1
+                assert len(files(cluster, bookie, other)) > 1
+        with connect_without_spark(cluster.uri, storage_options=server.storage_options) as fresh:
+            assert entries_of(fresh.context, ledger_id) == before
+            assert fresh.open_ledger(ledger_id).read_arrow().equals(numbered_table(0, 300))
+            assert fresh.check_ledgers([ledger_id], percentage=100).is_complete
+            assert fresh.open_ledger(other).read_arrow().equals(numbered_table(0, 300))
+
+            fresh.delete_ledger(ledger_id)
+            fresh.delete_ledger(other)
+            assert fresh.collect_garbage(dry_run=False).is_complete
+            left = [
+                name
+                for b in cluster.roots
+                for i in (ledger_id, other)
+                for name in files(cluster, b, i)
+            ]
+            assert left == []
+    finally:
+        cluster.close()
+
+
+def files(cluster: MixedCluster, bookie: str, ledger_id: int) -> list[str]:
+    """Objects of a ledger in a bookie's bucket, as the server has them."""
+    names = cluster.server.objects(cluster.bucket(bookie))
+    return [name for name in names if f"/ledgers/{ledger_id}-" in name]

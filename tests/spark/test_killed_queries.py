@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +15,7 @@ import pytest
 
 import spark_bookkeeper as sbk
 from spark_bookkeeper.logs.log import Log
+from tests.spark.drivers import Drive, batches_begun, drivers, kill, wait, wait_until_started
 from tests.spark.standalone import Standalone, process_tree
 
 pytestmark = [
@@ -43,32 +42,10 @@ def cluster() -> Iterator[sbk.BookKeeper]:
         yield bk
 
 
-Drive = Callable[..., "subprocess.Popen[str]"]
-
-
 @pytest.fixture
 def driver_of(python_path: str, tmp_path: Path) -> Iterator[Drive]:
-    """Start a driver in a process group of its own; all of them are killed at the end."""
-    started = list[subprocess.Popen[str]]()
-    errors = (tmp_path / "stderr").open("w")
-
-    def start(script: str, *arguments: str) -> subprocess.Popen[str]:
-        driver = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name(script)), *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env={**os.environ, "PYTHONPATH": python_path, "SPARK_LOCAL_IP": "127.0.0.1"},
-            start_new_session=True,
-        )
-        started.append(driver)
-        return driver
-
-    yield start
-    for driver in started:
-        kill(driver)
-    errors.close()
+    with drivers(python_path, tmp_path) as start:
+        yield lambda script, *arguments: start(Path(__file__).with_name(script), *arguments)
 
 
 @pytest.fixture
@@ -82,38 +59,14 @@ def query(cluster: sbk.BookKeeper, driver_of: Drive, tmp_path: Path) -> Query:
     return start
 
 
-def kill(driver: subprocess.Popen[str]) -> None:
-    """SIGKILL for the driver, its JVM and its Python workers."""
-    with suppress(ProcessLookupError):
-        os.killpg(driver.pid, signal.SIGKILL)
-    driver.wait()
-    if driver.stdout is not None:
-        driver.stdout.close()
-
-
-def wait_until_started(driver: subprocess.Popen[str], errors: Path) -> None:
-    assert driver.stdout is not None
-    assert driver.stdout.readline() == "started\n", errors.read_text()[-4000:]
-
-
 def run_and_kill(driver: subprocess.Popen[str], directory: Path, dice: random.Random) -> None:
-    """Let a query begin one or two batches, and kill it somewhere in the last of them.
-
-    Spark notes the offsets of a batch when it begins.
-    """
+    """Let a query begin one or two batches, and kill it somewhere in the last of them."""
     wait_until_started(driver, directory / "stderr")
-    begun = directory / "checkpoint" / "offsets"
-    last = len(list(begun.glob("[0-9]*"))) + dice.randint(1, 2)
-    while len(list(begun.glob("[0-9]*"))) < last:
+    last = batches_begun(directory / "checkpoint") + dice.randint(1, 2)
+    while batches_begun(directory / "checkpoint") < last:
         wait(driver, 0.02)
     wait(driver, dice.choice([0.0, 0.1, 0.4, 1.0]) * dice.random())
     kill(driver)
-
-
-def wait(driver: subprocess.Popen[str], seconds: float) -> None:
-    with suppress(subprocess.TimeoutExpired):
-        driver.wait(seconds)
-        raise AssertionError("the query ended by itself")
 
 
 def feed(source: Log, first: int, writes: int) -> int:

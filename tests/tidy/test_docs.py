@@ -19,6 +19,9 @@ from tests.tidy.written import ROOT, RUN, SHOWN, blocks
 
 PAGES = sorted((ROOT / "spark_bookkeeper" / "docs").glob("*.md"))
 
+WITH_DELTA = [page for page in PAGES if "delta=True" in "".join(b.text for b in blocks(page))]
+PLAIN = [page for page in PAGES if page not in WITH_DELTA]
+
 
 def test_the_readme_leads_to_every_page() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -35,9 +38,24 @@ def test_every_block_is_of_a_kind_that_is_run_or_shown(page: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PLAIN, ids=lambda page: page.stem)
 def test_a_page_works_as_written(page: Path, tmp_path: Path) -> None:
     written.follow(page, tmp_path, written.environment(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.delta
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("page", WITH_DELTA, ids=lambda page: page.stem)
+def test_a_page_about_tables_works_as_written(
+    page: Path, tmp_path: Path, delta_jars: list[Path]
+) -> None:
+    """With the jars at hand: each session would fetch them."""
+    around = written.environment(tmp_path)
+    jars = ",".join(str(jar) for jar in delta_jars)
+    with_jars = ("delta=True", f"delta=True, spark_jars={jars!r}")
+    written.use_jars(tmp_path, jars)
+    written.follow(page, tmp_path, around, with_jars)
 
 
 def test_the_reference_of_the_api_is_the_one_that_docstrings_make() -> None:

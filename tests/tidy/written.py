@@ -69,12 +69,33 @@ def environment(place: Path) -> dict[str, str]:
     return made
 
 
-def follow(document: Path, place: Path, around: dict[str, str]) -> None:
-    """Run its blocks in order; a console block leaves its variables to the next."""
+def use_jars(place: Path, jars: str) -> None:
+    """Have the command archive with a session of Spark that has these jars of Delta."""
+    shim = place / "bin" / "spark-bookkeeper"
+    shim.write_text(
+        f"#!{sys.executable}\n"
+        "import sys\n"
+        "import spark_bookkeeper as sbk\n"
+        "from spark_bookkeeper.cli.main import main\n"
+        "if 'archive' in sys.argv:\n"
+        f"    sbk.spark_session(delta=True, spark_jars={jars!r})\n"
+        "sys.exit(main())\n"
+    )
+
+
+def follow(
+    document: Path, place: Path, around: dict[str, str], instead: tuple[str, str] = ("", "")
+) -> None:
+    """Run its blocks in order; a console block leaves its variables to the next.
+
+    Args:
+        instead: a text in blocks of Python, and what stands in its place.
+    """
     kept = place / "environment"
     for language, chapter in chapters(document):
         if language == "python":
-            (place / "chapter.py").write_text(chapter, encoding="utf-8")
+            script = chapter.replace(*instead) if instead[0] else chapter
+            (place / "chapter.py").write_text(script, encoding="utf-8")
             call = [sys.executable, "chapter.py"]
         else:
             lines = ["set -euo pipefail", *commands(chapter), f"env -0 > '{kept}'"]

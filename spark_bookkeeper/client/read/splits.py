@@ -13,6 +13,7 @@ from typing import Final
 from spark_bookkeeper.bookie.bookie import Span
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES, Ledger
+from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.errors import BookieError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 
@@ -40,6 +41,20 @@ def cut(
     total = sum(span.size_bytes for span in spans)
     target = min(PIECE_BYTES, max(SMALL_PIECE_BYTES, total / max(1, pieces)))
     return list(pack(spans, target))
+
+
+def tasks_for(ranges: Sequence[EntryRange], pieces: int) -> int:
+    """How many tasks are worth it, where each takes about as many of the ranges.
+
+    Args:
+        ranges: as they were cut.
+        pieces: how many tasks there should be at least, when there are as many ranges.
+    """
+    sizes = [_size_bytes(each.ledger, each.first, each.last) for each in ranges]
+    known = [size for size in sizes if size is not None]
+    if len(known) < len(sizes):
+        return len(ranges)
+    return min(len(ranges), max(pieces, round(sum(known) / SMALL_PIECE_BYTES)))
 
 
 def pack(spans: Sequence[Span], target_bytes: float) -> Iterator[tuple[EntryId, EntryId]]:

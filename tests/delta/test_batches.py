@@ -1,0 +1,76 @@
+"""Which ledgers share a commit of a table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.delta.batches import (
+    BATCH_BYTES,
+    BATCH_LEDGERS,
+    SMALL_BYTES,
+    Batch,
+    batches,
+)
+from spark_bookkeeper.replication.report import Outcome, Row
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from spark_bookkeeper.testing.lake import bytes_ledger, rows_ledger
+
+SMALL, LARGE, OTHER = 1000, SMALL_BYTES + 1, -1
+
+
+@pytest.fixture
+def kinds(tmp_path: Path) -> dict[int, Ledger]:
+    ground = Ground(tmp_path / "cluster", runtime=InlineRuntime())
+    of_bytes, _ = ground.context.ledger(bytes_ledger(ground, 1))
+    of_rows, _ = ground.context.ledger(rows_ledger(ground, pa.table({"id": [1]}), 1))
+    return {
+        size: ledger.with_metadata(replace(ledger.metadata, length_bytes=abs(size)))
+        for size, ledger in ((SMALL, of_bytes), (LARGE, of_bytes), (OTHER, of_rows))
+    }
+
+
+def sizes(found: list[Batch | Row], kinds: dict[int, Ledger]) -> list[list[int] | str]:
+    names = {id(ledger): size for size, ledger in kinds.items()}
+    return [
+        str(each.status) if isinstance(each, Row) else [names[id(ledger)] for ledger in each]
+        for each in found
+    ]
+
+
+def test_small_ledgers_of_one_schema_go_together(kinds: dict[int, Ledger]) -> None:
+    given = [kinds[kind] for kind in (SMALL, OTHER, SMALL, LARGE, SMALL, OTHER)]
+
+    found = sizes(list(batches(given, in_order=False)), kinds)
+
+    assert found == [[LARGE], [SMALL, SMALL, SMALL], [OTHER, OTHER]]
+
+
+def test_nothing_of_a_log_comes_before_what_is_before_it(kinds: dict[int, Ledger]) -> None:
+    pending = Row(7, "archive", Outcome.PENDING)
+    given = [kinds[kind] for kind in (SMALL, SMALL, OTHER, SMALL, LARGE, SMALL)]
+
+    found = sizes(list(batches([*given, pending, kinds[SMALL]], in_order=True)), kinds)
+
+    assert found == [
+        *([SMALL, SMALL], [OTHER], [SMALL], [LARGE], [SMALL]),
+        *("pending", [SMALL]),
+    ]
+
+
+def test_a_batch_ends_at_its_bounds(kinds: dict[int, Ledger]) -> None:
+    many = [kinds[SMALL]] * (BATCH_LEDGERS + 3)
+    metadata = replace(kinds[SMALL].metadata, length_bytes=SMALL_BYTES)
+    wide = kinds[SMALL].with_metadata(metadata)
+
+    by_count = [len(batch) for batch in batches(many, in_order=True) if isinstance(batch, tuple)]
+    by_size = [
+        len(batch) for batch in batches([wide] * 70, in_order=False) if isinstance(batch, tuple)
+    ]
+
+    assert by_count == [BATCH_LEDGERS, 3]
+    assert by_size == [BATCH_BYTES // SMALL_BYTES, 70 - BATCH_BYTES // SMALL_BYTES]
