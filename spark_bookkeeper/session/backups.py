@@ -172,7 +172,6 @@ def forget_restores(
     self: ClusterHandle,
     ledger_ids: Iterable[int] | None = None,
     *,
-    even_if_running: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> BackupReport:
@@ -183,7 +182,6 @@ def forget_restores(
 
     Args:
         ledger_ids: which; ``None`` is all whose restore did not end.
-        even_if_running: also while a restore runs, which leaves these ledgers undone then.
         dry_run: only say which they are, and what would be taken.
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
@@ -202,7 +200,6 @@ def forget_restores(
         lambda _, tell: forget_restores_job(
             self.context,
             wanted,
-            even_if_running=even_if_running,
             dry_run=dry_run,
             progress=tell,
         ),
