@@ -11,9 +11,9 @@ from spark_bookkeeper.backup.saving import backup as backup_job
 from spark_bookkeeper.delta.archive import PLACE_COLUMNS, Archive, ArchiveReport
 from spark_bookkeeper.delta.release import check_release, release_archived
 from spark_bookkeeper.replication.runner import Progress, Runner
-from spark_bookkeeper.session import logs
 from spark_bookkeeper.session.arguments import either_of, ids_of, in_words
 from spark_bookkeeper.session.handle import ClusterHandle
+from spark_bookkeeper.session.logs import open_log
 
 
 def archive_to_delta(
@@ -56,7 +56,7 @@ def archive_to_delta(
     if release:
         check_release(context, path, keep)
     if log is not None:
-        wanted = list(logs.open_log(self, log).ledgers())
+        wanted = list(open_log(self, log).ledgers())
     else:
         wanted = sorted(context.store.ledger_ids()) if chosen is None else list(chosen)
     archive = Archive(
@@ -136,7 +136,7 @@ def restore(
 
     Ids, entries, positions, labels, digests and passwords are those that they were. What was
     not closed is closed at the last entry that the backup has. The cluster should be empty:
-    an id that it has used is not taken.
+    an id that it has used is not taken. Parts of a backup may be restored one after the other.
 
     Args:
         uri: of the backup.
