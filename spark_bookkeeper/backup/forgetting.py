@@ -7,12 +7,15 @@ collectors from them. Whoever does not repeat it forgets it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from spark_bookkeeper.backup.saving import BackupReport
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.metadata import restores
+from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import Progress, no_progress
@@ -30,7 +33,6 @@ def forget_restores(
     context: ClientContext,
     ledger_ids: Sequence[LedgerId] | None = None,
     *,
-    even_if_running: bool = False,
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> BackupReport:
@@ -40,7 +42,6 @@ def forget_restores(
 
     Args:
         ledger_ids: which; ``None`` is all whose restore did not end.
-        even_if_running: also while a restore runs: what of these it is at, it leaves undone.
         dry_run: only say what garbage collection would take.
 
     Returns:
@@ -51,32 +52,33 @@ def forget_restores(
         InvalidArgumentError: a restore runs, or none has begun with such a ledger.
     """
     started = context.runtime.now()
-    running = restores.running(context.store.ballots, context.runtime)
-    if running and not dry_run and not even_if_running:
-        raise InvalidArgumentError(
-            f"a restore runs ({'; '.join(running)}), and needs what it has copied; nothing was "
-            "forgotten. Wait for its end, or stop it: some seconds after its process has died it "
-            "counts as ended"
-        )
-    begun = restores.begun(context.store.registers)
+    store, who = context.store, str(WriterInfo.of_this_process())
+    is_alone = nullcontext() if dry_run else restores.giving_up(store.ballots, who, context.runtime)
+    rows: list[Row] = []
+    with is_alone:
+        wanted = _wanted(store, ledger_ids)
+        found = _copies_of(context, wanted, rows, progress)
+        for done, (ledger_id, nonce) in enumerate(wanted.items(), start=1):
+            rows += _forget(context, ledger_id, nonce, found[ledger_id], dry_run=dry_run)
+            progress("forgetting restores", done, len(wanted), 0)
+    duration_ms = round((context.runtime.now() - started) * 1000)
+    return BackupReport("forget_restores", tuple(rows), dry_run, duration_ms)
+
+
+def _wanted(
+    store: MetadataStore, ledger_ids: Sequence[LedgerId] | None
+) -> Mapping[LedgerId, bytes]:
+    """The ledgers to be forgotten, each with its nonce."""
+    begun = restores.begun(store.registers)
     if unknown := [i for i in ledger_ids or () if i not in begun]:
         known = ", ".join(map(str, begun)) or "none"
         raise InvalidArgumentError(
             f"no restore of ledger {unknown[0]} is under way; nothing was forgotten. Begun and not "
             f"ended are those of: {known}"
         )
-    nonces = {
-        i: restores.nonce_of(context.store.registers, i)
-        for i in (begun if ledger_ids is None else sorted(ledger_ids))
-    }
-    wanted = {i: nonce for i, nonce in nonces.items() if nonce is not None}  # ended meanwhile
-    rows: list[Row] = []
-    found = _copies_of(context, wanted, rows, progress)
-    for done, (ledger_id, nonce) in enumerate(wanted.items(), start=1):
-        rows += _forget(context, ledger_id, nonce, found[ledger_id], dry_run=dry_run)
-        progress("forgetting restores", done, len(wanted), 0)
-    duration_ms = round((context.runtime.now() - started) * 1000)
-    return BackupReport("forget_restores", tuple(rows), dry_run, duration_ms)
+    chosen = begun if ledger_ids is None else sorted(ledger_ids)
+    nonces = {ledger_id: restores.nonce_of(store.registers, ledger_id) for ledger_id in chosen}
+    return {i: nonce for i, nonce in nonces.items() if nonce is not None}  # ended meanwhile
 
 
 def _copies_of(

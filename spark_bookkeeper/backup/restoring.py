@@ -121,7 +121,7 @@ def restore(
         rows += [_planned_log(taken.registers, name) for name in sorted(heads)]
     else:
         who = f"{WriterInfo.of_this_process()}, from {uri}"
-        with restores.shown(context.store.ballots, who, context.runtime):
+        with restores.restoring(context.store.ballots, who, context.runtime):
             rows = [run.look(each, dry_run=False) for each in chosen]
             run.restore()
             rows = [run.rows.get(LedgerId(row.ledger_id), row) for row in rows]

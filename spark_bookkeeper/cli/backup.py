@@ -56,10 +56,7 @@ def backup(
     return work.show(report)
 
 
-@click.command(
-    epilog="Examples: spark-bookkeeper cluster restore s3://backups/main --dry-run; "
-    "spark-bookkeeper cluster restore --forget"
-)
+@click.command(epilog="Example: spark-bookkeeper cluster restore s3://backups/main --dry-run")
 @click.argument("uri", metavar="URI", required=False)
 @_ledger_ids
 @click.option("--log", metavar="NAME", help="This log and its ledgers.")

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
-from spark_bookkeeper.errors import MetadataFormatError, NoSuchLedgerError
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError, NoSuchLedgerError
 from spark_bookkeeper.metadata.election import Ballots, Election, Vote
 from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import MetadataStore, Registers, Versioned
@@ -31,6 +32,10 @@ RESTORES_PARENT: Final = "restores"
 _KEPT: Final = "kept-ids"
 
 _LAST_ID: Final = (1 << 63) - 1
+
+_RESTORES: Final = "restores: "
+_GIVES_UP: Final = "gives up: "
+"""How the identity of a vote begins."""
 
 
 def begin(registers: Registers, ledger_id: LedgerId, nonce: bytes) -> None:
@@ -141,21 +146,55 @@ def kept(registers: Registers) -> KeptIds:
 # Who is at work
 
 
-def shown(ballots: Ballots, identity: str, runtime: Runtime) -> Vote:
-    """Show that a restore runs, as long as this session lives; a context manager.
+@contextmanager
+def restoring(ballots: Ballots, who: str, runtime: Runtime) -> Iterator[None]:
+    """Show that a restore runs, as long as this session lives.
 
-    For people, and for who wants to give a restore up: no safety rests on it (rule R17).
+    So that nobody gives up meanwhile what it needs. A session may be lost without its owner's
+    knowledge; what keeps data safe then is ``give_up`` (SLOT-LOG rule R17).
+
+    Raises:
+        InvalidArgumentError: somebody gives restores up just now; nothing was changed.
     """
-    return _all(ballots, runtime).join(identity.encode())
+    with _at_work(ballots, runtime, _RESTORES, who):
+        if others := _who(ballots, runtime, _GIVES_UP):
+            raise InvalidArgumentError(
+                f"restores are being given up ({'; '.join(others)}); nothing was changed. Repeat "
+                "it when that has ended"
+            )
+        yield
+
+
+@contextmanager
+def giving_up(ballots: Ballots, who: str, runtime: Runtime) -> Iterator[None]:
+    """Show that restores are given up.
+
+    Raises:
+        InvalidArgumentError: a restore runs; nothing was changed.
+    """
+    with _at_work(ballots, runtime, _GIVES_UP, who):
+        if others := running(ballots, runtime):
+            raise InvalidArgumentError(
+                f"a restore runs ({'; '.join(others)}), and needs what it has copied; nothing was "
+                "changed. Wait for its end, or stop it: some seconds after its process has died it "
+                "counts as ended"
+            )
+        yield
 
 
 def running(ballots: Ballots, runtime: Runtime) -> list[str]:
     """Who restores something now."""
-    return [each.decode(errors="replace") for each in _all(ballots, runtime).candidates()]
+    return _who(ballots, runtime, _RESTORES)
 
 
-def _all(ballots: Ballots, runtime: Runtime) -> Election:
-    return Election(ballots, RESTORES_PARENT, runtime)
+def _at_work(ballots: Ballots, runtime: Runtime, what: str, who: str) -> Vote:
+    return Election(ballots, RESTORES_PARENT, runtime).join(f"{what}{who}".encode())
+
+
+def _who(ballots: Ballots, runtime: Runtime, what: str) -> list[str]:
+    found = Election(ballots, RESTORES_PARENT, runtime).candidates()
+    said = (identity.decode(errors="replace") for identity in found)
+    return [each.removeprefix(what) for each in said if each.startswith(what)]
 
 
 def _name(ledger_id: LedgerId) -> str:

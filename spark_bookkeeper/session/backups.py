@@ -11,9 +11,9 @@ from spark_bookkeeper.backup.saving import backup as backup_job
 from spark_bookkeeper.delta.archive import PLACE_COLUMNS, Archive, ArchiveReport
 from spark_bookkeeper.delta.release import check_release, release_archived
 from spark_bookkeeper.replication.runner import Progress, Runner
-from spark_bookkeeper.session import logs
 from spark_bookkeeper.session.arguments import either_of, ids_of, in_words
 from spark_bookkeeper.session.handle import ClusterHandle
+from spark_bookkeeper.session.logs import open_log
 
 
 def archive_to_delta(
@@ -56,7 +56,7 @@ def archive_to_delta(
     if release:
         check_release(context, path, keep)
     if log is not None:
-        wanted = list(logs.open_log(self, log).ledgers())
+        wanted = list(open_log(self, log).ledgers())
     else:
         wanted = sorted(context.store.ledger_ids()) if chosen is None else list(chosen)
     archive = Archive(
@@ -136,7 +136,7 @@ def restore(
 
     Ids, entries, positions, labels, digests and passwords are those that they were. What was
     not closed is closed at the last entry that the backup has. The cluster should be empty:
-    an id that it has used is not taken.
+    an id that it has used is not taken. Parts of a backup may be restored one after the other.
 
     Args:
         uri: of the backup.
@@ -172,7 +172,6 @@ def forget_restores(
     self: ClusterHandle,
     ledger_ids: Iterable[int] | None = None,
     *,
-    even_if_running: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> BackupReport:
@@ -183,7 +182,6 @@ def forget_restores(
 
     Args:
         ledger_ids: which; ``None`` is all whose restore did not end.
-        even_if_running: also while a restore runs, which leaves these ledgers undone then.
         dry_run: only say which they are, and what would be taken.
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
@@ -202,7 +200,6 @@ def forget_restores(
         lambda _, tell: forget_restores_job(
             self.context,
             wanted,
-            even_if_running=even_if_running,
             dry_run=dry_run,
             progress=tell,
         ),

@@ -10,15 +10,15 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
+import spark_bookkeeper.session.backups as _backups
+import spark_bookkeeper.session.cluster as _cluster
+import spark_bookkeeper.session.ledgers as _ledgers
+import spark_bookkeeper.session.logs as _logs
+import spark_bookkeeper.session.replication as _replication
+import spark_bookkeeper.session.upkeep as _upkeep
 from spark_bookkeeper.autorecovery.control import AutorecoveryControl
 from spark_bookkeeper.replication.runner import Progress, no_progress
 from spark_bookkeeper.replication.track import Track
-from spark_bookkeeper.session import backups as _backups
-from spark_bookkeeper.session import cluster as _cluster
-from spark_bookkeeper.session import ledgers as _ledgers
-from spark_bookkeeper.session import logs as _logs
-from spark_bookkeeper.session import replication as _replication
-from spark_bookkeeper.session import upkeep as _upkeep
 from spark_bookkeeper.session.handle import ClusterHandle
 from spark_bookkeeper.source.functions import register_sql
 

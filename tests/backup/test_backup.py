@@ -561,6 +561,22 @@ def test_a_restore_that_is_given_up_is_collected(
         forget_restores(empty.context, [LedgerId(ledger_id)])
 
 
+def test_nothing_is_restored_while_restores_are_given_up(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    bytes_ledger(ground)
+    run(backup, ground.context, folder)
+    other = empty.client()
+
+    with (
+        restores.giving_up(other.store.ballots, "me", other.runtime),
+        pytest.raises(InvalidArgumentError, match="being given up"),
+    ):
+        run(restore, empty.context, folder)
+
+    assert run(restore, empty.context, folder).is_complete
+
+
 def test_a_ledger_that_is_whole_stays_when_its_restore_is_forgotten(
     ground: Ground, empty: Ground, folder: str
 ) -> None:
@@ -590,7 +606,9 @@ class _ForgettingRunner(LocalRunner):
         assert (found.verdict, "under way by" in found.detail) == ("ok", True)
         with pytest.raises(InvalidArgumentError, match="a restore runs"):
             forget_restores(self._context)
-        forget_restores(self._context, even_if_running=True)
+        assert isinstance(self._context.store, MemoryStore)
+        self._context.store.expire()  # the restore is cut off for so long that it counts as ended
+        forget_restores(self._context)
         collect_garbage(self._context, wish=Collection())
         yield from results
 
