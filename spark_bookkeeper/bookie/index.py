@@ -97,6 +97,12 @@ class EntryIndex:
 
     def told(self) -> Holdings:
         """What whoever asked is told."""
+        doubts = tuple(Doubtful(d.first, d.last, d.reason) for d in self.doubts)
+        if not self.holdings:  # as of each ledger that nothing was appended to
+            none = _NOTHING
+            return Holdings(
+                self.first, self.last, none, none, none, none, none, doubts, (), places=self
+            )
         _, owners, positions = self._table
         records = [holding.record for holding in self.holdings]
         counts = [len(record.ids) for record in records]
@@ -104,7 +110,7 @@ class EntryIndex:
         rows = (bases[owners] + positions)[self._is_first]
 
         def column(values: list[Int64Array]) -> Int64Array:
-            return np.concatenate(values)[rows] if values else _NOTHING
+            return np.concatenate(values)[rows]
 
         return Holdings(
             first=self.first,
@@ -114,7 +120,7 @@ class EntryIndex:
             lengths_after=column([record.lengths for record in records]),
             messages=column([r.messages + base for r, base in zip(records, bases, strict=True)]),
             appended_at_ms=column([record.times_ms for record in records]),
-            doubts=tuple(Doubtful(d.first, d.last, d.reason) for d in self.doubts),
+            doubts=doubts,
             parts=tuple(part for record in records for part in record.parts),
             places=self,
         )
