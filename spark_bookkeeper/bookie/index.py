@@ -106,16 +106,20 @@ class EntryIndex:
 
     def told(self) -> Holdings:
         """What whoever asked is told."""
+        doubts = tuple(Doubtful(d.first, d.last, d.reason) for d in self.doubts)
+        if not self.holdings:  # as of each ledger that nothing was appended to
+            none = _NOTHING
+            return Holdings(
+                self.first, self.last, none, none, none, none, none, doubts, (), places=self
+            )
         _, owners, positions = self._table
         records = [holding.record for holding in self.holdings]
         bases = list(accumulate((len(record.ids) for record in records), initial=0))[:-1]
-        rows = positions if len(records) <= 1 else int64s(bases)[owners] + positions
+        rows = positions if len(records) == 1 else int64s(bases)[owners] + positions
         rows = rows[self._is_first]
 
         def column(values: list[Int64Array]) -> Int64Array:
-            if len(values) > 1:
-                return np.concatenate(values)[rows]
-            return values[0][rows] if values else _NOTHING
+            return np.concatenate(values)[rows] if len(values) > 1 else values[0][rows]
 
         return Holdings(
             first=self.first,
@@ -125,7 +129,7 @@ class EntryIndex:
             lengths_after=column([record.lengths for record in records]),
             messages=column([r.messages + base for r, base in zip(records, bases, strict=True)]),
             appended_at_ms=column([record.times_ms for record in records]),
-            doubts=tuple(Doubtful(d.first, d.last, d.reason) for d in self.doubts),
+            doubts=doubts,
             parts=tuple(part for record in records for part in record.parts),
             places=self,
         )

@@ -136,7 +136,11 @@ Buffer), as Arrow's own writer lays it out.
 """
 
 
-def payload_message(encoding: LedgerEncoding, payloads: Sequence[bytes]) -> bytes:
+_SMALL_BYTES: Final = 1 << 16
+"""Above it, what counts is that Arrow's pool keeps pages that were touched before."""
+
+
+def payload_message(encoding: LedgerEncoding, payloads: Sequence[bytes]) -> Buffer:
     """The record batch message that payload entries share, a row each: the bytes that Arrow makes.
 
     Raises:
@@ -153,12 +157,12 @@ def payload_message(encoding: LedgerEncoding, payloads: Sequence[bytes]) -> byte
     if size > MOST_ENTRY_BYTES:
         raise InvalidArgumentError("one record holds less than 2 GiB of payloads")
     packed = struct.pack(f"<{len(ends)}i", *ends)
-    if encoding.compression is not None:
+    if encoding.compression is not None or size > _SMALL_BYTES:
         # Not by ``pa.array``, which imports pandas first: half a second in the first append.
         buffers = [None, pa.py_buffer(packed), pa.py_buffer(b"".join(payloads))]
         column = pa.Array.from_buffers(pa.binary(), rows, buffers)
         batch = pa.RecordBatch.from_arrays([column], schema=encoding.schema)
-        message: bytes = encode_batches(encoding, [batch])[0].to_pybytes()
+        message: Buffer = encode_batches(encoding, [batch])[0]
         return message
     begin, gap = len(packed) + -len(packed) % 8, -size % 8
     head = _PAYLOADS_HEAD.pack(

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
+
+from typing_extensions import override
 
 from spark_bookkeeper.errors import InvalidArgumentError, VersionConflictError
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
@@ -268,6 +270,10 @@ class _FrozenMapping(Mapping[str, bytes]):
 
     def __len__(self) -> int:
         return len(self._items)
+
+    @override
+    def items(self) -> ItemsView[str, bytes]:
+        return self._items.items()
 
     def __hash__(self) -> int:
         return hash(tuple(sorted(self._items.items())))

@@ -376,7 +376,7 @@ def test_a_close_in_another_thread_waits_for_the_bulk_append_that_runs(ground: G
         appended = threads.submit(writer.append, whole)
         assert is_writing.wait(60)
         closed = threads.submit(writer.close)
-        ground.until(lambda: writer._adds._is_closing)
+        ground.until(lambda: writer._adds._standing.is_closing)
         may_go_on.set()
         try:
             last = appended.result(30)

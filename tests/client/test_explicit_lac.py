@@ -11,7 +11,7 @@ from spark_bookkeeper.bookie.record import Record
 from spark_bookkeeper.bookie.reserve import Reserve
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.read.newest import newest_entry
-from spark_bookkeeper.client.write.fan_out import Lanes
+from spark_bookkeeper.client.write.watch import Watch
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import (
@@ -118,13 +118,13 @@ def test_a_writer_does_not_tell_what_it_has_told_or_what_is_under_way(
 ) -> None:
     looks: list[bool] = []
     meanwhile: list[bool] = []
-    look = Lanes._tell_if_idle
+    look = Watch.tell_if_idle
 
-    def counted(self: Lanes) -> None:
+    def counted(self: Watch) -> None:
         look(self)
-        looks.append(self._explicit_lac is not None)
+        looks.append(self._lanes._explicit_lac is not None)
 
-    monkeypatch.setattr(Lanes, "_tell_if_idle", counted)
+    monkeypatch.setattr(Watch, "tell_if_idle", counted)
     writer = create(ground, writers, Quorum(3, 3, 2))
     writer.append(b"a")
     members = writer.metadata.last_fragment.ensemble

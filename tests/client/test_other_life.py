@@ -130,14 +130,14 @@ class Lives:
     def __init__(self, world: World) -> None:
         self.world = world
         self.old = lifecycle.create_ledger(world.context, USUAL, ledger_id=ID)
-        self.known = self.old._adds._versioned
+        self.known = self.old._adds.versioned
         self.old.append(b"old 0")
         self.second: Versioned[LedgerMetadata] | None = None
         self._form = lifecycle.create_ledger(world.context, USUAL).metadata
 
     def close_old(self) -> Versioned[LedgerMetadata]:
         self.old.close()
-        return self.old._adds._versioned
+        return self.old._adds.versioned
 
     def make_again(self) -> LedgerWriter:
         """The second life of the id; a writer of it, which has appended two entries."""

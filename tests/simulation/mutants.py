@@ -30,9 +30,8 @@ from spark_bookkeeper.client.read.reader import read_last_add_confirmed
 from spark_bookkeeper.client.recover import recovery
 from spark_bookkeeper.client.recover.recovery import LedgerRecovery
 from spark_bookkeeper.client.write.adds import Adds
-from spark_bookkeeper.client.write.fan_out import Lanes
 from spark_bookkeeper.client.write.lane import Group, Lane
-from spark_bookkeeper.client.write.pending import Run
+from spark_bookkeeper.client.write.watch import Watch
 from spark_bookkeeper.cluster import collection
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
@@ -233,14 +232,12 @@ def lac_confirmed(patch: Patch) -> None:
 def explicit_lac_confirmed(patch: Patch) -> None:
     """A writer that only seems to pause calls everything confirmed that it was given."""
 
-    def tell(self: Lanes) -> None:
+    def tell(self: Watch) -> None:
         last = self._pending.last
-        if self._explicit_lac is None and last != NO_ENTRY:
-            nothing = Run(EntryId(last + 1), last, (), (), None)
-            self._explicit_lac = self._group(nothing, last)
-            self.wake()
+        if last != NO_ENTRY:
+            self._lanes.tell(last)
 
-    patch.setattr(Lanes, "_tell_if_idle", tell)
+    patch.setattr(Watch, "tell_if_idle", tell)
 
 
 @mutant

@@ -47,6 +47,10 @@ _DURABLE_KEPT = 4096
 _FILES_TOGETHER = 128
 """So many are open at once."""
 
+_PIECE_BYTES = 1 << 18
+"""Written in one call. For more, the system takes larger pages, which at times are slow: three
+threads wrote 1 MiB each in 0.3 ms mostly and in 2.7 at times, and in pieces always in 0.3."""
+
 
 class LocalStorage(Storage):
     """Files under a directory that exists. Safe for many threads and processes at once."""
@@ -623,10 +627,9 @@ def _remove_tree(path: str) -> None:
 
 
 def _write(descriptor: int, data: Buffer) -> None:
-    written = os.write(descriptor, data)
-    view = memoryview(data).cast("B")[written:]
+    view = memoryview(data).cast("B")
     while view:
-        view = view[os.write(descriptor, view) :]
+        view = view[os.write(descriptor, view[:_PIECE_BYTES]) :]
 
 
 def _read_fully(file: FileIO, length: int) -> pa.Buffer:

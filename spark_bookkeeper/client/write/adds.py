@@ -19,15 +19,13 @@ from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.write.acks import ACKS_KEPT, SlotAck
 from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult, place
 from spark_bookkeeper.client.write.delivery import Delivery
-from spark_bookkeeper.client.write.ensemble_change import (
-    change_ensemble,
-    check_open,
-    deleted_error,
-    fenced_error,
-)
+from spark_bookkeeper.client.write.ending import close_ledger
+from spark_bookkeeper.client.write.ensemble_change import EnsembleChanges
 from spark_bookkeeper.client.write.fan_out import Lanes
+from spark_bookkeeper.client.write.foreign import deleted_error, error_of_fence, fenced_error
 from spark_bookkeeper.client.write.pending import PendingEntries
 from spark_bookkeeper.client.write.promise import Promise
+from spark_bookkeeper.client.write.standing import Standing
 from spark_bookkeeper.errors import (
     AppendFailedError,
     BookKeeperError,
@@ -35,10 +33,8 @@ from spark_bookkeeper.errors import (
     LedgerClosedError,
     LedgerError,
     LedgerFencedError,
-    NoSuchLedgerError,
 )
 from spark_bookkeeper.metadata.store import Versioned
-from spark_bookkeeper.metadata.update import read_again, update_ledger
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
@@ -84,15 +80,13 @@ class Adds:
         self._max_pending_bytes = context.config.max_pending_bytes
         self._quick_bytes = min(self._max_pending_bytes, MOST_ENTRY_BYTES)
         """With no more than this pending, a new entry is neither too large nor too early."""
-        self._versioned = versioned
+        self.versioned = versioned
+        """The same metadata, with their version."""
         self._quorum = ledger.metadata.quorum
         self._changed: Condition = self._runtime.condition()
         self._pending = PendingEntries()
+        self._standing = Standing()
         self._is_started = False
-        self._is_closing = False
-        self._is_ended = False
-        self._is_closed = False
-        self._is_abandoned = False
         self._ended: Callable[[], None] | None = None
         """Called at the end, when nobody waits for it: the writer was dropped."""
         self._bulk: object | None = None
@@ -100,10 +94,7 @@ class Adds:
         self._delivery = Delivery(self._changed, self._runtime)
         self._promises = self._delivery.promises
         self._lanes = Lanes(context, self._changed, self._pending, self._delivery, self)
-        self._left: dict[BookieId, str] = {}
-        self._error: BookKeeperError | None = None
-        self._was_told = False
-        """Whether the error was raised to some caller."""
+        self._changes = EnsembleChanges(context, self._changed, self._delivery, self)
         self._acks: deque[SlotAck] = deque(maxlen=ACKS_KEPT)
 
     # Pushing
@@ -126,13 +117,13 @@ class Adds:
     def push_payload(self, payload: bytes, expected: int | None) -> Future[int]:
         """The same for one entry of bytes, which is what must be quick."""
         size = len(payload)
-        pending = self._pending
+        pending, standing = self._pending, self._standing
         with self._changed:
             if (  # what ``_admit`` looks at, without the call
                 pending.size_bytes + size > self._quick_bytes
                 or expected is not None
-                or self._error is not None
-                or self._is_closing
+                or standing.error is not None
+                or standing.is_closing
                 or self._bulk is not None
                 or not self._is_started
             ):
@@ -173,8 +164,8 @@ class Adds:
         with self._changed:
             self._bulk = None
             self._changed.notify_all()
-            if self._error is not None:
-                raise self._told(self._error)
+            if self._standing.error is not None:
+                raise self._standing.told(self._standing.error)
             block, sizes = place(plan, results, self._pending.length)
             self._pending.push_block(block, sizes)
             self._lanes.wake()
@@ -200,14 +191,14 @@ class Adds:
         """Back-pressure, the turn behind a bulk append, and what is refused."""
         limit = self._max_pending_bytes - size_bytes
         while self._bulk is not None or ((held := self._pending.size_bytes) > limit and held):
-            if self._error is not None:
+            if self._standing.error is not None:
                 break
             if self._bulk is None and self._delivery.is_here():
                 break  # what is held may be held up by this very thread
             self._changed.wait()
-        if self._error is not None:
-            raise self._told(self._error)
-        if self._is_closing:
+        if self._standing.error is not None:
+            raise self._standing.told(self._standing.error)
+        if self._standing.is_closing:
             raise LedgerClosedError(
                 f"the writer of ledger {self.ledger.ledger_id} is {self.state}; create another "
                 "ledger to go on",
@@ -244,11 +235,11 @@ class Adds:
         with self._changed:
             target = self._pending.last
             self._lanes.wake_missed()
-            while self.machine.last_add_confirmed < target and self._error is None:
+            while self.machine.last_add_confirmed < target and self._standing.error is None:
                 self._changed.wait()
             if self.machine.last_add_confirmed < target:
-                assert self._error is not None
-                raise self._told(self._error)
+                assert self._standing.error is not None
+                raise self._standing.told(self._standing.error)
             return self.machine.last_add_confirmed
 
     def acks(self) -> tuple[list[SlotAck], EntryId, EntryId]:
@@ -263,54 +254,38 @@ class Adds:
             why entries could not be acknowledged, or ``None``.
         """
         with self._changed:
-            self._is_closing = True
+            self._standing.is_closing = True
             self._lanes.wake_missed()
-            while self._error is None and (
+            while self._standing.error is None and (
                 self._has_pending() or self._bulk is not None or self._lanes.is_any_behind
             ):
                 self._changed.wait()
             self._end(is_to_be_closed=True)
-            return None if self._error is None else self._told(self._error)
+            error = self._standing.error
+            return None if error is None else self._standing.told(error)
 
     def close(self) -> None:
         """Fix the end of the ledger at the LAC, by CAS while OPEN; see ``LedgerWriter.close``.
 
         An error that says what became of the ledger is that of every later call, too.
         """
-        try:
-            self._close()
-        except LedgerError as error:
-            with self._changed:
-                self._error = self._error or error
-                self._was_told = True
-            raise
-        self._is_closed = True
-
-    def _close(self) -> None:
         confirmed, length = self.machine.last_add_confirmed, self.confirmed_length
-
-        def closed(old: LedgerMetadata) -> LedgerMetadata | None:
-            if old.is_closed and (old.last_entry_id, old.length_bytes) == (confirmed, length):
-                return None  # somebody closed it exactly where this writer would
-            check_open(self.ledger, old, confirmed)
-            return old.closed(confirmed, length)
-
-        store, ledger_id = self._context.store, self.ledger.ledger_id
         try:
-            self._adopt(update_ledger(store, ledger_id, closed, known=self._versioned))
-        except NoSuchLedgerError as error:
+            self._adopt(close_ledger(self._context, self.ledger, self.versioned, confirmed, length))
+        except LedgerError as error:
             self._leave()
-            raise deleted_error(self.ledger, confirmed, error) from error
-        except LedgerError:
-            self._leave()
+            with self._changed:
+                self._standing.fail(error)
+                self._standing.was_told = True
             raise
         self._leave()
+        self._standing.is_closed = True
 
     def abandon(self) -> None:
         """Stop at once, without closing."""
         with self._changed:
-            self._is_closing = self._is_abandoned = True
-            self._fail(
+            self._standing.is_closing = self._standing.is_abandoned = True
+            self.fail(
                 AppendFailedError(
                     f"the writer of ledger {self.ledger.ledger_id} was abandoned; pending entries "
                     "may or may not be written: open the ledger to recover it, and read to know",
@@ -323,27 +298,10 @@ class Adds:
     @property
     def state(self) -> str:
         """What has become of the writer, in a word or two for people."""
-        if isinstance(self._error, LedgerFencedError):
-            return "fenced"
-        if isinstance(self._error, LedgerClosedError):
-            return "closed by another client"
-        if isinstance(self._error, NoSuchLedgerError):
-            return "deleted"
-        if self._is_abandoned:
-            return "abandoned"
-        if self._is_closed:
-            return "closed"
-        if self._error is not None:
-            return "failed"
-        return "closing" if self._is_closing else "writing"
-
-    def _told(self, error: BookKeeperError) -> BookKeeperError:
-        """The error for one more caller, who knows of it from now on."""
-        self._was_told = True
-        return error.again()
+        return self._standing.state
 
     def _end(self, *, is_to_be_closed: bool = False) -> None:
-        self._is_ended = True
+        self._standing.is_ended = True
         if not is_to_be_closed:
             self._leave()
         self._lanes.end()
@@ -352,38 +310,26 @@ class Adds:
     # Going on without its writer (``runtime/unclosed.py``)
 
     def is_pending(self) -> bool:
-        if self._error is None:
+        if self._standing.error is None:
             return self._has_pending()
-        return self._has_pending() and not (self._was_told or self._promises.was_told)
+        return self._has_pending() and not (self._standing.was_told or self._promises.was_told)
 
     def account(self) -> str | None:
-        error = self._error
-        if error is not None and not self.is_pending():
+        standing = self._standing
+        if standing.error is not None and not self.is_pending():
             return None  # what became of it was raised to somebody
-        confirmed, pushed = self.machine.last_add_confirmed, self._pending.last
-        if pushed < 0:
-            certain = "nothing was appended"
-        elif confirmed < 0:
-            certain = "no entry is acknowledged"
-        else:
-            certain = f"entries 0 to {confirmed} are acknowledged"
-        is_unknown = self._is_closing and self._ended is None  # ``close`` had no answer
-        end = "It stays open until somebody recovers it"
-        if is_unknown:
-            end = "Whether it was closed is not known"
-        why = "" if error is None else f" ({error.message})"
-        doubt = f", {confirmed + 1} to {pushed} may or may not be written{why}"
-        return (
-            f"Ledger {self.ledger.ledger_id}: last add confirmed {confirmed}; {certain}"
-            + (doubt if confirmed < pushed else "")
-            + f". {end}: open_ledger or recover_ledgers closes it"
+        return standing.account(
+            self.ledger.ledger_id,
+            self.machine.last_add_confirmed,
+            self._pending.last,
+            is_unknown=standing.is_closing and self._ended is None,  # ``close`` had no answer
         )
 
     def settle(self, seconds: float) -> None:
         until = self._runtime.now() + seconds
         with self._changed:
             self._lanes.wake_missed()
-            while self._error is None and self._has_pending():
+            while self._standing.error is None and self._has_pending():
                 left = until - self._runtime.now()
                 if left <= 0:
                     return
@@ -391,7 +337,7 @@ class Adds:
 
     def wind_up(self, ended: Callable[[], None]) -> None:
         with self._changed:
-            self._is_closing = True
+            self._standing.is_closing = True
             self._ended = ended
             self._lanes.wake_missed()
             self._end_if_dropped()
@@ -400,7 +346,7 @@ class Adds:
         """A dropped writer ends as soon as what was appended is on its whole write set."""
         if self._ended is None:
             return
-        is_over = self._is_ended or self._error is not None
+        is_over = self._standing.is_ended or self._standing.error is not None
         if not is_over and (self._has_pending() or self._lanes.is_any_behind):
             return
         self._end()
@@ -422,7 +368,7 @@ class Adds:
             self._carry_out(self.machine.start())
             self._lanes.watch()
         except BaseException as error:  # Ctrl-C, or no more threads: too few lanes would hang
-            self._fail(self._gave_up(f"it could not start ({type(error).__name__})"))
+            self.fail(self._gave_up(f"it could not start ({type(error).__name__})"))
             raise
 
     # What lanes report; the lock is held
@@ -442,7 +388,8 @@ class Adds:
     @property
     def is_busy(self) -> bool:
         """Whether it is being closed, or a bulk append is under way, or nothing goes on."""
-        return self._is_closing or self._bulk is not None or self._error is not None
+        standing = self._standing
+        return standing.is_closing or self._bulk is not None or standing.error is not None
 
     def stored(self, lane: Lane, group: Group) -> None:
         """A bookie stores its entries of a group."""
@@ -467,7 +414,10 @@ class Adds:
             if self.machine.step(BookieFenced(lane.position, lane.bookie)):
                 self._metrics.writers_fenced.inc()
                 fenced = fenced_error(self.ledger, self.machine.last_add_confirmed, error.message)
-                self._begin("fenced", lambda: self._learn_of_fence(error.message), fenced)
+                try:
+                    self._runtime.spawn("fenced", lambda: self._learn_of_fence(error.message))
+                except RuntimeError:  # no more threads
+                    self.fail(fenced)
         else:
             self.lose(lane, error.message)
 
@@ -475,16 +425,16 @@ class Adds:
         """A bookie is lost to this writer, for good."""
         if not lane.is_active():
             return
-        self._left[lane.bookie] = f"lost to this writer: {cause}"
+        self._changes.left[lane.bookie] = f"lost to this writer: {cause}"
         self._lanes.drop(lane)
-        if self._is_closing and not self._has_pending():
+        if self._standing.is_closing and not self._has_pending():
             self._end_if_dropped()
             return  # everything is acknowledged; re-replication will fill what is missing
         self._carry_out(self.machine.step(BookieFailed(lane.position, lane.bookie)))
 
     def became_readonly(self, lane: Lane) -> None:
         """A bookie takes no new data, and there is one that does."""
-        if lane.is_active() and not self._is_closing:
+        if lane.is_active() and not self._standing.is_closing:
             self._carry_out(self.machine.step(BookieReadOnly(lane.position, lane.bookie)))
 
     # Carrying out commands; the lock is held
@@ -497,9 +447,9 @@ class Adds:
                 case Acknowledge(through):
                     self._acknowledge(through)
                 case ChangeEnsemble():
-                    self._spawn_change(command)
+                    self._changes.begin(command)
                 case FailPending():
-                    self._fail(self._error or self._gave_up("no ensemble could be formed"))
+                    self.fail(self._standing.error or self._gave_up("no ensemble could be formed"))
                 case _:
                     assert_never(command)
 
@@ -511,10 +461,11 @@ class Adds:
         self._delivery.acknowledge(through)
         self._changed.notify_all()
 
-    def _fail(self, error: BookKeeperError) -> None:
-        self._error = self._error or error
+    def fail(self, error: BookKeeperError) -> None:
+        """No further entry will be acknowledged."""
+        reason = self._standing.fail(error)
         self._leave()
-        self._delivery.fail(self._error)
+        self._delivery.fail(reason)
         self._lanes.end()
         self._changed.notify_all()
         self._end_if_dropped()
@@ -522,99 +473,55 @@ class Adds:
     # What others did to the ledger
 
     def _learn_of_fence(self, cause: str) -> None:
-        """The metadata tell whether it is being recovered, or was deleted. No lock is held."""
+        """No lock is held: the metadata are asked."""
         confirmed = self.machine.last_add_confirmed  # the machine confirms no more
-        error: BookKeeperError = fenced_error(self.ledger, confirmed, cause)
-        try:
-            store, ledger_id = self._context.store, self.ledger.ledger_id
-            read_again(store, ledger_id, self.ledger.metadata.nonce)
-        except NoSuchLedgerError as found:
-            error = deleted_error(self.ledger, confirmed, found)
-        except BookKeeperError:
-            pass  # that it was fenced is certain
-        self._give_up(error)
+        self._give_up(error_of_fence(self._context, self.ledger, confirmed, cause))
 
     def _hear_of_deletion(self) -> None:
         """Called by a thread of the store, which has other things to do."""
         self._runtime.spawn("ledger-deleted", self._learn_of_deletion)
 
     def _learn_of_deletion(self) -> None:
-        if not self._is_ended:  # a close that is under way finds out itself
+        if not self._standing.is_ended:  # a close that is under way finds out itself
             self._give_up(deleted_error(self.ledger, self.machine.last_add_confirmed))
 
     def _give_up(self, error: BookKeeperError) -> None:
         with self._changed:
-            self._fail(error)
+            self.fail(error)
         self._delivery.deliver()
 
-    # Ensemble change
+    # What became of a change of the ensemble; the lock is held
 
-    def _spawn_change(self, wanted: ChangeEnsemble) -> None:
-        stuck = self._gave_up("no thread could be started to change the ensemble")
-        self._begin("ensemble-change", lambda: self._change(wanted), stuck)
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing is sent any more."""
+        return self._standing.is_ended
 
-    def _begin(self, name: str, run: Callable[[], None], error: BookKeeperError) -> None:
-        """Start what is to decide; if that is impossible, nobody may wait for it."""
-        try:
-            self._runtime.spawn(name, run)
-        except RuntimeError:  # no more threads
-            self._fail(error)
-
-    def _change(self, wanted: ChangeEnsemble) -> None:
-        with self._changed:
-            left = dict(self._left)
-        try:
-            updated = change_ensemble(
-                self._context,
-                self.ledger,
-                self._versioned,
-                wanted.first,
-                wanted.failed,
-                left,
-                may_stay=wanted.may_stay,
-            )
-        except Exception as caught:  # noqa: BLE001  (whatever it was, nobody may wait for ever)
-            unforeseen = AppendFailedError(f"{type(caught).__name__}: {caught}")
-            error = caught if isinstance(caught, BookKeeperError) else unforeseen
-            with self._changed:
-                if self._is_ended:
-                    return
-                is_final = isinstance(error, LedgerError)
-                self._error = self._error or (error if is_final else self._gave_up(error.message))
-                self._carry_out(self.machine.step(EnsembleChangeFailed()))
-                self._changed.notify_all()
+    def ensemble_changed(self, updated: Versioned[LedgerMetadata] | None) -> None:
+        """The metadata name another ensemble; ``None``: the old one serves on."""
+        if updated is None:
+            self._carry_out(self.machine.step(EnsembleStays()))
         else:
-            with self._changed:
-                if self._is_ended:
-                    return  # closed meanwhile: nothing is sent any more, and no lane is opened
-                if updated is None:
-                    self._carry_out(self.machine.step(EnsembleStays()))
-                else:
-                    if wanted.may_stay:
-                        reason = "left by this writer when it became read-only"
-                        self._left |= dict.fromkeys(wanted.failed.values(), reason)
-                    self._metrics.ensemble_changes.inc()
-                    self._adopt(updated)
-                    ensemble = updated.value.last_fragment.ensemble
-                    self._carry_out(self.machine.step(EnsembleChanged(ensemble)))
-                self._lanes.forget(self.machine.last_add_confirmed)
-                self._changed.notify_all()
-                self._end_if_dropped()
-        self._delivery.deliver()
+            self._metrics.ensemble_changes.inc()
+            self._adopt(updated)
+            ensemble = updated.value.last_fragment.ensemble
+            self._carry_out(self.machine.step(EnsembleChanged(ensemble)))
+        self._lanes.forget(self.machine.last_add_confirmed)
+        self._changed.notify_all()
+        self._end_if_dropped()
+
+    def ensemble_not_changed(self, error: BookKeeperError) -> None:
+        """No other ensemble could be published."""
+        self._standing.fail(error)
+        self._carry_out(self.machine.step(EnsembleChangeFailed()))
+        self._changed.notify_all()
 
     def _adopt(self, versioned: Versioned[LedgerMetadata]) -> None:
-        self._versioned = versioned
+        self.versioned = versioned
         self.ledger = self.ledger.with_metadata(versioned.value)
 
     def _gave_up(self, cause: str) -> AppendFailedError:
-        lost = "; ".join(f"{bookie} {why}" for bookie, why in sorted(self._left.items()))
-        return AppendFailedError(
-            f"ledger {self.ledger.ledger_id} takes no more entries from this writer: {cause}. "
-            + (f"Bookies: {lost}. " if lost else "")
-            + f"Entries after {self.machine.last_add_confirmed} may or may not be written: open "
-            "the ledger to recover it, and read to know",
-            ledger_id=self.ledger.ledger_id,
-        )
+        return self._changes.gave_up(cause, EntryId(self.machine.last_add_confirmed + 1))
 
 
 def _failed_targets(results: Sequence[TaskResult]) -> list[tuple[int, BookieId, str]]:

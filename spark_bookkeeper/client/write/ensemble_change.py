@@ -1,5 +1,7 @@
 """An ensemble without the bookies that failed, published by compare-and-swap while OPEN.
 
+It is asked for under the writer's lock, and made beside it: it may take as long as ZooKeeper does.
+
 Source: The BookKeeper protocol, "Writing to ledgers" (a failed bookie is replaced by a new
 fragment); SLOT-LOG rule R7.
 """
@@ -7,13 +9,15 @@ fragment); SLOT-LOG rule R7.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
+from spark_bookkeeper.client.write.foreign import check_open, deleted_error
 from spark_bookkeeper.errors import (
-    LedgerClosedError,
-    LedgerFencedError,
+    AppendFailedError,
+    BookKeeperError,
+    LedgerError,
     MetadataUnavailableError,
     NoSuchLedgerError,
     NotEnoughBookiesError,
@@ -21,8 +25,13 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import read_again, update_ledger
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
-from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.placement import members, replace_bookies
+from spark_bookkeeper.protocol.writer import ChangeEnsemble
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.client.write.delivery import Delivery
+    from spark_bookkeeper.runtime.runtime import Condition
 
 SETTLE_SECONDS: Final = 60.0
 """For so long it is asked whether a change was made that could have been left alone."""
@@ -105,48 +114,99 @@ def change_ensemble(
         raise
 
 
-def check_open(ledger: Ledger, found: LedgerMetadata, confirmed: EntryId) -> None:
-    """Raises the error that tells a writer what became of its ledger, unless it is OPEN.
+class Changing(Protocol):
+    """Whose ensemble it is. The lock is held in each of these."""
 
-    And unless it is as its writer left it: while a ledger is OPEN, nobody else gives it another
-    last fragment.
+    ledger: Ledger
+    versioned: Versioned[LedgerMetadata]
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether nothing is sent any more, and no lane opened."""
+
+    def ensemble_changed(self, updated: Versioned[LedgerMetadata] | None) -> None:
+        """It was changed; ``None``: it stays as it is."""
+
+    def ensemble_not_changed(self, error: BookKeeperError) -> None:
+        """No other could be published."""
+
+    def fail(self, error: BookKeeperError) -> None:
+        """No further entry will be acknowledged."""
+
+
+class EnsembleChanges:
+    """The changes that one writer makes, and the bookies that it has left.
+
+    Args:
+        context: the client's.
+        lock: the writer's.
+        delivery: told of after every change, outside the lock.
+        writer: who asks for them.
     """
-    if found.state is LedgerState.IN_RECOVERY:
-        raise fenced_error(ledger, confirmed, "it is IN_RECOVERY in the metadata")
-    if found.state is LedgerState.CLOSED:
-        raise LedgerClosedError(
-            f"ledger {ledger.ledger_id} was closed by another client at entry "
-            f"{found.last_entry_id}; this writer had acknowledged up to {confirmed}. Later entries "
-            "may or may not be written: read the ledger to know",
-            ledger_id=ledger.ledger_id,
-            last_entry_id=found.last_entry_id,
+
+    def __init__(
+        self, context: ClientContext, lock: Condition, delivery: Delivery, writer: Changing
+    ) -> None:
+        self.left: dict[BookieId, str] = {}
+        """Every bookie that was given up, with the reason. The lock is held."""
+        self._context = context
+        self._lock = lock
+        self._delivery = delivery
+        self._writer = writer
+
+    def begin(self, wanted: ChangeEnsemble) -> None:
+        """Start a change. The lock is held."""
+        try:
+            self._context.runtime.spawn("ensemble-change", lambda: self._change(wanted))
+        except RuntimeError:  # no more threads
+            cause = "no thread could be started to change the ensemble"
+            self._writer.fail(self.gave_up(cause, wanted.first))
+
+    def gave_up(self, cause: str, first: EntryId) -> AppendFailedError:
+        """What a writer is told that can go on with no ensemble.
+
+        Args:
+            first: the first entry that is not acknowledged.
+        """
+        ledger_id = self._writer.ledger.ledger_id
+        lost = "; ".join(f"{bookie} {why}" for bookie, why in sorted(self.left.items()))
+        return AppendFailedError(
+            f"ledger {ledger_id} takes no more entries from this writer: {cause}. "
+            + (f"Bookies: {lost}. " if lost else "")
+            + f"Entries after {first - 1} may or may not be written: open "
+            "the ledger to recover it, and read to know",
+            ledger_id=ledger_id,
         )
-    first = found.last_fragment.first_entry_id
-    # One at the next entry is the writer's own, if the answer to that change was lost.
-    if first not in (ledger.metadata.last_fragment.first_entry_id, confirmed + 1):
-        cause = f"it has a fragment at entry {first} that this writer did not make"
-        raise fenced_error(ledger, confirmed, cause)
 
-
-def fenced_error(ledger: Ledger, confirmed: EntryId, cause: str) -> LedgerFencedError:
-    """What a writer is told that lost its ledger to a recovery."""
-    return LedgerFencedError(
-        f"ledger {ledger.ledger_id} was fenced by another client ({cause}). Entries after "
-        f"{confirmed} may or may not be written: treat this like a time-out. Open the ledger to "
-        "recover it and read what is there; do not append the same rows elsewhere before that",
-        ledger_id=ledger.ledger_id,
-    )
-
-
-def deleted_error(
-    ledger: Ledger, confirmed: EntryId, found: NoSuchLedgerError | None = None
-) -> NoSuchLedgerError:
-    """What a writer is told whose ledger was deleted; ``found`` is what its metadata said."""
-    said = "" if found is None else f". What was found: {found.message}"
-    return NoSuchLedgerError(
-        f"ledger {ledger.ledger_id} was DELETED by another client while this writer was at it. "
-        f"Nothing of it can be read any more, also not what was acknowledged (up to {confirmed}); "
-        "later entries may or may not have been written, and are gone with it. Create another "
-        f"ledger, and append there what is to be kept{said}",
-        ledger_id=ledger.ledger_id,
-    )
+    def _change(self, wanted: ChangeEnsemble) -> None:
+        writer = self._writer
+        with self._lock:
+            left = dict(self.left)
+        try:
+            updated = change_ensemble(
+                self._context,
+                writer.ledger,
+                writer.versioned,
+                wanted.first,
+                wanted.failed,
+                left,
+                may_stay=wanted.may_stay,
+            )
+        except Exception as caught:  # noqa: BLE001  (whatever it was, nobody may wait for ever)
+            unforeseen = AppendFailedError(f"{type(caught).__name__}: {caught}")
+            error = caught if isinstance(caught, BookKeeperError) else unforeseen
+            with self._lock:
+                if writer.is_ended:
+                    return
+                if not isinstance(error, LedgerError):
+                    error = self.gave_up(error.message, wanted.first)
+                writer.ensemble_not_changed(error)
+        else:
+            with self._lock:
+                if writer.is_ended:
+                    return
+                if updated is not None and wanted.may_stay:
+                    reason = "left by this writer when it became read-only"
+                    self.left |= dict.fromkeys(wanted.failed.values(), reason)
+                writer.ensemble_changed(updated)
+        self._delivery.deliver()

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 from spark_bookkeeper.bookie import messages
 from spark_bookkeeper.client.write.lane import Group, Lane
 from spark_bookkeeper.client.write.pending import Run
+from spark_bookkeeper.client.write.watch import Watch
 from spark_bookkeeper.errors import AppendFailedError, BookKeeperError
-from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId
-from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
 
 if TYPE_CHECKING:
     from spark_bookkeeper.client.context import ClientContext
@@ -93,10 +93,7 @@ class Lanes:
         """What lanes with nothing to send tell their bookies; until there are entries again."""
         self._time_ms = 0
         """Of the last group: within a ledger times do not go back, so that it can be searched."""
-        self._seen_lac = NO_ENTRY
-        """The last add confirmed when it was last looked at."""
-        self._is_over = False
-        self._over = Bell(self._runtime)
+        self._watch = Watch(context, lock, self, pending, delivery, reports)
 
     @property
     def token(self) -> str:
@@ -162,8 +159,7 @@ class Lanes:
 
     def end(self) -> None:
         """Stop all of them, for good."""
-        self._is_over = True
-        self._over.ring()
+        self._watch.end()
         for lane in self.by_position.values():
             lane.retire()
         self.by_position.clear()
@@ -184,9 +180,19 @@ class Lanes:
             if self._groups[first].last < needed:
                 del self._groups[first]
 
+    def tell(self, confirmed: EntryId) -> None:
+        """Have bookies told how far is confirmed; no lane has anything to send.
+
+        Once: nothing, while lanes are told already.
+        """
+        if self._explicit_lac is None:
+            nothing = Run(EntryId(confirmed + 1), confirmed, (), (), None)
+            self._explicit_lac = self._group(nothing, confirmed)
+            self.wake()
+
     def watch(self) -> None:
         """Begin to look for bookies that do not answer."""
-        self._runtime.spawn("writer-watch", self._watch)
+        self._watch.start()
 
     # Tasks of their own, without the lock
 
@@ -259,87 +265,3 @@ class Lanes:
         return Group(
             self._reports.ledger, self._token, run, confirmed, self._runtime, self._time_ms
         )
-
-    def _watch(self) -> None:
-        """Give up a bookie whose put takes longer than ``add_timeout_ms``.
-
-        A process that was stopped and goes on finds that everything took long, itself first: then
-        every put gets its time again.
-        """
-        limit = self._config.add_timeout_ms / 1000
-        pause = self._config.explicit_lac_ms / 1000
-        looked_at = self._runtime.now()
-        next_look = looked_at + limit / 4
-        while True:
-            is_lost = False
-            with self._lock:
-                if self._is_over:
-                    return
-                now = self._runtime.now()
-                stood_still = now - looked_at > limit / 2
-                looked_at = now
-                for lane in list(self.by_position.values()):
-                    if lane.sending_since is None:
-                        continue
-                    if stood_still:
-                        lane.sending_since = now
-                    elif now - lane.sending_since > limit:
-                        is_lost = True
-                        self._reports.lose(lane, f"no answer for {limit:g} seconds")
-                        self._lock.notify_all()
-                if pause:
-                    self._tell_if_idle()
-            if is_lost:
-                self._deliver_beside()
-            self._over.wait(min(pause or limit / 4, limit / 4))
-            if not pause or self._runtime.now() >= next_look:
-                next_look = self._runtime.now() + limit / 4
-                self._look_for_readonly()
-
-    def _tell_if_idle(self) -> None:
-        """Have the bookies told how far is confirmed, if nothing came since the last look.
-
-        Entries carry the LAC from before them, so followers would not see the last one. Nobody
-        waits for it, and each pause of the writer has one.
-
-        Source: BookKeeper ``client/ExplicitLacUpdateFlow``, which waits for a tick as well.
-        """
-        confirmed = self._reports.confirmed
-        is_same, self._seen_lac = confirmed == self._seen_lac, confirmed
-        last = self._pending.last
-        is_idle = confirmed == last and not self.is_any_behind and not self._reports.is_busy
-        if not is_same or not is_idle or confirmed == NO_ENTRY or self._explicit_lac is not None:
-            return
-        nothing = Run(EntryId(confirmed + 1), confirmed, (), (), None)
-        self._explicit_lac = self._group(nothing, confirmed)
-        self.wake()
-
-    def _deliver_beside(self) -> None:
-        """Deliver beside the task that watches, which no callback may end."""
-        self._runtime.spawn("delivery", self._delivery.deliver)
-
-    def _look_for_readonly(self) -> None:
-        """Report bookies that take no new data, if there is one that could take their place.
-
-        Adds go on succeeding there, and would fill the space that fences and recovery need. The
-        metadata store is asked only after it told of a change. While it is slow to answer, no
-        bookie is given up: none could be replaced.
-        """
-        with self._lock:
-            if self._is_over:
-                return
-        try:
-            alive = self._context.bookies.last_registrations()
-        except BookKeeperError:
-            return  # whoever needs the metadata store says so; here it is asked again soon
-        with self._lock:
-            inside = {lane.bookie for lane in self.by_position.values()}
-            if not any(not r.is_readonly for b, r in alive.items() if b not in inside):
-                return
-            for lane in list(self.by_position.values()):
-                registration = alive.get(lane.bookie)
-                if registration is not None and registration.is_readonly:
-                    self._reports.became_readonly(lane)
-            is_due = self._delivery.is_due
-        if is_due:
-            self._deliver_beside()

@@ -1,0 +1,144 @@
+"""Looks at the lanes of one open ledger now and then, as nobody in them can.
+
+Whether a bookie is silent or has become read-only, and whether the writer pauses, so that its
+bookies are to be told how far is confirmed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.protocol.ids import NO_ENTRY
+from spark_bookkeeper.runtime.bell import Bell
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.client.context import ClientContext
+    from spark_bookkeeper.client.write.delivery import Delivery
+    from spark_bookkeeper.client.write.fan_out import Lanes, Reports
+    from spark_bookkeeper.client.write.pending import PendingEntries
+    from spark_bookkeeper.runtime.runtime import Condition
+
+
+class Watch:
+    """A task of its own, from ``start`` to ``end``.
+
+    Args:
+        context: the client's.
+        lock: the writer's.
+        lanes: looked at.
+        pending: entries to send.
+        delivery: told of, outside the lock, when there is news.
+        reports: who decides what follows.
+    """
+
+    def __init__(
+        self,
+        context: ClientContext,
+        lock: Condition,
+        lanes: Lanes,
+        pending: PendingEntries,
+        delivery: Delivery,
+        reports: Reports,
+    ) -> None:
+        self._context = context
+        self._runtime = context.runtime
+        self._lock = lock
+        self._lanes = lanes
+        self._pending = pending
+        self._delivery = delivery
+        self._reports = reports
+        self._seen_lac = NO_ENTRY
+        """The last add confirmed when it was last looked at."""
+        self._is_over = False
+        self._over = Bell(self._runtime)
+
+    def start(self) -> None:
+        """Begin to look. The lock is held."""
+        self._runtime.spawn("writer-watch", self._run)
+
+    def end(self) -> None:
+        """Look no more. The lock is held."""
+        self._is_over = True
+        self._over.ring()
+
+    def _run(self) -> None:
+        """Give up a bookie whose put takes longer than ``add_timeout_ms``.
+
+        A process that was stopped and goes on finds that everything took long, itself first: then
+        every put gets its time again.
+        """
+        limit = self._context.config.add_timeout_ms / 1000
+        pause = self._context.config.explicit_lac_ms / 1000
+        looked_at = self._runtime.now()
+        next_look = looked_at + limit / 4
+        while True:
+            is_lost = False
+            with self._lock:
+                if self._is_over:
+                    return
+                now = self._runtime.now()
+                stood_still = now - looked_at > limit / 2
+                looked_at = now
+                for lane in list(self._lanes.by_position.values()):
+                    if lane.sending_since is None:
+                        continue
+                    if stood_still:
+                        lane.sending_since = now
+                    elif now - lane.sending_since > limit:
+                        is_lost = True
+                        self._reports.lose(lane, f"no answer for {limit:g} seconds")
+                        self._lock.notify_all()
+                if pause:
+                    self.tell_if_idle()
+            if is_lost:
+                self._deliver_beside()
+            self._over.wait(min(pause or limit / 4, limit / 4))
+            if not pause or self._runtime.now() >= next_look:
+                next_look = self._runtime.now() + limit / 4
+                self.look_for_readonly()
+
+    def tell_if_idle(self) -> None:
+        """Have the bookies told how far is confirmed, if nothing came since the last look.
+
+        Entries carry the LAC from before them, so followers would not see the last one. Nobody
+        waits for it, and each pause of the writer has one.
+
+        Source: BookKeeper ``client/ExplicitLacUpdateFlow``, which waits for a tick as well.
+        """
+        confirmed = self._reports.confirmed
+        is_same, self._seen_lac = confirmed == self._seen_lac, confirmed
+        last = self._pending.last
+        is_idle = confirmed == last and not self._lanes.is_any_behind and not self._reports.is_busy
+        if is_same and is_idle and confirmed != NO_ENTRY:
+            self._lanes.tell(confirmed)
+
+    def _deliver_beside(self) -> None:
+        """Deliver beside the task that watches, which no callback may end."""
+        self._runtime.spawn("delivery", self._delivery.deliver)
+
+    def look_for_readonly(self) -> None:
+        """Report bookies that take no new data, if there is one that could take their place.
+
+        Adds go on succeeding there, and would fill the space that fences and recovery need. The
+        metadata store is asked only after it told of a change. While it is slow to answer, no
+        bookie is given up: none could be replaced.
+        """
+        with self._lock:
+            if self._is_over:
+                return
+        try:
+            alive = self._context.bookies.last_registrations()
+        except BookKeeperError:
+            return  # whoever needs the metadata store says so; here it is asked again soon
+        with self._lock:
+            inside = {lane.bookie for lane in self._lanes.by_position.values()}
+            if not any(not r.is_readonly for b, r in alive.items() if b not in inside):
+                return
+            for lane in list(self._lanes.by_position.values()):
+                registration = alive.get(lane.bookie)
+                if registration is not None and registration.is_readonly:
+                    self._reports.became_readonly(lane)
+            is_due = self._delivery.is_due
+        if is_due:
+            self._deliver_beside()
