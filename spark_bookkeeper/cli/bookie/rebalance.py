@@ -9,13 +9,7 @@ import click
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.cli.shell.work import (
-    ask_about,
-    no_spark,
-    open_table,
-    report_table,
-    show_report,
-)
+from spark_bookkeeper.cli.shell.work import no_spark, open_table, report_table, show_report
 from spark_bookkeeper.cluster.decommission import DecommissionReport
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.replication.rebalance import SPARE_BYTES, RebalanceReport
@@ -141,7 +135,13 @@ def drain(
                 )
 
         if not dry_run and not yes:
-            ask_about(settings, work(True))
+            plan = work(True)
+            opened = sum(row.action == "recover" for row in plan.rows)
+            settings.output.note(
+                f"{len(plan.rows)} steps, {sum(row.bytes for row in plan.rows):,} bytes to copy, "
+                f"{opened} open ledgers to close first, which stops their writers"
+            )
+            confirm(f"Make {name} read-only, and make all that it holds again on others?")
         report = work(dry_run)
     code = show_report(settings, report, table)
     if dry_run:
