@@ -385,6 +385,11 @@ class BookieMetrics(Metrics):
             "Replicas of fragments that scrubbing found damaged or missing",
             registry=registry,
         )
+        self.scrubbed_at = Gauge(
+            "bookie_scrubbed_timestamp_seconds",
+            "When the last whole round of scrubbing ended, in seconds since 1970; 0: none has",
+            registry=registry,
+        )
         self.duty_seconds = Histogram(
             "bookie_duty_seconds",
             "Seconds that a step of a duty took",

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
-from spark_bookkeeper.protocol.metadata import LedgerMetadata, is_table
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
 PLACEMENT: Final = pa.schema(
     [
@@ -49,8 +49,7 @@ def placement_table(
     """One row for each bookie of each fragment (``PLACEMENT``).
 
     Args:
-        alive: bookies that have copies of it now, being registered in the incarnation that it
-            means; the others are ``is_missing``.
+        alive: where copies of it are now (``live_members``); the others are ``is_missing``.
         end: the last entry of the last fragment, as far as that is known. Without it ``entries``
             of that fragment is null.
     """
@@ -69,7 +68,7 @@ def placement_table(
                     "entries": None
                     if last is None
                     else metadata.quorum.entries_held(position, fragment.first_entry_id, last),
-                    "is_missing": bookie not in alive and not is_table(bookie),
+                    "is_missing": bookie not in alive,
                 }
             )
     return pa.Table.from_pylist(rows, schema=PLACEMENT)
@@ -109,5 +108,5 @@ def _stripes(
                     "position": position,
                     "bookie_id": bookie,
                     "copy": copy,
-                    "is_missing": bookie not in alive and not is_table(bookie),
+                    "is_missing": bookie not in alive,
                 }

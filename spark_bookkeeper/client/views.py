@@ -27,7 +27,7 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.update import read_again
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
-from spark_bookkeeper.protocol.metadata import NONCE, Fragment, LedgerMetadata, is_table
+from spark_bookkeeper.protocol.metadata import NONCE, Fragment, LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import entries_at
 from spark_bookkeeper.runtime.public_names import PublicNames
 
@@ -411,7 +411,7 @@ def moment(milliseconds: int | None) -> datetime | None:
 
 
 def fragment_rows(ledger_id: int, metadata: LedgerMetadata, alive: Any) -> Iterator[dict[str, Any]]:
-    """Rows of ``FRAGMENTS``; ``alive`` has the bookies that have copies of it now."""
+    """Rows of ``FRAGMENTS``; ``alive``: where copies of it are now (``live_members``)."""
     for fragment in metadata.fragment_ranges():
         yield {
             "ledger_id": ledger_id,
@@ -419,7 +419,7 @@ def fragment_rows(ledger_id: int, metadata: LedgerMetadata, alive: Any) -> Itera
             "last_entry_id": fragment.last_entry_id,
             "ensemble": list(fragment.ensemble),
             "is_last": fragment.is_last,
-            "missing_bookies": [b for b in fragment.ensemble if b not in alive and not is_table(b)],
+            "missing_bookies": [b for b in fragment.ensemble if b not in alive],
         }
 
 

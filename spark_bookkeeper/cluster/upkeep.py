@@ -9,7 +9,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.cluster.collection import Collection, collect_garbage
 from spark_bookkeeper.cluster.compaction import CompactionWish, compact_ledgers
 from spark_bookkeeper.cluster.duties import Duty, Turn
-from spark_bookkeeper.cluster.scrubbing import Scrubbing, is_due, read_mark, scrub
+from spark_bookkeeper.cluster.scrubbing import Scrubbing, ScrubMark, is_due, read_mark, scrub
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import BookKeeperError, CorruptEntryError
 from spark_bookkeeper.metrics import BookieMetrics
@@ -79,7 +79,7 @@ class _Upkeep:
         _raise_trouble(report)
 
     def scrub(self, turn: Turn) -> None:
-        mark = read_mark(self._context.store.registers, self._bookie)
+        mark = self._read_mark()
         now_ms = self._context.runtime.wall_ms()
         if not is_due(mark, now_ms, self._config.scrub_interval_s * 1000):
             return
@@ -88,6 +88,7 @@ class _Upkeep:
             is_stopping=turn.is_stopping,
         )
         report = scrub(self._context, self._bookie, wish)
+        self._read_mark()
         bad = [row for row in report.rows if row.status is Outcome.PUBLISHED]
         self._metrics.corrupt_replicas.inc(len(bad))
         if bad:
@@ -99,6 +100,11 @@ class _Upkeep:
                 path="",
             )
         _raise_trouble(report)
+
+    def _read_mark(self) -> ScrubMark:
+        mark = read_mark(self._context.store.registers, self._bookie)
+        self._metrics.scrubbed_at.set(mark.ended_at_ms / 1000)
+        return mark
 
 
 def _raise_trouble(report: Report) -> None:

@@ -16,6 +16,7 @@ from spark_bookkeeper.autorecovery.worker import write_limit
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
+from spark_bookkeeper.replication.rereplicate import rereplicate_fragment
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import Ground
@@ -26,7 +27,7 @@ class Alone:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.ledger_ids: list[int] = []
-        by_itself = replication.rereplicate_fragment
+        by_itself = rereplicate_fragment
 
         def noted(context: Any, work: Any) -> Any:
             self.ledger_ids.append(work.ledger_id)

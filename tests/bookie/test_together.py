@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -323,6 +324,28 @@ def test_what_a_sync_of_the_whole_reports_is_told(
         storage.sync_all([path for path, _ in files()])
     with pytest.raises(BookieUnavailableError, match="Input/output error"):
         storage.make_directories([f"d{number}/sub" for number in range(COUNT)])
+
+
+@pytest.mark.skipif(not file_system.is_fit("."), reason="no file system that is synced as a whole")
+def test_a_journal_that_had_failed_before_is_told_by_the_sync_after_it(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``syncfs`` says that all is well, and a sync of what is in the same journal does not."""
+    real = os.fsync
+    root = os.stat(storage.uri.removeprefix("file://"))
+
+    def sync(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        if (found.st_dev, found.st_ino) == (root.st_dev, root.st_ino):
+            raise OSError(5, "Input/output error")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    monkeypatch.setattr(file_system, "_dirty_bytes", lambda: 0.0)
+
+    with pytest.raises(BookieUnavailableError, match="Input/output error"):
+        storage.put_all(files())
+    assert all(storage.size(path) is None for path, _ in files())
 
 
 def test_while_others_write_much_each_directory_is_synced_by_itself(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,37 @@ def test_a_bookie_is_shown_with_its_cookie_and_marker(cluster: LocalCluster, cal
     assert told["storage"] == "answers"
     assert told["incarnation"] == told["cookie_incarnation"] == told["marker_incarnation"]
     assert told["cookie_instance_id"] == told["marker_instance_id"]
+
+
+def test_a_bookie_shows_when_it_was_scrubbed_last(cluster: LocalCluster, call: Call) -> None:
+    bookie = cluster.bookie_ids[1]
+    before = call("bookie", "show", bookie, "--json").json
+    assert (before["scrubbed_at"], before["scrub_rounds"]) == (None, 0)
+
+    assert call("bookie", "scrub", bookie).code == 0
+
+    after = call("bookie", "show", bookie, "--json").json
+    assert after["scrub_rounds"] == 1
+    assert datetime.fromisoformat(after["scrubbed_at"]).year > 2000
+    assert "scrubbed_at" in call("bookie", "show", bookie).out
+
+
+def test_draining_is_asked_for_and_changes_nothing_before(
+    own_cluster: LocalCluster, call_own: Call, numbers: Path
+) -> None:
+    ledger_id = call_own("ledger", "append", numbers, "-e", 3, "--json").json["ledger_id"]
+    bookie = call_own("ledger", "show", ledger_id, "--json").json["bookies"][0]
+
+    def state() -> str:
+        return str(call_own("bookie", "show", bookie, "--json").json["state"])
+
+    asked = call_own("bookie", "drain", bookie, "--no-spark")  # nobody says yes
+    assert (asked.code, f"Make {bookie} read-only" in asked.out + asked.err) == (1, True)
+    assert state() == "writable"
+
+    done = call_own("bookie", "drain", bookie, "--no-spark", "--yes", "--json")
+    assert (done.code, state()) == (0, "readonly")
+    assert bookie not in call_own("ledger", "show", ledger_id, "--json").json["bookies"]
 
 
 def test_the_ledgers_of_a_bookie_are_shown_as_ids_and_not_as_a_number(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,14 +18,17 @@ from spark_bookkeeper.client.bookies import together
 from spark_bookkeeper.client.bookies.asking import Door
 from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.recover import copying_many, recovery
+from spark_bookkeeper.client.recover.copying import copy_entries
 from spark_bookkeeper.client.recover.many import Found, recover_many
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
+from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.runtime.runtime import Runtime, ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
 from spark_bookkeeper.testing.hanging import Hang, HangingStorage
 
@@ -95,8 +99,9 @@ def test_it_asks_for_no_more_than_each_does_by_itself(ground: Ground) -> None:
     assert each["read"] - many["read"] >= 18 - len(ground.bookie_ids), "one marker for all fences"
 
 
-def test_entries_that_lack_copies_are_copied_before_the_close(ground: Ground) -> None:
-    writers = [lifecycle.create_ledger(ground.context, USUAL) for _ in range(4)]
+def half_written(ground: Ground, count: int) -> list[LedgerWriter]:
+    """Ledgers whose only entry the first bookie of their ensemble does not have."""
+    writers = [lifecycle.create_ledger(ground.context, USUAL) for _ in range(count)]
     for writer in writers:
         writer.append(b"the only one")
         writer._adds.drain()
@@ -104,18 +109,74 @@ def test_entries_that_lack_copies_are_copied_before_the_close(ground: Ground) ->
         for path in ground.files(writer.metadata.last_fragment.ensemble[0], "slots"):
             if path.parts[-3].startswith(f"{writer.ledger_id}-"):
                 path.unlink()
+    return writers
+
+
+def assert_first_has_it(ground: Ground, writers: Sequence[LedgerWriter]) -> None:
+    for writer in writers:
+        others = writer.metadata.last_fragment.ensemble[1:]
+        for bookie in others:
+            ground.stop(bookie)
+        assert payloads(ground.client(), writer.ledger_id) == [b"the only one"]
+        for bookie in others:
+            ground.start(bookie)
+
+
+class Alone:
+    """Notes what was copied for a ledger by itself."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ledger_ids: list[LedgerId] = []
+
+        def noted(runtime: Runtime, ledger_id: LedgerId, *rest: Any, **named: Any) -> int:
+            self.ledger_ids.append(ledger_id)
+            return copy_entries(runtime, ledger_id, *rest, **named)
+
+        monkeypatch.setattr(recovery, "copy_entries", noted)
+
+
+def test_entries_that_lack_copies_are_copied_before_the_close_and_together(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = Alone(monkeypatch)
+    writers = half_written(ground, 4)
     client = ground.client()
 
     closed = recover_many(client, found(client, writers))
 
     assert len(closed) == 4
-    for writer in writers:
-        others = writer.metadata.last_fragment.ensemble[1:]
-        for bookie in others:
-            ground.stop(bookie)
-        assert payloads(client, writer.ledger_id) == [b"the only one"]
-        for bookie in others:
-            ground.start(bookie)
+    assert alone.ledger_ids == []
+    assert client.metrics.counts()["replication_worker_copies_total"] == 4
+    assert_first_has_it(ground, writers)
+
+
+def test_what_cannot_be_copied_in_company_is_copied_alone(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one ledger the bookie that is read from fails at that moment; another one has it too."""
+    alone = Alone(monkeypatch)
+    writers = half_written(ground, 4)
+    monkeypatch.setattr(copying_many, "_entries", failing_for(writers[2].ledger_id))
+    client = ground.client()
+
+    closed = recover_many(client, found(client, writers))
+
+    assert len(closed) == 4
+    assert alone.ledger_ids == [writers[2].ledger_id]
+    assert_first_has_it(ground, writers)
+
+
+def failing_for(ledger_id: LedgerId) -> Callable[[Bookie, Sequence[Any]], Sequence[Any]]:
+    entries = copying_many._entries
+
+    def some_fail(bookie: Bookie, wanted: Sequence[Any]) -> Sequence[Any]:
+        answers = list(entries(bookie, wanted))
+        for number, (ledger, _) in enumerate(wanted):
+            if ledger.key.ledger_id == ledger_id:
+                answers[number] = BookieUnavailableError("not now", bookie_id=bookie.bookie_id)
+        return answers
+
+    return some_fail
 
 
 def test_whoever_is_in_trouble_leaves_the_others(ground: Ground) -> None:

@@ -241,6 +241,10 @@ def test_the_duties_do_it_and_count(ground: Ground) -> None:
     assert payloads(ground, many.ledger_id) == [b"%d" % number for number in range(20)]
     mark = read_mark(ground.context.store.registers, bookie)
     assert mark.rounds == 1
+    assert counted["bookie_scrubbed_timestamp_seconds"] == mark.ended_at_ms / 1000 > 0
+    later = BookieMetrics()  # of an agent that was started again, when no round is due
+    upkeep_duties(ground.context, bookie, BookieConfig(), later)[-1].step(TURN)
+    assert later.as_dict()["bookie_scrubbed_timestamp_seconds"] == mark.ended_at_ms / 1000
 
 
 def test_a_duty_that_found_damage_says_so(ground: Ground) -> None:

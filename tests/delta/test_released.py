@@ -19,6 +19,7 @@ from spark_bookkeeper.client.deletion import delete_ledger
 from spark_bookkeeper.cluster.decommission import decommission_bookie
 from spark_bookkeeper.cluster.space import space_table
 from spark_bookkeeper.cluster.tables import table_diagnoses
+from spark_bookkeeper.delta import release as release_module
 from spark_bookkeeper.errors import EntryUnreadableError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import is_table
@@ -28,7 +29,7 @@ from spark_bookkeeper.replication.repair_ledgers import repair_ledgers
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.table.listing import DIRECTORY
-from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime, Killed
 from spark_bookkeeper.testing.lake import (
     archive,
     bytes_ledger,
@@ -89,14 +90,82 @@ def test_nobody_takes_released_copies_for_lost(ground: Ground, lake: Path, keep:
     assert {row["bookie_id"] for row in views.bookies_table(context).to_pylist()} == set(
         ground.bookie_ids
     )
-    (fragment,) = views.fragment_rows(
-        ledger_id, metadata_of(ground, ledger_id), context.bookies.registrations()
-    )
-    assert fragment["missing_bookies"] == []
     garbage = [row["garbage_bytes"] for row in space_table(context).to_pylist()]
     assert max(garbage) < 2_000, "no more than the fences that stay"
     others = [b for b in ground.bookie_ids if b not in holders(ground, ledger_id)]
     assert losses(context, others)
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+def test_a_table_is_shown_as_a_holder_and_never_as_missing(
+    ground: Ground, lake: Path, keep: int
+) -> None:
+    (ledger_id,) = released(ground, lake, keep)
+    context, metadata = ground.context, metadata_of(ground, ledger_id)
+    (tables,) = [set(filter(is_table, f.ensemble)) for f in metadata.fragments]
+    assert len(tables) == 3 - keep
+    info = views.LedgerInfo.of(ledger_id, metadata, context, lambda table: table)
+
+    placement = info.placement_arrow().to_pylist()
+    stripes = info.stripes_arrow(0, 4).to_pylist()
+    (fragment,) = info.fragments_arrow().to_pylist()
+
+    assert {row["bookie_id"] for row in placement} == metadata.members()
+    assert tables < metadata.members() or keep == 0
+    for row in [*placement, *stripes]:
+        assert row["is_missing"] is False, row
+    assert {row["entries"] for row in placement} == {20}
+    assert {row["bookie_id"] for row in stripes if row["entry_id"] == 4} == metadata.members()
+    assert fragment["missing_bookies"] == []
+
+
+def test_what_the_loss_of_a_table_would_mean_is_told(ground: Ground, lake: Path) -> None:
+    (ledger_id,) = released(ground, lake)
+    metadata = metadata_of(ground, ledger_id)
+    tables = sorted(filter(is_table, metadata.members()))
+    (kept,) = metadata.bookies()
+
+    without_bookie, without_tables = losses(ground.context, [kept]), losses(ground.context, tables)
+
+    assert without_bookie.is_safe, "the table stands for two copies, and Qa is 2"
+    (at_risk,) = without_tables.at_risk
+    assert (at_risk.ledger_id, at_risk.live_copies, at_risk.copies_without) == (ledger_id, 3, 1)
+
+
+@pytest.mark.parametrize("what", ["copy", "table"])
+def test_a_release_that_goes_on_looks_first_whether_what_stays_is_whole(
+    ground: Ground, lake: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Whoever was killed behind the change of the register may have left the last good copies."""
+    ledger_id = bytes_ledger(ground)
+    archive(ground.context, lake, [ledger_id])
+    before = holders(ground, ledger_id)
+
+    def killed(self: object, *, dry_run: bool) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(release_module._Release, "_drop", killed)
+        with pytest.raises(Killed):
+            release(ground.context, lake, [ledger_id], keep=1)
+    (kept,) = metadata_of(ground, ledger_id).bookies()
+    assert holders(ground, ledger_id) == before
+    if what == "table":
+        shutil.rmtree(lake)
+    else:
+        for path in ground.files(kept, "slots"):
+            path.write_bytes(path.read_bytes()[:100])
+
+    (row,) = release(ground.client(), lake, [ledger_id], keep=1)
+
+    assert row.status is Outcome.LEFT, row
+    assert set(holders(ground, ledger_id)) >= set(before) - {kept}
+    if what == "copy":
+        assert "what stays is not whole" in str(row.reason)
+        repair_ledgers(ground.client(), runner(ground), [ledger_id])
+        (row,) = release(ground.client(), lake, [ledger_id], keep=1)
+        assert row.status is Outcome.RELEASED
+        assert holders(ground, ledger_id) == [kept]
 
 
 def test_a_kept_copy_that_is_lost_is_made_again_from_the_table(ground: Ground, lake: Path) -> None:

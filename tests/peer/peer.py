@@ -74,8 +74,14 @@ def build() -> Path:
     return done
 
 
-def run(main_class: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a main class of the project to its end."""
+def run(
+    main_class: str, *arguments: str, options: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
+    """Run a main class of the project to its end.
+
+    Args:
+        options: of Java.
+    """
     home = build()
     return subprocess.run(
         [
@@ -83,6 +89,7 @@ def run(main_class: str, *arguments: str) -> subprocess.CompletedProcess[str]:
             "-Xmx512m",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
+            *options,
             "-cp",
             f"{home / 'classes'}{os.pathsep}{home / 'lib'}/*",
             main_class,

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import LedgerExistsError
 from spark_bookkeeper.metadata.cookie_text import decode_cookie
@@ -235,14 +236,36 @@ def cluster(zookeeper: EmbeddedZooKeeper) -> Iterator[ZooKeeperStore]:
     store.close()
 
 
-def _shell(store: ZooKeeperStore, directory: Path, *command: str) -> str:
-    """Run BookKeeper's own shell on a cluster."""
-    conf = directory / "bk.conf"
+def _call(store: ZooKeeperStore, directory: Path, *command: str) -> tuple[bool, str]:
+    """Run BookKeeper's own shell on a cluster: whether it did it, and what it said, in its log."""
+    conf, log = directory / "bk.conf", directory / "log4j2.xml"
     uri = f"zk+null://{store.uri.hosts}{store.uri.root}"
     conf.write_text(f"metadataServiceUri={uri}\nallowLoopback=true\nadvertisedAddress=127.0.0.1\n")
-    answer = peer.run("org.apache.bookkeeper.bookie.BookieShell", "-conf", str(conf), *command)
-    assert answer.returncode == 0, answer.stdout[-2000:] + answer.stderr[-2000:]
-    return str(answer.stdout)
+    log.write_text(
+        "<Configuration status='OFF'><Appenders><Console name='out' target='SYSTEM_OUT'>"
+        "<PatternLayout pattern='%m%n'/></Console></Appenders><Loggers>"
+        "<Logger name='org.apache.bookkeeper' level='INFO'/>"
+        "<Root level='ERROR'><AppenderRef ref='out'/></Root></Loggers></Configuration>"
+    )
+    answer = peer.run(
+        *("org.apache.bookkeeper.bookie.BookieShell", "-conf", str(conf), *command),
+        options=(f"-Dlog4j2.configurationFile={log}",),
+    )
+    return answer.returncode == 0, answer.stdout + answer.stderr
+
+
+def _shell(store: ZooKeeperStore, directory: Path, *command: str) -> str:
+    """What BookKeeper's own shell says of a command that it carries out."""
+    is_done, said = _call(store, directory, *command)
+    assert is_done, said[-4000:]
+    return said
+
+
+def _refused(store: ZooKeeperStore, directory: Path, *command: str) -> str:
+    """What it says of one that it does not."""
+    is_done, said = _call(store, directory, *command)
+    assert not is_done, said[-4000:]
+    return said
 
 
 def test_an_id_whose_ledger_bookkeeper_deleted_stays_used(
@@ -294,3 +317,55 @@ def test_a_cluster_that_was_nuked_forbids_the_next_one_no_ids(
         again.initialize_cluster()
         assert again.generate_ledger_id() == 0
         again.create_ledger(LedgerId(50), OPEN)
+
+
+def _ended(store: ZooKeeperStore, verb: str) -> int:
+    """End a cluster by our own command, with ledgers, cookies, and a task in it."""
+    instance_id = store.instance_id()
+    store.create_ledger(LedgerId(50), OPEN)
+    store.create_ledger(store.generate_ledger_id(), OPEN, is_generated=True)
+    store.write_cookie(Cookie(A, "s3://bucket/a", "0" * 32, instance_id), None)
+    store.underreplication.mark(LedgerId(50), [B], 1_700_000_000_000)
+    ended = ["cluster", verb, "--instance-id", instance_id, "--yes"]
+    return run(["--metadata-uri", str(store.uri), *ended])
+
+
+def test_bookkeepers_shell_reads_the_cluster_that_we_formatted(
+    cluster: ZooKeeperStore, tmp_path: Path
+) -> None:
+    before = cluster.instance_id()
+
+    assert _ended(cluster, "format") == 0
+
+    assert cluster.instance_id() != before
+    assert cluster.instance_id() in _shell(cluster, tmp_path, "whatisinstanceid")
+    assert "ledgerID: 50" not in _shell(cluster, tmp_path, "listledgers")
+    assert "50" not in _shell(cluster, tmp_path, "listunderreplicated").splitlines()
+    lines, complaints = peer.judge(cluster.uri.hosts, cluster.uri.root)
+    assert complaints == ""
+    assert [line for line in lines if line["kind"] in ("ledger", "cookie")] == []
+    _refused(cluster, tmp_path, "cookie_get", A)
+    _refused(cluster, tmp_path, "initnewcluster")
+    created = cluster.create_ledger(LedgerId(50), OPEN)
+    cluster.underreplication.mark(LedgerId(50), [B], 1_700_000_000_000)
+    assert "ledgerID: 50" in _shell(cluster, tmp_path, "listledgers")
+    assert "50" in _shell(cluster, tmp_path, "listunderreplicated").splitlines()
+    cluster.delete_ledger(LedgerId(50), created)
+
+
+def test_bookkeepers_shell_finds_no_cluster_where_we_nuked_it_and_begins_one(
+    cluster: ZooKeeperStore, tmp_path: Path
+) -> None:
+    before = cluster.instance_id()
+
+    assert _ended(cluster, "nuke") == 0
+
+    assert not cluster._zk.exists(cluster.uri.root)
+    said = _refused(cluster, tmp_path, "whatisinstanceid")
+    assert before not in said
+    _shell(cluster, tmp_path, "initnewcluster")
+    with closing(ZooKeeperStore(cluster.uri, token=lambda: secrets.token_hex(16))) as again:
+        assert again.instance_id() != before
+        assert again.instance_id() in _shell(cluster, tmp_path, "whatisinstanceid")
+        assert list(again.ledger_ids()) == []
+        assert again.generate_ledger_id() == 0

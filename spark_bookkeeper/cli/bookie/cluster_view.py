@@ -12,9 +12,11 @@ from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, c
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import ask_about, no_spark, report_table, working
+from spark_bookkeeper.client.views import moment
 from spark_bookkeeper.cluster.cookies import check_forgettable, forget_bookie
 from spark_bookkeeper.cluster.dependents import ledgers_that_name
 from spark_bookkeeper.cluster.readonly import read_order
+from spark_bookkeeper.cluster.scrubbing import read_mark
 from spark_bookkeeper.connection import partition_of
 from spark_bookkeeper.errors import BookieError, InvalidArgumentError, MetadataError
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
@@ -205,6 +207,9 @@ def _look_at(bk: BookKeeper, name: BookieId) -> dict[str, Any]:
     except (BookieError, InvalidArgumentError) as error:
         answer = error.message
     known = live or (cookie.value if cookie else None)
+    scrubbed = read_mark(store.registers, name)
+    is_of_it = known is not None and scrubbed.incarnation == known.incarnation
+    ended_at_ms = scrubbed.ended_at_ms if is_of_it else 0
     return {
         "bookie_id": name,
         "state": "lost" if live is None else "readonly" if live.is_readonly else "writable",
@@ -221,6 +226,8 @@ def _look_at(bk: BookKeeper, name: BookieId) -> dict[str, Any]:
         "storage": answer,
         "free_bytes": space[0] if space else None,
         "total_bytes": space[1] if space else None,
+        "scrubbed_at": moment(ended_at_ms or None),
+        "scrub_rounds": scrubbed.rounds if is_of_it else 0,
         "ledgers": ledgers,
     }
 

@@ -9,9 +9,10 @@ import click
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options
 from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.cli.shell.work import ask_about, no_spark, report_table, working
+from spark_bookkeeper.cli.shell.work import no_spark, report_table, working
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.replication.rebalance import SPARE_BYTES, RebalanceReport
+from spark_bookkeeper.replication.report import Report
 
 
 @click.command(
@@ -128,7 +129,7 @@ def drain(
                 name, dry_run=is_dry, bytes_per_second=bytes_per_second, progress=progress
             ),
             dry_run=dry_run,
-            ask=None if yes else lambda plan: ask_about(settings, plan),
+            ask=None if yes else lambda plan: _ask_to_drain(settings, name, plan),
         )
     code = work.show(report)
     if dry_run:
@@ -140,3 +141,13 @@ def drain(
             f"{len(report.remaining):,} ledgers count on bookie {name} still: {report.blocked_by}"
         )
     return code if report.is_complete else max(code, EXIT_LEFT_UNDONE)
+
+
+def _ask_to_drain(settings: Settings, name: str, plan: Report) -> None:
+    """A bookie that is read-only stays so, even where nothing is to be copied."""
+    opened = sum(row.action == "recover" for row in plan.rows)
+    settings.output.note(
+        f"{len(plan.rows)} steps, {sum(row.bytes for row in plan.rows):,} bytes to copy, "
+        f"{opened} open ledgers to close first, which stops their writers"
+    )
+    confirm(f"Make {name} read-only, and make all that it holds again on others?")

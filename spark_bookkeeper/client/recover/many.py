@@ -26,6 +26,7 @@ from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.bookies.together import Together
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.recover.copying_many import SmallCopy, copy_many
 from spark_bookkeeper.client.recover.recovery import LedgerRecovery, flag
 from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError
 from spark_bookkeeper.metadata.store import LedgerChange, Versioned
@@ -152,24 +153,35 @@ class _ManyRecoveries:
     # Before the close: what lacks copies
 
     def _written_back(self) -> dict[LedgerId, tuple[Decision, tuple[BookieId, ...]]]:
-        """The decided ones, with the ensemble that holds what they recovered."""
+        """The decided ones, with the ensemble that holds what they recovered: small copies are
+        made together, and what is left of them by each ledger for itself.
+        """
         decided: dict[LedgerId, tuple[Decision, tuple[BookieId, ...]]] = {}
         lacking: list[tuple[LedgerId, Decision]] = []
+        copies: dict[tuple[LedgerId, int], SmallCopy] = {}
         for ledger_id, recovery in self._under_way.items():
             decision = recovery.decide()
             if not isinstance(decision, Decision):
                 continue
             if decision.missing:
                 lacking.append((ledger_id, decision))
+                small = recovery.small_copies(decision)
+                copies |= {(ledger_id, position): copy for position, copy in small.items()}
             else:
                 decided[ledger_id] = decision, recovery.write_back(decision)
+
+        copied = copy_many(self._context, self._together, copies)
+        done: dict[LedgerId, set[int]] = {ledger_id: set() for ledger_id, _ in lacking}
+        for ledger_id, position in copied:
+            done[ledger_id].add(position)
 
         def write_back(
             each: tuple[LedgerId, Decision],
         ) -> tuple[LedgerId, Decision, tuple[BookieId, ...] | None]:
             ledger_id, decision = each
             try:
-                return ledger_id, decision, self._under_way[ledger_id].write_back(decision)
+                ensemble = self._under_way[ledger_id].write_back(decision, done[ledger_id])
+                return ledger_id, decision, ensemble
             except BookKeeperError:
                 return ledger_id, decision, None
 

@@ -12,7 +12,7 @@ land later, which harms nobody.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -24,6 +24,7 @@ from spark_bookkeeper.client.ledger import Ledger, with_incarnations
 from spark_bookkeeper.client.read.crosswise import crosswise
 from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.client.recover.copying import TargetError, copy_entries
+from spark_bookkeeper.client.recover.copying_many import SmallCopy
 from spark_bookkeeper.errors import (
     BookieError,
     BookKeeperError,
@@ -309,15 +310,35 @@ class LedgerRecovery:
 
     # Before the close: every recovered entry on an ack quorum, on the whole write set if it can be
 
-    def write_back(self, decision: Decision) -> tuple[BookieId, ...]:
-        """Copy what is missing; returns the ensemble that holds the recovered entries."""
+    def small_copies(self, decision: Decision) -> dict[int, SmallCopy]:
+        """What ``write_back`` would copy to members of the ensemble, by position."""
+        return {
+            position: SmallCopy(
+                self._ledger,
+                self.ensemble,
+                entries,
+                self._replicas[position],
+                [p for p in sorted(self._replicas) if p != position],
+            )
+            for position, entries in decision.missing.items()
+            if position not in decision.unknown
+        }
+
+    def write_back(self, decision: Decision, copied: Collection[int] = ()) -> tuple[BookieId, ...]:
+        """Copy what is missing; returns the ensemble that holds the recovered entries.
+
+        Args:
+            copied: positions that have theirs already (``small_copies``).
+        """
         ensemble = list(self.ensemble)
         holders = {e: set(positions) for e, positions in decision.sources.items()}
         failures: dict[BookieId, str] = {}
         registrations: Mapping[BookieId, Registration] | None = None
         for position, entries in decision.missing.items():
             if position not in decision.unknown:
-                error = self._copy(entries, self._replicas[position])
+                error = None
+                if position not in copied:
+                    error = self._copy(entries, self._replicas[position])
                 if error is None:
                     _hold(holders, entries, position)
                     continue
