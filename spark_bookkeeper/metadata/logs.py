@@ -19,7 +19,7 @@ from spark_bookkeeper.errors import (
     NoSuchLogError,
 )
 from spark_bookkeeper.metadata.registers import change_register
-from spark_bookkeeper.metadata.store import Registers, Versioned
+from spark_bookkeeper.metadata.store import Registers, Unchanged, Versioned
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.log import Chunk, LogHead, parse_log_name
@@ -58,6 +58,11 @@ def read_life(registers: Registers, name: str, nonce: str) -> LogHead:
         NoSuchLogError: it was deleted, also where the name was used again since.
     """
     return _there(registers.read(_register(name)), name, nonce)
+
+
+def watch_log(registers: Registers, name: str) -> Unchanged:
+    """Whether the head of a log is as it was when this was called."""
+    return registers.watch(_register(name))
 
 
 def find_log(registers: Registers, name: str) -> LogHead | None:

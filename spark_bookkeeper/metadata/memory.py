@@ -43,7 +43,13 @@ from spark_bookkeeper.metadata.election import in_order, vote_prefix
 from spark_bookkeeper.metadata.memory_registers import MemoryRegisters
 from spark_bookkeeper.metadata.memory_underreplication import MemoryTasks, MemoryUnderreplication
 from spark_bookkeeper.metadata.service_info import decode_registration, encode_registration
-from spark_bookkeeper.metadata.store import Cookie, LedgerChange, Registration, Versioned
+from spark_bookkeeper.metadata.store import (
+    Cookie,
+    LedgerChange,
+    Registration,
+    Unchanged,
+    Versioned,
+)
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
@@ -257,6 +263,11 @@ class MemoryStore:
     def watch_ledger(self, ledger_id: LedgerId, deleted: Callable[[], None]) -> None:
         if any(written == ledger_id for written, _ in self._written):
             self.cluster.deletion_watchers[ledger_id, self._session] = lambda: self.tell(deleted)
+
+    def watch_metadata(self, ledger_id: LedgerId) -> Unchanged:
+        ledgers = self.cluster.ledgers
+        seen = self._call("watch_metadata", str(ledger_id), lambda: ledgers.get(ledger_id))
+        return lambda: ledgers.get(ledger_id) is seen
 
     def leave_ledger(self, ledger_id: LedgerId) -> None:
         left = {each for each in self._written if each[0] == ledger_id}

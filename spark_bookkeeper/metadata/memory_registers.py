@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from spark_bookkeeper.metadata import refusals
-from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.metadata.store import Unchanged, Versioned
 
 T = TypeVar("T")
 
@@ -53,6 +53,10 @@ class MemoryRegisters:
 
     def delete(self, name: str) -> None:
         self._call("delete_register", name, lambda: self._values.pop(name, None))
+
+    def watch(self, name: str) -> Unchanged:
+        seen = self._call("watch_register", name, lambda: self._values.get(name))
+        return lambda: self._values.get(name) is seen
 
     def names(self, parent: str) -> Sequence[str]:
         def effect() -> Sequence[str]:

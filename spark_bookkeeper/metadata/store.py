@@ -63,6 +63,15 @@ class Cookie:
     """The cluster's INSTANCEID when the partition was formatted."""
 
 
+Unchanged = Callable[[], bool]
+"""Whether nothing became of something since it began to be watched, as far as the session was told.
+
+Asks nobody, and costs no request. It is false after a change, and after the connection was lost:
+read again then, and watch again before that. So what was read after the watching began holds as
+long as this is true.
+"""
+
+
 class Registers(Protocol):
     """Named values of ours under compare-and-swap (``registers.py``).
 
@@ -92,6 +101,9 @@ class Registers(Protocol):
 
     def names(self, parent: str) -> Sequence[str]:
         """The last parts of the names of all registers directly below, sorted."""
+
+    def watch(self, name: str) -> Unchanged:
+        """Begin to watch a register, whether it is there or not."""
 
 
 class LedgerChange(NamedTuple):
@@ -190,6 +202,9 @@ class LedgerStore(Protocol):
 
         As soon as the store tells of it: soon, or when it answers again. Ends with ``leave``.
         """
+
+    def watch_metadata(self, ledger_id: LedgerId) -> Unchanged:
+        """Begin to watch a ledger's metadata, whether it is there or not."""
 
     def leave_ledger(self, ledger_id: LedgerId) -> None:
         """This session writes the ledger no more. Waits for nothing, raises nothing."""

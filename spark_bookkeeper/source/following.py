@@ -1,9 +1,7 @@
 """Following a log or a ledger from offset to offset: what there is now, and what lies between.
 
-How far there is something to read is looked up at most every ``LOOK_SECONDS``, and more and more
-seldom while nothing comes: Spark asks a hundred times a second. A look at an idle log is one read
-of the newest ledger's metadata, and of its end on its bookies; the list of ledgers is read again
-only when that ledger was closed.
+Whether there is something to read is looked up as ``front.py`` says. What is watched meanwhile is
+the newest ledger's metadata while that is written, and the list of ledgers afterwards.
 """
 
 from __future__ import annotations
@@ -21,9 +19,7 @@ from spark_bookkeeper.client.read.sizes import average_bytes
 from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.errors import (
     DataLossError,
-    EntryUnreadableError,
     MetadataError,
-    MetadataUnavailableError,
     NoSuchEntryError,
     NoSuchLedgerError,
 )
@@ -32,20 +28,15 @@ from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.logs import open_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata import logs
-from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.metadata.store import Unchanged, Versioned
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import LogHead, Position
+from spark_bookkeeper.source.front import Front, Sight
 from spark_bookkeeper.source.offsets import Offset
 from spark_bookkeeper.source.options import SourceOptions
 from spark_bookkeeper.source.places import EARLIEST, LATEST, Moment, Place
 
 _log = logging.getLogger(__name__)
-
-LOOK_SECONDS: Final = 0.1
-"""Between two looks while something comes."""
-
-IDLE_LOOK_SECONDS: Final = 1.0
-"""And when nothing came for long."""
 
 PUBLISH_SECONDS: Final = 0.5
 """Between two times that a named stream says how far it has come."""
@@ -88,6 +79,7 @@ class FollowedLedger:
         self._options = options
         self._ledger_id = LedgerId(options.ledger)
         self._reader: LedgerReader | None = None
+        self._front = Front(context.runtime, f"ledger {self._ledger_id}", self._look)
 
     def begin(self, place: Place) -> Offset:
         front = self.front()
@@ -103,15 +95,8 @@ class FollowedLedger:
         return front.at(place)
 
     def front(self) -> Offset:
-        try:
-            reader = self._opened()
-            reader.refresh()
-        except NoSuchLedgerError as error:
-            if self._options.fail_on_data_loss or self._reader is None:
-                raise self._gone(error) from error
-            reader = self._reader  # as far as it was known: nothing more comes
-        position = Position(self._ledger_id, EntryId(reader.last_add_confirmed + 1))
-        return Offset(position, _nonce(reader.ledger))
+        position = self._front.position()
+        return Offset(position, _nonce(self._opened().ledger))
 
     def ahead(self, start: Offset, limits: Limits) -> Offset:
         front = self.front()
@@ -132,6 +117,25 @@ class FollowedLedger:
             return []
         first, last = start.position.entry_id, EntryId(end.position.entry_id - 1)
         return [EntryRange(ledger, first, last)] if first <= last else []
+
+    def _look(self, before: Sight | None) -> Sight:
+        reader = self._reader
+        if before is not None and reader is not None and before.is_current():
+            reader.advance()
+            return before._replace(position=self._behind(reader))
+        is_current = self._context.store.watch_metadata(self._ledger_id)
+        try:
+            reader = self._opened()
+            reader.refresh()
+        except NoSuchLedgerError as error:
+            if self._options.fail_on_data_loss or self._reader is None:
+                raise self._gone(error) from error
+            # As far as it was known: nothing more comes.
+            return Sight(self._behind(self._reader), is_written=False, is_current=is_current)
+        return Sight(self._behind(reader), not reader.is_closed, is_current)
+
+    def _behind(self, reader: LedgerReader) -> Position:
+        return Position(self._ledger_id, EntryId(reader.last_add_confirmed + 1))
 
     def _opened(self) -> LedgerReader:
         if self._reader is None:
@@ -172,9 +176,7 @@ class FollowedLog:
         self.nonce = head.nonce
         self._password = LogOptions.from_json(self.name, head.options).password
         self._newest: LedgerReader | None = None
-        self._front: Position | None = None
-        self._next_look = 0.0
-        self._pause = LOOK_SECONDS
+        self._front = Front(context.runtime, f"log {self.name}", self._look)
         self._published: Offset | None = None
         self._next_publishing = 0.0
 
@@ -194,20 +196,7 @@ class FollowedLog:
         return self._offset(place)
 
     def front(self) -> Offset:
-        now = self._context.runtime.now()
-        if self._front is None or now >= self._next_look:
-            before = self._front
-            try:
-                self._front = self._look()
-            except (EntryUnreadableError, MetadataUnavailableError) as error:
-                if before is None:
-                    raise
-                _log.warning("log %s is not looked at now: %s", self.name, error)
-            idle = before == self._front
-            self._pause = min(self._pause * 2, IDLE_LOOK_SECONDS) if idle else LOOK_SECONDS
-            self._next_look = now + self._pause
-        assert self._front is not None, "it was looked at"
-        return self._offset(self._front)
+        return self._offset(self._front.position())
 
     def ahead(self, start: Offset, limits: Limits) -> Offset:
         self._check_life(start)
@@ -272,23 +261,31 @@ class FollowedLog:
     def _head(self) -> LogHead:
         return logs.read_life(self._context.store.registers, self.name, self.nonce)
 
-    def _look(self) -> Position:
+    def _look(self, before: Sight | None) -> Sight:
         """Behind the last entry that can be read; before the next ledger if there it ends."""
-        if self._newest is not None and not self._newest.is_closed:
+        store, newest = self._context.store, self._newest
+        if newest is not None and not newest.is_closed:
+            if before is not None and before.is_current():
+                newest.advance()
+                return _sight(newest, before.is_current)
+            is_current = store.watch_metadata(newest.ledger_id)
             try:
-                self._newest.refresh()
+                newest.refresh()
             except NoSuchLedgerError:
-                self._newest = None  # truncated, with what was not read of it
+                newest = self._newest = None  # truncated, with what was not read of it
             else:
-                if not self._newest.is_closed:
-                    return _behind(self._newest)
+                if not newest.is_closed:
+                    return _sight(newest, is_current)
+        is_listed = logs.watch_log(store.registers, self.name)
         head = self._head()
-        if self._newest is not None and head.newest == self._newest.ledger_id:
-            return _behind(self._newest)
+        if newest is not None and head.newest == newest.ledger_id:
+            return _sight(newest, is_listed)
         reader: LedgerReader | None = None
+        is_current = is_listed
         for ledger_id in head.to_fence:
             if ledger_id < head.begins_at:
                 continue
+            is_current = store.watch_metadata(ledger_id)
             try:
                 reader = lifecycle.open_ledger_no_recovery(self._context, ledger_id, self._password)
             except NoSuchLedgerError:
@@ -296,9 +293,9 @@ class FollowedLog:
             if not reader.is_closed:
                 break  # what follows it may not be acknowledged before it
         if reader is None:
-            return Position(head.begins_at, EntryId(0))
+            return Sight(Position(head.begins_at, EntryId(0)), False, is_listed)
         self._newest = reader
-        return _behind(reader)
+        return _sight(reader, is_listed if reader.is_closed else is_current)
 
     def _ledgers(self, start: Position, end: Position) -> Sequence[Ledger]:
         """Those that have entries between two places, in order; the first may be truncated."""
@@ -367,6 +364,11 @@ def _end(ledger: Ledger, front: Position) -> int:
         return front.entry_id
     assert ledger.metadata.last_entry_id is not None, "one-open-ledger-per-log"
     return ledger.metadata.last_entry_id + 1
+
+
+def _sight(newest: LedgerReader, is_current: Unchanged) -> Sight:
+    """Of a log whose newest ledger this is, or the newest that may be read."""
+    return Sight(_behind(newest), not newest.is_closed, is_current)
 
 
 def _behind(reader: LedgerReader) -> Position:

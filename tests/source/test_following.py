@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -11,10 +12,15 @@ import pytest
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.read.fetch import Fetcher
-from spark_bookkeeper.errors import DataLossError, InvalidArgumentError, NoSuchEntryError
+from spark_bookkeeper.errors import (
+    DataLossError,
+    InvalidArgumentError,
+    NoSuchEntryError,
+    NoSuchLogError,
+)
 from spark_bookkeeper.logs.consumers import consumers_table
 from spark_bookkeeper.logs.log import Log
-from spark_bookkeeper.logs.logs import create_log, delete_log
+from spark_bookkeeper.logs.logs import create_log, delete_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
@@ -24,7 +30,7 @@ from spark_bookkeeper.source.offsets import Offset
 from spark_bookkeeper.source.options import SourceOptions
 from spark_bookkeeper.source.places import EARLIEST, LATEST, Moment
 from spark_bookkeeper.source.selection import open_selection
-from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
 
 USUAL = LogOptions(Quorum(3, 3, 2))
 
@@ -222,7 +228,7 @@ def test_an_empty_log_begins_where_its_first_ledger_will_be(
 
 def test_an_idle_stream_outlives_bookies_that_are_away(tmp_path: Path) -> None:
     ground = Ground(tmp_path, runtime=InlineRuntime())
-    log = create_log(ground.context, "orders", USUAL)
+    log = create_log(ground.context, "orders", LogOptions(Quorum(3, 3, 3)))  # no add is late
     writer = log.become_writer()
     writer.append(b"a")
     stream = follow(ground.context)
@@ -241,24 +247,109 @@ def test_an_idle_stream_outlives_bookies_that_are_away(tmp_path: Path) -> None:
     assert found[-1:] in ([b"b"], [b"c"])
 
 
-def test_an_idle_stream_asks_seldom_however_often_it_is_asked(tmp_path: Path) -> None:
+METADATA_READS = ("read_ledger", "read_register", "watch_metadata", "watch_register")
+
+
+def asked_while_idle(ground: Ground, stream: Followed, start: Offset) -> tuple[int, int]:
+    """Requests to the metadata store and to bookies by 20 triggers, one a second, of which each
+    looks ten times.
+    """
+    for _ in range(5):  # idle for some time
+        ground.context.runtime.sleep(10)
+        assert stream.ahead(start, Limits()) == start
+    ground.forget()
+    for _ in range(200):
+        ground.context.runtime.sleep(0.1)
+        assert stream.ahead(start, Limits()) == start
+    metadata = [step for step in ground.steps if step.place == METADATA]
+    assert {step.operation for step in metadata} <= set(METADATA_READS)
+    return len(metadata), len(ground.steps) - len(metadata)
+
+
+def test_an_idle_trigger_costs_no_request_where_nothing_can_have_come(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, runtime=InlineRuntime())
+    log = create_log(ground.context, "orders", USUAL)
+    empty = follow(ground.context)
+    assert asked_while_idle(ground, empty, empty.begin(LATEST)) == (0, 0)
+    with log.become_writer() as writer:
+        writer.append(b"a")
+        ledger = writer.ledger_id
+    stream = follow(ground.context)
+
+    assert asked_while_idle(ground, stream, stream.begin(LATEST)) == (0, 0)
+    one = follow(ground.context, ledger=str(ledger))
+    assert asked_while_idle(ground, one, one.begin(LATEST)) == (0, 0)
+
+
+@pytest.mark.parametrize("what", ["log", "ledger"])
+def test_an_idle_trigger_asks_bookies_only_where_a_ledger_is_written(
+    tmp_path: Path, what: str
+) -> None:
     ground = Ground(tmp_path, runtime=InlineRuntime())
     log = create_log(ground.context, "orders", USUAL)
     writer = log.become_writer()
     writer.append(b"a")
+    named = {"log": "orders"} if what == "log" else {"ledger": str(writer.ledger_id)}
+    stream = follow(ground.context, **named)
+
+    in_metadata, on_bookies = asked_while_idle(ground, stream, stream.begin(LATEST))
+
+    assert in_metadata == 0
+    once = Counter(step.operation for step in ground.steps)
+    assert on_bookies <= 20 * 3 * 4, once  # a look a second, three bookies, four files at the most
+
+
+def test_what_comes_to_an_idle_stream_is_seen_by_its_next_trigger(tmp_path: Path) -> None:
+    ground = Ground(tmp_path, runtime=InlineRuntime())
+    log = create_log(ground.context, "orders", USUAL)
     stream = follow(ground.context)
     start = stream.begin(LATEST)
-    for _ in range(20):  # idle for long
-        ground.context.runtime.sleep(1)
-        stream.ahead(start, Limits())
-    ground.forget()
+    for round_ in range(4):
+        asked_while_idle(ground, stream, start)
+        with log.become_writer() as writer:
+            writer.append(b"%d" % round_)
+        ground.context.runtime.sleep(0.1)
 
-    for _ in range(100):
-        ground.context.runtime.sleep(0.01)
-        stream.ahead(start, Limits())
+        end = stream.ahead(start, Limits())
 
-    reads = ground.count()["read_ledger"] + ground.count()["read"]
-    assert reads <= 6, ground.count()
+        assert read(ground.context, stream, start, end) == [b"%d" % round_]
+        start = end
+
+
+@pytest.mark.parametrize("deleted", ["log", "truncated", "ledger"])
+@pytest.mark.parametrize("is_written", [True, False], ids=["written", "closed"])
+def test_what_is_lost_while_a_stream_is_idle_is_told_by_its_next_trigger(
+    tmp_path: Path, deleted: str, is_written: bool
+) -> None:
+    ground = Ground(tmp_path, runtime=InlineRuntime())
+    log = create_log(ground.context, "orders", USUAL)
+    writer = log.become_writer()
+    writer.append(b"a")
+    ledger = writer.ledger_id
+    if not is_written:
+        writer.close()
+    stream = follow(ground.context, **({"ledger": str(ledger)} if deleted == "ledger" else {}))
+    start = stream.begin(LATEST)
+    asked_while_idle(ground, stream, start)
+    behind = ground.client()
+    if deleted == "truncated":
+        with open_log(behind, "orders").become_writer() as other:
+            other.append(b"b")
+            other.roll()
+            other.append(b"c")
+            other.roll()
+            open_log(behind, "orders").truncate(other.ledger_id)
+    elif deleted == "log":
+        delete_log(behind, "orders")
+    else:
+        lifecycle.delete_ledger(behind, ledger, even_if_alive=is_written)
+    ground.context.runtime.sleep(0.1)
+
+    if deleted == "ledger" and not is_written:  # all of it was read, and nothing more can come
+        assert stream.ahead(start, Limits()) == start
+        return
+    with pytest.raises((DataLossError, NoSuchLogError)):
+        stream.ranges(start, stream.ahead(start, Limits()))
 
 
 def test_one_ledger_is_followed_until_it_is_closed_and_after(context: ClientContext) -> None:

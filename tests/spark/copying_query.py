@@ -1,18 +1,24 @@
-"""A driver of its own: a query from one log through a transformation into another one.
+"""A driver of its own: queries, each from a log through a transformation into another log.
 
-``python copying_query.py MASTER METADATA_URI SOURCE SINK CHECKPOINT [until-end]``
+``python copying_query.py MASTER METADATA_URI CHECKPOINTS for-ever|until-end NAME...``
 
-Prints ``started`` when the query runs. It runs until it is killed, or until it has come to the end.
+Query ``NAME`` reads the log ``NAME-source``, writes the log ``NAME-sink``, and has its checkpoint
+in ``CHECKPOINTS/NAME``. They are started in the order in which they are named, and run side by side
+until the driver is killed, until one of them fails, or until each has come to the end.
+
+Prints ``started`` when all of them run.
 """
 
 from __future__ import annotations
 
 import sys
+import time
+from typing import Any
 
 import spark_bookkeeper as sbk
 
 
-def main(master: str, uri: str, source: str, sink: str, checkpoint: str, *more: str) -> None:
+def main(master: str, uri: str, checkpoints: str, how: str, *names: str) -> None:
     spark = sbk.spark_session(
         master,
         spark_ui_enabled=False,
@@ -22,16 +28,41 @@ def main(master: str, uri: str, source: str, sink: str, checkpoint: str, *more: 
         spark_executor_memory="512m",
         spark_task_maxFailures=8,
     )
-    read = spark.readStream.format("bookkeeper").option("metadataUri", uri).option("log", source)
-    read = read.option("startingOffsets", "earliest").option("maxEntriesPerTrigger", 4)
-    frame = read.load().selectExpr("id * 2 as id").repartition(2)
-    write = frame.writeStream.format("bookkeeper").option("metadataUri", uri).option("log", sink)
-    write = write.option("checkpointLocation", checkpoint)
-    if "until-end" in more:
-        write = write.trigger(availableNow=True)
-    query = write.start()
+    source = spark.readStream.format("bookkeeper").option("metadataUri", uri)
+    source = source.option("startingOffsets", "earliest").option("maxEntriesPerTrigger", 4)
+    queries = []
+    for name in names:
+        frame = source.option("log", f"{name}-source").load()
+        frame = frame.selectExpr("id * 2 as id").repartition(2)
+        write = frame.writeStream.format("bookkeeper").option("metadataUri", uri)
+        write = write.option("log", f"{name}-sink").queryName(name)
+        write = write.option("checkpointLocation", f"{checkpoints}/{name}")
+        # Spark would ask every 10 ms, and those that wait would leave little to those that work.
+        often = (
+            {"availableNow": True} if how == "until-end" else {"processingTime": "100 milliseconds"}
+        )
+        queries.append(started(write.trigger(**often)))
     print("started", flush=True)
-    query.awaitTermination()
+    if how == "until-end":
+        for query in queries:
+            query.awaitTermination()
+    else:
+        spark.streams.awaitAnyTermination()
+
+
+def started(writer: Any) -> Any:
+    """Start a query, and wait until its source is there.
+
+    Spark waits ten seconds for the process of a source, whatever else the machine does. So they
+    are made one after the other, and a query that failed by that alone is started again.
+    """
+    while True:
+        query = writer.start()
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            time.sleep(0.05)
+        error = query.exception()
+        if error is None or "Python worker failed to connect back" not in str(error):
+            return query
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ class LedgerReader(PublicNames):
     that is dead, wiped or damaged is passed over for the next one.
     """
 
-    _INTERNALS = frozenset({"check_range", "ledger"})
+    _INTERNALS = frozenset({"advance", "check_range", "ledger"})
 
     def __init__(
         self, context: ClientContext, ledger: Ledger, frames: Frames | None = None
@@ -265,7 +265,12 @@ class LedgerReader(PublicNames):
         self._check_in_use()
         if not self.is_closed:
             self._ledger, _ = self._context.ledger(self.ledger_id, self.metadata.nonce)
-            self._confirmed = max(self._confirmed, self._readable())
+        return self.advance()
+
+    def advance(self) -> EntryId:
+        """Look only how far its bookies are, for who knows that the metadata are as they were."""
+        self._check_in_use()
+        self._confirmed = max(self._confirmed, self._readable())
         return self._confirmed
 
     def entry_at(self, time: datetime) -> EntryId:

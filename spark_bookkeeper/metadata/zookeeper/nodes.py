@@ -35,6 +35,7 @@ from spark_bookkeeper.metadata.zookeeper.link import (
     UNCERTAIN,
     AbsentError,
     ChangedError,
+    Changes,
     Link,
     OccupiedError,
     PresentError,
@@ -196,6 +197,12 @@ class Nodes:
                 self._client.exists_async(path, changes), lambda stat: stat is not None
             ),
         )
+
+    def watch(self, path: str) -> Callable[[], bool]:
+        """Begin to watch a node; whether nothing became of it since, see ``store.Unchanged``."""
+        changes = Changes()
+        self.exists(path, changes)
+        return lambda: changes.count == 0
 
     def children(self, path: str, changes: Watch | None = None) -> list[str]:
         """The names of a node's children, in no order; ``changes`` hears when some come or go.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_bookkeeper.metadata import refusals
-from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.metadata.store import Unchanged, Versioned
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.instance import Instance
 from spark_bookkeeper.metadata.zookeeper.link import (
@@ -55,6 +55,9 @@ class ZooKeeperRegisters:
             return sorted(self._zk.children(self._path(parent)))
         except AbsentError:
             return []
+
+    def watch(self, name: str) -> Unchanged:
+        return self._zk.watch(self._path(name))
 
     def _path(self, name: str) -> str:
         return paths.register(self._instance.folder(), name)

@@ -30,7 +30,13 @@ from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError, Metada
 from spark_bookkeeper.metadata import refusals
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
 from spark_bookkeeper.metadata.cookie_text import decode_cookie, encode_cookie, unreadable_cookie
-from spark_bookkeeper.metadata.store import Cookie, LedgerChange, Registration, Versioned
+from spark_bookkeeper.metadata.store import (
+    Cookie,
+    LedgerChange,
+    Registration,
+    Unchanged,
+    Versioned,
+)
 from spark_bookkeeper.metadata.uri import MetadataUri, parse_metadata_uri
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.clearing import Clearing
@@ -275,6 +281,10 @@ class ZooKeeperStore:
 
     def watch_ledger(self, ledger_id: LedgerId, deleted: Callable[[], None]) -> None:
         self._presences.watch(ledger_id, deleted)
+
+    def watch_metadata(self, ledger_id: LedgerId) -> Unchanged:
+        self._require_cluster()
+        return self._zk.watch(paths.ledger(self._root, ledger_id))
 
     def leave_ledger(self, ledger_id: LedgerId) -> None:
         self._presences.leave(ledger_id, at_once=True)

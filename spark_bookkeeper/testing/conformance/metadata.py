@@ -625,6 +625,52 @@ class MetadataStoreConformance:
         store.registers.delete("logs/a/chunk")
         assert store.registers.names("logs/a") == []
 
+    def test_who_watches_a_register_knows_without_asking_whether_it_is_as_it_was(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        others = stores.session().registers
+        at_first = store.registers.watch("logs/orders")
+        assert at_first()
+        others.create("logs/another", b"x")
+        created = others.create("logs/orders", b"one")
+        eventually(lambda: not at_first())
+
+        made = store.registers.watch("logs/orders")
+        assert store.registers.read("logs/orders") == created
+        assert made()
+        others.write("logs/orders", b"two", created.version)
+        eventually(lambda: not made())
+        written = store.registers.watch("logs/orders")
+        others.delete("logs/orders")
+        eventually(lambda: not written())
+
+    def test_who_watches_metadata_knows_without_asking_whether_they_are_as_they_were(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        other = stores.session()
+        absent = store.watch_metadata(LedgerId(7))
+        known = other.create_ledger(LedgerId(7), open_ledger())
+        eventually(lambda: not absent())
+
+        there = store.watch_metadata(LedgerId(7))
+        other.create_ledger(LedgerId(8), open_ledger())
+        assert there()
+        other.write_ledger(LedgerId(7), known.value, known)
+        eventually(lambda: not there())
+        changed = store.watch_metadata(LedgerId(7))
+        other.delete_ledger(LedgerId(7), None)
+        eventually(lambda: not changed())
+
+    def test_what_became_of_something_watched_while_the_session_ended_is_known(
+        self, stores: Stores, store: MetadataStore
+    ) -> None:
+        created = store.registers.create("logs/orders", b"one")
+        unchanged = store.registers.watch("logs/orders")
+        stores.expire(store)
+        stores.session().registers.write("logs/orders", b"two", created.version)
+
+        eventually(lambda: not unchanged())
+
     def test_a_change_of_a_register_whose_answer_was_lost_is_made_once(
         self, stores: Stores, store: MetadataStore
     ) -> None:
