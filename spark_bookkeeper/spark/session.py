@@ -33,8 +33,8 @@ _LOOPBACK: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
 }
 
-_LOCAL_DELTA: Final = {
-    # Delta works a table's log out by 50 tasks, which a machine of few cores waits for each time.
+_FEW_CORES: Final = {
+    # Delta makes 50 tasks of every look at a table's log.
     "spark.databricks.delta.snapshotPartitions": "2",
 }
 
@@ -90,8 +90,7 @@ def spark_session(
         settings = {"spark.master": master, **settings}
     settings.setdefault("spark.app.name", "spark_bookkeeper")
     if delta:
-        is_local = settings.get("spark.master", "").startswith("local")
-        settings = {**_DELTA, **(_LOCAL_DELTA if is_local else {}), **settings}
+        settings = {**_DELTA, **settings}
     for name, value in settings.items():
         builder = builder.config(name, value)
     if delta and "delta" not in settings.get("spark.jars", "").lower():
@@ -190,7 +189,7 @@ def session_settings(
     if where is not None:
         ours["spark.master"] = where
         if where.startswith("local"):
-            ours.update(_LOOPBACK)
+            ours |= _LOOPBACK | _FEW_CORES
     conf = conf_directory()
     if conf is not None:
         log = (conf / "log4j2.properties").as_uri()

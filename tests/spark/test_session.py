@@ -30,7 +30,9 @@ def test_a_local_session_listens_on_the_loopback_address_only() -> None:
 
 
 def test_a_session_on_a_cluster_keeps_the_address_that_executors_can_reach() -> None:
-    assert "spark.driver.host" not in session_settings("spark://master:7077", {})
+    elsewhere = session_settings("spark://master:7077", {})
+    assert "spark.driver.host" not in elsewhere
+    assert "spark.databricks.delta.snapshotPartitions" not in elsewhere
 
 
 def test_what_is_asked_for_wins() -> None:
