@@ -75,7 +75,7 @@ def write_together(storage: Storage, copies: Mapping[int, tuple[LedgerLog, NewCo
     files: dict[int, tuple[str, bytes]] = {}
     for n, (log, copy) in copies.items():
         name, data = encode_copy(log.key, log.encoding, copy.entries, copy.parts)
-        files[n] = log.paths.copy(name), data
+        files[n] = log.paths.copy(name), bytes(data)
     try:
         storage.make_directories([log.paths.copies for log, _ in copies.values()])
         put = _put(storage, files)
