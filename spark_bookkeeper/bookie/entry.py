@@ -7,6 +7,7 @@ IPC record batch message. The form, like the bytes, is the same on every replica
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +22,13 @@ def read_batch(message: Buffer, schema: pa.Schema) -> pa.RecordBatch:
     not look where offsets inside it point to.
     """
     return pa.ipc.read_record_batch(pa.py_buffer(message), schema)
+
+
+def payload_batch(payload: bytes, schema: pa.Schema) -> pa.RecordBatch:
+    """The one row of a payload. Not by ``pa.array``, which looks for pandas every time."""
+    ends = pa.py_buffer(array("i", (0, len(payload))))
+    column = pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(payload)])
+    return pa.RecordBatch.from_arrays([column], schema=schema)
 
 
 class NewEntry(NamedTuple):
@@ -65,9 +73,8 @@ class PlacedPart:
     """See ``StoredEntry``."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredEntry:
-    """An entry that was read and verified against its digest."""
+class StoredEntry(NamedTuple):
+    """An entry that was read and verified against its digest. There may be very many."""
 
     entry_id: int
     length_after: int
@@ -116,7 +123,5 @@ class StoredEntry:
     def batch(self) -> pa.RecordBatch:
         """The entry's rows under the ledger's schema."""
         if self.is_payload:
-            return pa.RecordBatch.from_arrays(
-                [pa.array([bytes(self.data)], type=pa.binary())], schema=self.schema
-            )
+            return payload_batch(bytes(self.data), self.schema)
         return read_batch(self.data, self.schema)

@@ -20,6 +20,8 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 from typing_extensions import Buffer
 
+from spark_bookkeeper.bookie.storage.storage import Content
+
 MAGIC: Final = b"ARROW1\0\0"
 END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"
 
@@ -171,7 +173,7 @@ def read_columns(message: Buffer, schema: pa.Schema, columns: Sequence[str]) -> 
     return batch.select(list(columns))
 
 
-def assemble(schema: bytes, messages: Sequence[Buffer]) -> bytes:
+def assemble(schema: bytes, messages: Sequence[Buffer]) -> Content:
     """A whole file around record batch messages.
 
     Args:
@@ -184,7 +186,7 @@ def assemble(schema: bytes, messages: Sequence[Buffer]) -> bytes:
         size = memoryview(message).nbytes
         blocks.append((offset, metadata_length(message), size))
         offset += size
-    return b"".join([MAGIC, schema, *messages, trailer(schema, blocks)])
+    return Content([MAGIC, schema, *messages, trailer(schema, blocks)])
 
 
 def trailer(schema: bytes, blocks: Iterable[tuple[int, int, int]]) -> bytes:

@@ -9,12 +9,13 @@ Source: SLOT-LOG, "Steps", rules R1 to R6, R9, R11, R15. Rule names stand where 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
+from typing_extensions import Buffer
 
 from spark_bookkeeper.bookie.bookie import LedgerRef
 from spark_bookkeeper.bookie.entry import PlacedPart, StoredEntry
@@ -26,7 +27,7 @@ from spark_bookkeeper.bookie.reading import EntryReader
 from spark_bookkeeper.bookie.record import Record, RecordKind, decode, encode_copy, encode_fence
 from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerPaths
 from spark_bookkeeper.bookie.slots import SlotReader
-from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.bookie.storage.storage import Content, Storage
 from spark_bookkeeper.bookie.verification import spoilt_files
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
@@ -445,10 +446,11 @@ class LedgerLog:
                 path=path,
             )
 
-    def holds(self, path: str, data: bytes) -> bool:
+    def holds(self, path: str, data: bytes | Content) -> bool:
         """Whether a file has these bytes, and none besides."""
-        found = self.storage.read_range(path, 0, len(data) + 1)
-        return found is not None and pa.py_buffer(found).equals(pa.py_buffer(data))
+        compared = _Compared([data] if isinstance(data, bytes) else data)
+        is_there = self.storage.read_through(path, 0, len(data) + 1, compared.take)
+        return is_there and compared.is_same
 
     def check_life(self, marker: MarkerData) -> None:
         """Whether a marker that was just read is the right one.
@@ -486,6 +488,38 @@ class LedgerLog:
                 raise BookieUnavailableError(
                     f"bookie {self.bookie_id}: {lost}", bookie_id=self.bookie_id
                 )
+
+
+class _Compared:
+    """Bytes that come in pieces, beside those that they should be, in other pieces."""
+
+    def __init__(self, expected: Iterable[Buffer]) -> None:
+        self._expected = iter(expected)
+        self._at = memoryview(b"")
+        self._is_same = True
+
+    def take(self, data: Buffer) -> None:
+        """The next that were found."""
+        found = memoryview(data).cast("B")
+        while found and self._is_same and self._goes_on():
+            size = min(len(found), len(self._at))
+            # Not as memoryviews, which compare one number after the other.
+            self._is_same = pa.py_buffer(found[:size]).equals(pa.py_buffer(self._at[:size]))
+            found, self._at = found[size:], self._at[size:]
+        self._is_same = self._is_same and not found
+
+    @property
+    def is_same(self) -> bool:
+        """Whether these were all, and no others."""
+        return self._is_same and not self._goes_on()
+
+    def _goes_on(self) -> bool:
+        while not self._at:
+            piece = next(self._expected, None)
+            if piece is None:
+                return False
+            self._at = memoryview(piece).cast("B")
+        return True
 
 
 @lru_cache(maxsize=1024)

@@ -12,6 +12,7 @@ from hashlib import sha256
 from typing import Final
 
 import pyarrow as pa
+from typing_extensions import Buffer
 
 from spark_bookkeeper.bookie.bookie import PartPlace
 from spark_bookkeeper.bookie.digest import crc
@@ -21,6 +22,10 @@ from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, unavailab
 from spark_bookkeeper.errors import BookieUnavailableError
 
 _CHUNK_BYTES: Final = 8 << 20
+
+_CACHED_BYTES: Final = 2 << 20
+"""A piece that is read, compared and written while it is near the processor: larger ones come
+back from memory for each of the three. A request to an object store costs more than that."""
 
 REMOVING: Final = ".removing"
 """Behind the name of a part that is about to be removed, as no record lists it (rule R21)."""
@@ -143,16 +148,24 @@ class PartFiles:
             BookieUnavailableError: no answer, or the file is gone.
         """
         path = self._paths.part(name)
-        data = self._storage.read_range(path, offset, _CHUNK_BYTES)
+        size = _CACHED_BYTES if self._storage.has_directories else _CHUNK_BYTES
+        data = self._storage.read_range(path, offset, size)
         if data is None:
             raise unavailable(self._storage, f"{path} is gone", path)
         return data
 
     def _checksum(self, name: str, size: int) -> int:
         """CRC32C of a part, as far as it should go."""
+        path = self._paths.part(name)
         value = 0
+
+        def take(data: Buffer) -> None:
+            nonlocal value
+            value = crc(data, value)
+
         for offset in range(0, max(size, 1), _CHUNK_BYTES):
-            value = crc(self.read(name, offset), value)
+            if not self._storage.read_through(path, offset, _CHUNK_BYTES, take):
+                raise unavailable(self._storage, f"{path} is gone", path)
         return value
 
 

@@ -52,6 +52,7 @@ from spark_bookkeeper.bookie.schema import (
     RECORD_KEY,
     LedgerPaths,
 )
+from spark_bookkeeper.bookie.storage.storage import Content
 from spark_bookkeeper.errors import CorruptEntryError
 from spark_bookkeeper.protocol.ids import NO_ENTRY
 from spark_bookkeeper.protocol.metadata import DigestType
@@ -232,13 +233,13 @@ def encode_add(
     }
     if appended_at_ms is not None:
         header["time_ms"] = appended_at_ms
-    return _encode(key, encoding, header, entries, parts)
+    return bytes(_encode(key, encoding, header, entries, parts))
 
 
 def encode_fence(key: LedgerKey) -> bytes:
     """The bytes of a FENCE: the same in every slot and from everybody, as it has no owner."""
     header = {"version": FORMAT_VERSION, "kind": RecordKind.FENCE.value}
-    return _encode(key, _FENCE_ENCODING, header, NOTHING, ())
+    return bytes(_encode(key, _FENCE_ENCODING, header, NOTHING, ()))
 
 
 def encode_copy(
@@ -248,7 +249,7 @@ def encode_copy(
     parts: Sequence[PlacedPart] = (),
     *,
     era: str = "",
-) -> tuple[str, bytes]:
+) -> tuple[str, Content]:
     """The name and the bytes of a COPY.
 
     The name follows from the entries (ids, lengths, digests, bytes) and from ``LedgerRef.era``, so
@@ -324,7 +325,7 @@ def _encode(
     header: dict[str, Any],
     entries: EncodedEntries,
     parts: Sequence[PlacedPart],
-) -> bytes:
+) -> Content:
     for part in parts:
         assert len(part.entry_ids) == len(part.ref.sizes) == len(part.lengths_after)
     ids = [*entries.ids, *chain.from_iterable(part.entry_ids for part in parts)]

@@ -77,7 +77,7 @@ def write_together(storage: Storage, copies: Mapping[int, tuple[LedgerLog, NewCo
         name, data = encode_copy(
             log.key, log.encoding, copy.entries, copy.parts, era=log.ledger.era
         )
-        files[n] = log.paths.copy(name), data
+        files[n] = log.paths.copy(name), bytes(data)
     try:
         storage.make_directories([log.paths.copies for log, _ in copies.values()])
         put = _put(storage, files)

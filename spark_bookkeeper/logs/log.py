@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -395,7 +394,7 @@ class Log(PublicNames):
             yield from reader.entries(first, last)
         else:
             for entry in reader.entries(first, last):
-                yield replace(entry, batch=widen(entry.batch, schema))
+                yield entry.with_batch(widen(entry.batch, schema))
 
     def _begin(self, start: Place | None, start_time: datetime | None) -> Place | None:
         if start_time is None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from typing_extensions import override
 
-from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, nothing
+from spark_bookkeeper.bookie.storage.storage import Content, FileSink, Storage, nothing
 
 
 class Call(NamedTuple):
@@ -51,7 +51,7 @@ class CountingStorage(Storage):
         return self.inner.syncs_as_one
 
     @override
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def put_if_absent(self, path: str, data: bytes | Content) -> bool:
         self._note("put_if_absent", path)
         return self.inner.put_if_absent(path, data)
 

@@ -20,7 +20,7 @@ from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, nothing
+from spark_bookkeeper.bookie.storage.storage import Content, FileSink, Storage, nothing
 from spark_bookkeeper.client.bookies.asking import Door
 from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
 from spark_bookkeeper.client.bookies.known_bookies import TABLE_ROOT, Bookies
@@ -265,7 +265,7 @@ class GroundStorage(CountingStorage):
         self._after = after
 
     @override
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def put_if_absent(self, path: str, data: bytes | Content) -> bool:
         created = super().put_if_absent(path, data)
         self._after("put_if_absent", path)
         return created

@@ -23,6 +23,7 @@ import spark_bookkeeper as sbk
 from spark_bookkeeper.cli.shell.jobs import run_job
 from tests.benchmarks import raw
 from tests.benchmarks.appending import TINY
+from tests.benchmarks.frames import consume
 from tests.benchmarks.lab import Lab
 from tests.benchmarks.measure import RAW, Against, Line, at_most
 
@@ -36,7 +37,7 @@ EXECUTORS = "local-cluster[2,1,1024]"
 def reading(lab: Lab) -> Iterator[Line]:
     """P5, beside the scan: entry by entry, and one column of ten."""
     yield _entries(lab)
-    yield _column(lab)
+    yield from _column(lab)
 
 
 def _entries(lab: Lab) -> Line:
@@ -74,7 +75,7 @@ def _entries(lab: Lab) -> Line:
     )
 
 
-def _column(lab: Lab) -> Line:
+def _column(lab: Lab) -> Iterator[Line]:
     size = lab.sizes.spark_bytes
     rows = size // (COLUMNS * 8)
     dice = np.random.default_rng(7)
@@ -89,14 +90,40 @@ def _column(lab: Lab) -> Line:
         assert read.num_rows == rows
         return (time.perf_counter() - started) * 1000
 
-    return Line(
+    same = lab.scratch("raw-columns") / "columns.arrow"
+    same.write_bytes(raw.arrow_file(table))
+    halves = [same.with_suffix(f".{half}") for half in range(2)]
+    for half, path in enumerate(halves):
+        path.write_bytes(raw.noise(same.stat().st_size // 2, half))
+    same.unlink()
+
+    def in_spark(columns: Sequence[str] | None) -> float:
+        started = time.perf_counter()
+        consume(reader.read(columns=columns))
+        return (time.perf_counter() - started) * 1000
+
+    sizes = f"{size >> 20} MiB of numbers; every digest of what is read is verified"
+    yield Line(
         "P5",
         "one column of ten, by read_arrow",
         "ms",
-        f"{size >> 20} MiB of numbers; every digest of what is read is verified",
+        sizes,
         lambda: milliseconds(["c3"]),
-        [Against("all ten columns", lambda: milliseconds(None), at_most(0.2))],
+        [
+            Against("all ten columns", lambda: milliseconds(None), at_most(0.2)),
+            Against("raw: read and CRC32C, 2 at a time", lambda: raw.read_verified(halves) * 1000),
+        ],
         rounds=lab.sizes.rounds,
+    )
+    yield Line(
+        "P5",
+        "one column of ten into a Spark job, by reader.read()",
+        "ms",
+        sizes,
+        lambda: in_spark(["c3"]),
+        [Against("all ten columns", lambda: in_spark(None), at_most(0.2))],
+        rounds=lab.sizes.rounds,
+        warm_up=2,  # Spark's first jobs are several times slower
     )
 
 

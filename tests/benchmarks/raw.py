@@ -11,11 +11,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import crc32c
 import numpy as np
 import pyarrow as pa
 
 COPIES = 3
 COPY_BYTES = 1 << 20
+CHECKED_BYTES = 256 << 10
 
 
 def noise(size_bytes: int, seed: int = 7) -> bytes:
@@ -78,15 +80,24 @@ def write_copies(directory: Path, data: memoryview) -> float:
     return seconds
 
 
-def copy_files(sources: Sequence[Path], directory: Path, width: int = 4) -> float:
-    """Seconds to copy files, each fsynced, several at a time; the copies are removed again."""
+def copy_files(
+    sources: Sequence[Path], directory: Path, width: int = 4, *, verified: bool = False
+) -> float:
+    """Seconds to copy files, each fsynced, several at a time; the copies are removed again.
+
+    Args:
+        verified: with the CRC32C of what is read, and of the copy, which is read back.
+    """
     directory.mkdir(exist_ok=True)
 
     def copy(numbered: tuple[int, Path]) -> Path:
         number, source = numbered
         target = directory / f"copy-{number}"
+        summed = _Summed()
         with open(source, "rb", buffering=0) as file:
-            write_synced(target, _chunks(file.read))
+            chunks = _chunks(file.read)
+            write_synced(target, summed.each(chunks) if verified else chunks)
+        assert not verified or checksum(target) == summed.value
         return target
 
     with ThreadPoolExecutor(width) as threads:
@@ -96,6 +107,37 @@ def copy_files(sources: Sequence[Path], directory: Path, width: int = 4) -> floa
     for path in copies:
         path.unlink()
     return seconds
+
+
+def checksum(path: Path, size: int | None = None) -> int:
+    """CRC32C of a file, or of its first bytes, read into one buffer."""
+    value, left = 0, path.stat().st_size if size is None else size
+    buffer = memoryview(bytearray(CHECKED_BYTES))
+    with open(path, "rb", buffering=0) as file:
+        while left and (count := file.readinto(buffer[:left])):
+            value = crc32c.crc32c(buffer[:count], value)
+            left -= count
+    return value
+
+
+def read_verified(paths: Sequence[Path], width: int = 2) -> float:
+    """Seconds to read files and compute their CRC32C, several at a time."""
+    with ThreadPoolExecutor(width) as threads:
+        started = time.perf_counter()
+        list(threads.map(checksum, paths))
+        return time.perf_counter() - started
+
+
+class _Summed:
+    """CRC32C of pieces on their way."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def each(self, pieces: Iterator[memoryview]) -> Iterator[memoryview]:
+        for piece in pieces:
+            self.value = crc32c.crc32c(piece, self.value)
+            yield piece
 
 
 def _chunks(read: Callable[[int], bytes]) -> Iterator[memoryview]:

@@ -143,6 +143,12 @@ def _tail(lab: Lab) -> Line:
         lab.forget(ledger_id)
         return seconds * 1000
 
+    def verified() -> float:
+        """Two bookies' bytes are checked before they count, and what is copied once more."""
+        seconds = raw.read_verified([scratch / "tail"] * 2)
+        copied = raw.copy_files([scratch / "tail"], scratch / "copies", verified=True)
+        return (seconds + copied) * 1000
+
     return Line(
         "P6",
         "recovery of a tail that one bookie of three lacks",
@@ -154,7 +160,8 @@ def _tail(lab: Lab) -> Line:
                 RAW,
                 lambda: raw.copy_files([scratch / "tail"], scratch / "copies") * 1000,
                 at_most(1.3),
-            )
+            ),
+            Against("raw, verified as ours", verified),
         ],
         rounds=lab.sizes.rounds,
     )
@@ -270,10 +277,11 @@ def _lost_bytes(lab: Lab, bk: sbk.BookKeeper) -> Line:
         ours,
         [
             Against(
-                RAW,
-                lambda: total / raw.copy_files(lost, scratch / "copies") / MB,
+                "raw, verified as ours",
+                lambda: total / raw.copy_files(lost, scratch / "copies", verified=True) / MB,
                 at_least(0.8),
-            )
+            ),
+            Against(RAW, lambda: total / raw.copy_files(lost, scratch / "copies") / MB),
         ],
         rounds=lab.sizes.rounds,
     )

@@ -20,7 +20,7 @@ from spark_bookkeeper.bookie.partition import (
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage, Moment
 from spark_bookkeeper.bookie.storage.roots import open_storage
-from spark_bookkeeper.bookie.storage.storage import FileSink
+from spark_bookkeeper.bookie.storage.storage import Content, FileSink
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     CookieMismatchError,
@@ -167,20 +167,20 @@ class SeveralWinners(MemoryStorage):
         super().__init__(disk)
         self._both_looked = threading.Barrier(2)
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def put_if_absent(self, path: str, data: bytes | Content) -> bool:
         if path in self.disk.files:
             return False
         with suppress(threading.BrokenBarrierError):  # a third is too late, or alone
             self._both_looked.wait(60)
             self._both_looked.abort()
-        self.disk.files[path] = data
+        self.disk.files[path] = bytes(data)
         return True
 
 
 class NoWinner(MemoryStorage):
     """Takes its own name for another's."""
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def put_if_absent(self, path: str, data: bytes | Content) -> bool:
         super().put_if_absent(path, data)
         return False
 
@@ -192,11 +192,11 @@ class Pieces(MemoryStorage):
         super().__init__(disk)
         self._piece_was_seen = threading.Event()
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
-        if not super().put_if_absent(path, data[: len(data) // 2]):
+    def put_if_absent(self, path: str, data: bytes | Content) -> bool:
+        if not super().put_if_absent(path, bytes(data)[: len(data) // 2]):
             return False
         self._piece_was_seen.wait(60)
-        self.disk.files[path] = data
+        self.disk.files[path] = bytes(data)
         return True
 
     def read(self, path: str) -> bytes | None:
@@ -209,10 +209,10 @@ class Pieces(MemoryStorage):
 class Overwrites(MemoryStorage):
     """Knows one creator only while the race goes on."""
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def put_if_absent(self, path: str, data: bytes | Content) -> bool:
         created = super().put_if_absent(path, data)
         if path.endswith("race") and not created:
-            self.disk.files[path] = data
+            self.disk.files[path] = bytes(data)
         return created
 
 
@@ -223,7 +223,7 @@ class CreatesAgain(MemoryStorage):
         super().__init__(disk)
         self._asked = itertools.count(1)
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def put_if_absent(self, path: str, data: bytes | Content) -> bool:
         created = super().put_if_absent(path, data)
         return created or (path.endswith("race") and next(self._asked) > 7)
 

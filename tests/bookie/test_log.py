@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable
 
 import pytest
+from typing_extensions import Buffer
 
 from spark_bookkeeper.bookie.framing import header_end
 from spark_bookkeeper.bookie.index import Tail
@@ -15,6 +16,7 @@ from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
 from spark_bookkeeper.bookie.record import RecordKind, encode_fence
 from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.bookie.storage.memory import LateEffect, MemoryDisk, MemoryStorage, Moment
+from spark_bookkeeper.bookie.storage.storage import Content
 from spark_bookkeeper.errors import (
     BookieError,
     BookieUnavailableError,
@@ -116,6 +118,36 @@ def test_slots_that_do_not_ascend_in_entry_ids_are_refused(bookie: Bookie) -> No
 
     with pytest.raises(AssertionError, match="entries-in-write-order"):
         log.add(1, bookie.record(1, 9, 12))
+
+
+@pytest.mark.parametrize("handed_bytes", [1, 3, 100])
+def test_r9_a_copy_is_there_only_if_every_byte_of_it_is_read_back(
+    bookie: Bookie, handed_bytes: int
+) -> None:
+    class InPieces(MemoryStorage):
+        def read_through(
+            self, path: str, offset: int, length: int, take: Callable[[Buffer], None]
+        ) -> bool:
+            data = self.read_range(path, offset, length)
+            if data is None:
+                return False
+            for start in range(0, len(data), handed_bytes):
+                take(data[start : start + handed_bytes])
+            return True
+
+    written = b"abcdefgh"
+    log = bookie.log_on(InPieces(bookie.disk))
+    others = {written[:end] for end in range(8)} | {written + b"h", b"xabcdefgh"}
+    others |= {written[:at] + b"?" + written[at + 1 :] for at in range(8)}
+    for cut in range(9):
+        content = Content([written[:cut], b"", written[cut:]])
+        for number, found in enumerate([written, *sorted(others)]):
+            path = f"ledgers/{cut}-{number}-{handed_bytes}"
+            bookie.disk.files[path] = found
+
+            assert log.holds(path, content) == (found == written)
+            assert log.holds(path, written) == (found == written)
+        assert not log.holds("ledgers/nothing", content)
 
 
 def test_r4_the_fence_takes_the_first_absent_slot_and_the_writer_cannot_go_on(

@@ -142,6 +142,16 @@ def test_a_call_that_moves_many_bytes_has_the_time_that_they_need() -> None:
     in_a_world(story)
 
 
+def test_a_read_that_hands_out_pieces_comes_back_as_well() -> None:
+    def story(bench: Bench) -> None:
+        with pytest.raises(BookieUnavailableError):
+            bench.storage.read_through("f", 0, 400 << 20, lambda _: None)
+
+        assert bench.runtime.now() == pytest.approx(110.0, abs=0.1)
+
+    in_a_world(story)
+
+
 def test_within_a_call_the_storage_is_asked_without_another_task() -> None:
     def story(bench: Bench) -> None:
         employed: list[str] = []

@@ -15,6 +15,7 @@ from typing import Literal
 from typing_extensions import Buffer, override
 
 from spark_bookkeeper.bookie.storage.storage import (
+    Content,
     FileSink,
     Storage,
     nothing,
@@ -137,7 +138,8 @@ class MemoryStorage(Storage):
         return self.disk.has_directories
 
     @override
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def put_if_absent(self, path: str, data: bytes | Content) -> bool:
+        data = bytes(data)
         try:
             self.faults("put", path, "before")
         except LateEffect:

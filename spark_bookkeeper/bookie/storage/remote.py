@@ -17,6 +17,7 @@ import fsspec
 from typing_extensions import Buffer, override
 
 from spark_bookkeeper.bookie.storage.storage import (
+    Content,
     FileSink,
     Storage,
     top_is_gone,
@@ -109,7 +110,8 @@ class RemoteStorage(Storage):
         return False
 
     @override
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def put_if_absent(self, path: str, data: bytes | Content) -> bool:
+        data = bytes(data)
         with self._translated(path):
             for attempt in range(_CONFLICT_ATTEMPTS):
                 try:

@@ -13,13 +13,42 @@ write may have happened, and may still happen later (SLOT-LOG rule R3).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Protocol
 
 import pyarrow as pa
 from typing_extensions import Buffer
 
 from spark_bookkeeper.errors import BookieUnavailableError
+
+_JOINED_BYTES: Final = 1 << 20
+"""So much is joined sooner than it is written piece by piece."""
+
+
+class Content:
+    """The content of a new file. ``bytes()`` joins it; joining much costs as much as writing it,
+    since the memory for it is new every time.
+    """
+
+    __slots__ = ("_pieces", "_size")
+
+    def __init__(self, pieces: Sequence[Buffer]) -> None:
+        self._pieces = pieces
+        self._size = sum(memoryview(piece).nbytes for piece in pieces)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self._pieces)
+
+    def __iter__(self) -> Iterator[memoryview]:
+        """Its pieces in order; one, where it is little."""
+        if self._size <= _JOINED_BYTES:
+            yield memoryview(bytes(self))
+            return
+        for piece in self._pieces:
+            yield memoryview(piece).cast("B")
 
 
 class FileSink(Protocol):
@@ -64,7 +93,7 @@ class Storage(Protocol):
         """Whether what is put together costs hardly more syncs than a file by itself."""
         return False
 
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def put_if_absent(self, path: str, data: bytes | Content) -> bool:
         """Create a file with complete, durable content, unless the name is taken.
 
         Returns:
@@ -115,6 +144,19 @@ class Storage(Protocol):
 
     def read_range(self, path: str, offset: int, length: int) -> bytes | pa.Buffer | None:
         """``length`` bytes from ``offset`` (fewer at the end), or ``None`` as in ``read``."""
+
+    def read_through(
+        self, path: str, offset: int, length: int, take: Callable[[Buffer], None]
+    ) -> bool:
+        """Hand what ``read_range`` returns to ``take``, in pieces that are gone afterwards.
+
+        Returns:
+            False: the file is certainly not there, as in ``read``.
+        """
+        data = self.read_range(path, offset, length)
+        if data is not None:
+            take(data)
+        return data is not None
 
     def size(self, path: str) -> int | None:
         """Size in bytes, or ``None`` as in ``read``."""

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import pyarrow as pa
 from typing_extensions import Buffer, TypeVarTuple, Unpack, override
 
-from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, nothing
+from spark_bookkeeper.bookie.storage.storage import Content, FileSink, Storage, nothing
 from spark_bookkeeper.client.bookies.asking import Door, Patience, current_call, step
 from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.runtime.runtime import Runtime
@@ -63,7 +63,7 @@ class BoundedStorage(Storage):
         return self._storage.syncs_as_one
 
     @override
-    def put_if_absent(self, path: str, data: bytes) -> bool:
+    def put_if_absent(self, path: str, data: bytes | Content) -> bool:
         return self.call("put", path, len(data), self._storage.put_if_absent, path, data)
 
     @override
@@ -126,6 +126,13 @@ class BoundedStorage(Storage):
     @override
     def read_range(self, path: str, offset: int, length: int) -> bytes | pa.Buffer | None:
         return self.call("read", path, length, self._storage.read_range, path, offset, length)
+
+    @override
+    def read_through(
+        self, path: str, offset: int, length: int, take: Callable[[Buffer], None]
+    ) -> bool:
+        read = self._storage.read_through
+        return self.call("read", path, length, read, path, offset, length, take)
 
     @override
     def size(self, path: str) -> int | None:

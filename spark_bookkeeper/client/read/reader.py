@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from types import TracebackType
 from typing import Any, NoReturn
@@ -13,7 +13,7 @@ import pyarrow as pa
 from typing_extensions import Self
 
 from spark_bookkeeper.bookie.bookie import LedgerTail
-from spark_bookkeeper.bookie.entry import StoredEntry
+from spark_bookkeeper.bookie.entry import StoredEntry, payload_batch
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.bookies.answers import Answers, Late
 from spark_bookkeeper.client.context import ClientContext
@@ -57,11 +57,23 @@ class Entry:
     entry_id: EntryId
     last_add_confirmed: EntryId
     """The LAC that was known when the entry was written."""
-    batch: pa.RecordBatch
-    """Its rows."""
+    _content: bytes | pa.RecordBatch = field(repr=False)
+    """A payload is kept as it is: most who read one by one want nothing else of it."""
+    _schema: pa.Schema = field(repr=False, compare=False)
     appended_at_ms: int | None = None
     """When its writer took it, in milliseconds since 1970 by the writer's clock: for people.
     ``None`` where an earlier version wrote it."""
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        """Its rows."""
+        if isinstance(self._content, bytes):
+            return payload_batch(self._content, self._schema)
+        return self._content
+
+    def with_batch(self, batch: pa.RecordBatch) -> Entry:
+        """The same entry with other rows: those of a log that was evolved since."""
+        return replace(self, _content=batch, _schema=batch.schema)
 
     @property
     def appended_at(self) -> datetime | None:
@@ -77,6 +89,8 @@ class Entry:
         Raises:
             InvalidArgumentError: the ledger has another schema; use ``batch``.
         """
+        if isinstance(self._content, bytes):
+            return self._content
         if self.batch.schema.names != ["payload"] or self.batch.num_rows != 1:
             raise InvalidArgumentError(
                 f"entry {self.entry_id} of ledger {self.ledger_id} has the columns "
@@ -487,6 +501,7 @@ class LedgerReader(PublicNames):
             self.ledger_id,
             EntryId(stored.entry_id),
             EntryId(stored.last_add_confirmed),
-            stored.batch(),
+            bytes(stored.data) if stored.is_payload else stored.batch(),
+            stored.schema,
             stored.appended_at_ms,
         )

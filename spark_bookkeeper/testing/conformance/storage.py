@@ -17,7 +17,7 @@ from typing import Protocol
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.bookie.storage.storage import FileSink, Storage
+from spark_bookkeeper.bookie.storage.storage import Content, FileSink, Storage
 from spark_bookkeeper.client.bookies.asking import Door, Patience
 from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
 from spark_bookkeeper.errors import BookieUnavailableError
@@ -225,6 +225,7 @@ class StorageConformance:
         calls: Sequence[Callable[[], object]] = (
             lambda: storage.read("d/a"),
             lambda: storage.read_range("d/a", 0, 1),
+            lambda: storage.read_through("d/a", 0, 1, lambda _: None),
             lambda: storage.size("d/a"),
             lambda: storage.modified_ms("d/a"),
             lambda: storage.put_if_absent("d/b", b"x"),
@@ -245,6 +246,31 @@ class StorageConformance:
         assert storage.read_range("d/a", 10, 5) == b""
         assert storage.read_range("d/a", 50, 5) == b""
         assert storage.size("d/a") == 10
+
+    def test_a_range_that_is_handed_out_in_pieces_is_the_same(self, storages: Storages) -> None:
+        storage = self.directory(storages)
+        content = bytes(range(256)) * 4096  # more than one piece of any back end
+        storage.put_if_absent("d/a", content)
+
+        def handed(path: str, offset: int, length: int) -> bytes | None:
+            seen = bytearray()
+            is_there = storage.read_through(path, offset, length, seen.extend)
+            return bytes(seen) if is_there else None
+
+        assert handed("d/a", 0, len(content) + 1) == content
+        assert handed("d/a", 3, 700_001) == content[3:700_004]
+        assert handed("d/a", len(content) - 5, 100) == content[-5:]
+        assert handed("d/a", len(content) + 5, 100) == b""
+        assert handed("d/b", 0, 10) is None
+
+    def test_a_content_in_pieces_is_put_as_one(self, storages: Storages) -> None:
+        storage = self.directory(storages)
+        for name, size in (("small", 10), ("large", 700_000)):
+            content = Content([b"a" * size, memoryview(b""), pa.py_buffer(b"b" * size)])
+
+            assert storage.put_if_absent(f"d/{name}", content)
+            assert storage.read(f"d/{name}") == b"a" * size + b"b" * size
+            assert not storages.open().put_if_absent(f"d/{name}", content)
 
     def test_a_file_is_as_old_as_its_content_or_of_unknown_age(self, storages: Storages) -> None:
         storage = self.directory(storages)
