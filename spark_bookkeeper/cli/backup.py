@@ -8,10 +8,8 @@ import click
 
 from spark_bookkeeper.backup.saving import BackupReport
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
-from spark_bookkeeper.cli.shell.settings import Settings
-from spark_bookkeeper.cli.shell.work import no_spark, report_table, working
+from spark_bookkeeper.cli.shell.work import Work, work_options
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import parse_ledger_id
 
@@ -23,36 +21,20 @@ _ledger_ids = click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, metava
 @_ledger_ids
 @click.option("--log", metavar="NAME", help="The ledgers of this log, its list and consumers.")
 @click.option("--verify", is_flag=True, help="Read again also what earlier runs copied.")
-@click.option("--dry-run", is_flag=True, help="Only say what it would copy.")
-@report_table
-@no_spark
-@access_options
-@click.pass_obj
-def backup(
-    settings: Settings,
-    access: Access,
-    uri: str,
-    ledger_ids: Sequence[int],
-    log: str | None,
-    verify: bool,
-    dry_run: bool,
-    report_table: str | None,
-    no_spark: bool,
-) -> int:
+@work_options(dry_run="Only say what it would copy.", engine="either")
+def backup(work: Work, uri: str, ledger_ids: Sequence[int], log: str | None, verify: bool) -> int:
     """Copy ledgers and logs to the directory at URI; without LEDGER and --log, all of them.
 
     Run it as often as you like: it copies what is new, and ends with a snapshot of what there is.
     Nobody who writes is disturbed. The directory will hold the ledgers' passwords too.
     """
     wanted = _wanted(ledger_ids, log)
-    with working(settings, access, report_table, on_spark=not no_spark and not dry_run) as work:
-        report = work.run(
-            "copying ledgers",
-            lambda is_dry, progress: work.bk.backup(
-                uri, wanted, log, verify=verify, dry_run=is_dry, progress=progress
-            ),
-            dry_run=dry_run,
-        )
+    report = work.run(
+        "copying ledgers",
+        lambda bk, dry_run, progress: bk.backup(
+            uri, wanted, log, verify=verify, dry_run=dry_run, progress=progress
+        ),
+    )
     return work.show(report)
 
 
@@ -68,24 +50,18 @@ def backup(
     is_flag=True,
     help="Without URI: give up restores that did not end, of LEDGER... or all.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what it would restore, or forget.")
-@click.option("--yes", is_flag=True, help="With --forget: do not ask.")
-@report_table
-@no_spark
-@access_options
-@click.pass_obj
+@work_options(
+    dry_run="Only say what it would restore, or forget.",
+    yes="With --forget: do not ask.",
+    engine="either",
+)
 def restore(
-    settings: Settings,
-    access: Access,
+    work: Work,
     uri: str | None,
     ledger_ids: Sequence[int],
     log: str | None,
     snapshot: int | None,
     forget: bool,
-    dry_run: bool,
-    yes: bool,
-    report_table: str | None,
-    no_spark: bool,
 ) -> int:
     """Put ledgers and logs of the backup at URI into this cluster, which should be empty.
 
@@ -100,48 +76,37 @@ def restore(
             raise InvalidArgumentError("--forget takes no --log and no --snapshot, only LEDGER ids")
         if uri is not None:
             ledger_ids = (_ledger_id(uri), *ledger_ids)
-        return _forget(settings, access, ledger_ids, dry_run, yes, report_table)
+        return _forget(work, ledger_ids)
     if uri is None:
         raise InvalidArgumentError(
             "no URI was given: of the backup, as `cluster backup` was given it. `spark-bookkeeper "
             "cluster restore --help` shows an example"
         )
     wanted = _wanted(ledger_ids, log)
-    with working(settings, access, report_table, on_spark=not no_spark and not dry_run) as work:
-        report = work.run(
-            "restoring ledgers",
-            lambda is_dry, progress: work.bk.restore(
-                uri, wanted, log, snapshot=snapshot, dry_run=is_dry, progress=progress
-            ),
-            dry_run=dry_run,
-        )
+    report = work.run(
+        "restoring ledgers",
+        lambda bk, dry_run, progress: bk.restore(
+            uri, wanted, log, snapshot=snapshot, dry_run=dry_run, progress=progress
+        ),
+    )
     return work.show(report)
 
 
-def _forget(
-    settings: Settings,
-    access: Access,
-    ledger_ids: Sequence[int],
-    dry_run: bool,
-    yes: bool,
-    report_table: str | None,
-) -> int:
+def _forget(work: Work, ledger_ids: Sequence[int]) -> int:
     def ask(plan: BackupReport) -> None:
         ledgers = plan.totals()["ledgers"]
         size = sum(row.bytes for row in plan.rows)
-        settings.output.note(f"{ledgers:,} ledgers, {size:,} bytes that are garbage then")
+        work.settings.output.note(f"{ledgers:,} ledgers, {size:,} bytes that are garbage then")
         if plan.rows:
             confirm("Give them up? They cannot be restored to this cluster any more.")
 
-    with working(settings, access, report_table) as work:
-        report = work.run(
-            "asking bookies what they have",
-            lambda is_dry, progress: work.bk.forget_restores(
-                ledger_ids or None, dry_run=is_dry, progress=progress
-            ),
-            dry_run=dry_run,
-            ask=None if yes else ask,
-        )
+    report = work.run(
+        "asking bookies what they have",
+        lambda bk, dry_run, progress: bk.forget_restores(
+            ledger_ids or None, dry_run=dry_run, progress=progress
+        ),
+        ask=ask,
+    )
     return work.show(report)
 
 

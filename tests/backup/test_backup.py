@@ -561,6 +561,26 @@ def test_a_restore_that_is_given_up_is_collected(
         forget_restores(empty.context, [LedgerId(ledger_id)])
 
 
+def test_giving_up_that_is_killed_at_any_step_is_repeated(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    abandoned(ground, empty, folder)
+    for number in range(100):
+        dying = empty.client(None, KillAt(number))
+        try:
+            forget_restores(dying)
+        except Killed:
+            dying.store.close()
+            collect_garbage(empty.client(), wish=Collection())
+            continue
+        break
+    assert number > 5
+
+    assert not restores.begun(empty.context.store.registers)
+    collect_garbage(empty.context, wish=Collection())
+    assert not any(empty.files(bookie) for bookie in empty.bookie_ids)
+
+
 def test_nothing_is_restored_while_restores_are_given_up(
     ground: Ground, empty: Ground, folder: str
 ) -> None:

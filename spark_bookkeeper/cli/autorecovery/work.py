@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options
 from spark_bookkeeper.cli.shell.settings import Settings
-from spark_bookkeeper.cli.shell.work import no_spark, report_table, show_report, working
+from spark_bookkeeper.cli.shell.work import PLAN, Work, show_report, work_options
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.session import BookKeeper
 
@@ -16,50 +15,28 @@ if TYPE_CHECKING:
     from spark_bookkeeper.spark.report_table import ReportTable
 
 
-dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Show what would be done; change nothing."
-)
-
-
 @click.command(epilog="Example: spark-bookkeeper autorecovery audit --dry-run")
-@dry_run_option
-@report_table
-@access_options
-@click.pass_obj
-def audit(settings: Settings, access: Access, dry_run: bool, report_table: str | None) -> int:
+@work_options(dry_run=PLAN)
+def audit(work: Work) -> int:
     """Publish every ledger that counts on a bookie which is not there; nothing is copied."""
-    with working(settings, access, report_table) as work:
-        report = work.run(
-            "reading ledger metadata",
-            lambda is_dry, progress: work.bk.audit(dry_run=is_dry, progress=progress),
-            dry_run=dry_run,
-        )
+    report = work.run(
+        "reading ledger metadata",
+        lambda bk, dry_run, progress: bk.audit(dry_run=dry_run, progress=progress),
+    )
     return work.show(report)
 
 
 @click.command(epilog="Example: spark-bookkeeper autorecovery rereplicate")
-@dry_run_option
-@report_table
-@no_spark
-@access_options
-@click.pass_obj
-def rereplicate(
-    settings: Settings,
-    access: Access,
-    dry_run: bool,
-    report_table: str | None,
-    no_spark: bool,
-) -> int:
+@work_options(dry_run=PLAN, engine="either")
+def rereplicate(work: Work) -> int:
     """Repair the ledgers that are published as under-replicated, those in most danger first."""
-    with working(settings, access, report_table, on_spark=not no_spark and not dry_run) as work:
-        report = work.run(
-            "replicating",
-            lambda is_dry, progress: work.bk.rereplicate(
-                config=access.conf.autorecovery, dry_run=is_dry, progress=progress
-            ),
-            dry_run=dry_run,
-            unit="ledgers",
-        )
+    report = work.run(
+        "replicating",
+        lambda bk, dry_run, progress: bk.rereplicate(
+            config=work.access.conf.autorecovery, dry_run=dry_run, progress=progress
+        ),
+        unit="ledgers",
+    )
     return work.show(report)
 
 

@@ -11,7 +11,7 @@ from spark_bookkeeper.bookie.marker import read_marker
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.cli.shell.work import ask_about, no_spark, report_table, working
+from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, ask_about, work_options
 from spark_bookkeeper.client.views import moment
 from spark_bookkeeper.cluster.cookies import check_forgettable, forget_bookie
 from spark_bookkeeper.cluster.dependents import ledgers_that_name
@@ -107,15 +107,9 @@ def show(settings: Settings, access: Access, bookie_id: str) -> int:
     is_flag=True,
     help="When all is done, forget the lost bookies; they must be down.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@report_table
-@no_spark
-@access_options
-@click.pass_obj
+@work_options(dry_run=PLAN, yes=YES, engine="either")
 def recover(
-    settings: Settings,
-    access: Access,
+    work: Work,
     bookie_id: str | None,
     target: str | None,
     bookies: Sequence[str],
@@ -124,10 +118,6 @@ def recover(
     even_if_alive: bool,
     bytes_per_second: int | None,
     delete_cookie: bool,
-    dry_run: bool,
-    yes: bool,
-    report_table: str | None,
-    no_spark: bool,
 ) -> int:
     """Make the copies of a lost BOOKIE again on TARGET, or on suitable bookies chosen at random.
 
@@ -145,34 +135,35 @@ def recover(
             "shows those that are lost"
         )
     doomed = names if delete_cookie else []
-    with working(settings, access, report_table, on_spark=not no_spark and not dry_run) as work:
-        check_forgettable(work.bk.context.store, doomed)
-        report = work.run(
-            "reading ledger metadata",
-            lambda is_dry, progress: work.bk.recover_bookie(
-                names,
-                target,
-                ledger_ids=ledger_ids or None,
-                skip_open_ledgers=skip_open_ledgers,
-                even_if_alive=even_if_alive,
-                dry_run=is_dry,
-                bytes_per_second=bytes_per_second,
-                progress=progress,
-            ),
+    cookies_stay: list[BookieId] = []
+    report = work.run(
+        "reading ledger metadata",
+        lambda bk, dry_run, progress: bk.recover_bookie(
+            names,
+            target,
+            ledger_ids=ledger_ids or None,
+            skip_open_ledgers=skip_open_ledgers,
+            even_if_alive=even_if_alive,
             dry_run=dry_run,
-            ask=None if yes else lambda plan: ask_about(settings, plan, doomed),
-        )
-        is_forgotten = dry_run or _delete_cookies(settings, work.bk, doomed, report)
+            bytes_per_second=bytes_per_second,
+            progress=progress,
+        ),
+        ask=lambda plan: ask_about(work.settings, plan, doomed),
+        before=lambda bk: check_forgettable(bk.context.store, doomed),
+        after=lambda bk, report: cookies_stay.extend(
+            _delete_cookies(work.settings, bk, doomed, report)
+        ),
+    )
     code = work.show(report)
-    return code if is_forgotten else max(code, EXIT_LEFT_UNDONE)
+    return max(code, EXIT_LEFT_UNDONE) if cookies_stay else code
 
 
 def _delete_cookies(
     settings: Settings, bk: BookKeeper, names: Sequence[BookieId], report: RecoveryReport
-) -> bool:
-    """Whether none of them has a cookie now; whose cookie stays is told, and why."""
+) -> Sequence[BookieId]:
+    """Those that have a cookie still; whose cookie stays is told, and why."""
     store = bk.context.store
-    stays = False
+    stay = []
     for name in names:
         try:
             if store.cookie_version(name) is None:
@@ -181,11 +172,11 @@ def _delete_cookies(
                 raise InvalidArgumentError("not everything could be done; see the report")
             forget_bookie(store, name)
         except (InvalidArgumentError, MetadataError) as error:
-            stays = True
+            stay.append(name)
             settings.output.note(f"the cookie of {name} stays: {error.message}")
         else:
             settings.output.note(f"the cookie of {name} is deleted; the cluster forgot that bookie")
-    return not stays
+    return stay
 
 
 def _look_at(bk: BookKeeper, name: BookieId) -> dict[str, Any]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options
-from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.cli.shell.work import no_spark, report_table, working
+from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE
+from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
 from spark_bookkeeper.cluster.decommission import DecommissionReport
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 
@@ -16,23 +15,8 @@ from spark_bookkeeper.protocol.ids import parse_bookie_id
 @click.argument("bookie_id", metavar="BOOKIE")
 @click.option("--drain", is_flag=True, help="Copy its data while it runs; its cookie stays then.")
 @click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on copying.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@report_table
-@no_spark
-@access_options
-@click.pass_obj
-def decommission(
-    settings: Settings,
-    access: Access,
-    bookie_id: str,
-    drain: bool,
-    bytes_per_second: int | None,
-    dry_run: bool,
-    yes: bool,
-    report_table: str | None,
-    no_spark: bool,
-) -> int:
+@work_options(dry_run=PLAN, yes=YES, engine="either")
+def decommission(work: Work, bookie_id: str, drain: bool, bytes_per_second: int | None) -> int:
     """Make all that BOOKIE holds again on others, and then remove its cookie.
 
     Ledgers that are open on it are fenced, recovered and closed. It says what remains, and what is
@@ -41,27 +25,25 @@ def decommission(
     name = parse_bookie_id(bookie_id)
 
     def ask(plan: DecommissionReport) -> None:
-        settings.output.note(
+        work.settings.output.note(
             f"{len(plan.rows)} steps, {sum(row.bytes for row in plan.rows):,} bytes to copy"
         )
         confirm(f"Copy what {name} holds, and then forget that bookie?")
 
-    with working(settings, access, report_table, on_spark=not no_spark and not dry_run) as work:
-        report = work.run(
-            "reading ledger metadata",
-            lambda is_dry, progress: work.bk.decommission_bookie(
-                name, drain, dry_run=is_dry, bytes_per_second=bytes_per_second, progress=progress
-            ),
-            dry_run=dry_run,
-            ask=None if yes else ask,
-        )
+    report = work.run(
+        "reading ledger metadata",
+        lambda bk, dry_run, progress: bk.decommission_bookie(
+            name, drain, dry_run=dry_run, bytes_per_second=bytes_per_second, progress=progress
+        ),
+        ask=ask,
+    )
     code = work.show(report)
-    if dry_run:
+    if work.dry_run:
         return code
     if report.blocked_by is None:
-        settings.output.note(f"bookie {name} is forgotten: its cookie is removed")
+        work.settings.output.note(f"bookie {name} is forgotten: its cookie is removed")
     else:
-        settings.output.note(
+        work.settings.output.note(
             f"bookie {name} is not forgotten: {report.blocked_by}. {len(report.remaining)} ledgers "
             "count on it"
         )

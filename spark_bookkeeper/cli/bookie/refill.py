@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 import click
 
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
-from spark_bookkeeper.cli.shell.settings import Settings
-from spark_bookkeeper.cli.shell.work import ask_about, no_spark, report_table, working
+from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, ask_about, work_options
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 
 
@@ -20,23 +18,13 @@ from spark_bookkeeper.protocol.ids import parse_bookie_id
 )
 @click.option("--skip-open-ledgers", is_flag=True, help="Leave ledgers alone that are not closed.")
 @click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on copying.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@report_table
-@no_spark
-@access_options
-@click.pass_obj
+@work_options(dry_run=PLAN, yes=YES, engine="either")
 def refill(
-    settings: Settings,
-    access: Access,
+    work: Work,
     bookie_id: str,
     ledger_ids: Sequence[int],
     skip_open_ledgers: bool,
     bytes_per_second: int | None,
-    dry_run: bool,
-    yes: bool,
-    report_table: str | None,
-    no_spark: bool,
 ) -> int:
     """Copy back to BOOKIE, whose disk was replaced, all that the ledgers say that it holds.
 
@@ -45,18 +33,16 @@ def refill(
     Killed at any moment it loses nothing, and run again it finishes the rest.
     """
     name = parse_bookie_id(bookie_id)
-    with working(settings, access, report_table, on_spark=not no_spark and not dry_run) as work:
-        report = work.run(
-            "reading ledger metadata",
-            lambda is_dry, progress: work.bk.refill_bookie(
-                name,
-                ledger_ids=ledger_ids or None,
-                skip_open_ledgers=skip_open_ledgers,
-                dry_run=is_dry,
-                bytes_per_second=bytes_per_second,
-                progress=progress,
-            ),
+    report = work.run(
+        "reading ledger metadata",
+        lambda bk, dry_run, progress: bk.refill_bookie(
+            name,
+            ledger_ids=ledger_ids or None,
+            skip_open_ledgers=skip_open_ledgers,
             dry_run=dry_run,
-            ask=None if yes else lambda plan: ask_about(settings, plan),
-        )
+            bytes_per_second=bytes_per_second,
+            progress=progress,
+        ),
+        ask=lambda plan: ask_about(work.settings, plan),
+    )
     return work.show(report)

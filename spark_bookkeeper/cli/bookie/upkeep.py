@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
-from spark_bookkeeper.cli.shell.settings import Settings
-from spark_bookkeeper.cli.shell.work import report_table, working
+from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
 from spark_bookkeeper.cluster.collection import GarbageReport
 from spark_bookkeeper.cluster.compaction import FILES_LEAST
 from spark_bookkeeper.protocol.ids import parse_bookie_id
@@ -27,20 +25,9 @@ from spark_bookkeeper.protocol.ids import parse_bookie_id
     help="Seconds after which what is left of unfinished writes goes.",
 )
 @click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on reading.")
-@click.option("--dry-run", is_flag=True, help="Show what would go; change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@report_table
-@access_options
-@click.pass_obj
+@work_options(dry_run="Show what would go; change nothing.", yes=YES)
 def gc(
-    settings: Settings,
-    access: Access,
-    bookie_ids: Sequence[str],
-    leftovers_after_s: int,
-    bytes_per_second: int | None,
-    dry_run: bool,
-    yes: bool,
-    report_table: str | None,
+    work: Work, bookie_ids: Sequence[str], leftovers_after_s: int, bytes_per_second: int | None
 ) -> int:
     """Remove what nothing needs from BOOKIEs, or from all of them.
 
@@ -51,22 +38,20 @@ def gc(
 
     def ask(plan: GarbageReport) -> None:
         size = sum(row.bytes for row in plan.rows)
-        settings.output.note(f"{plan.counts.get('planned', 0)} ledgers, {size:,} bytes to go")
+        work.settings.output.note(f"{plan.counts.get('planned', 0)} ledgers, {size:,} bytes to go")
         confirm("Remove them?")
 
-    with working(settings, access, report_table) as work:
-        report = work.run(
-            "asking bookies what they have",
-            lambda is_dry, progress: work.bk.collect_garbage(
-                is_dry,
-                bookie_ids=names,
-                leftovers_after_s=leftovers_after_s,
-                bytes_per_second=bytes_per_second,
-                progress=progress,
-            ),
-            dry_run=dry_run,
-            ask=None if yes else ask,
-        )
+    report = work.run(
+        "asking bookies what they have",
+        lambda bk, dry_run, progress: bk.collect_garbage(
+            dry_run,
+            bookie_ids=names,
+            leftovers_after_s=leftovers_after_s,
+            bytes_per_second=bytes_per_second,
+            progress=progress,
+        ),
+        ask=ask,
+    )
     return work.show(report)
 
 
@@ -87,19 +72,13 @@ def gc(
     help="Leave ledgers that have fewer files on a bookie.",
 )
 @click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on what is moved.")
-@click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
-@report_table
-@access_options
-@click.pass_obj
+@work_options(dry_run=PLAN)
 def compact(
-    settings: Settings,
-    access: Access,
+    work: Work,
     bookie_ids: Sequence[str],
     ledger_ids: Sequence[int],
     files_least: int,
     bytes_per_second: int | None,
-    dry_run: bool,
-    report_table: str | None,
 ) -> int:
     """Make few large files of the many small ones of closed ledgers, on BOOKIEs or on all of them.
 
@@ -107,19 +86,17 @@ def compact(
     """
     names = [parse_bookie_id(bookie) for bookie in bookie_ids] or None
     wanted = list(dict.fromkeys(ledger_ids)) or None
-    with working(settings, access, report_table) as work:
-        report = work.run(
-            "asking bookies what they have",
-            lambda is_dry, progress: work.bk.compact(
-                wanted,
-                bookie_ids=names,
-                dry_run=is_dry,
-                files_least=files_least,
-                bytes_per_second=bytes_per_second,
-                progress=progress,
-            ),
+    report = work.run(
+        "asking bookies what they have",
+        lambda bk, dry_run, progress: bk.compact(
+            wanted,
+            bookie_ids=names,
             dry_run=dry_run,
-        )
+            files_least=files_least,
+            bytes_per_second=bytes_per_second,
+            progress=progress,
+        ),
+    )
     return work.show(report)
 
 
@@ -127,28 +104,18 @@ def compact(
 @click.argument("bookie_id", metavar="BOOKIE")
 @click.option("--from-start", is_flag=True, help="Begin anew, not where the last one ended.")
 @click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on reading.")
-@report_table
-@access_options
-@click.pass_obj
-def scrub(
-    settings: Settings,
-    access: Access,
-    bookie_id: str,
-    from_start: bool,
-    bytes_per_second: int | None,
-    report_table: str | None,
-) -> int:
+@work_options()
+def scrub(work: Work, bookie_id: str, from_start: bool, bytes_per_second: int | None) -> int:
     """Read everything that BOOKIE should have, and compare it with its digests.
 
     What is damaged or missing is published to autorecovery, which makes it again from other
     replicas. Stopped, it goes on where it was; its agent does the same all the time.
     """
     name = parse_bookie_id(bookie_id)
-    with working(settings, access, report_table) as work:
-        report = work.run(
-            "reading ledger metadata",
-            lambda _, progress: work.bk.scrub(
-                name, from_start=from_start, bytes_per_second=bytes_per_second, progress=progress
-            ),
-        )
+    report = work.run(
+        "reading ledger metadata",
+        lambda bk, _, progress: bk.scrub(
+            name, from_start=from_start, bytes_per_second=bytes_per_second, progress=progress
+        ),
+    )
     return work.show(report)

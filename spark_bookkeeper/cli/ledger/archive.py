@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
-from spark_bookkeeper.cli.shell.settings import Settings
-from spark_bookkeeper.cli.shell.work import report_table, working
+from spark_bookkeeper.cli.shell.work import Work, work_options
 from spark_bookkeeper.errors import InvalidArgumentError
 
 
@@ -29,22 +27,13 @@ from spark_bookkeeper.errors import InvalidArgumentError
     metavar="N",
     help="Copies of every entry that stay on bookies, with --release; 0 is none.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say which ledgers it would add.")
-@click.option("--yes", is_flag=True, help="With --release: do not ask.")
-@report_table
-@access_options
-@click.pass_obj
+@work_options(
+    dry_run="Only say which ledgers it would add.",
+    yes="With --release: do not ask.",
+    engine="spark",
+)
 def archive(
-    settings: Settings,
-    access: Access,
-    path: str,
-    ledger_ids: Sequence[int],
-    log: str | None,
-    release: bool,
-    keep: int,
-    dry_run: bool,
-    yes: bool,
-    report_table: str | None,
+    work: Work, path: str, ledger_ids: Sequence[int], log: str | None, release: bool, keep: int
 ) -> int:
     """Put the rows of closed ledgers into the Delta table at PATH, each row exactly once.
 
@@ -54,26 +43,24 @@ def archive(
     """
     if ledger_ids and log is not None:
         raise InvalidArgumentError("give either LEDGER ids or --log, not both")
-    if release and not dry_run and not yes:
+    if release and not work.dry_run and not work.yes:
         kept = f"all but {keep} copies" if keep else "all copies"
-        settings.output.note("--dry-run shows which ledgers that are")
+        work.settings.output.note("--dry-run shows which ledgers that are")
         confirm(f"Have bookies drop {kept} of what is in the table at {path} afterwards?")
     from spark_bookkeeper.spark.delta_tables import session_with_delta
 
-    session_with_delta(**settings.spark_conf)
-    with working(settings, access, report_table, on_spark=True) as work:
-        report = work.run(
-            "archiving ledgers",
-            lambda is_dry, progress: work.bk.archive_to_delta(
-                path,
-                list(ledger_ids) or None,
-                log,
-                release=release,
-                keep=keep,
-                dry_run=is_dry,
-                progress=progress,
-            ),
+    session_with_delta(**work.settings.spark_conf)
+    report = work.run(
+        "archiving ledgers",
+        lambda bk, dry_run, progress: bk.archive_to_delta(
+            path,
+            list(ledger_ids) or None,
+            log,
+            release=release,
+            keep=keep,
             dry_run=dry_run,
-            unit="ledgers",
-        )
+            progress=progress,
+        ),
+        unit="ledgers",
+    )
     return work.show(report)

@@ -12,7 +12,7 @@ from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.cli.shell.work import no_spark, report_table, working
+from spark_bookkeeper.cli.shell.work import Work, work_options
 from spark_bookkeeper.cli.shell.writers import about_writer
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.session import BookKeeper
@@ -25,38 +25,31 @@ _ledger_ids = click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, metava
 
 @click.command(epilog="Example: spark-bookkeeper ledger recover 7 8 --no-spark")
 @_ledger_ids
-@click.option("--dry-run", is_flag=True, help="Only say which ledgers it would recover.")
-@click.option("--yes", is_flag=True, help="Do not ask before recovering every open ledger.")
-@report_table
-@no_spark
-@access_options
-@click.pass_obj
-def recover(
-    settings: Settings,
-    access: Access,
-    ledger_ids: Sequence[int],
-    dry_run: bool,
-    yes: bool,
-    report_table: str | None,
-    no_spark: bool,
-) -> int:
+@work_options(
+    dry_run="Only say which ledgers it would recover.",
+    yes="Do not ask before recovering every open ledger.",
+    engine="either",
+)
+def recover(work: Work, ledger_ids: Sequence[int]) -> int:
     """Fence, recover and close ledgers; without LEDGER, every one that is not closed.
 
     Their writers, if they live, are stopped: what they acknowledged is kept. Who names a LEDGER
     is not asked.
     """
     wanted = list(dict.fromkeys(ledger_ids)) or None
-    with working(settings, access, report_table, on_spark=not no_spark and not dry_run) as work:
-        _refuse_unknown(work.bk, wanted)
-        if wanted is None and not dry_run and not yes:
-            _ask_about_writers(settings, work.bk)
-        report = work.run(
-            "reading ledger metadata",
-            lambda is_dry, progress: work.bk.recover_ledgers(
-                wanted, dry_run=is_dry, progress=progress
-            ),
-            dry_run=dry_run,
-        )
+
+    def before(bk: BookKeeper) -> None:
+        _refuse_unknown(bk, wanted)
+        if wanted is None and not work.dry_run and not work.yes:
+            _ask_about_writers(work.settings, bk)
+
+    report = work.run(
+        "reading ledger metadata",
+        lambda bk, dry_run, progress: bk.recover_ledgers(
+            wanted, dry_run=dry_run, progress=progress
+        ),
+        before=before,
+    )
     return work.show(report)
 
 
@@ -87,29 +80,16 @@ def _ask_about_writers(settings: Settings, bk: BookKeeper) -> None:
     show_default=True,
     help="Of the entries, besides the first and last of each share; 100 verifies every digest.",
 )
-@report_table
-@no_spark
-@access_options
-@click.pass_obj
-def check(
-    settings: Settings,
-    access: Access,
-    ledger_ids: Sequence[int],
-    percentage: int,
-    report_table: str | None,
-    no_spark: bool,
-) -> int:
+@work_options(engine="either")
+def check(work: Work, ledger_ids: Sequence[int], percentage: int) -> int:
     """Do the bookies hold what the metadata says? Without LEDGER, all ledgers. Changes nothing."""
     wanted = list(dict.fromkeys(ledger_ids)) or None
-    with working(settings, access, report_table, on_spark=not no_spark) as work:
-        _refuse_unknown(work.bk, wanted)
-        report = work.run(
-            "checking ledgers",
-            lambda _, progress: work.bk.check_ledgers(
-                wanted, percentage=percentage, progress=progress
-            ),
-            unit="ledgers",
-        )
+    report = work.run(
+        "checking ledgers",
+        lambda bk, _, progress: bk.check_ledgers(wanted, percentage=percentage, progress=progress),
+        before=lambda bk: _refuse_unknown(bk, wanted),
+        unit="ledgers",
+    )
     return work.show(report)
 
 
@@ -123,20 +103,9 @@ def check(
     help="Of the entries that are looked at; what is wrong with others stays as it is.",
 )
 @click.option("--bytes-per-second", type=click.IntRange(min=1), help="Limit on copying.")
-@click.option("--dry-run", is_flag=True, help="Look, and say what would be copied.")
-@report_table
-@no_spark
-@access_options
-@click.pass_obj
+@work_options(dry_run="Look, and say what would be copied.", engine="either")
 def repair(
-    settings: Settings,
-    access: Access,
-    ledger_ids: Sequence[int],
-    percentage: int,
-    bytes_per_second: int | None,
-    dry_run: bool,
-    report_table: str | None,
-    no_spark: bool,
+    work: Work, ledger_ids: Sequence[int], percentage: int, bytes_per_second: int | None
 ) -> int:
     """Make missing and damaged copies again on the bookies that should have them.
 
@@ -144,20 +113,18 @@ def repair(
     bookies is left: `bookie recover` replaces those.
     """
     wanted = list(dict.fromkeys(ledger_ids)) or None
-    with working(settings, access, report_table, on_spark=not no_spark) as work:
-        _refuse_unknown(work.bk, wanted)
-        report = work.run(
-            "repairing ledgers",
-            lambda is_dry, progress: work.bk.repair_ledgers(
-                wanted,
-                percentage=percentage,
-                dry_run=is_dry,
-                bytes_per_second=bytes_per_second,
-                progress=progress,
-            ),
+    report = work.run(
+        "repairing ledgers",
+        lambda bk, dry_run, progress: bk.repair_ledgers(
+            wanted,
+            percentage=percentage,
             dry_run=dry_run,
-            unit="ledgers",
-        )
+            bytes_per_second=bytes_per_second,
+            progress=progress,
+        ),
+        before=lambda bk: _refuse_unknown(bk, wanted),
+        unit="ledgers",
+    )
     return work.show(report)
 
 

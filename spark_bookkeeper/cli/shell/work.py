@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.cluster_options import Access, connected
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.replication.recovery_plan import PlanRow
@@ -64,22 +65,32 @@ def _report_file() -> str | None:
     return None if context is None else context.meta.get(_FILE)
 
 
-class Work:
-    """One job from the command line: its plan, a question, the work, and the report."""
+PLAN: Final = "Show what would be done; change nothing."
+YES: Final = "Do not ask."
 
-    def __init__(self, settings: Settings, bk: BookKeeper, report_table: str | None) -> None:
-        self.bk = bk
-        self._settings = settings
-        self._report_table = report_table
-        self._table: ReportTable | None = None
+
+@dataclass(frozen=True)
+class Work:
+    """One job from the command line: its plan, a question, the work, and the report.
+
+    What all such commands have as options is in it; see ``work_options``.
+    """
+
+    settings: Settings
+    access: Access
+    dry_run: bool
+    yes: bool
+    on_spark: bool
+    report_table: str | None
 
     def run(
         self,
         what: str,
-        job: Callable[[bool, Progress], ReportT],
+        job: Callable[[BookKeeper, bool, Progress], ReportT],
         *,
-        dry_run: bool = False,
         ask: Callable[[ReportT], None] | None = None,
+        before: Callable[[BookKeeper], None] | None = None,
+        after: Callable[[BookKeeper, ReportT], None] | None = None,
         unit: str = "",
     ) -> ReportT:
         """Run a job with a bar; before it the same as a dry run, where somebody is to be asked.
@@ -87,37 +98,78 @@ class Work:
         Args:
             what: the job's first phase, as a person would name it.
             job: called with whether it is a dry run, and with what to tell how far it is.
-            dry_run: there is nothing else, and no question.
             ask: is shown the plan, and raises ``NotConfirmedError`` when it is not wanted.
-            unit: of what is counted in that phase.
+            before: refuses what makes no sense, before there is a plan.
+            after: of what was done and not planned, what is left to do.
+            unit: of what is counted in the first phase.
+
+        Raises:
+            as ``connected``, and what the job raises.
         """
-        self._table = open_table(self._settings, self._report_table)
+        with connected(self.settings, self.access, with_spark=self.on_spark) as bk:
+            if before is not None:
+                before(bk)
+            self._table()  # what is missing for it shows before the work
 
-        def run(is_dry: bool) -> ReportT:
-            with self._settings.output.progress(what, unit=unit) as progress:
-                return job(is_dry, progress.phase)
+            def run(dry_run: bool) -> ReportT:
+                with self.settings.output.progress(what, unit=unit) as progress:
+                    return job(bk, dry_run, progress.phase)
 
-        if ask is not None and not dry_run:
-            ask(run(True))
-        return run(dry_run)
+            if ask is not None and not self.dry_run and not self.yes:
+                ask(run(True))
+            report = run(self.dry_run)
+            if after is not None and not self.dry_run:
+                after(bk, report)
+        return report
 
     def show(self, report: Report) -> int:
-        """Keep and print the report, also when the connection has ended; returns the exit code."""
-        return show_report(self._settings, report, self._table)
+        """Keep and print the report; returns the exit code."""
+        return show_report(self.settings, report, self._table())
+
+    def _table(self) -> ReportTable | None:
+        return open_table(self.settings, self.report_table)
 
 
-@contextmanager
-def working(
-    settings: Settings, access: Access, report_table: str | None = None, *, on_spark: bool = False
-) -> Iterator[Work]:
-    """A connection to work on. Raises as ``connected``.
+def work_options(
+    *,
+    dry_run: str | None = None,
+    yes: str | None = None,
+    engine: Literal["here", "spark", "either"] = "here",
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Give a command the options of all that do a job, and hand it a ``Work`` that has them.
 
     Args:
-        report_table: a Delta table to which the report is appended.
-        on_spark: jobs run on Spark, else in this process.
+        dry_run: what ``--dry-run`` does; ``None``: there is none.
+        yes: what ``--yes`` does, where a person is asked.
+        engine: where its jobs run; ``either`` has the option ``--no-spark``.
     """
-    with connected(settings, access, with_spark=on_spark) as bk:
-        yield Work(settings, bk, report_table)
+
+    def decorate(command: Callable[..., int]) -> Callable[..., int]:
+        @access_options
+        @click.pass_obj
+        @functools.wraps(command)
+        def with_work(settings: Settings, /, *arguments: Any, access: Access, **named: Any) -> int:
+            work = Work(
+                settings,
+                access,
+                dry_run=named.pop("dry_run", False),
+                yes=named.pop("yes", False),
+                on_spark=engine != "here" and not named.pop("no_spark", False),
+                report_table=named.pop("report_table"),
+            )
+            return command(work, *arguments, **named)
+
+        found = with_work
+        if engine == "either":
+            found = no_spark(found)
+        found = report_table(found)
+        if yes is not None:
+            found = click.option("--yes", is_flag=True, help=yes)(found)
+        if dry_run is not None:
+            found = click.option("--dry-run", is_flag=True, help=dry_run)(found)
+        return found
+
+    return decorate
 
 
 def open_table(settings: Settings, path: str | None) -> ReportTable | None:
