@@ -87,6 +87,13 @@ def test_the_message_of_a_header_is_the_one_arrow_makes(
         assert header_message(schema, values) == plain.serialize().to_pybytes()
 
 
+def test_headers_of_other_keys_are_not_taken_for_each_other() -> None:
+    for key in (b"one", b"two"):
+        values = {key: b"value"}
+        expected = PAYLOAD_SCHEMA.with_metadata(values).serialize().to_pybytes()
+        assert header_message(PAYLOAD_SCHEMA, values) == expected
+
+
 def test_as_many_headers_are_remembered_as_there_is_room_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
