@@ -121,7 +121,7 @@ def test_the_first_append_of_a_process_does_not_wait_for_pandas() -> None:
 
 def test_more_payloads_than_arrow_can_count_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "MOST_ENTRY_BYTES", 10)
-    assert payload_message(PLAIN, [b"12345", b"67890"])
+    assert bytes(payload_message(PLAIN, [b"12345", b"67890"]))
     with pytest.raises(InvalidArgumentError, match="less than 2 GiB"):
         payload_message(PLAIN, [b"12345", b"678901"])
 
