@@ -86,8 +86,8 @@ class _Layout(NamedTuple):
     """Where each value begins."""
 
 
-_layouts: dict[tuple[int, tuple[int, ...]], _Layout] = {}
-"""By the schema's identity, which is quicker than its hash, and the lengths of the values."""
+_layouts: dict[tuple[int, tuple[bytes, ...], tuple[int, ...]], _Layout] = {}
+"""By the schema's identity, which is quicker than its hash, the keys and the values' lengths."""
 
 
 def header_message(schema: pa.Schema, values: dict[bytes, bytes]) -> bytes:
@@ -99,13 +99,12 @@ def header_message(schema: pa.Schema, values: dict[bytes, bytes]) -> bytes:
     lengths = tuple(map(len, values.values()))
     if sum(lengths) > _SHORT_BYTES:
         return _with_metadata(schema, values)
-    layout = _layouts.get((id(schema), lengths))
+    kind = id(schema), tuple(values), lengths
+    layout = _layouts.get(kind)
     if layout is None:
         if len(_layouts) >= _LAYOUTS_KEPT:
             _layouts.clear()
-        layout = _layouts[id(schema), lengths] = _layout(
-            schema, {key: len(value) for key, value in values.items()}
-        )
+        layout = _layouts[kind] = _layout(schema, dict(zip(values, lengths, strict=True)))
     message = bytearray(layout.message)
     for place, value in zip(layout.places, values.values(), strict=True):
         message[place : place + len(value)] = value

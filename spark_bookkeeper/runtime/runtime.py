@@ -157,8 +157,7 @@ class ThreadRuntime:
         self._map_width = map_width
         self._idle: list[_Worker] = []
 
-    def now(self) -> float:
-        return time.monotonic()
+    now = staticmethod(time.monotonic)  # asked a dozen times for one append
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000

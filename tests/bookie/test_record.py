@@ -87,6 +87,13 @@ def test_the_message_of_a_header_is_the_one_arrow_makes(
         assert header_message(schema, values) == plain.serialize().to_pybytes()
 
 
+def test_headers_of_other_keys_are_not_taken_for_each_other() -> None:
+    for key in (b"one", b"two"):
+        values = {key: b"value"}
+        expected = PAYLOAD_SCHEMA.with_metadata(values).serialize().to_pybytes()
+        assert header_message(PAYLOAD_SCHEMA, values) == expected
+
+
 def test_as_many_headers_are_remembered_as_there_is_room_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -114,7 +121,7 @@ def test_the_first_append_of_a_process_does_not_wait_for_pandas() -> None:
 
 def test_more_payloads_than_arrow_can_count_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "MOST_ENTRY_BYTES", 10)
-    assert payload_message(PLAIN, [b"12345", b"67890"])
+    assert bytes(payload_message(PLAIN, [b"12345", b"67890"]))
     with pytest.raises(InvalidArgumentError, match="less than 2 GiB"):
         payload_message(PLAIN, [b"12345", b"678901"])
 

@@ -145,7 +145,7 @@ def test_what_a_look_at_bookies_acknowledges_is_delivered_at_once(tmp_path: Path
     ground.before.append(hangs)
     writer.append(b"0")
     becomes_readonly(ground, behind)
-    look = writer._adds._lanes._watch.look_for_readonly  # what is done again and again
+    look = writer._adds._watch.look_for_readonly  # what is done again and again
     ground.until(lambda: look() or writer._adds.machine._leaving is not None)
     added = writer.append_async(b"1")
     ground.until(lambda: [ack.last for ack in writer._adds.acks()[0]].count(EntryId(1)) == 2)

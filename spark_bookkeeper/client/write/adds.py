@@ -26,6 +26,7 @@ from spark_bookkeeper.client.write.foreign import deleted_error, error_of_fence,
 from spark_bookkeeper.client.write.pending import PendingEntries
 from spark_bookkeeper.client.write.promise import Promise
 from spark_bookkeeper.client.write.standing import Standing
+from spark_bookkeeper.client.write.watch import Watch
 from spark_bookkeeper.errors import (
     AppendFailedError,
     BookKeeperError,
@@ -94,6 +95,9 @@ class Adds:
         self._delivery = Delivery(self._changed, self._runtime)
         self._promises = self._delivery.promises
         self._lanes = Lanes(context, self._changed, self._pending, self._delivery, self)
+        self._watch = Watch(
+            context, self._changed, self._lanes, self._pending, self._delivery, self
+        )
         self._changes = EnsembleChanges(context, self._changed, self._delivery, self)
         self._acks: deque[SlotAck] = deque(maxlen=ACKS_KEPT)
 
@@ -304,6 +308,7 @@ class Adds:
         self._standing.is_ended = True
         if not is_to_be_closed:
             self._leave()
+        self._watch.end()
         self._lanes.end()
         self._changed.notify_all()
 
@@ -366,7 +371,7 @@ class Adds:
         try:
             self._context.store.watch_ledger(self.ledger.ledger_id, self._hear_of_deletion)
             self._carry_out(self.machine.start())
-            self._lanes.watch()
+            self._watch.start()
         except BaseException as error:  # Ctrl-C, or no more threads: too few lanes would hang
             self.fail(self._gave_up(f"it could not start ({type(error).__name__})"))
             raise
@@ -466,6 +471,7 @@ class Adds:
         reason = self._standing.fail(error)
         self._leave()
         self._delivery.fail(reason)
+        self._watch.end()
         self._lanes.end()
         self._changed.notify_all()
         self._end_if_dropped()

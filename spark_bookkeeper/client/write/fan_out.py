@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 from spark_bookkeeper.bookie import messages
 from spark_bookkeeper.client.write.lane import Group, Lane
 from spark_bookkeeper.client.write.pending import Run
-from spark_bookkeeper.client.write.watch import Watch
 from spark_bookkeeper.errors import AppendFailedError, BookKeeperError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 
@@ -93,7 +92,6 @@ class Lanes:
         """What lanes with nothing to send tell their bookies; until there are entries again."""
         self._time_ms = 0
         """Of the last group: within a ledger times do not go back, so that it can be searched."""
-        self._watch = Watch(context, lock, self, pending, delivery, reports)
 
     @property
     def token(self) -> str:
@@ -159,7 +157,6 @@ class Lanes:
 
     def end(self) -> None:
         """Stop all of them, for good."""
-        self._watch.end()
         for lane in self.by_position.values():
             lane.retire()
         self.by_position.clear()
@@ -189,10 +186,6 @@ class Lanes:
             nothing = Run(EntryId(confirmed + 1), confirmed, (), (), None)
             self._explicit_lac = self._group(nothing, confirmed)
             self.wake()
-
-    def watch(self) -> None:
-        """Begin to look for bookies that do not answer."""
-        self._watch.start()
 
     # Tasks of their own, without the lock
 

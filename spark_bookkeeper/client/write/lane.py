@@ -58,6 +58,8 @@ class Group:
         self.last = run.last
         self.bulk = run.bulk
         self.is_empty = run.last < run.first
+        self.is_shared = not ledger.metadata.quorum.is_striped
+        """Whether every bookie's record is the same."""
         self.taken_at = runtime.now()
         self._ledger = ledger
         self._token = token
@@ -80,7 +82,7 @@ class Group:
 
     def record(self, position: int, slot: int) -> NewRecord:
         """What goes into a slot of the bookie at a position that holds some of it."""
-        if self._ledger.metadata.quorum.is_striped:
+        if not self.is_shared:
             return self._encode(position, slot)
         with self._encoding:
             if slot not in self._records:
@@ -118,7 +120,7 @@ class Group:
             return NOTHING
         ids: Sequence[int] = range(self.first, self.last + 1)
         payloads, lengths = self._run.payloads, self._run.lengths_after
-        if self._ledger.metadata.quorum.is_striped:
+        if not self.is_shared:
             held = self._held(position)
             ids = list(compress(ids, cycle(held)))
             payloads = list(compress(payloads, cycle(held)))
@@ -127,8 +129,11 @@ class Group:
 
     def is_striped_to(self, position: int) -> bool:
         """Whether the bookie at a position holds anything of it."""
-        is_whole = self.is_empty or not self._ledger.metadata.quorum.is_striped
-        return is_whole or any(self._held(position)[: self.last + 1 - self.first])
+        return (
+            self.is_shared
+            or self.is_empty
+            or any(self._held(position)[: self.last + 1 - self.first])
+        )
 
     def _held(self, position: int) -> list[bool]:
         """Whether the bookie at a position holds the first entry, the second, ... and so on."""
