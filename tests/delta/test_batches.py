@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.read.splits import SMALL_PIECE_BYTES, tasks_for
+from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.delta.batches import (
     BATCH_BYTES,
     BATCH_LEDGERS,
@@ -16,6 +18,7 @@ from spark_bookkeeper.delta.batches import (
     Batch,
     batches,
 )
+from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 from spark_bookkeeper.testing.lake import bytes_ledger, rows_ledger
@@ -74,3 +77,14 @@ def test_a_batch_ends_at_its_bounds(kinds: dict[int, Ledger]) -> None:
 
     assert by_count == [BATCH_LEDGERS, 3]
     assert by_size == [BATCH_BYTES // SMALL_BYTES, 70 - BATCH_BYTES // SMALL_BYTES]
+
+
+def test_a_read_of_many_small_ledgers_shares_tasks(kinds: dict[int, Ledger]) -> None:
+    def ranges(size_bytes: int, count: int) -> list[EntryRange]:
+        metadata = replace(kinds[SMALL].metadata, length_bytes=size_bytes)
+        ledger = kinds[SMALL].with_metadata(metadata)
+        return [EntryRange(ledger, EntryId(0), EntryId(0))] * count
+
+    assert tasks_for(ranges(1000, 200), 4) == 4
+    assert tasks_for(ranges(1000, 3), 4) == 3
+    assert tasks_for(ranges(SMALL_PIECE_BYTES, 200), 4) == 200  # as they were cut
