@@ -83,14 +83,18 @@ def _listed(log: LedgerLog, shares: Sequence[Share]) -> set[str]:
     """
     log.look_again()
     index = log.locate(0)
+    whole: set[tuple[int, int]] = set()
     for doubt in index.doubts:
-        if not (doubt.is_lost and all(_is_here(index, doubt, share) for share in shares)):
-            raise CorruptEntryError(
-                f"bookie {log.bookie_id}: {doubt.path} cannot be read ({doubt.reason}), so nobody "
-                "knows which parts are needed; repair the ledger first, or repeat it",
-                bookie_id=log.bookie_id,
-                path=doubt.path,
-            )
+        held = doubt.first, doubt.last  # that of each slot of a compacted ledger is the same
+        if doubt.is_lost and (held in whole or all(_is_here(index, doubt, s) for s in shares)):
+            whole.add(held)
+            continue
+        raise CorruptEntryError(
+            f"bookie {log.bookie_id}: {doubt.path} cannot be read ({doubt.reason}), so nobody "
+            "knows which parts are needed; repair the ledger first, or repeat it",
+            bookie_id=log.bookie_id,
+            path=doubt.path,
+        )
     return {part.ref.name for holding in index.holdings for part in holding.record.parts}
 
 

@@ -363,6 +363,7 @@ def test_bookkeepers_shell_finds_no_cluster_where_we_nuked_it_and_begins_one(
     assert not cluster._zk.exists(cluster.uri.root)
     said = _refused(cluster, tmp_path, "whatisinstanceid")
     assert before not in said
+    assert "InstanceId" in said, "it says that it finds none"
     _shell(cluster, tmp_path, "initnewcluster")
     with closing(ZooKeeperStore(cluster.uri, token=lambda: secrets.token_hex(16))) as again:
         assert again.instance_id() != before
