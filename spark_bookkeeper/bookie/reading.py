@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from typing_extensions import Buffer
 
 from spark_bookkeeper.bookie import framing
 from spark_bookkeeper.bookie.bookie import EntryDetails, Rows
@@ -30,6 +31,9 @@ from spark_bookkeeper.protocol.metadata import DigestType
 
 _READ_BYTES: Final = 16 << 20
 """At most so much is read at once, unless one entry is larger."""
+
+_LARGE_BYTES: Final = 1 << 20
+"""A message of this size does not stay near the processor between being read and being summed."""
 
 _GAP_BYTES: Final = 64 << 10
 """Reading over a gap of this size is cheaper than a second request."""
@@ -122,6 +126,8 @@ class EntryReader:
         # in it; a keyed digest says more than a checksum, so those are checked one by one.
         self._is_keyed = encoding.digest_type is DigestType.MAC
         self._has_digests = encoding.digest_type is not DigestType.DUMMY
+        self._is_summed = encoding.digest_type is DigestType.CRC32C
+        """Whether a CRC32C is all that vouches for a message of either form."""
 
     def messages(
         self,
@@ -138,8 +144,11 @@ class EntryReader:
             columns: decode only these, in this order; ``None`` decodes all. Payloads have one.
         """
         for run in _runs(places):
-            data = self._read(run)
             groups = list(_same_message(run))
+            if wanted is Wanted.NOTHING and self._is_summed and _is_large(groups):
+                yield self._compared(run)
+                continue
+            data = self._read(run)
             for group in groups:
                 if isinstance(data, BookieError):
                     alone = data if len(groups) == 1 else self._read(group)
@@ -169,15 +178,40 @@ class EntryReader:
             data = self._storage.read_range(first.path, first.offset, length)
         except BookieError as error:
             return error
-        if data is None:
-            return BookieUnavailableError(
-                f"bookie {self._bookie_id}: {first.path} is gone; read the ledger's metadata "
-                "again, it may have changed",
-                bookie_id=self._bookie_id,
-                path=first.path,
-                is_gone=True,
-            )
-        return pa.py_buffer(data)
+        return self._gone(first.path) if data is None else pa.py_buffer(data)
+
+    def _gone(self, path: str) -> BookieUnavailableError:
+        return BookieUnavailableError(
+            f"bookie {self._bookie_id}: {path} is gone; read the ledger's metadata "
+            "again, it may have changed",
+            bookie_id=self._bookie_id,
+            path=path,
+            is_gone=True,
+        )
+
+    def _compared(self, group: Sequence[Location]) -> Message:
+        """A large message of which nothing is wanted: it is summed while it comes, and not kept."""
+        place = group[0]
+        value = size = 0
+
+        def take(data: Buffer) -> None:
+            nonlocal value, size
+            value = crc(data, value)
+            size += memoryview(data).nbytes
+
+        try:
+            if not self._storage.read_through(place.path, place.offset, place.extent, take):
+                raise self._gone(place.path)
+            if size < place.extent:
+                raise self._corrupt(place, "the file is cut short")
+            if place.row != NO_ROW:
+                if value != place.extent_crc32c:
+                    raise self._corrupt(place, "the message does not match its checksum")
+            elif (size, value.to_bytes(4, "little")) != (place.size, place.digest):
+                raise self._corrupt(place, "its bytes do not match its digest")
+        except BookieError as error:
+            return Message((), tuple((place, error) for place in group))
+        return Message(tuple(group))
 
     def _message(
         self,
@@ -266,6 +300,10 @@ class EntryReader:
             path=location.path,
             entry_id=location.entry_id,
         )
+
+
+def _is_large(groups: Sequence[Sequence[Location]]) -> bool:
+    return len(groups) == 1 and groups[0][0].extent >= _LARGE_BYTES
 
 
 def _runs(locations: Iterable[Location]) -> Iterator[list[Location]]:

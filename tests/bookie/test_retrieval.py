@@ -198,3 +198,39 @@ def test_what_is_known_to_be_nothing_is_not_looked_for_again() -> None:
 
     assert value_of(verdict).refused.keys() == {COUNT, COUNT + 1}
     assert reads.count == 0
+
+
+@pytest.mark.parametrize("has_rows", [False, True])
+def test_a_large_message_that_is_summed_while_it_comes_has_the_verdict_of_one_that_is_kept(
+    monkeypatch: pytest.MonkeyPatch, has_rows: bool
+) -> None:
+    bookie = formatted(LedgerEncoding(SCHEMA) if has_rows else None)
+    rows = pa.record_batch({"n": [1, 2, 3]}, schema=SCHEMA)
+    content: Sequence[bytes | pa.RecordBatch] = [rows] if has_rows else [b"one", b"two", b"three"]
+    entries = [NewEntry(n, 0, each) for n, each in enumerate(content)]
+    data = encode_add(bookie.key, bookie.encoding, "w1", 0, -1, entries)
+    bookie.writer().add(0, data)
+    path, reader = bookie.slot_path(0), bookie.log().reader
+    places = every_place(bookie.log().locate(0))
+    whole = bytes(bookie.disk.files[path])
+    start, end = places[0].offset, places[0].offset + places[0].extent
+
+    def verdict(large_bytes: int) -> tuple[list[int], list[str]]:
+        monkeypatch.setattr(reading, "_LARGE_BYTES", large_bytes)
+        (message,) = reader.messages(places, reading.Wanted.NOTHING)
+        assert (message.data is None) == (large_bytes == 0 or bool(message.refused))
+        good = [place.entry_id for place in message.places]
+        return good, [f"{type(e).__name__} {e}" for _, e in message.refused]
+
+    cuts = [whole[:size] for size in range(start, end + 1)]
+    flips = [
+        whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(start - 1, end + 1)
+    ]
+    for damaged in (whole, None, *cuts, *flips):
+        bookie.disk.files.pop(path, None)
+        if damaged is not None:
+            bookie.disk.files[path] = damaged
+        kept = verdict(1 << 20)
+        assert verdict(0) == kept
+        is_good = damaged is not None and damaged[start:end] == whole[start:end]
+        assert bool(kept[0]) == is_good

@@ -254,7 +254,9 @@ class StorageConformance:
 
         def handed(path: str, offset: int, length: int) -> bytes | None:
             seen = bytearray()
-            is_there = storage.read_through(path, offset, length, seen.extend)
+            is_there = storage.read_through(
+                path, offset, length, lambda piece: seen.extend(bytes(piece))
+            )
             return bytes(seen) if is_there else None
 
         assert handed("d/a", 0, len(content) + 1) == content
