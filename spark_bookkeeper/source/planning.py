@@ -12,9 +12,11 @@ from spark_bookkeeper.client.read.splits import SMALL_PIECE_BYTES, cut
 from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.protocol.ids import EntryId
 
-PIECES: Final = 8
+PIECES: Final = 4
 """A large range is cut into so many pieces at least; how many tasks Spark runs at once is not told
-to those who plan."""
+to those who plan. A task costs some 0.1 s of CPU besides its rows, as much as 64 MiB of them do,
+so more of them pay only where many cores wait: ``minPartitions`` says so.
+"""
 
 BATCH_PIECE_BYTES: Final = 32 << 20
 """A task of a micro-batch takes about so much."""

@@ -12,10 +12,9 @@ Prints ``started`` when all of them run.
 from __future__ import annotations
 
 import sys
-import time
-from typing import Any
 
 import spark_bookkeeper as sbk
+from tests.spark.starting import started
 
 
 def main(master: str, uri: str, checkpoints: str, how: str, *names: str) -> None:
@@ -48,21 +47,6 @@ def main(master: str, uri: str, checkpoints: str, how: str, *names: str) -> None
             query.awaitTermination()
     else:
         spark.streams.awaitAnyTermination()
-
-
-def started(writer: Any) -> Any:
-    """Start a query, and wait until its source is there.
-
-    Spark waits ten seconds for the process of a source, whatever else the machine does. So they
-    are made one after the other, and a query that failed by that alone is started again.
-    """
-    while True:
-        query = writer.start()
-        while query.isActive and query.status["message"].startswith("Initializing"):
-            time.sleep(0.05)
-        error = query.exception()
-        if error is None or "Python worker failed to connect back" not in str(error):
-            return query
 
 
 if __name__ == "__main__":

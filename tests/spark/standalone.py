@@ -33,6 +33,8 @@ def standalone_master(directory: Path, python_path: str) -> Iterator[Standalone]
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_WORKER_DIR": str(directory / "work"),
         "SPARK_LOG_DIR": str(directory / "logs"),
+        # A master that hears nothing of a worker for so long, a minute else, takes it for dead.
+        "SPARK_DAEMON_JAVA_OPTS": "-Dspark.worker.timeout=3600",
     }
     master = [tool, "org.apache.spark.deploy.master.Master", "-h", "127.0.0.1"]
     commands = [([*master, "--port", port, "--webui-port", 0], "127.0.0.1")]
@@ -52,6 +54,7 @@ def standalone_master(directory: Path, python_path: str) -> Iterator[Standalone]
             for command, host in commands
         ]
         try:
+            _wait_until_registered(processes, directory / "cluster")
             yield Standalone(url, [process.pid for process in processes[1:]])
         finally:
             for process in processes:
@@ -59,6 +62,20 @@ def standalone_master(directory: Path, python_path: str) -> Iterator[Standalone]
                     with suppress(psutil.NoSuchProcess):
                         child.kill()
                 process.wait()
+
+
+def _wait_until_registered(processes: list[subprocess.Popen[bytes]], output: Path) -> None:
+    """However long the workers need: a driver gives up a master that does not answer in a minute.
+
+    Raises:
+        RuntimeError: one of the processes has ended.
+    """
+    workers = len(processes) - 1
+    while output.read_text().count("Successfully registered with master") < workers:
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.1)
+                raise RuntimeError(f"it ended with {process.returncode}:\n{output.read_text()}")
 
 
 def _free_port() -> int:

@@ -110,7 +110,7 @@ def is_port_free() -> bool:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)  # only of what hangs
 @pytest.mark.skipif(
     importlib.util.find_spec("grpc") is None, reason="grpcio is not installed (pyspark[connect])"
 )
@@ -127,7 +127,6 @@ def test_everything_works_over_spark_connect(python_path: str) -> None:
         text=True,
         check=False,
         env={**os.environ, "PYTHONPATH": python_path, "PYSPARK_PYTHON": sys.executable},
-        timeout=570,
     )
 
     assert done.returncode == 0, done.stderr[-4000:]

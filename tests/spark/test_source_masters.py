@@ -8,7 +8,12 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(3600),  # only of what hangs
+]
 
 SCRIPT = """
 import sys
@@ -130,7 +135,6 @@ def test_ledgers_are_read_followed_and_written(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=500,
     )
 
     assert "all is well" in done.stdout, done.stderr[-4000:]

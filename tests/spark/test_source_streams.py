@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.source.older_spark import HAS_LIMITS
+from tests.spark.starting import started
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -122,6 +123,34 @@ def test_truncation_under_a_checkpoint_is_told_with_the_option_that_passes_it_ov
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("trigger", ["0 seconds", "300 milliseconds"])
+def test_a_running_query_sees_what_comes_after_it_was_idle(bk: BookKeeper, trigger: str) -> None:
+    name = f"awaited_{trigger.partition(' ')[0]}"
+    log = bk.create_log(name, schema=rows(1).schema)
+    reader = bk.spark.readStream.format("bookkeeper").option("metadataUri", bk.metadata_uri)
+    frame = reader.option("log", name).option("startingOffsets", "earliest").load()
+    write = frame.writeStream.format("memory").queryName(name).trigger(processingTime=trigger)
+    query = started(write)
+
+    def until_seen(count: int) -> None:
+        while bk.spark.table(name).count() < count:
+            assert query.isActive, query.exception()
+
+    try:
+        for number in range(3):  # each by a writer of its own, and the log is closed between them
+            while "Waiting" not in query.status["message"]:
+                assert not query.awaitTermination(0.05)
+            with log.become_writer() as writer:
+                writer.append(rows(5, number * 10))
+                until_seen(number * 10 + 5)  # while it is open, or with its end
+                writer.append(rows(5, number * 10 + 5))
+            until_seen(number * 10 + 10)
+    finally:
+        query.stop()
+    assert sorted(row.id for row in bk.spark.table(name).collect()) == list(range(30))
+
+
+@pytest.mark.slow
 def test_an_open_ledger_is_followed_to_its_end(bk: BookKeeper, tmp_path: Path) -> None:
     writer = bk.create_ledger(schema=rows(1).schema)
     stream = Stream(bk, tmp_path, ledger=writer.ledger_id, startingOffsets="earliest")
@@ -133,6 +162,17 @@ def test_an_open_ledger_is_followed_to_its_end(bk: BookKeeper, tmp_path: Path) -
     stream.catch_up()
 
     assert stream.ids == list(range(15))
+
+
+@pytest.mark.slow
+def test_a_continuous_trigger_is_refused_by_spark(bk: BookKeeper, tmp_path: Path) -> None:
+    bk.create_log("never-continuous", schema=rows(1).schema)
+    reader = bk.spark.readStream.format("bookkeeper").option("metadataUri", bk.metadata_uri)
+    write = reader.option("log", "never-continuous").load().writeStream.format("console")
+    write = write.option("checkpointLocation", str(tmp_path / "checkpoint"))
+
+    with pytest.raises(PySparkException, match=r"(?i)continuous"):
+        write.trigger(continuous="1 second").start().processAllAvailable()
 
 
 @pytest.mark.slow

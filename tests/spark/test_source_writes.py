@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, DataFrameWriter
 from spark_bookkeeper.errors import NoSuchLedgerError
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.session import BookKeeper
+from tests.spark.starting import started
 
 pytestmark = [pytest.mark.spark, pytest.mark.integration]
 
@@ -268,6 +269,29 @@ def test_a_stream_is_told_what_it_cannot_do(
         write = write.option("metadataUri", bk.metadata_uri).options(**options)
         with pytest.raises(PySparkException, match=message):
             write.option("checkpointLocation", str(tmp_path / "none")).start().processAllAvailable()
+
+
+@pytest.mark.slow
+def test_a_stream_is_appended_and_replaces_nothing(
+    bk: BookKeeper, log: Log, tmp_path: Path
+) -> None:
+    source = bk.create_log(f"{log.name}-source", schema=SCHEMA)
+    source.write(ids(bk, 0, 10))
+    read = bk.spark.readStream.format("bookkeeper").option("metadataUri", bk.metadata_uri)
+    frame = read.option("log", source.name).option("startingOffsets", "earliest").load()
+
+    def run(mode: str, frame: Any) -> None:
+        write = frame.writeStream.format("bookkeeper").trigger(availableNow=True).outputMode(mode)
+        write = write.option("metadataUri", bk.metadata_uri).option("log", log.name)
+        started(write.option("checkpointLocation", str(tmp_path / mode))).awaitTermination()
+
+    with pytest.raises(PySparkException, match=r'never overwritten.*outputMode\("append"\)'):
+        run("complete", frame.groupBy().count().selectExpr("count as id"))
+    with pytest.raises(PySparkException, match="does not support Update mode"):  # Spark's own
+        run("update", frame)
+    assert found(log) == []
+    run("append", frame)
+    assert found(log) == list(range(10))
 
 
 @pytest.mark.slow
