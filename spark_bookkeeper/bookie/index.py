@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from spark_bookkeeper.bookie.bookie import Doubtful, Holdings
 from spark_bookkeeper.bookie.lazy import lazy
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.location import Location
-from spark_bookkeeper.bookie.messages import Int64Array
+from spark_bookkeeper.bookie.messages import Int64Array, int64s
 from spark_bookkeeper.bookie.record import Record
 from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.errors import (
@@ -75,11 +76,15 @@ class EntryIndex:
         ids = [holding.record.ids for holding in self.holdings]
         if not ids:
             return _NOTHING, _NOTHING, _NOTHING
-        all_ids = np.concatenate(ids)
-        owners: Int64Array = np.repeat(np.arange(len(ids)), [len(column) for column in ids])
-        positions = np.concatenate([np.arange(len(column)) for column in ids])
-        inside = np.flatnonzero((all_ids >= self.first) & (all_ids <= self.last))
-        order = inside[np.argsort(all_ids[inside], kind="stable")]
+        if len(ids) == 1:
+            all_ids, positions = ids[0], np.arange(len(ids[0]))
+            owners: Int64Array = np.zeros(len(all_ids), dtype=np.int64)
+        else:
+            all_ids = np.concatenate(ids)
+            owners = np.arange(len(ids)).repeat([len(column) for column in ids])
+            positions = np.concatenate([np.arange(len(column)) for column in ids])
+        inside = ((all_ids >= self.first) & (all_ids <= self.last)).nonzero()[0]
+        order = inside[all_ids[inside].argsort(kind="stable")]
         return all_ids[order], owners[order], positions[order]
 
     @lazy
@@ -91,7 +96,8 @@ class EntryIndex:
     def _is_first(self) -> npt.NDArray[np.bool_]:
         """Which rows of the table have the first place of an entry."""
         ids = self._table[0]
-        is_first: npt.NDArray[np.bool_] = np.ones(len(ids), dtype=np.bool_)
+        is_first: npt.NDArray[np.bool_] = np.empty(len(ids), dtype=np.bool_)
+        is_first[:1] = True
         np.not_equal(ids[1:], ids[:-1], out=is_first[1:])  # they ascend
         return is_first
 
@@ -99,12 +105,14 @@ class EntryIndex:
         """What whoever asked is told."""
         _, owners, positions = self._table
         records = [holding.record for holding in self.holdings]
-        counts = [len(record.ids) for record in records]
-        bases: Int64Array = np.cumsum([0, *counts])[:-1]
-        rows = (bases[owners] + positions)[self._is_first]
+        bases = list(accumulate((len(record.ids) for record in records), initial=0))[:-1]
+        rows = positions if len(records) <= 1 else int64s(bases)[owners] + positions
+        rows = rows[self._is_first]
 
         def column(values: list[Int64Array]) -> Int64Array:
-            return np.concatenate(values)[rows] if values else _NOTHING
+            if len(values) > 1:
+                return np.concatenate(values)[rows]
+            return values[0][rows] if values else _NOTHING
 
         return Holdings(
             first=self.first,
@@ -136,8 +144,8 @@ class EntryIndex:
 
     def _rows(self, entry_id: int) -> tuple[int, int]:
         ids = self._table[0]
-        start = int(np.searchsorted(ids, entry_id, side="left"))
-        return start, int(np.searchsorted(ids, entry_id, side="right"))
+        start = int(ids.searchsorted(entry_id, side="left"))
+        return start, int(ids.searchsorted(entry_id, side="right"))
 
     def _location(self, row: int) -> Location:
         _, owners, positions = self._table
@@ -174,8 +182,8 @@ class EntryIndex:
         is_here, rows = self._first_rows(entry_ids)
         _, owners, positions = self._table
         places: list[Location | None] = [None] * len(entry_ids)
-        wanted = np.flatnonzero(is_here)
-        wanted = wanted[np.argsort(owners[rows[wanted]], kind="stable")]
+        wanted = is_here.nonzero()[0]
+        wanted = wanted[owners[rows[wanted]].argsort(kind="stable")]
         counts = np.bincount(owners[rows[wanted]], minlength=len(self.holdings)).tolist()
         end = 0
         for holding, count in zip(self.holdings, counts, strict=True):
@@ -194,7 +202,7 @@ class EntryIndex:
         wanted = np.asarray(entry_ids, dtype=np.int64)
         if not len(ids):
             return np.zeros(len(wanted), dtype=np.bool_), np.zeros(len(wanted), dtype=np.int64)
-        rows = np.minimum(np.searchsorted(ids, wanted, side="left"), len(ids) - 1)
+        rows = np.minimum(ids.searchsorted(wanted, side="left"), len(ids) - 1)
         return ids[rows] == wanted, rows
 
 

@@ -143,7 +143,7 @@ class Record:
     def _ends(self) -> Int64Array:
         """Where in the columns the record's own entries end, and then those of each part."""
         counts = [self.inline_count, *(len(part.entry_ids) for part in self.parts)]
-        return np.cumsum(np.array(counts, dtype=np.int64))
+        return int64s(accumulate(counts))
 
     @lazy
     def messages(self) -> Int64Array:

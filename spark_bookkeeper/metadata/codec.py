@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.metadata.formats import (
@@ -171,7 +172,7 @@ def _ensemble(names: Iterable[str]) -> tuple[BookieId, ...]:
 
 def _unknown_fields(message: Any) -> bytes:
     """What is left of a message once every field that is known is taken out."""
-    if message.ByteSize() == 0:
+    if not len(UnknownFieldSet(message)):
         return b""
     rest = type(message)()
     rest.CopyFrom(message)

@@ -11,6 +11,7 @@ pair used here: it keeps the order and so every byte).
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -191,14 +192,23 @@ def _checked(message: Any) -> Any:
 
 
 def _check_text(message: Any) -> None:
-    for field, value in message.ListFields():
-        if field.type not in (_Field.TYPE_STRING, _Field.TYPE_MESSAGE):
-            continue
-        is_one = isinstance(value, (str, bytes)) or hasattr(value, "ListFields")
-        for item in (value,) if is_one else value:
-            if field.type == _Field.TYPE_MESSAGE:
+    for name, is_repeated, is_message in _texts(message.DESCRIPTOR.name):
+        value = getattr(message, name)
+        for item in value if is_repeated else (value,):
+            if is_message:
                 _check_text(item)
             elif not isinstance(item, str):  # how protobuf hands out what is not UTF-8
-                raise ValueError(f"{field.name} is {item[:40]!r}, which is not UTF-8")
+                raise ValueError(f"{name} is {item[:40]!r}, which is not UTF-8")
             else:
                 item.encode()  # half a surrogate pair came from an escape
+
+
+@functools.cache
+def _texts(message_name: str) -> list[tuple[str, bool, bool]]:
+    """Name of each field with text in it, whether it is repeated, and whether it is a message."""
+    declared = [declaration.split() for declaration in _MESSAGES[message_name].values()]
+    return [
+        (name, label == "repeated", kind in _MESSAGES)
+        for label, kind, name in declared
+        if kind == "string" or (kind in _MESSAGES and _texts(kind))
+    ]

@@ -63,7 +63,7 @@ class RawRecord:
 def take_apart(data: bytes) -> RawRecord | None:
     """The record in a file of entries of ``payload binary`` rows; ``None`` if it is damaged."""
     try:
-        reader = pa.ipc.open_file(data)
+        reader = pa.ipc.open_file(pa.BufferReader(data))
         metadata = reader.schema.metadata
         header = json.loads(metadata[RECORD_KEY])
         packed = metadata.get(ENTRIES_KEY, b"")
@@ -100,7 +100,7 @@ def take_apart(data: bytes) -> RawRecord | None:
 
 def take_part_apart(data: bytes) -> list[tuple[bytes, ...]]:
     """The rows of each batch in a part."""
-    reader = pa.ipc.open_file(data)
+    reader = pa.ipc.open_file(pa.BufferReader(data))
     return [_rows(reader.get_batch(index)) for index in range(reader.num_record_batches)]
 
 

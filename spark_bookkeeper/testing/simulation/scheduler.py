@@ -3,7 +3,8 @@
 An actor stands for a process: it can crash, freeze and go on. Its tasks stand for threads,
 and are greenlets: exactly one runs at a time, and it hands over only where it calls into the
 world (``point``, ``block``, ``delay``). Time passes only when no task can go on. So a run is
-a function of the choices made, and nothing else.
+a function of the choices made, and nothing else. A greenlet runs one task after the other: a new
+one costs memory of its own, which is as much as some tasks do altogether.
 
 A crash throws ``Crash`` into every task of the actor. Whatever a ``finally`` or a broad
 ``except`` then does, each further call into the world raises it again.
@@ -79,7 +80,7 @@ class Task:
             self._world.block(f"the end of {self!r}", timeout)
 
     def start(self) -> None:
-        """Run to the end; what the greenlet calls."""
+        """Run to the end; what its greenlet calls."""
         assert self.run is not None
         try:
             self.run()
@@ -145,6 +146,8 @@ class World:
         self._timers: list[tuple[float, int, int, Task | Callable[[], None]]] = []
         self._timers_made = 0
         self._hub: greenlet = getcurrent()
+        self._idle: list[greenlet] = []
+        """Whose task has ended: they run others."""
         self._doomed: list[Actor] = []
         self._failure: BaseException | None = None
 
@@ -155,6 +158,8 @@ class World:
         for actor in self.actors.values():
             actor.is_crashed = True
             self._end_tasks(actor)
+        while self._idle:
+            self._idle.pop().throw()
 
     # Actors and tasks
 
@@ -349,18 +354,45 @@ class World:
             raise failure
 
     def _body(self, task: Task) -> greenlet:
+        """In which a task runs; switched to for the first time, it looks who is to run."""
         if task.body is None:
-            task.body = greenlet(task.start, self._hub)
+            task.body = self._idle.pop() if self._idle else greenlet(self._work, self._hub)
         return task.body
+
+    def _work(self) -> NoReturn:
+        """Run the task whose turn it is to its end, and then another; what a greenlet calls."""
+        while True:
+            task = self.current
+            task.start()
+            body, task.body = task.body, None
+            assert body is not None, "a task that runs has a body"
+            following = None
+            if self.mains and not task.actor.is_crashed:
+                following = self._following()
+            if following is not None and following.body is None:
+                self._running, following.body = following, body
+                continue
+            self._idle.append(body)
+            if following is None:
+                self._hub.switch()
+            else:
+                self._running = following
+                self._body(following).switch()
+
+    def _following(self) -> Task | None:
+        """Whose turn it is; ``None`` where nobody can go on, or there is something to clear up."""
+        if self._doomed or self._failure is not None:
+            return None
+        following = self._next or self._choose()
+        self._next = None
+        return following
 
     def _hand_over(self, task: Task) -> None:
         """Let another task go on instead of the running one; returns when it is its turn again.
 
         Straight to the next task where there is one and nothing to clear up, else to the hub.
         """
-        following = None
-        if not self._doomed and self._failure is None:
-            following, self._next = self._next or self._choose(), None
+        following = self._following()
         if following is None:
             self._hub.switch()
         elif following is not task:
