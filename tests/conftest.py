@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.runtime import unclosed
+from tests.class_archive import ClassArchive
 
 # A shared machine can stall any example for seconds, so no example has a deadline; on CI the
 # examples are derived from the test itself, so that a run can be repeated.
@@ -42,6 +44,16 @@ os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ["COLUMNS"] = "80"
 for name in ("FORCE_COLOR", "SPARK_BOOKKEEPER_METADATA_URI"):
     os.environ.pop(name, None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(ClassArchive())
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected is no garbage: nobody looks through it after each test."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

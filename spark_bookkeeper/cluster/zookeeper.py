@@ -69,7 +69,7 @@ appender.file.strategy.type=DefaultRolloverStrategy
 appender.file.strategy.max=2
 """
 
-_JVM_OPTIONS = (
+_JVM_OPTIONS: tuple[str, ...] = (
     "-Xmx512m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",

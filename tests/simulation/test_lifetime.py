@@ -29,11 +29,17 @@ from spark_bookkeeper.testing.simulation.lifetime import (
 )
 
 PACKAGE = "spark_bookkeeper.testing.simulation"
-BLOCKS = 20
-SEEDS_PER_BLOCK = 130
+BLOCKS = 10
+SEEDS_PER_BLOCK = 120
 
 
-@pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.parametrize(
+    "block",
+    [
+        *range(BLOCKS),
+        *(pytest.param(block, marks=pytest.mark.slow) for block in range(BLOCKS, 5 * BLOCKS)),
+    ],
+)
 def test_lifetimes_keep_every_invariant(block: int, only_seed: int | None) -> None:
     seeds = range(block * SEEDS_PER_BLOCK, (block + 1) * SEEDS_PER_BLOCK)
     if only_seed is not None:

@@ -58,36 +58,36 @@ SEEDS_TRIED: Final = 1000
 Family = Callable[[int], Script]
 
 CASES: Final[dict[str, tuple[Family, int]]] = {
-    "prefix_ack": (Script.drawn, 28),
+    "prefix_ack": (Script.drawn, 35),
     "exists_check": (Script.drawn, 19),
     "content_fixed": (Script.drawn, 40),
-    "contiguous_ack": (Script.drawn, 8),
+    "contiguous_ack": (Script.drawn, 20),
     "ec_cas_first": (lifetimes.stalling, 60),
     "ec_recount": (lifetimes.changing, 28),
     "lac_confirmed": (Script.drawn, 0),
     "explicit_lac_confirmed": (lifetimes.pausing, 0),
-    "writer_close_cas": (Script.drawn, 660),
+    "writer_close_cas": (Script.drawn, 670),
     "cookie_ack": (lifetimes.losing, 6),
     "durable_ack": (Script.drawn, 0),
     "fence_first_hole": (Script.drawn, 65),
     "fence_on_durable": (lifetimes.darkening, 75),
     "fenced_negative": (lifetimes.losing, 16),
-    "fresh_negative": (lifetimes.losing, 140),
+    "fresh_negative": (lifetimes.losing, 170),
     "cookie_neg": (lifetimes.losing, 4),
     "observe_sync": (Script.drawn, 32),
     "neg_writeset": (lifetimes.damaging, 8),
     "neg_quorum": (lifetimes.doubting, 110),
     "wb_quorum": (Script.drawn, 9),
     "frag_start": (lifetimes.changing, 34),
-    "in_recovery": (lifetimes.stalling, 115),
-    "rec_reads_orig": (lifetimes.stalling, 52),
+    "in_recovery": (lifetimes.stalling, 135),
+    "rec_reads_orig": (lifetimes.stalling, 72),
     "rec_ec_at_close": (Script.drawn, 95),
-    "close_cas": (Script.drawn, 23),
+    "close_cas": (Script.drawn, 44),
     "rw_closed_only": (Script.drawn, 90),
-    "late_answer": (lifetimes.hanging, 10),
-    "hole_negative": (lifetimes.tearing, 110),
+    "late_answer": (lifetimes.hanging, 120),
+    "hole_negative": (lifetimes.tearing, 180),
     "hole_below_fence": (lifetimes.tearing, 180),
-    "slot_number": (lifetimes.tearing, 320),
+    "slot_number": (lifetimes.tearing, 330),
     "same_nonce": (lifetimes.reusing, 30),
     "compact_verified": (lifetimes.keeping, 36),
     "compact_own": (lifetimes.keeping, 5),
@@ -125,27 +125,35 @@ def _first_broken(family: Family, first: int) -> int | None:
     return None
 
 
-@pytest.mark.parametrize(
-    "family",
-    [
-        lifetimes.changing,
-        lifetimes.stalling,
-        lifetimes.cutting,
-        lifetimes.darkening,
-        lifetimes.doubting,
-        lifetimes.damaging,
-        lifetimes.losing,
-        lifetimes.tearing,
-        lifetimes.hanging,
-        lifetimes.reusing,
-        lifetimes.pausing,
-        lifetimes.gathering,
-        lifetimes.keeping,
-        lifetimes.moving,
-    ],
+HOSTILE: Final = (
+    lifetimes.changing,
+    lifetimes.stalling,
+    lifetimes.cutting,
+    lifetimes.darkening,
+    lifetimes.doubting,
+    lifetimes.damaging,
+    lifetimes.losing,
+    lifetimes.tearing,
+    lifetimes.hanging,
+    lifetimes.reusing,
+    lifetimes.pausing,
+    lifetimes.gathering,
+    lifetimes.keeping,
+    lifetimes.moving,
 )
+HOSTILE_SEEDS: Final = 50
+
+
+@pytest.mark.parametrize("family", HOSTILE)
 def test_hostile_lifetimes_keep_every_invariant(family: Family) -> None:
-    for seed in range(100):
+    for seed in range(HOSTILE_SEEDS):
+        run_lifetime(seed, family(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", HOSTILE)
+def test_many_more_hostile_lifetimes_keep_every_invariant(family: Family) -> None:
+    for seed in range(HOSTILE_SEEDS, 500):
         run_lifetime(seed, family(seed))
 
 
