@@ -214,12 +214,11 @@ class LedgerLog:
             BookieUnavailableError: no answer, or the ledgers of this bookie are gone.
         """
         occupied = self.look()
-        is_unknown_here = not occupied
-        if is_unknown_here:
+        if not occupied:
             self.storage.make_directory(self.paths.slots)
             self.check_tombstone()  # as in ``prepare``
         fence_at = self._put_fence(occupied)
-        return self.fenced(self.end(occupied), fence_at, is_unknown_here=is_unknown_here)
+        return self.fenced(self.end(occupied), fence_at)
 
     def look(self) -> set[int]:
         """The slots that a listing shows, before a fence; what was seen earlier is forgotten.
@@ -242,26 +241,17 @@ class LedgerLog:
         """What is in the slots that a fence met, and in copies, behind that fence."""
         return self._slots.tail(max(occupied, default=-1), has_copies=len(occupied) > 0)
 
-    def fenced(
-        self,
-        end: Tail,
-        fence_at: int,
-        *,
-        is_unknown_here: bool,
-        marker: MarkerData | None = None,
-    ) -> Tail:
+    def fenced(self, end: Tail, fence_at: int, *, marker: MarkerData | None = None) -> Tail:
         """What a fence answers, once the partition is known to be the right one.
 
         Args:
             end: as it was read behind the fence.
             fence_at: the lowest slot with a fence of ours, or the one that was met.
-            is_unknown_here: whether nothing of the ledger was here before.
             marker: read after the end was, or that would be another partition's; ``None``
                 reads it.
         """
         self.check_life(marker or read_marker_data(self.storage))
-        if is_unknown_here:
-            self._check_witness()
+        self._check_witness()
         return replace(end, slots=fence_at, is_fenced=True)
 
     def tail(self) -> Tail:
@@ -475,9 +465,12 @@ class LedgerLog:
             self._good_marker = data
 
     def _check_witness(self) -> None:
-        """A ledger never seen is not one of a bookie that lost all of them (R5).
+        """Nobody concludes anything from a bookie that lost all its ledgers (R5).
 
-        Where there are directories, making this one's has shown it already.
+        Where there are directories, only formatting makes theirs again, and nothing can be put
+        before. A bucket takes whatever is put: what lies there of a ledger may be a fence that an
+        earlier recovery put, which was then told of the loss, or a put that came late. So it
+        is asked each time, after the end was read.
         """
         assert self._good_marker is not None, "cookie_neg"
         if not self.storage.has_directories:

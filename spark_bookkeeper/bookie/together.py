@@ -52,9 +52,7 @@ def fence_together(storage: Storage, logs: Mapping[int, LedgerLog]) -> dict[int,
         return {}
     return _of_each(
         ends,
-        lambda end, n: logs[n].fenced(
-            end, len(occupied[n]), is_unknown_here=n in unknown, marker=marker
-        ),
+        lambda end, n: logs[n].fenced(end, len(occupied[n]), marker=marker),
     )
 
 

@@ -15,6 +15,7 @@ from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
 from spark_bookkeeper.bookie.record import RecordKind, encode_fence
 from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.bookie.storage.memory import LateEffect, MemoryDisk, MemoryStorage, Moment
+from spark_bookkeeper.bookie.together import fence_together
 from spark_bookkeeper.errors import (
     BookieError,
     BookieUnavailableError,
@@ -821,6 +822,33 @@ def test_r5_a_bookie_whose_ledgers_were_removed_is_fenced_by_nobody(
             with pytest.raises(BookieUnavailableError, match="ledgers is gone"):
                 use()
         assert not any(path.startswith("ledgers") for path in (*disk.files, *disk.directories))
+
+
+@pytest.mark.parametrize("landed", ["a fence", "the first add, late"])
+def test_r5_a_bucket_whose_ledgers_were_removed_is_believed_by_nobody_who_finds_something_there(
+    token: Callable[[], str], landed: str
+) -> None:
+    disk = MemoryDisk("b1", has_directories=False)
+    marker = format_partition(
+        MemoryStorage(disk), BOOKIE_ID, "cluster", token=token, is_probe_required=False
+    )
+    bookie = Bookie(disk, marker)
+    log = bookie.writer()
+    log.add(0, bookie.record(0, 0))
+    log.add(1, bookie.record(1, 1))
+    first = disk.files[bookie.slot_path(0)]
+    lose_the_ledgers(bookie)
+    if landed == "a fence":  # of a recovery that was told of the loss afterwards
+        with pytest.raises(BookieUnavailableError):
+            bookie.log().fence()
+    else:
+        MemoryStorage(disk).put_if_absent(bookie.slot_path(0), first)
+
+    assert bookie.slot_path(0) in disk.files
+    with pytest.raises(BookieUnavailableError, match="recover the bookie and format it anew"):
+        bookie.log().fence()
+    together = bookie.log()
+    assert fence_together(together.storage, {0: together}) == {}
 
 
 def test_a_partition_that_an_older_version_formatted_is_fenced_in_a_bucket_too(

@@ -16,6 +16,7 @@ from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
+from spark_bookkeeper.testing.simulation.autorecovery_lifetime import run_autorecovery_lifetime
 from spark_bookkeeper.testing.simulation.lifetime import run_lifetime
 from spark_bookkeeper.testing.slotlog import Log
 
@@ -32,6 +33,10 @@ ENCODING = LedgerEncoding()
 )
 def test_a_seed_that_failed_once(seed: int) -> None:
     run_lifetime(seed)
+
+
+def test_two_recoveries_met_a_bucket_without_its_ledgers() -> None:
+    run_autorecovery_lifetime(73316)  # the second believed the fence that the first had put
 
 
 def test_a_record_found_not_durable_is_synced_with_the_part_that_it_lists() -> None:
