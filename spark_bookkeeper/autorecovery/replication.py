@@ -277,9 +277,15 @@ class _Replication:
             self.defer(reason, self._blocker(ledger, absent, unfinished), absent)
 
     def _is_for_others(self, ledger: Ledger, absent: Sequence[BookieId]) -> bool:
-        """Whether the local bookie is in everything that is left: the lock is simply released."""
-        local = self._work.local
-        lacking = [f for f in ledger.metadata.fragments if set(f.ensemble) & set(absent)]
+        """Whether the local bookie is in everything that is left: the lock is simply released.
+
+        Not while the ledger could not be recovered, which is anybody's work, this worker's too: it
+        would take the task again at once, and for ever.
+        """
+        local, metadata = self._work.local, ledger.metadata
+        if not metadata.is_closed and set(metadata.last_fragment.ensemble) & set(absent):
+            return False
+        lacking = [f for f in metadata.fragments if set(f.ensemble) & set(absent)]
         return local is not None and bool(lacking) and all(local in f.ensemble for f in lacking)
 
     # How it ends

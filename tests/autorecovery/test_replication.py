@@ -339,6 +339,27 @@ def test_a_worker_beside_a_bookie_copies_to_that_bookie_only(ground: Ground) -> 
     assert_whole(ground, *writers)
 
 
+def test_a_worker_that_cannot_recover_a_ledger_of_its_own_bookie_waits_before_it_tries_again(
+    ground: Ground,
+) -> None:
+    writer = written(ground, close=False)
+    *lost, local = writer.metadata.last_fragment.ensemble
+    config = replace(CONFIG, open_ledger_grace_ms=0)
+    process = Process(ground, "beside", local=local, config=config)
+    for bookie in lost:
+        ground.stop(bookie)
+    process.audit()
+
+    rows = process.work()
+
+    assert rows[-1].action == "task"
+    assert rows[-1].status == "left"
+    note = Notes(ground.context.store.registers).read(LedgerId(writer.ledger_id))
+    assert note.next_try_at_ms > process.runtime.wall_ms()
+    assert process.work() == []
+    assert row_of(ground, writer.ledger_id)["last_error"]
+
+
 def test_a_task_that_is_marked_again_meanwhile_stays(ground: Ground) -> None:
     writer = written(ground)
     tree = ground.context.store.underreplication

@@ -251,7 +251,7 @@ def test_a_large_part_is_copied_to_a_replacement_in_more_than_the_time_of_an_add
     def strike(place: str, operation: str, path: str) -> None:
         if place == dying and operation == "put_if_absent":
             ground.stop(dying)
-        if operation == "read_range" and "parts" in path:
+        if operation in ("read_range", "read_through") and "parts" in path:
             ground.runtime.sleep(0.06)
 
     ground.before.append(strike)

@@ -35,6 +35,10 @@ def test_a_seed_that_failed_once(seed: int) -> None:
     run_lifetime(seed)
 
 
+def test_a_worker_could_not_recover_a_ledger_of_which_its_own_bookie_is_a_member() -> None:
+    run_autorecovery_lifetime(72239)  # it released the lock without a note, and began anew at once
+
+
 def test_two_recoveries_met_a_bucket_without_its_ledgers() -> None:
     run_autorecovery_lifetime(73316)  # the second believed the fence that the first had put
 
