@@ -240,7 +240,8 @@ def test_a_bookie_with_other_bytes_under_the_name_of_a_part_acknowledges_nothing
 def test_a_large_part_is_copied_to_a_replacement_in_more_than_the_time_of_an_add(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_bookkeeper.bookie.part_files._CHUNK_BYTES", 1 << 14)
+    for name in ("_CHUNK_BYTES", "_CACHED_BYTES"):
+        monkeypatch.setattr(f"spark_bookkeeper.bookie.part_files.{name}", 1 << 14)
     ground = Ground(tmp_path, config=ClientConfig(add_timeout_ms=2_000))
     whole = table(20_000)
     writer = lifecycle.create_ledger(
