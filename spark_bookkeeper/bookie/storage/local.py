@@ -48,9 +48,9 @@ _FILES_TOGETHER = 128
 """So many are open at once."""
 
 _PIECE_BYTES = 256 << 10
-"""Written, and read through, in one call; it fits into a processor's own cache. For more, the system
-takes larger pages, which at times are slow: three threads wrote 1 MiB each in 0.3 ms mostly and in
-2.7 at times, and in pieces always in 0.3."""
+"""Written, and read through, in one call; it fits into a processor's own cache. For more, the
+system takes larger pages, which at times are slow: three threads wrote 1 MiB each in 0.3 ms mostly
+and in 2.7 at times, and in pieces always in 0.3."""
 
 
 class LocalStorage(Storage):
