@@ -20,6 +20,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -60,14 +61,18 @@ class LedgerRef:
     encoding: LedgerEncoding
     cleared: int = 0
     """How often its copies were removed from there, as the register says (R19)."""
+    era_alone: bool = False
+    """Whether only what was brought in this era is there for him who asks, as he is about to have
+    the register name the bookie, and its copies were removed before, or another formatting of it
+    was named [copy_era]."""
 
     @property
     def era(self) -> str:
-        """Part of the name of whatever is brought there. Who sleeps over a removal of copies, or a
-        formatting, and then removes what he had found before, removes nothing that was brought
-        since [copy_era].
+        """Part of the name of whatever is brought there: 16 digits. Who sleeps over a removal of
+        copies, or a formatting, and then removes what he had found before, removes nothing that
+        was brought since [copy_era].
         """
-        return f"{self.incarnation}/{self.cleared}"
+        return sha256(f"{self.incarnation}/{self.cleared}".encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,7 +252,7 @@ class FileBookie(Bookie):
         if not isinstance(index, EntryIndex):
             index = log.locate(entry_ids[0], entry_ids[-1])
         elif index.bookie_id != self.bookie_id:
-            index = index.renamed(log.parts.name_here)
+            index = log.translated(index)
         return Retrieval(log, entry_ids, index)
 
     @override

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spark_bookkeeper.bookie.bookie import Doubtful, Holdings
+from spark_bookkeeper.bookie.entry import PartRef
 from spark_bookkeeper.bookie.lazy import lazy
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.location import Location
@@ -134,14 +135,21 @@ class EntryIndex:
             places=self,
         )
 
-    def renamed(self, name_of: Callable[[str], str]) -> EntryIndex:
-        """The same with other names of parts."""
+    def only(self, counts: Callable[[str], bool]) -> EntryIndex:
+        """Of the files alone whose paths count."""
+        return replace(self, holdings=tuple(h for h in self.holdings if counts(h.path)))
+
+    def renamed(
+        self, path_of: Callable[[str], str], part_of: Callable[[PartRef], str]
+    ) -> EntryIndex:
+        """The same with other paths of records and names of parts."""
         renamed = []
         for holding in self.holdings:
             parts = holding.record.parts
-            refs = (replace(part.ref, name=name_of(part.ref.name)) for part in parts)
+            refs = (replace(part.ref, name=part_of(part.ref)) for part in parts)
             named = tuple(replace(part, ref=ref) for part, ref in zip(parts, refs, strict=True))
-            renamed.append(replace(holding, record=replace(holding.record, parts=named)))
+            record = replace(holding.record, parts=named)
+            renamed.append(Holding(path_of(holding.path), record))
         return replace(self, holdings=tuple(renamed))
 
     def __len__(self) -> int:

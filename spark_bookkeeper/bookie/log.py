@@ -25,7 +25,12 @@ from spark_bookkeeper.bookie.marker import check_marker_data, decode_marker, los
 from spark_bookkeeper.bookie.part_files import MOST_NAMES, PartFiles, names_are_taken
 from spark_bookkeeper.bookie.reading import EntryReader
 from spark_bookkeeper.bookie.record import Record, RecordKind, decode, encode_copy, encode_fence
-from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerPaths
+from spark_bookkeeper.bookie.schema import (
+    MARKER_PATH,
+    LedgerPaths,
+    has_content_of,
+    is_of_era,
+)
 from spark_bookkeeper.bookie.slots import SlotReader
 from spark_bookkeeper.bookie.storage.storage import Content, Storage
 from spark_bookkeeper.bookie.verification import spoilt_files
@@ -70,7 +75,7 @@ class LedgerLog:
         self.key = ledger.key
         self.encoding = ledger.encoding
         self.paths = LedgerPaths(ledger.key)
-        self.parts = PartFiles(storage, self.paths, ledger.era)
+        self.parts = PartFiles(storage, self.paths, ledger)
         self.reader = EntryReader(storage, ledger.encoding)
         """Of what ``locate`` finds."""
         self._slots = SlotReader(storage, ledger.key, ledger.encoding)
@@ -336,7 +341,22 @@ class LedgerLog:
             number += 1
         index = self._slots.search(numbers, first, end)
         self._check_life()
-        return index
+        if not self.ledger.era_alone:
+            return index
+        return index.only(lambda path: is_of_era(path.rpartition("/")[2], self.ledger.era))
+
+    def translated(self, index: EntryIndex) -> EntryIndex:
+        """What another bookie said, with the names that its files would have here."""
+        copies = self.storage.list(self.paths.copies)
+
+        def path_here(path: str) -> str:
+            directory, _, name = path.rpartition("/")
+            if directory != self.paths.copies:
+                return path
+            mine = (copy for copy in copies if has_content_of(copy, name))
+            return self.paths.copy(next(mine, name))
+
+        return index.renamed(path_here, self.parts.name_here)
 
     def spoilt_files(self, index: EntryIndex) -> dict[str, str]:
         """The files of an index that are damaged outside their entries, each with the reason."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from hashlib import sha256
 from typing import Final
 
 import pyarrow as pa
 from typing_extensions import Buffer
 
-from spark_bookkeeper.bookie.bookie import PartPlace
+from spark_bookkeeper.bookie.bookie import LedgerRef, PartPlace
 from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.entry import PartRef
 from spark_bookkeeper.bookie.schema import LedgerPaths
@@ -52,13 +51,13 @@ class PartFiles:
     Args:
         storage: the bookie's partition.
         paths: of the ledger.
-        era: ``LedgerRef.era``.
+        ledger: as it is asked for.
     """
 
-    def __init__(self, storage: Storage, paths: LedgerPaths, era: str) -> None:
+    def __init__(self, storage: Storage, paths: LedgerPaths, ledger: LedgerRef) -> None:
         self._storage = storage
         self._paths = paths
-        self._era = era
+        self._ledger = ledger
 
     def create(self, name: str) -> FileSink:
         """Begin a part under a name that nobody else uses; ``finish`` makes it durable (R15)."""
@@ -93,7 +92,8 @@ class PartFiles:
         Raises:
             BookieUnavailableError: no answer, or no name is free.
         """
-        if self._is_there(part.name, part):
+        is_task_s = not (is_copy and self._ledger.era_alone)
+        if is_task_s and self._is_there(part.name, part):
             return PartPlace(part.name, is_there=True)
         first = name = self._brought(part.name) if is_copy else part.name
         for attempt in range(1, MOST_NAMES + 1):
@@ -104,17 +104,18 @@ class PartFiles:
             name = f"{first.removesuffix('.arrow')}-{attempt}.arrow"
         raise names_are_taken(self._storage, self._paths.part(first))
 
-    def name_here(self, name: str) -> str:
-        """What a part is called here, if it is, of which another bookie tells."""
-        for mine in (name, _written(name), self._brought(name)):
-            if self._storage.size(self._paths.part(mine)) is not None:
-                return mine
-        return name
+    def name_here(self, part: PartRef) -> str:
+        """What a part is called here, if it is, of which another bookie tells. What was brought is
+        looked for first: it may be a task's that is damaged, and was brought again.
+        """
+        for name in (self._brought(part.name), part.name, _written(part.name)):
+            if self._storage.size(self._paths.part(name)) == part.size_bytes:
+                return name
+        return part.name
 
     def _brought(self, name: str) -> str:
         """Name of a part that is brought here, from anywhere."""
-        era = sha256(self._era.encode()).hexdigest()[:16]
-        return f"{_written(name).removesuffix('.arrow')}.{era}.arrow"
+        return f"{_written(name).removesuffix('.arrow')}.{self._ledger.era}.arrow"
 
     def _is_free(self, name: str) -> bool:
         files = (self._paths.part(name), self.mark(name))

@@ -45,12 +45,14 @@ from spark_bookkeeper.bookie.messages import (
     payload_message,
 )
 from spark_bookkeeper.bookie.schema import (
+    COPY_DIGITS,
     DIGEST_KEY,
     DIGESTS_KEY,
     ENTRIES_KEY,
     FORMAT_VERSION,
     RECORD_KEY,
     LedgerPaths,
+    copy_name,
 )
 from spark_bookkeeper.bookie.storage.storage import Content
 from spark_bookkeeper.errors import CorruptEntryError
@@ -248,12 +250,12 @@ def encode_copy(
     entries: Sequence[StoredEntry],
     parts: Sequence[PlacedPart] = (),
     *,
-    era: str = "",
+    era: str,
 ) -> tuple[str, Content]:
     """The name and the bytes of a COPY.
 
-    The name follows from the entries (ids, lengths, digests, bytes) and from ``LedgerRef.era``, so
-    that everybody who copies the same entries to a bookie makes the same file, and another one
+    The name follows from the entries (ids, lengths, digests, bytes) and ends in ``LedgerRef.era``,
+    so that everybody who copies the same entries to a bookie makes the same file, and another one
     after copies were removed there.
     """
     assert entries or parts, "a copy holds something"
@@ -289,8 +291,7 @@ def encode_copy(
     if any(time is not None for _, time in times):
         header["times"] = times
     ids, lengths = list(encoded.ids), encoded.lengths
-    place = f"{LedgerPaths(key).directory}\n{era}\n"
-    identity = sha256(f"{place}{tuple(ids)}\n{tuple(lengths)}\n".encode())
+    identity = sha256(f"{LedgerPaths(key).directory}\n{tuple(ids)}\n{tuple(lengths)}\n".encode())
     identity.update(encoded.digests)
     checksums = encoded.digests  # verified when the entries were read
     if encoding.digest_type is not DigestType.CRC32C:
@@ -299,7 +300,7 @@ def encode_copy(
     for part in parts:
         identity.update(f"{part.ref!r}\n{part.entry_ids}\n{part.lengths_after}\n".encode())
     ids += [entry_id for part in parts for entry_id in part.entry_ids]
-    name = f"{min(ids)}-{max(ids)}-{identity.hexdigest()[:32]}.arrow"
+    name = copy_name(min(ids), max(ids), identity.hexdigest()[:COPY_DIGITS], era)
     return name, _encode(key, encoding, header, encoded, parts)
 
 

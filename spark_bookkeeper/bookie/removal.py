@@ -14,6 +14,7 @@ from spark_bookkeeper.bookie.bookie import Swept
 from spark_bookkeeper.bookie.index import Doubt, EntryIndex
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.part_files import REMOVING
+from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.errors import CorruptEntryError
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.quorum import Share
@@ -65,28 +66,32 @@ def _unlisted_parts(
     """
     names = [name for name in log.storage.list(log.paths.parts) if not name.endswith(REMOVING)]
     old = [name for name in names if _is_older(log, log.paths.part(name), before_ms)]
-    unlisted = sorted(set(old) - _listed(log, shares)) if old else []
+    unlisted = _unlisted(log, old, shares)
     if unlisted and not dry_run:
         if not log.ends_in_fence():
             log.fence()
         for name in unlisted:
             log.storage.put_if_absent(log.parts.mark(name), b"")
-        unlisted = sorted(set(unlisted) - _listed(log, shares))
+        unlisted = _unlisted(log, unlisted, shares)
     return [log.paths.part(name) for name in unlisted]
 
 
-def _listed(log: LedgerLog, shares: Sequence[Share]) -> set[str]:
-    """Names of the parts that records list. Raises ``CorruptEntryError`` where that is not sure.
+def _unlisted(log: LedgerLog, names: Sequence[str], shares: Sequence[Share]) -> list[str]:
+    """Those of some parts that no record lists; raises ``CorruptEntryError`` if that is not sure.
 
     A slot that is lost listed nothing that is needed if all is here that it may have held and the
     metadata name this bookie for: compaction moved it, or somebody repaired it.
     """
+    if not names:
+        return []
     log.look_again()
     index = log.locate(0)
+    listed = {part.ref.name for holding in index.holdings for part in holding.record.parts}
+    unlisted = sorted(set(names) - listed)
     whole: set[tuple[int, int]] = set()
-    for doubt in index.doubts:
+    for doubt in index.doubts if unlisted else ():
         held = doubt.first, doubt.last  # that of each slot of a compacted ledger is the same
-        if doubt.is_lost and (held in whole or all(_is_here(index, doubt, s) for s in shares)):
+        if doubt.is_lost and (held in whole or all(_is_here(log, index, doubt, s) for s in shares)):
             whole.add(held)
             continue
         raise CorruptEntryError(
@@ -95,17 +100,22 @@ def _listed(log: LedgerLog, shares: Sequence[Share]) -> set[str]:
             bookie_id=log.bookie_id,
             path=doubt.path,
         )
-    return {part.ref.name for holding in index.holdings for part in holding.record.parts}
+    return unlisted
 
 
-def _is_here(index: EntryIndex, doubt: Doubt, share: Share) -> bool:
-    """Whether the bookie holds all of a share that may have been in what is in doubt."""
+def _is_here(log: LedgerLog, index: EntryIndex, doubt: Doubt, share: Share) -> bool:
+    """Whether the bookie holds all of a share that may have been in what is in doubt, read now: a
+    record may tell of a part that is gone, or damaged.
+    """
     quorum = share.quorum
     first, last = max(share.first, EntryId(doubt.first)), min(share.last, EntryId(doubt.last))
     ids = index.entry_ids
     ids = ids[np.searchsorted(ids, first) : np.searchsorted(ids, last, side="right")]
     is_of_it = (share.position - ids) % quorum.ensemble_size < quorum.write_quorum_size
-    return int(np.count_nonzero(is_of_it)) == quorum.entries_held(share.position, first, last)
+    wanted = ids[is_of_it].tolist()
+    if len(wanted) != quorum.entries_held(share.position, first, last):
+        return False
+    return not wanted or len(Retrieval(log, wanted, index).verify().good) == len(wanted)
 
 
 def _is_older(log: LedgerLog, path: str, before_ms: int) -> bool:

@@ -44,6 +44,8 @@ PART_KEY: Final = b"spark-bookkeeper.part"
 
 _SLOT_NAME = re.compile(r"([0-9]{20})\.arrow")
 _LEDGER_NAME = re.compile(r"([0-9]+)-([0-9A-Za-z]+)")
+COPY_DIGITS: Final = 16
+"""In the name of a copy, of what is in it; behind them are those of the era."""
 _COPY_NAME = re.compile(r"([0-9]+)-([0-9]+)-([0-9a-f]+)(?:-[0-9]+)?\.arrow")
 
 
@@ -95,6 +97,31 @@ def slot_number(name: str) -> int | None:
     """The number in a slot's file name; ``None`` for anything else that lies beside it."""
     match = _SLOT_NAME.fullmatch(name)
     return int(match.group(1)) if match else None
+
+
+def copy_name(first: int, last: int, identity: str, era: str) -> str:
+    """Name of a copy's file.
+
+    Args:
+        first: entry, with ``last``.
+        identity: ``COPY_DIGITS`` digits of what is in it.
+        era: ``LedgerRef.era``.
+    """
+    return f"{first}-{last}-{identity}{era}.arrow"
+
+
+def is_of_era(name: str, era: str) -> bool:
+    """Whether the name of a copy's file says that it was brought in an era."""
+    match = _COPY_NAME.fullmatch(name)
+    return match is not None and match.group(3)[COPY_DIGITS:] == era
+
+
+def has_content_of(name: str, other: str) -> bool:
+    """Whether the names of two copies, on any bookies, say that the same is in them."""
+    one, another = _COPY_NAME.fullmatch(name), _COPY_NAME.fullmatch(other)
+    if one is None or another is None or one.group(1, 2) != another.group(1, 2):
+        return False
+    return one.group(3)[:COPY_DIGITS] == another.group(3)[:COPY_DIGITS]
 
 
 def copy_range(name: str) -> tuple[int, int] | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from spark_bookkeeper.bookie.bookie import Bookie, Compaction, LedgerRef
+from spark_bookkeeper.bookie.bookie import Bookie, Compaction
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import BookKeeperError, MetadataError, NoSuchLedgerError
@@ -113,7 +113,7 @@ class _OneBookie:
         last = ledger.metadata.last_entry_id
         if incarnation is None or last is None or last < 0:
             return None
-        ref = LedgerRef(ledger.key, incarnation, ledger.encoding)
+        ref = self._context.bookies.ref(self._bookie, ledger)
         removed = written = entries = size_bytes = 0
         while not self._wish.is_stopping():
             done = self._face.compact(

@@ -22,9 +22,11 @@ from spark_bookkeeper.bookie.bookie import (
     value_of,
 )
 from spark_bookkeeper.bookie.compaction import Compactor
+from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PartRef, StoredEntry
 from spark_bookkeeper.bookie.file_bookie import FileBookie
+from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.partition import format_partition
 from spark_bookkeeper.bookie.record import encode_add, encode_fence
@@ -345,24 +347,37 @@ def test_without_compact_verified_it_would_lose_them(monkeypatch: pytest.MonkeyP
     assert content(bookie.face(), bookie) == {}
 
 
-def sleeps_over_a_removal_at_every_step(has_directories: bool) -> None:
-    """Whoever compacts stands still at some step, while the copies go and are brought again."""
+def sleeps_over_a_removal_at_every_step(*, has_directories: bool, lands_late: bool) -> None:
+    """Whoever compacts stands still at some step, while the copies go and are brought again.
+
+    Args:
+        lands_late: copies of the time before the removal land behind it once more.
+    """
     steps = itertools.count()
     for step in steps:
         bookie = formatted(has_directories=has_directories)
         Specimen.write(bookie.log())
         entries = bookie.face().read(bookie.ref, list(range(LAST + 1))).found
+        former, now = (replace(bookie.ref, cleared=cleared, era_alone=True) for cleared in (1, 2))
 
-        def bring(times_cleared: int, entries: Sequence[StoredEntry], bookie: Bookie) -> None:
-            bookie.face().clear(bookie.ref)
-            ref = replace(bookie.ref, cleared=times_cleared)
+        def put(ref: LedgerRef, entries: Sequence[StoredEntry], bookie: Bookie) -> None:
             copies = [NewCopies(ref, [entry], ()) for entry in entries]
             for answer in bookie.face().write_copies(copies):
                 value_of(answer)
 
-        bring(1, entries, bookie)
+        def meanwhile(
+            bookie: Bookie, former: LedgerRef, now: LedgerRef, entries: Sequence[StoredEntry]
+        ) -> None:
+            bookie.face().clear(bookie.ref)
+            if lands_late:
+                put(former, entries, bookie)
+            found = value_of(bookie.face().holdings([EntryRange(now, 0, LAST)])[0])
+            put(now, [entry for entry in entries if entry.entry_id not in found], bookie)
+
+        bookie.face().clear(bookie.ref)
+        put(former, entries, bookie)
         before = content(bookie.face(), bookie)
-        sleeper = At(step, partial(bring, 2, entries, bookie))
+        sleeper = At(step, partial(meanwhile, bookie, former, now, entries))
 
         with suppress(BookieUnavailableError):
             bookie.face(sleeper).compact(wish(bookie))
@@ -373,18 +388,25 @@ def sleeps_over_a_removal_at_every_step(has_directories: bool) -> None:
     assert next(steps) > 20
 
 
+@pytest.mark.parametrize("lands_late", [False, True], ids=["at once", "late"])
 @pytest.mark.parametrize("has_directories", [True, False], ids=["disk", "bucket"])
 def test_who_sleeps_over_a_removal_removes_nothing_that_was_brought_since(
-    has_directories: bool,
+    has_directories: bool, lands_late: bool
 ) -> None:
-    sleeps_over_a_removal_at_every_step(has_directories)
+    sleeps_over_a_removal_at_every_step(has_directories=has_directories, lands_late=lands_late)
 
 
-def test_without_copy_era_it_would_be_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LedgerRef, "era", "")
+@pytest.mark.parametrize("lands_late", [False, True], ids=["at once", "late"])
+def test_without_copy_era_it_would_be_removed(
+    monkeypatch: pytest.MonkeyPatch, lands_late: bool
+) -> None:
+    if lands_late:
+        monkeypatch.setattr(EntryIndex, "only", lambda index, counts: index)
+    else:
+        monkeypatch.setattr(LedgerRef, "era", "")
 
     with pytest.raises(AssertionError):
-        sleeps_over_a_removal_at_every_step(has_directories=True)
+        sleeps_over_a_removal_at_every_step(has_directories=True, lands_late=lands_late)
 
 
 def test_what_is_brought_has_another_name_in_every_era() -> None:
@@ -400,6 +422,20 @@ def test_what_is_brought_has_another_name_in_every_era() -> None:
     assert len({part.name, *names}) == 4
     for named in names:  # as another bookie tells of it, which was brought it, too
         assert [name(ref, replace(part, name=named)) for ref in eras] == names
+
+
+def test_a_part_of_a_task_that_lands_behind_a_removal_does_not_count() -> None:
+    bookie = formatted()
+    part = PartRef("a-0-0.arrow", 4, crc(b"part"), 0, (4,), (b"",))
+    sink = bookie.log().parts.create(part.name)
+    sink.write(b"part")
+    sink.finish()
+
+    def is_there(*, era_alone: bool) -> bool:
+        ref = replace(bookie.ref, cleared=1, era_alone=era_alone)
+        return bookie.face().find_part(ref, part).is_there
+
+    assert (is_there(era_alone=False), is_there(era_alone=True)) == (True, False)
 
 
 def test_what_is_damaged_is_left_as_it_is() -> None:

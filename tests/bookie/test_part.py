@@ -7,6 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.bookie.bookie import EntryRange, NewCopies, value_of
 from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart
@@ -180,6 +181,35 @@ def test_a_part_takes_another_name_where_its_own_is_taken_by_damage(typed: Booki
     target.log().parts.create(free).finish()
 
     assert copy(typed, target, ref).name == free.replace(".arrow", "-1.arrow")
+
+
+@pytest.mark.parametrize("way", ["part", "copy"])
+def test_what_one_bookie_tells_is_read_from_the_files_of_another(typed: Bookie, way: str) -> None:
+    """Copies and parts have other names on every bookie, as each has an era of its own."""
+    typed.writer()
+    ref = write_part(typed, "a-0-0.arrow", [rows(0, 50), rows(1, 50)])
+    other = another(typed)
+    mine, others = replace(typed.ref, cleared=1), replace(other.ref, cleared=2)
+    both = ((typed, mine), (other, others))
+    source = Replica(typed.face(), typed.ref)
+    for bookie, era in both:
+        copied = Replica(bookie.face(), era).copy_part(source, ref)
+        value_of(bookie.face().write_copies([NewCopies(era, (), [place(copied, 0)])])[0])
+    if way == "copy":
+        entries = typed.face().read(mine, [0, 1]).found
+        for bookie, era in both:
+            for path in [p for p in bookie.disk.files if bookie.paths.directory in p]:
+                del bookie.disk.files[path]
+            value_of(bookie.face().write_copies([NewCopies(era, entries)])[0])
+    (record,) = (p for p in typed.disk.files if typed.paths.copies in p)
+    typed.disk.corrupt(record, lambda d: d[:300] + bytes([d[300] ^ 1]) + d[301:])
+    assert not typed.face().read(mine, [0, 1]).found
+
+    told = value_of(other.face().holdings([EntryRange(others, 0, 1)])[0])
+    delivery = typed.face().read(mine, [0, 1], told)
+
+    assert [entry.entry_id for entry in delivery.found] == [0, 1]
+    assert not delivery.refused
 
 
 def test_large_entries_are_passed_on_as_they_are_and_small_ones_gathered() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -310,6 +311,19 @@ def test_a_part_that_a_lost_slot_may_have_listed_stays_until_its_entries_are_her
     value_of(on_disk.face().write_copies([NewCopies(on_disk.bookie.ref, (entry,))])[0])
     assert on_disk.face().sweep(on_disk.bookie.ref, 10_000, WHOLE).files == 1
     assert list(on_disk.log().locate(0)) == list(range(LAST + 1))
+
+
+def test_a_record_that_tells_of_what_is_gone_lets_no_other_part_go(on_disk: OnDisk) -> None:
+    part = lost_slot(on_disk, "hole")
+    gone = replace(brought(on_disk, "z-0-0.arrow"), entry_ids=(3, 4))
+    on_disk.log().write_copy((), (gone,))
+    on_disk.part(gone.ref.name).unlink()
+    assert 3 in on_disk.log().locate(0)
+
+    with pytest.raises(CorruptEntryError, match="nobody knows which parts"):
+        on_disk.face().sweep(on_disk.bookie.ref, 10_000, WHOLE)
+
+    assert part.exists()
 
 
 def entries_of_another() -> list[StoredEntry]:

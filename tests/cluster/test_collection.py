@@ -11,12 +11,18 @@ import pytest
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.deletion import delete_ledger
+from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.collection import Collection, GarbageReport, collect_garbage
 from spark_bookkeeper.errors import MetadataUnavailableError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import Cookie, Versioned
-from spark_bookkeeper.protocol.collection import collections_of, may_be_named
+from spark_bookkeeper.protocol.collection import (
+    collections_of,
+    may_be_named,
+    with_collection,
+    without_collection,
+)
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -491,3 +497,27 @@ def test_leftovers_go_when_they_are_old_and_only_from_closed_ledgers(ground: Gro
     open_.append(b"more")
     open_.close()
     assert payloads(ground.context, closed.ledger_id) == [b"0", b"1", b"2"]
+
+
+def test_only_what_is_brought_now_counts_where_copies_were_removed_or_it_was_formatted(
+    ground: Ground,
+) -> None:
+    """[copy_era] for him who is about to have a bookie named; whoever reads sees all."""
+    writer = lifecycle.create_ledger(ground.context, Quorum(2, 2, 2))
+    writer.close()
+    ledger = Ledger.of(writer.ledger_id, writer.metadata)
+    named = writer.metadata.last_fragment.ensemble[0]
+    stranger = next(b for b in ground.bookie_ids if b not in writer.metadata.last_fragment.ensemble)
+    bookies = ground.context.bookies
+
+    def cleared(bookie: BookieId, incarnation: str) -> Ledger:
+        begun = with_collection(ledger.metadata, bookie, incarnation, "token")
+        assert begun is not None
+        return ledger.with_metadata(without_collection(begun, bookie, incarnation, "token"))
+
+    assert not bookies.ref(named, ledger).era_alone
+    assert not bookies.ref(stranger, ledger, "fresh").era_alone
+    assert bookies.ref(named, ledger, "formatted").era_alone
+    after = cleared(stranger, "fresh")
+    assert bookies.ref(stranger, after, "fresh").era_alone
+    assert bookies.ref(stranger, after, "fresh").era != bookies.ref(stranger, ledger, "fresh").era

@@ -224,7 +224,11 @@ class Bookies:
         return Replica(self.bookie(bookie_id), ref)
 
     def ref(self, bookie_id: BookieId, ledger: Ledger, incarnation: str | None = None) -> LedgerRef:
-        """A ledger as a bookie is asked for it; as ``replica``."""
+        """A ledger as a bookie is asked for it; as ``replica``.
+
+        Where its copies were removed before, or another formatting of it is named, only what is
+        brought now counts for who is about to have it named [copy_era].
+        """
         if is_table(bookie_id) and (archived := _archived(ledger)) is not None:
             self._roots[bookie_id] = TABLE_ROOT + archived.table
         expected = incarnation or ledger.incarnations.get(bookie_id)
@@ -234,9 +238,10 @@ class Bookies:
                 "it means",
                 bookie_id=bookie_id,
             )
-        return LedgerRef(
-            ledger.key, expected, ledger.encoding, ledger.times_cleared(bookie_id, expected)
-        )
+        cleared = ledger.times_cleared(bookie_id, expected)
+        named = ledger.incarnations.get(bookie_id, expected)
+        era_alone = incarnation is not None and (cleared > 0 or named != expected)
+        return LedgerRef(ledger.key, expected, ledger.encoding, cleared, era_alone)
 
     def door(self, bookie_id: BookieId) -> Door:
         """Where to ask a bookie for something that takes several calls of its storage.
