@@ -110,7 +110,7 @@ def test_a_worker_beside_a_bookie_copies_there_what_that_bookie_lacks(
 
     copies = {(row.ledger_id, row.target) for row in rows if row.action == "copy"}
     assert copies == {(ledger_id, local) for ledger_id in fit}
-    assert len(fit) == 1 or alone.ledger_ids == []
+    assert len(fit) == 1 or len(alone.ledger_ids) < len(fit), "of some batches only one is fit"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ USED_BY_A_LOOK = {"put_if_absent", "create", "write", "finish", "read", "space"}
 def test_the_doctor_names_who_hangs_and_finds_the_others_well(
     tmp_path: Path, operation: str
 ) -> None:
-    config = ClientConfig(bookie_timeout_ms=200, read_hedge_ms=50)
+    config = ClientConfig(bookie_timeout_ms=1_000, read_hedge_ms=50)
     ground = Ground(tmp_path, bookies=3, config=config)
     culprit = ground.bookie_ids[1]
     hang = Hang.of(ground.runtime, operation)

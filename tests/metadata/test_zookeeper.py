@@ -1199,7 +1199,8 @@ def test_a_server_that_knows_no_such_request_is_asked_for_each_node(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MultiRead, "type", 99)
-        assert told(store, ids) == [(i, i % 2 == 0) for i in ids]
+        for _ in range(2):  # an answer that is lost, or late, tells nothing about the server
+            assert told(store, ids) == [(i, i % 2 == 0) for i in ids]
     proxy.requests.clear()
 
     assert told(store, ids) == [(i, i % 2 == 0) for i in ids], "and is not asked again"

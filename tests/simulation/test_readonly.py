@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_bookkeeper.client.write import adds, ensemble_change
+from spark_bookkeeper.client.write import ensemble_change
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.testing.simulation.faults import Disaster
@@ -51,7 +51,7 @@ def test_lifetimes_with_bookies_that_become_read_only_keep_every_invariant(
             met[changed is not None] += 1
         return changed
 
-    monkeypatch.setattr(adds, "change_ensemble", noted)
+    monkeypatch.setattr(ensemble_change, "change_ensemble", noted)
 
     for seed in range(SEEDS):
         run_lifetime(seed, crowded(seed))
