@@ -28,6 +28,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata import logs, restores
 from spark_bookkeeper.metadata.consumers import CONSUMERS_PARENT
+from spark_bookkeeper.protocol.collection import COLLECTED
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import ARCHIVE, Fragment, LedgerState
 from spark_bookkeeper.protocol.placement import choose, drawn
@@ -208,7 +209,8 @@ class _Restoring:
         candidates = drawn(share, self._context.bookies.candidates(alive), {})
         reasons = self._context.bookies.ineligible(alive, size)
         ensemble = choose(size, candidates, reasons, f"for ledger {saved.ledger_id}")
-        custom = {k: v for k, v in before.custom_metadata.items() if k != ARCHIVE}
+        # No table stands for copies here, and nobody has removed any.
+        custom = {k: v for k, v in before.custom_metadata.items() if k not in (ARCHIVE, COLLECTED)}
         metadata = replace(
             before,
             state=LedgerState.CLOSED,

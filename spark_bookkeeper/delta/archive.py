@@ -41,6 +41,10 @@ ReadPlaced = Callable[[Sequence[EntryRange], pa.Schema], "DataFrame"]
 ATTEMPTS: Final = 5
 """A commit that Delta refuses, since others changed the table meanwhile, is tried so often."""
 
+OWNER: Final = "spark_bookkeeper.cluster"
+"""In the metadata of a table's column ``_ledger_id``: the id of the cluster whose ledgers they are.
+Written with the first rows, and kept by Delta from then on."""
+
 _ACTION: Final = "archive"
 
 _CONFLICT = re.compile(r"DELTA_CONCURRENT_|DELTA_METADATA_CHANGED|DELTA_PROTOCOL_CHANGED")
@@ -104,6 +108,10 @@ class Archive:
             log: the log that they are of, in its order, for the history of the table.
             dry_run: only say what there is to do; nothing is written.
             progress: called with phase, ledgers done, ledgers in all, bytes so far.
+
+        Raises:
+            InvalidArgumentError: the table has the ledgers of another cluster, which may have the
+                same ids. Nothing was archived.
         """
         started = self._context.runtime.now()
         try:
@@ -231,34 +239,52 @@ class Archive:
     def _complete(self, batch: Batch, run: _Run) -> None:
         """Have the table take what it lacks of a batch, and look at what it has then.
 
-        Whoever changes the table meanwhile makes Delta refuse the commit. The table is looked at
-        again then, since that may have been another archive.
+        It is looked at right before each commit, since what was known may be hours old: another
+        archive may have added a ledger, and somebody deleted rows of it on purpose, which may not
+        be replaced then. Whoever changes the table during a commit that replaces makes Delta
+        refuse it.
         """
-        for attempt in range(1, ATTEMPTS + 1):
-            missing = tuple(ledger for ledger in batch if ledger.ledger_id not in run.known)
+        left, failures = batch, 0
+        may_replace = is_small(batch[0])
+        while left := self._missing(left, run):
+            part = left if may_replace else left[:1]
             try:
-                if missing:
-                    self._commit(missing, run)
-                break
+                self._commit(part, run, replace=may_replace)
             except spark_errors() as error:
-                run.is_append_only = run.is_append_only or _APPEND_ONLY in str(error)
-                is_passing = run.is_append_only or _CONFLICT.search(str(error))
-                if attempt == ATTEMPTS or not is_passing:
+                failures += 1
+                is_append_only = may_replace and _APPEND_ONLY in str(error)
+                may_replace = may_replace and not is_append_only
+                is_passing = is_append_only or _CONFLICT.search(str(error))
+                if failures == ATTEMPTS or not is_passing:
                     raise
-                run.known |= self._known_of(batch)
+            else:
+                left = left[len(part) :]
         run.known |= self._known_of(batch)
 
-    def _commit(self, batch: Batch, run: _Run) -> None:
-        """The rows of ledgers, never a second time; of one ledger all at once or not at all."""
-        if run.is_append_only or not is_small(batch[0]):
-            for ledger in batch:
-                txn_id = f"spark-bookkeeper/{self._cluster}/{ledger.key}"
-                options = {"txnAppId": txn_id, "txnVersion": "1"}
-                self._write((ledger,), run.log, "append", options)
-        else:
+    def _missing(self, batch: Batch, run: _Run) -> Batch:
+        """The ledgers of a batch of which the table has no row now."""
+        unknown = tuple(ledger for ledger in batch if ledger.ledger_id not in run.known)
+        if unknown:
+            run.known |= self._known_of(unknown)
+        return tuple(ledger for ledger in unknown if ledger.ledger_id not in run.known)
+
+    def _commit(self, batch: Batch, run: _Run, *, replace: bool) -> None:
+        """The rows of ledgers, never a second time; of one ledger all at once or not at all.
+
+        Args:
+            replace: not for a large ledger, nor where the table lets nobody replace rows: that is
+                a commit of its own, whatever its size. Whoever archives meets the same property of
+                the table.
+        """
+        if replace:
             # Delta takes one transaction id with a commit. Instead, this one takes the place of
             # all rows that the table has of these ledgers: of none, or of just the same.
             self._write(batch, run.log, "overwrite", {"replaceWhere": _of_ledgers(batch)})
+        else:
+            (ledger,) = batch
+            txn_id = f"spark-bookkeeper/{self._cluster}/{ledger.key}"
+            options = {"txnAppId": txn_id, "txnVersion": "1"}
+            self._write(batch, run.log, "append", options)
 
     def _write(self, batch: Batch, log: str | None, mode: str, options: Mapping[str, str]) -> None:
         ids = [int(ledger.ledger_id) for ledger in batch]
@@ -271,7 +297,8 @@ class Archive:
             "userMetadata": json.dumps({"spark_bookkeeper": about}),
             **options,
         }
-        self._frame(batch).write.format("delta").mode(mode).options(**told).save(self._path)
+        rows = self._frame(batch).withMetadata(PLACE_COLUMNS[0], {OWNER: self._cluster})
+        rows.write.format("delta").mode(mode).options(**told).save(self._path)
 
     def _frame(self, batch: Batch) -> DataFrame:
         ranges = []
@@ -302,7 +329,19 @@ class Archive:
             _ = table.schema  # over Connect nothing was asked before
         except spark_errors():
             return None  # there is none yet; if it is something else, writing will show it
+        self._check_owner(table)
         return table
+
+    def _check_owner(self, table: DataFrame) -> None:
+        """Whether the ledgers in a table are of this cluster. Older tables do not say."""
+        for field in table.schema.fields:
+            owner = field.metadata.get(OWNER, self._cluster)
+            if field.name == PLACE_COLUMNS[0] and owner != self._cluster:
+                raise InvalidArgumentError(
+                    f"the table at {self._path} has the ledgers of cluster {owner}, and this is "
+                    f"cluster {self._cluster}, whose ledgers may have the same ids: nothing was "
+                    "archived. Archive to another table"
+                )
 
 
 @dataclass(slots=True)
@@ -315,9 +354,6 @@ class _Run:
     """What the table has of each ledger, as far as it was looked at."""
     blocked_by: int | None = None
     """The first ledger of the log that is not archived."""
-    is_append_only: bool = False
-    """The table lets nobody replace rows: each ledger is a commit of its own, whatever its size.
-    Whoever archives meets the same property of the table."""
 
 
 def _check_names(ledger: Ledger) -> None:

@@ -46,8 +46,8 @@ def archive_to_delta(
             it.
 
     Raises:
-        InvalidArgumentError: both ledgers and a log were given; or ``release``, and readers
-            could not find the table at ``path``.
+        InvalidArgumentError: both ledgers and a log were given; the table has the ledgers of
+            another cluster; or ``release``, and readers could not find the table at ``path``.
         NoSuchLogError: there is no such log.
         MissingRequirementError: the session has no Delta; ``spark_session(delta=True)`` has.
     """

@@ -1,7 +1,8 @@
 """Following a log or a ledger from offset to offset: what there is now, and what lies between.
 
 Whether there is something to read is looked up as ``front.py`` says. What is watched meanwhile is
-the newest ledger's metadata while that is written, and the list of ledgers afterwards.
+the newest ledger's metadata while that is written, and the list of ledgers afterwards. A closed
+ledger is not watched: nothing becomes of it, and the watch would stay until it is deleted.
 """
 
 from __future__ import annotations
@@ -123,15 +124,17 @@ class FollowedLedger:
         if before is not None and reader is not None and before.is_current():
             reader.advance()
             return before._replace(position=self._behind(reader))
-        is_current = self._context.store.watch_metadata(self._ledger_id)
         try:
-            reader = self._opened()
-            reader.refresh()
+            if reader is None:
+                reader = self._opened()
+            else:
+                reader.refresh()
+            is_current = _watched(self._context, reader)
         except NoSuchLedgerError as error:
-            if self._options.fail_on_data_loss or self._reader is None:
+            if self._options.fail_on_data_loss or reader is None:
                 raise self._gone(error) from error
             # As far as it was known: nothing more comes.
-            return Sight(self._behind(self._reader), is_written=False, is_current=is_current)
+            return Sight(self._behind(reader), is_written=False, is_current=_for_good)
         return Sight(self._behind(reader), not reader.is_closed, is_current)
 
     def _behind(self, reader: LedgerReader) -> Position:
@@ -263,20 +266,20 @@ class FollowedLog:
 
     def _look(self, before: Sight | None) -> Sight:
         """Behind the last entry that can be read; before the next ledger if there it ends."""
-        store, newest = self._context.store, self._newest
+        newest = self._newest
         if newest is not None and not newest.is_closed:
             if before is not None and before.is_current():
                 newest.advance()
                 return _sight(newest, before.is_current)
-            is_current = store.watch_metadata(newest.ledger_id)
             try:
                 newest.refresh()
+                is_current = _watched(self._context, newest)
             except NoSuchLedgerError:
                 newest = self._newest = None  # truncated, with what was not read of it
             else:
                 if not newest.is_closed:
                     return _sight(newest, is_current)
-        is_listed = logs.watch_log(store.registers, self.name)
+        is_listed = logs.watch_log(self._context.store.registers, self.name)
         head = self._head()
         if newest is not None and head.newest == newest.ledger_id:
             return _sight(newest, is_listed)
@@ -285,11 +288,12 @@ class FollowedLog:
         for ledger_id in head.to_fence:
             if ledger_id < head.begins_at:
                 continue
-            is_current = store.watch_metadata(ledger_id)
             try:
-                reader = lifecycle.open_ledger_no_recovery(self._context, ledger_id, self._password)
+                opened = lifecycle.open_ledger_no_recovery(self._context, ledger_id, self._password)
+                is_current = _watched(self._context, opened)
             except NoSuchLedgerError:
                 continue  # truncated since the head was read, and a newer one is there
+            reader = opened
             if not reader.is_closed:
                 break  # what follows it may not be acknowledged before it
         if reader is None:
@@ -356,6 +360,24 @@ def followed(context: ClientContext, options: SourceOptions) -> FollowedLedger |
     if options.log is not None:
         return FollowedLog(context, options)
     return FollowedLedger(context, options)
+
+
+def _watched(context: ClientContext, reader: LedgerReader) -> Unchanged:
+    """Begin to watch a ledger that was read, if it is open, and read what it is then.
+
+    Raises:
+        NoSuchLedgerError: it was deleted meanwhile.
+    """
+    if reader.is_closed:
+        return _for_good
+    is_current = context.store.watch_metadata(reader.ledger_id)
+    reader.refresh()  # it may have changed before it was watched
+    return is_current
+
+
+def _for_good() -> bool:
+    """What is read of a ledger that is closed, or gone, does not change any more."""
+    return True
 
 
 def _end(ledger: Ledger, front: Position) -> int:

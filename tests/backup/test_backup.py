@@ -32,7 +32,9 @@ from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata import restores
 from spark_bookkeeper.metadata.consumers import Consumer, consumers, publish
 from spark_bookkeeper.metadata.memory import MemoryStore
+from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.archive import archived_of
+from spark_bookkeeper.protocol.collection import COLLECTED, being_removed, with_collection
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.metadata import DigestType, LedgerState
@@ -236,6 +238,28 @@ def test_a_released_ledger_is_saved_from_its_table_and_restored_to_bookies(
     restored = metadata_of(empty, ledger_id)
     assert archived_of(restored) is None
     assert len(restored.bookies()) == 3
+
+
+def test_what_was_being_removed_in_the_old_cluster_keeps_no_bookie_of_the_new_one_from_copies(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    ledger_id = bytes_ledger(ground)
+    unnamed = next(
+        b for b in ground.bookie_ids if b not in metadata_of(ground, ledger_id).bookies()
+    )
+    update_ledger(
+        ground.context.store,
+        ledger_id,
+        lambda old: with_collection(old, unnamed, "incarnation", "of one that was killed"),
+    )
+    assert being_removed(metadata_of(ground, ledger_id), [unnamed])
+
+    run(backup, ground.context, folder)
+    run(restore, empty.context, folder)
+
+    restored = metadata_of(empty, ledger_id)
+    assert COLLECTED not in restored.custom_metadata
+    assert being_removed(restored, [unnamed]) == {}
 
 
 def test_what_was_deleted_since_is_not_in_the_newest_snapshot(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -274,6 +275,114 @@ def test_an_archive_that_commits_while_another_writes_makes_it_look_again(
 def wait_for(path: Path) -> None:
     while not path.exists():
         threading.Event().wait(0.02)
+
+
+def test_rows_deleted_since_the_run_began_are_not_put_back(
+    bk: sbk.BookKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "table"
+    bk.archive_to_delta(str(path), tiny(bk, 1))
+    ledgers = tiny(bk, 2)
+
+    def meanwhile() -> None:
+        bk.archive_to_delta(str(path), ledgers[:1])
+        where = f"_ledger_id = {ledgers[0]} AND _entry_id = 1"
+        bk.spark.sql(f"DELETE FROM delta.`{path}` WHERE {where}")
+
+    after_first_look(monkeypatch, meanwhile)
+    report = bk.archive_to_delta(str(path), ledgers)
+
+    assert statuses(report) == ["damaged", "archived"]
+    assert (ledgers[0], 1) not in places_of(path)
+    assert len(places_of(path)) == len(set(places_of(path))) == 8
+
+
+def test_what_was_added_while_the_table_only_grew_or_after_is_not_added_again(
+    bk: sbk.BookKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "table"
+    bk.archive_to_delta(str(path), tiny(bk, 1))
+    ledgers = tiny(bk, 3)
+    set_append_only(bk, path, "true")
+    write = Archive._write
+
+    def write_and_go_on(self: Archive, batch: Any, log: Any, mode: str, options: Any) -> None:
+        write(self, batch, log, mode, options)
+        if mode == "append":  # the first of them was added: another run, which may replace again
+            monkeypatch.setattr(Archive, "_write", write)
+            set_append_only(bk, path, "false")
+            bk.archive_to_delta(str(path), ledgers[1:])
+
+    monkeypatch.setattr(Archive, "_write", write_and_go_on)
+    report = bk.archive_to_delta(str(path), ledgers)
+
+    assert statuses(report) == ["archived"] * 3
+    assert len(places_of(path)) == len(set(places_of(path))) == 12
+
+
+def set_append_only(bk: sbk.BookKeeper, path: Path, value: str) -> None:
+    bk.spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.appendOnly' = {value})")
+
+
+def after_first_look(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object]) -> None:
+    """Have something done when the next run has looked at the table for the first time."""
+    known = Archive._known
+
+    def look(self: Archive) -> Any:
+        found = known(self)
+        monkeypatch.setattr(Archive, "_known", known)
+        meanwhile()
+        return found
+
+    monkeypatch.setattr(Archive, "_known", look)
+
+
+def test_a_table_of_another_cluster_is_refused_and_nothing_is_written_nor_dropped(
+    bk: sbk.BookKeeper, tmp_path: Path
+) -> None:
+    path = tmp_path / "table"
+    mine = tiny(bk, 3)
+    with sbk.local(bookies=3, spark=bk.spark) as other:
+        theirs = tiny(other, 1)
+        other.archive_to_delta(str(path), theirs)
+        for options in ({}, {"dry_run": True}, {"release": True, "keep": 0}):
+            with pytest.raises(sbk.InvalidArgumentError, match="nothing was archived"):
+                bk.archive_to_delta(str(path), mine, **options)
+        assert statuses(other.archive_to_delta(str(path), theirs)) == ["archived"]
+
+    assert DeltaTable(str(path)).version() == 0
+    assert bk.check_ledgers(mine).is_complete
+
+
+def test_a_table_that_another_cluster_makes_meanwhile_is_refused_as_well(
+    bk: sbk.BookKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "table"
+    mine = tiny(bk, 3)
+    with sbk.local(bookies=3, spark=bk.spark) as other:
+        theirs = tiny(other, 1)
+        after_first_look(monkeypatch, lambda: other.archive_to_delta(str(path), theirs))
+
+        report = bk.archive_to_delta(str(path), mine)
+
+    assert statuses(report) == ["left"] * 3
+    assert "Archive to another table" in str(report.rows[0].reason)
+    assert DeltaTable(str(path)).version() == 0
+
+
+def test_a_table_of_an_earlier_version_does_not_say_whose_it_is_and_is_taken(
+    bk: sbk.BookKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "table"
+    first, second = tiny(bk, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(archive_module, "OWNER", "as before")
+        bk.archive_to_delta(str(path), [first])
+
+    report = bk.archive_to_delta(str(path), [first, second])
+
+    assert statuses(report) == ["archived"] * 2
+    assert len(places_of(path)) == 6
 
 
 def test_of_small_ledgers_that_go_together_only_the_lost_one_is_left(

@@ -22,6 +22,7 @@ from spark_bookkeeper.logs.consumers import consumers_table
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.logs import create_log, delete_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.metadata.store import Unchanged
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -321,6 +322,67 @@ def test_what_comes_to_an_idle_stream_is_seen_by_its_next_trigger(tmp_path: Path
 
         assert read(ground.context, stream, start, end) == [b"%d" % round_]
         start = end
+
+
+@pytest.mark.parametrize("what", ["log", "ledger"])
+def test_a_closed_ledger_is_not_watched(tmp_path: Path, what: str) -> None:
+    ground = Ground(tmp_path, runtime=InlineRuntime())
+    writer = create_log(ground.context, "orders", USUAL).become_writer()
+    writer.append(b"a")
+    first = writer.ledger_id
+    named = {"log": "orders"} if what == "log" else {"ledger": str(first)}
+    stream = follow(ground.context, **named)
+    start = stream.begin(EARLIEST)
+    written = [first]
+    for _ in range(3):
+        list(batches(ground.context, stream, start))
+        writer.roll()
+        writer.append(b"b")
+        written.append(writer.ledger_id)
+    list(batches(ground.context, stream, start))
+    writer.close()
+    list(batches(ground.context, stream, start))
+    watched = [step.path for step in ground.steps if step.operation == "watch_metadata"]
+
+    # Each once, while it was written, and so told of its end.
+    assert watched == [str(each) for each in (written if what == "log" else written[:1])]
+    ground.forget()
+    later = follow(ground.context, **named)
+    list(batches(ground.context, later, later.begin(EARLIEST)))
+    assert ground.count()["watch_metadata"] == 0
+
+
+@pytest.mark.parametrize("what", ["log", "ledger"])
+@pytest.mark.parametrize("is_known", [True, False], ids=["read_before", "new"])
+def test_a_ledger_that_is_closed_just_before_it_is_watched_is_seen_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, is_known: bool
+) -> None:
+    ground = Ground(tmp_path, runtime=InlineRuntime())
+    writer = create_log(ground.context, "orders", USUAL).become_writer()
+    writer.append(b"a")
+    named = {"log": "orders"} if what == "log" else {"ledger": str(writer.ledger_id)}
+    stream = follow(ground.context, **named)
+    start = Offset.from_json(follow(ground.context, **named).begin(EARLIEST).to_json())
+    if is_known:
+        stream.front()
+    store, watch = ground.context.store, ground.context.store.watch_metadata
+
+    def watch_late(ledger_id: LedgerId) -> Unchanged:
+        writer.append(b"b")
+        writer.close()
+        return watch(ledger_id)
+
+    monkeypatch.setattr(store, "watch_metadata", watch_late)
+    if is_known:  # it is asked again when the metadata changed, or the connection was lost
+        monkeypatch.setattr(stream._front, "_seen", None)
+
+    end = stream.ahead(start, Limits())
+
+    assert read(ground.context, stream, start, end) == [b"a", b"b"]
+    ground.forget()
+    ground.context.runtime.sleep(10)
+    assert stream.ahead(end, Limits()) == end
+    assert ground.steps == []  # nothing more is expected of it
 
 
 @pytest.mark.parametrize("deleted", ["log", "truncated", "ledger"])
