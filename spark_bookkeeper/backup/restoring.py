@@ -10,12 +10,12 @@ metadata are garbage everywhere else; a register says that these are none
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_bookkeeper.backup.folder import BackupFolder, SavedLedger
-from spark_bookkeeper.backup.saving import PIECE_BYTES, BackupReport
+from spark_bookkeeper.backup.saving import PIECE_BYTES, BackupReport, about_snapshot
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
 from spark_bookkeeper.client.writer_info import WriterInfo
@@ -39,6 +39,9 @@ WINDOW_ENTRIES: Final = 4096
 """Entries that are read at once, if they are not larger together than ``WINDOW_BYTES``."""
 
 WINDOW_BYTES: Final = 32 << 20
+
+LOOKED_AT: Final = 5
+"""Snapshots before the newest of which a restore says what they have besides."""
 
 KEPT_AT_ONCE: Final = 256
 """Ids of the counter that are noted together. A process that dies before it has noted them loses
@@ -95,7 +98,7 @@ def restore(
     started = context.runtime.now()
     folder = BackupFolder(context, uri)
     incarnation = folder.incarnation()
-    taken = folder.snapshot(snapshot)
+    number, taken = folder.snapshot(snapshot)
     heads = _heads(taken.registers)
     saved = {each.ledger_id: each for each in taken.ledgers}
     if log is not None:
@@ -114,6 +117,9 @@ def restore(
             f"the snapshot has no ledger {unknown[0]}; nothing was changed. It has "
             f"{_some(sorted(saved))}; an earlier one may have it (`--snapshot`)"
         )
+    remark = about_snapshot(number, len(saved))
+    if snapshot is None and ledger_ids is None and log is None:
+        remark += _besides(folder, number, saved.keys())
     run = _Restoring(context, runner, folder, incarnation, progress)
     chosen = [saved[ledger_id] for ledger_id in sorted(wanted)]
     if dry_run:
@@ -132,7 +138,24 @@ def restore(
             for name in sorted(heads):
                 rows.append(_restore_log(context, taken.registers, name, is_whole=is_whole))
     duration_ms = round((context.runtime.now() - started) * 1000)
-    return BackupReport("restore", tuple(rows), dry_run, duration_ms)
+    return BackupReport(
+        "restore", tuple(rows), dry_run, duration_ms, snapshot=number, remark=remark
+    )
+
+
+def _besides(folder: BackupFolder, number: int, ledger_ids: Set[LedgerId]) -> str:
+    """The older snapshot that has most of what this one lacks, in words; empty: none has."""
+    most = ""
+    lacking = 0
+    for older in reversed([each for each in folder.numbers() if each < number][-LOOKED_AT:]):
+        try:
+            found = folder.ledger_ids(older)
+        except InvalidArgumentError:
+            continue  # it is damaged, and not the one that was asked for
+        if len(found - ledger_ids) > lacking:
+            lacking = len(found - ledger_ids)
+            most = f" (snapshot {older} has {len(found):,}, of which this one lacks {lacking:,})"
+    return most
 
 
 class _Restoring:

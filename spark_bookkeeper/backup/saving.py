@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from spark_bookkeeper.backup.folder import BackupFolder, SavedLedger, Snapshot
 from spark_bookkeeper.bookie.entry import StoredEntry
@@ -26,7 +26,7 @@ from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.consumers import CONSUMERS_PARENT
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
-from spark_bookkeeper.replication.report import Outcome, Report, Row
+from spark_bookkeeper.replication.report import Outcome, Report, Row, counted
 from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
 
 FILE_BYTES: Final = 32 << 20
@@ -39,8 +39,18 @@ _ROUNDS: Final = 5
 """Looks at the lists of logs, for ledgers that came while others were copied."""
 
 
+@dataclass(frozen=True)
 class BackupReport(Report):
     """Of ``backup`` and ``restore``: one row for each ledger."""
+
+    snapshot: int | None = None
+    """The number of the one that was written, or restored; ``None``: there is none."""
+    remark: str | None = None
+    """What that snapshot has, and what an older one has besides."""
+
+    def totals(self) -> dict[str, Any]:
+        """As every job's, and the snapshot."""
+        return {**super().totals(), "snapshot": self.snapshot, "remark": self.remark}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +106,11 @@ def backup(
     started = context.runtime.now()
     folder = BackupFolder(context, uri)
     instance_id = context.store.instance_id()
-    incarnation = "" if dry_run else folder.prepare(instance_id)
+    incarnation = ""
+    if dry_run:
+        folder.check(instance_id)
+    else:
+        incarnation = folder.prepare(instance_id)
     saving = _Saving(context, runner, folder, incarnation, verify=verify, progress=progress)
     names = [log] if log is not None else None if ledger_ids is None else []
     lists = _lists_of(context, names)
@@ -123,12 +137,29 @@ def backup(
         registers,
     )
     rows = [saving.rows[i] for i in sorted(saving.rows)]
-    try:
-        folder.put(taken)
-    except BookieFullError as error:
-        reason = f"{folder.without_room(error)}. No snapshot of this run was written"
-        rows.append(Row(-1, "snapshot", Outcome.LEFT, reason))
-    return BackupReport("backup", tuple(rows), False, _ms(context, started))
+    number = remark = None
+    if taken.ledgers or taken.registers:  # an empty one would be the newest
+        try:
+            number = folder.put(taken)
+            remark = about_snapshot(number, len(taken.ledgers))
+            if ledger_ids is not None or log is not None:
+                remark += "; a restore takes it, the newest, unless it is told another"
+        except BookieFullError as error:
+            reason = f"{folder.without_room(error)}. No snapshot of this run was written"
+            rows.append(Row(-1, "snapshot", Outcome.LEFT, reason))
+    return BackupReport(
+        "backup",
+        tuple(rows),
+        False,
+        _ms(context, started),
+        snapshot=number,
+        remark=remark,
+    )
+
+
+def about_snapshot(snapshot: int, ledgers: int) -> str:
+    """What a person is told of a snapshot."""
+    return f"snapshot {snapshot}, which has {counted(ledgers, 'ledger')}"
 
 
 def _ms(context: ClientContext, started: float) -> int:

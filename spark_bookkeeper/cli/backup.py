@@ -9,7 +9,7 @@ import click
 from spark_bookkeeper.backup.saving import BackupReport
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
-from spark_bookkeeper.cli.shell.work import Work, work_options
+from spark_bookkeeper.cli.shell.work import Work, refuse_unknown, work_options
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import parse_ledger_id
 
@@ -34,8 +34,9 @@ def backup(work: Work, uri: str, ledger_ids: Sequence[int], log: str | None, ver
         lambda bk, dry_run, progress: bk.backup(
             uri, wanted, log, verify=verify, dry_run=dry_run, progress=progress
         ),
+        before=lambda bk: refuse_unknown(bk, wanted),
     )
-    return work.show(report)
+    return _show(work, report)
 
 
 @click.command(epilog="Example: spark-bookkeeper cluster restore s3://backups/main --dry-run")
@@ -89,7 +90,14 @@ def restore(
             uri, wanted, log, snapshot=snapshot, dry_run=dry_run, progress=progress
         ),
     )
-    return work.show(report)
+    return _show(work, report)
+
+
+def _show(work: Work, report: BackupReport) -> int:
+    code = work.show(report)
+    if report.remark is not None:
+        work.settings.output.note(report.remark)
+    return code
 
 
 def _forget(work: Work, ledger_ids: Sequence[int]) -> int:

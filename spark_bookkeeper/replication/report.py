@@ -250,6 +250,11 @@ class CheckReport(Report):
     """Of ``check_ledgers``: the shares of fragments that are not as they should be."""
 
 
+def counted(count: int, what: str) -> str:
+    """A number of things, in words: ``1 ledger``, ``2,000 ledgers``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def shown(value: object) -> str:
     """A value of a row for people."""
     if isinstance(value, (list, tuple)):

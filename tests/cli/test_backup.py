@@ -148,15 +148,20 @@ def test_what_cannot_be_done_says_what_why_and_what_to_do(
         return " ".join((answer.err if code == 2 else answer.out).split())
 
     # No backup, another cluster's, half a one, and what no backup has.
+    (places.directory / "home").mkdir()
+    (places.directory / "home" / "diary.txt").write_text("dear")
     said = refused(on_new, "restore", places.folder("nothing"))
     assert f"{places.folder('nothing')} is no backup" in said
     assert "cluster backup" in said
     assert "of cluster" in (said := refused(on_new, "backup", folder))
     assert "another directory" in said
-    assert "'nothing://there'" in refused(on_old, "backup", "nothing://there")
-    (places.directory / "home").mkdir()
-    (places.directory / "home" / "diary.txt").write_text("dear")
-    assert "diary.txt" in refused(on_old, "backup", places.folder("home"))
+    assert "'nothing://there'" in (said := refused(on_old, "backup", "nothing://there"))
+    assert "bookie" not in said
+    for plan in ((), ("--dry-run",)):
+        assert "no ledger 123456" in refused(on_old, "backup", folder, 123456, *plan)
+        assert "diary.txt" in refused(on_old, "backup", places.folder("home"), *plan)
+        assert "of cluster" in refused(on_new, "backup", folder, *plan)
+    assert len(list(Path(folder).glob("snapshots/*"))) == 1
     assert "has no ledger 123456" in refused(on_new, "restore", folder, 123456)
     assert "has no snapshot 7" in refused(on_new, "restore", folder, "--snapshot", 7)
     assert "has no log 'none'" in refused(on_new, "restore", folder, "--log", "none")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -13,7 +14,7 @@ import click
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError
 from spark_bookkeeper.replication.recovery_plan import PlanRow
 from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, Report, Row, shown
 from spark_bookkeeper.replication.report_file import check_report_file, write_report
@@ -212,6 +213,19 @@ def show_report(settings: Settings, report: Report, table: ReportTable | None = 
     else:
         settings.output.json({**report.totals(), "rows": [], "report_file": path})
     return EXIT_LEFT_UNDONE if report.unfinished or not is_kept else EXIT_DONE
+
+
+def refuse_unknown(bk: BookKeeper, wanted: Sequence[int] | None) -> None:
+    """A ledger that was named and does not exist is a wrong call; nothing was begun yet.
+
+    One whose metadata cannot be decoded is there; the report says what is wrong with it.
+
+    Raises:
+        NoSuchLedgerError: for the first of them.
+    """
+    for ledger_id in wanted or ():
+        with suppress(MetadataFormatError):
+            bk.ledger(ledger_id)
 
 
 def ask_about(settings: Settings, plan: Report, forgotten: Sequence[str] = ()) -> None:
