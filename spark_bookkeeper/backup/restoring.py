@@ -32,7 +32,7 @@ from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import ARCHIVE, Fragment, LedgerState
 from spark_bookkeeper.protocol.placement import choose, drawn
 from spark_bookkeeper.protocol.underreplication import entries_at
-from spark_bookkeeper.replication.report import Outcome, Row
+from spark_bookkeeper.replication.report import Outcome, Row, counted, some_of
 from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
 
 WINDOW_ENTRIES: Final = 4096
@@ -104,7 +104,7 @@ def restore(
     if log is not None:
         if log not in heads:
             raise InvalidArgumentError(
-                f"the snapshot has no log {log!r}: it has {', '.join(sorted(heads)) or 'none'}"
+                f"snapshot {number} has no log {log!r}: it has {', '.join(sorted(heads)) or 'none'}"
             )
         heads = {log: heads[log]}
         wanted = [i for i in _ledgers_of(taken.registers, log) if i in saved]
@@ -114,8 +114,8 @@ def restore(
             heads = {}
     if unknown := [i for i in wanted if i not in saved]:
         raise InvalidArgumentError(
-            f"the snapshot has no ledger {unknown[0]}; nothing was changed. It has "
-            f"{_some(sorted(saved))}; an earlier one may have it (`--snapshot`)"
+            f"snapshot {number} has no ledger {unknown[0]}; nothing was changed. Its ledgers: "
+            f"{some_of(sorted(saved))}; an earlier one may have it (`--snapshot`)"
         )
     remark = about_snapshot(number, len(saved))
     if snapshot is None and ledger_ids is None and log is None:
@@ -332,13 +332,6 @@ def _used(ledger_id: LedgerId) -> str:
     )
 
 
-def _some(ledger_ids: Sequence[LedgerId]) -> str:
-    """What ledgers there are, in a few words."""
-    shown = ", ".join(map(str, ledger_ids[:10]))
-    more = len(ledger_ids) - 10
-    return f"ledgers {shown}{f' and {more:,} more' if more > 0 else ''}" if shown else "none"
-
-
 def _how(saved: SavedLedger) -> str | None:
     if saved.metadata.is_closed:
         return None
@@ -429,7 +422,7 @@ def _ledgers_of(registers: Mapping[str, bytes], log: str) -> list[LedgerId]:
 
 def _planned_log(registers: Mapping[str, bytes], log: str) -> Row:
     ledgers = _ledgers_of(registers, log)
-    reason = f"log {log!r}: {len(ledgers)} ledgers"
+    reason = f"log {log!r}: {counted(len(ledgers), 'ledger')}"
     return Row(ledgers[-1] if ledgers else -1, "restore log", Outcome.PLANNED, reason)
 
 
@@ -468,7 +461,7 @@ def _restore_log(
         )
     except BookKeeperError as error:
         return row(Outcome.LEFT, error.message)
-    return row(Outcome.RESTORED, f"{len(ledgers)} ledgers")
+    return row(Outcome.RESTORED, counted(len(ledgers), "ledger"))
 
 
 def _is_further(context: ClientContext, registers: Mapping[str, bytes], log: str) -> bool:

@@ -674,8 +674,9 @@ class _ForgettingRunner(LocalRunner):
         results = list(super().run(step, items, progress))
         (found,) = restore_diagnoses(self._context)
         assert (found.verdict, "under way by" in found.detail) == ("ok", True)
-        with pytest.raises(InvalidArgumentError, match="a restore runs"):
-            forget_restores(self._context)
+        for dry_run in (True, False):
+            with pytest.raises(InvalidArgumentError, match="a restore runs"):
+                forget_restores(self._context, dry_run=dry_run)
         assert isinstance(self._context.store, MemoryStore)
         self._context.store.expire()  # the restore is cut off for so long that it counts as ended
         forget_restores(self._context)

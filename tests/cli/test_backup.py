@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from spark_bookkeeper.cli import backup as cli_backup
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.metadata import restores
+from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.sessions import connect_without_spark
@@ -133,7 +135,12 @@ def test_ledger_log_and_cluster_come_back_with_their_ids_and_positions(
 
 
 def test_what_cannot_be_done_says_what_why_and_what_to_do(
-    places: Places, old: BookKeeper, new: BookKeeper, on_old: Call, on_new: Call
+    places: Places,
+    old: BookKeeper,
+    new: BookKeeper,
+    on_old: Call,
+    on_new: Call,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ledger_id = new.context.store.generate_ledger_id()
     while old.context.store.generate_ledger_id() < ledger_id:
@@ -187,17 +194,27 @@ def test_what_cannot_be_done_says_what_why_and_what_to_do(
     assert on_old("cluster", "backup", folder, saved, "--verify", "--no-spark").code == 0
 
     # What was begun is seen, and given up.
-    assert "1 ledgers were begun" in " ".join(on_new("cluster", "health").out.split())
+    assert f"not there: 1 ledger ({saved})" in " ".join(on_new("cluster", "health").out.split())
     kept = on_new("--json", "bookie", "gc", "--yes")
     assert not [row for row in kept.json["rows"] if row["status"] == "deleted"]
+    assert "--yes is of --forget" in refused(on_new, "restore", folder, "--yes")
+    assert "[URI]" in on_new("cluster", "restore", "--help").out
     wrong = on_new("cluster", "restore", "--forget", folder)
     assert (wrong.code, "takes ids" in wrong.err) == (2, True)
     plan = on_new("--json", "cluster", "restore", "--forget", "--dry-run")
     assert (plan.code, {row["ledger_id"] for row in plan.json["rows"]}) == (0, {saved})
     assert on_new("cluster", "restore", "--forget").code == 1  # nobody says yes
-    gone = on_new("--json", "cluster", "restore", "--forget", saved, "--yes")
-    assert gone.code == 0
-    assert {row["status"] for row in gone.json["rows"]} == {"no longer needed"}
+
+    def yes_and_another_begins(_: str) -> None:
+        restores.begin(new.context.store.registers, LedgerId(10**6), b"another")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cli_backup, "confirm", yes_and_another_begins)
+        assert on_new("cluster", "restore", "--forget", "--no-spark").code == 0
+    assert restores.begun(new.context.store.registers) == [10**6]
+    restores.end(new.context.store.registers, LedgerId(10**6))
+    none = on_new("cluster", "restore", "--forget", "--no-spark")  # nobody is asked
+    assert (none.code, "nothing to do" in none.out) == (0, True)
     assert "has used ledger id" in refused(on_new, "restore", folder, code=1)
 
     # An id that another ledger has.
