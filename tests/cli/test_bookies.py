@@ -58,12 +58,18 @@ def test_draining_is_asked_for_and_changes_nothing_before(
 ) -> None:
     ledger_id = call_own("ledger", "append", numbers, "-e", 3, "--json").json["ledger_id"]
     bookie = call_own("ledger", "show", ledger_id, "--json").json["bookies"][0]
+    opened = call_own("ledger", "append", numbers, "-e", 4, "--leave-open", "--json").json
 
     def state() -> str:
         return str(call_own("bookie", "show", bookie, "--json").json["state"])
 
     asked = call_own("bookie", "drain", bookie, "--no-spark")  # nobody says yes
     assert (asked.code, f"Make {bookie} read-only" in asked.out + asked.err) == (1, True)
+    asked = call_own("bookie", "decommission", bookie, "--drain", "--no-spark")
+    assert (asked.code, f"Make {bookie} read-only" in asked.err) == (1, True)
+    assert "forget" not in asked.err  # its cookie stays while it runs
+    is_on_it = bookie in call_own("ledger", "show", opened["ledger_id"], "--json").json["bookies"]
+    assert (f"stops their writers: ledger {opened['ledger_id']}" in asked.err) == is_on_it
     assert state() == "writable"
 
     done = call_own("bookie", "drain", bookie, "--no-spark", "--yes", "--json")
