@@ -11,7 +11,7 @@ from spark_bookkeeper.backup.saving import backup as backup_job
 from spark_bookkeeper.delta.archive import PLACE_COLUMNS, Archive, ArchiveReport
 from spark_bookkeeper.delta.release import check_release, release_archived
 from spark_bookkeeper.replication.runner import Progress, Runner
-from spark_bookkeeper.session.arguments import either_of, ids_of, in_words
+from spark_bookkeeper.session.arguments import either_of, ids_of, in_words, uri_of
 from spark_bookkeeper.session.handle import ClusterHandle
 from spark_bookkeeper.session.logs import open_log
 
@@ -104,6 +104,7 @@ def backup(
         NoSuchLogError: there is no such log.
     """
     wanted = either_of(ledger_ids, log)
+    uri = uri_of(uri)
     return self._reported(
         "backup",
         uri,
@@ -150,6 +151,7 @@ def restore(
         InvalidArgumentError: there is no such backup, snapshot, ledger or log.
     """
     wanted = either_of(ledger_ids, log)
+    uri = uri_of(uri)
     return self._reported(
         "restore",
         uri,

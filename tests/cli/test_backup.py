@@ -228,6 +228,25 @@ def test_what_cannot_be_done_says_what_why_and_what_to_do(
     assert [entry.payload for entry in new.open_ledger(other).entries()] == [b"mine"]
 
 
+def test_a_path_may_be_relative(
+    places: Places,
+    old: BookKeeper,
+    on_old: Call,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    saved = a_ledger(old)
+    monkeypatch.chdir(places.directory)
+
+    assert on_old("cluster", "backup", "./bk", saved, "--no-spark").code == 0
+    planned = on_old("cluster", "restore", "bk", "--dry-run", "--no-spark")
+    wrong = on_old("cluster", "restore", "s3x://foo", "--no-spark")
+
+    assert list((places.directory / "bk" / "snapshots").iterdir())
+    assert (planned.code, "snapshot 1, which has 1 ledger" in planned.err) == (0, True)
+    assert (wrong.code, "no backup can be at 's3x://foo'" in wrong.err) == (2, True)
+    assert "bookie backup-" not in wrong.err
+
+
 def test_the_report_is_one_value_on_stdout_and_its_rows_a_file(
     places: Places, old: BookKeeper, on_old: Call, tmp_path: Path
 ) -> None:
