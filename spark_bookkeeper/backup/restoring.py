@@ -32,6 +32,7 @@ from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import ARCHIVE, Fragment, LedgerState
 from spark_bookkeeper.protocol.placement import choose, drawn
 from spark_bookkeeper.protocol.underreplication import entries_at
+from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Row, counted, some_of
 from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
 
@@ -56,9 +57,14 @@ class _RestoreWork:
     """As it will be."""
     uri: str
     incarnation: str
-    first: EntryId
-    last: EntryId
+    first_entry_id: EntryId
+    last_entry_id: EntryId
     size_bytes: int
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """Whose range it is, for the log and for progress."""
+        return self.ledger.ledger_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +176,7 @@ class _Restoring:
         progress: Progress,
     ) -> None:
         self._context = context
-        self._runner = runner
+        self._job = Job("restore", context, runner, progress)
         self._folder = folder
         self._incarnation = incarnation
         self._progress = progress
@@ -271,7 +277,7 @@ class _Restoring:
         begun = [ledger for i, (_, ledger) in self._todo.items() if i not in failed]
         works = [work for ledger in begun for work in self._pieces(ledger)]
         step = Step("restoring ledgers", _restore, _not_restored)
-        for done in self._runner.run(step, works, self._progress):
+        for done in self._job.run(step, works):
             if done.reason is not None:
                 failed[done.ledger_id] = done.reason
         for ledger_id, (saved, ledger) in self._todo.items():
@@ -358,7 +364,7 @@ def _row(saved: SavedLedger, status: Outcome, reason: str | None) -> Row:
 
 def _not_restored(work: _RestoreWork, failure: Failure) -> _Restored:
     again = "mend that, and repeat the restore: it goes on where it was"
-    return _Restored(work.ledger.ledger_id, 0, f"{failure.reason}; {again}")
+    return _Restored(work.ledger_id, 0, f"{failure.reason}; {again}")
 
 
 def _restore(context: ClientContext, work: _RestoreWork) -> Sequence[_Restored]:
@@ -369,10 +375,11 @@ def _restore(context: ClientContext, work: _RestoreWork) -> Sequence[_Restored]:
     source = folder.replica(ledger, work.incarnation)
     (fragment,) = metadata.fragments
     size = 0
-    average = max(1, work.size_bytes // (work.last - work.first + 1))
+    first, last = work.first_entry_id, work.last_entry_id
+    average = max(1, work.size_bytes // (last - first + 1))
     window = max(1, min(WINDOW_ENTRIES, WINDOW_BYTES // average))
-    for start in range(work.first, work.last + 1, window):
-        end = min(work.last, start + window - 1)
+    for start in range(first, last + 1, window):
+        end = min(last, start + window - 1)
         lacking: dict[BookieId, set[int]] = {}
         for position, bookie in enumerate(fragment.ensemble):
             runs = entries_at(metadata.quorum, position, EntryId(start), EntryId(end))

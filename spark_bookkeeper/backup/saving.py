@@ -26,6 +26,7 @@ from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.consumers import CONSUMERS_PARENT
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
+from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Report, Row, counted
 from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
 
@@ -60,10 +61,15 @@ class _SaveWork:
     ledger: Ledger
     uri: str
     incarnation: str
-    first: EntryId
-    last: EntryId
+    first_entry_id: EntryId
+    last_entry_id: EntryId
     verify: bool
     size_bytes: int
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """Whose range it is, for the log and for progress."""
+        return self.ledger.ledger_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +186,10 @@ class _Saving:
         progress: Progress,
     ) -> None:
         self._context = context
-        self._runner = runner
+        self._job = Job("backup", context, runner, progress)
         self._folder = folder
         self._incarnation = incarnation
         self._verify = verify
-        self._progress = progress
         self.rows: dict[LedgerId, Row] = {}
         self.saved: dict[LedgerId, SavedLedger] = {}
 
@@ -200,7 +205,7 @@ class _Saving:
         works = [work for ledger, last in found.values() for work in self._pieces(ledger, last)]
         done: dict[LedgerId, list[_Saved]] = {ledger_id: [] for ledger_id in found}
         step = Step("copying ledgers", _save, _not_saved)
-        for saved in self._runner.run(step, works, self._progress):
+        for saved in self._job.run(step, works):
             done[saved.ledger_id].append(saved)
         for ledger_id, (ledger, last) in found.items():
             pieces = done[ledger_id]
@@ -283,16 +288,16 @@ def _row(
 
 
 def _not_saved(work: _SaveWork, failure: Failure) -> _Saved:
-    return _Saved(work.ledger.ledger_id, 0, 0, reason=failure.reason)
+    return _Saved(work.ledger_id, 0, 0, reason=failure.reason)
 
 
 def _save(context: ClientContext, work: _SaveWork) -> Sequence[_Saved]:
     """Copy what is lacking, read back by the bookie's own way, and look that all of it is there."""
-    ledger_id = work.ledger.ledger_id
+    ledger_id = work.ledger_id
     folder = BackupFolder(context, work.uri)
     target = folder.replica(work.ledger, work.incarnation)
-    ids = range(work.first, work.last + 1)
-    held = target.holdings(work.first, work.last)
+    ids = range(work.first_entry_id, work.last_entry_id + 1)
+    held = target.holdings(work.first_entry_id, work.last_entry_id)
     lacking = held.lacking(ids)
     if work.verify:
         there = sorted(set(ids).difference(lacking))
@@ -305,10 +310,10 @@ def _save(context: ClientContext, work: _SaveWork) -> Sequence[_Saved]:
             except BookieFullError as error:
                 return [_Saved(ledger_id, 0, size, reason=folder.without_room(error))]
             size += sum(entry.size_bytes for entry in entries)
-    now = target.holdings(work.first, work.last)
+    now = target.holdings(work.first_entry_id, work.last_entry_id)
     if missing := now.lacking(ids):
         return [_Saved(ledger_id, 0, size, reason=f"entry {missing[0]} is not found in the backup")]
-    return [_Saved(ledger_id, len(lacking), size, now.length_after(work.last) or 0)]
+    return [_Saved(ledger_id, len(lacking), size, now.length_after(work.last_entry_id) or 0)]
 
 
 def _runs(entry_ids: Sequence[int]) -> Iterator[tuple[EntryId, EntryId]]:

@@ -41,6 +41,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import Item, LocalRunner, Progress, Result, Step
+from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
 from spark_bookkeeper.testing.lake import (
     archive,
@@ -147,6 +148,31 @@ def test_how_far_it_is_is_told_in_both_directions(
         "restoring ledgers": (3, 3),
         "passing over the ids of restored ledgers": (4, 4),
     }
+
+
+class _NamingRunner(LocalRunner):
+    """Notes what each item would be called if it took long, and of which job it is."""
+
+    names: set[tuple[str | None, str]]
+
+    def run(
+        self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
+    ) -> Iterator[ResultT]:
+        self.names = {(step.job, name_of(item)) for item in items}
+        return super().run(step, items, progress)
+
+
+def test_what_takes_long_has_a_name_in_both_directions(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    ledger_id = bytes_ledger(ground)
+    runners = _NamingRunner(ground.context), _NamingRunner(empty.context)
+
+    backup(ground.context, runners[0], folder)
+    restore(empty.context, runners[1], folder)
+
+    for job, runner in zip(("backup", "restore"), runners, strict=True):
+        assert runner.names == {(job, f"ledger {ledger_id} from entry 0")}
 
 
 def test_a_second_run_copies_only_what_is_new(ground: Ground, folder: str) -> None:
