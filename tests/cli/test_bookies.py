@@ -44,6 +44,10 @@ def test_a_bookie_shows_when_it_was_scrubbed_last(cluster: LocalCluster, call: C
     bookie = cluster.bookie_ids[1]
     before = call("bookie", "show", bookie, "--json").json
     assert (before["scrubbed_at"], before["scrub_rounds"]) == (None, 0)
+    shown = call("bookie", "show", bookie).out
+    for what, value in (("scrubbed_at", "never"), ("readonly_reason", "none")):
+        assert any(what in line and value in line for line in shown.splitlines())
+    assert "None" not in shown
 
     assert call("bookie", "scrub", bookie).code == 0
 
@@ -300,6 +304,8 @@ def test_a_bookie_whose_disk_was_replaced_is_formatted_started_and_filled_again(
     listed = call_own("bookie", "list", "--json").json["bookies"]
     assert {b["bookie_id"]: b["limbo_ledgers"] for b in listed if b["limbo_ledgers"]} == {wiped: 2}
     assert f"bookie refill {wiped}" in call_own("bookie", "list").out
+    assert f"bookie refill {wiped}" in call_own("bookie", "show", wiped).out
+    assert call_own("bookie", "show", wiped, "--json").json["limbo_ledgers"] > 0
     with connect_without_spark(own_cluster.metadata_uri) as bk:
         facts = look(bk)
     lacking = {each.ledger_id: each.missing for each in facts.lacking}
