@@ -26,7 +26,7 @@ _ledger_ids = click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, metava
 def backup(work: Work, uri: str, ledger_ids: Sequence[int], log: str | None, verify: bool) -> int:
     """Copy ledgers and logs to the directory at URI; without LEDGER and --log, all of them.
 
-    Run it as often as you like: it copies what is new, and ends with a snapshot of what there is.
+    Run it as often as you like: it copies what is new, and ends with a snapshot of what it saved.
     Nobody who writes is disturbed. The directory will hold the ledgers' passwords too.
     """
     wanted = _wanted(ledger_ids, log)

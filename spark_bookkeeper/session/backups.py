@@ -87,20 +87,24 @@ def backup(
 ) -> BackupReport:
     """Copy ledgers, a log or the whole cluster to a directory, as a Spark job; repeatable.
 
-    Each run copies what is new, and ends with a snapshot of what there is. A ledger that is
-    not closed is copied up to its last add confirmed, and its writer goes on.
+    Each run copies what is new, and ends with a snapshot of what it saved, unless that is nothing.
+    A ledger that is not closed is copied up to its last add confirmed, and its writer goes on.
 
     Args:
         uri: a path or an fsspec URI; made when it is not there. It will hold what the ledgers
-            hold, and their passwords.
+            hold, and their passwords. A relative path is of this process's directory.
         ledger_ids: which; without them and without ``log`` all, with logs and consumers.
         log: the ledgers of this log, with its list and consumers.
         verify: read again also what earlier runs copied, and mend it.
         dry_run: only say what would be copied.
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
+    Returns:
+        a row for each ledger; ``snapshot`` is the number of the one that was put.
+
     Raises:
-        InvalidArgumentError: both ledgers and a log, or something else is at ``uri``.
+        InvalidArgumentError: both ledgers and a log, or something else is at ``uri``, or nothing
+            can be written there.
         NoSuchLogError: there is no such log.
     """
     wanted = either_of(ledger_ids, log)
@@ -146,6 +150,10 @@ def restore(
         snapshot: its number; ``None`` is the newest.
         dry_run: only say what would be restored.
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
+
+    Returns:
+        a row for each ledger and log; ``snapshot`` is the number of the one that was taken, and
+        ``remark`` says what an older one has besides.
 
     Raises:
         InvalidArgumentError: there is no such backup, snapshot, ledger or log.

@@ -164,10 +164,11 @@ def test_what_cannot_be_done_says_what_why_and_what_to_do(
     assert "another directory" in said
     assert "'nothing://there'" in (said := refused(on_old, "backup", "nothing://there"))
     assert "bookie" not in said
-    for plan in ((), ("--dry-run",)):
-        assert "no ledger 123456" in refused(on_old, "backup", folder, 123456, *plan)
-        assert "diary.txt" in refused(on_old, "backup", places.folder("home"), *plan)
-        assert "of cluster" in refused(on_new, "backup", folder, *plan)
+    options: list[tuple[str, ...]] = [(), ("--dry-run",)]
+    for option in options:
+        assert "no ledger 123456" in refused(on_old, "backup", folder, 123456, *option)
+        assert "diary.txt" in refused(on_old, "backup", places.folder("home"), *option)
+        assert "of cluster" in refused(on_new, "backup", folder, *option)
     assert len(list(Path(folder).glob("snapshots/*"))) == 1
     assert "has no ledger 123456" in refused(on_new, "restore", folder, 123456)
     assert "has no snapshot 7" in refused(on_new, "restore", folder, "--snapshot", 7)

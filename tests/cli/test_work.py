@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -12,10 +13,12 @@ from spark_bookkeeper.cli.bookie import cluster_view as bookies
 from spark_bookkeeper.cli.bookie import rebalance
 from spark_bookkeeper.cli.ledger import work as ledger_work
 from spark_bookkeeper.cli.main import run
+from spark_bookkeeper.cli.shell import work as cli_work
+from spark_bookkeeper.cli.shell.cluster_options import Access
 from spark_bookkeeper.cli.shell.jobs import JOBS, job_command
 from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.cli.shell.settings import Settings
-from spark_bookkeeper.cli.shell.work import Planned, plan_cells, show_report
+from spark_bookkeeper.cli.shell.work import Planned, Work, plan_cells, show_report
 from spark_bookkeeper.cluster.decommission import DecommissionReport
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import BookieId
@@ -86,6 +89,30 @@ def test_work_whose_report_was_not_kept_is_not_all_that_was_asked_for(
     said = capsys.readouterr()
     assert "Error: the table took nothing" in said.err
     assert "recover_ledgers: nothing to do" in said.out
+
+
+def test_the_table_of_reports_is_opened_once_and_before_the_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    happened: list[str] = []
+    table: Any = Table()
+
+    def opened(*_: object) -> Any:
+        happened.append("open")
+        return table
+
+    def job(*_: object) -> RecoveryReport:
+        happened.append("work")
+        return REPORT
+
+    monkeypatch.setattr(cli_work, "open_table", opened)
+    monkeypatch.setattr(cli_work, "connected", lambda *_, **__: nullcontext(Any))
+    work = Work(
+        HUMAN, Access(), dry_run=False, yes=True, on_spark=False, report_table="/lake/reports"
+    )
+
+    assert work.show(work.run("working", job)) == 0
+    assert (happened, table.kept) == (["open", "work"], [REPORT])
 
 
 @pytest.mark.parametrize("verb", [ledger_work.recover, ledger_work.check, bookies.recover])

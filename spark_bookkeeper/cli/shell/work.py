@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -118,7 +119,7 @@ class Work:
         with connected(self.settings, self.access, with_spark=self.on_spark) as bk:
             if before is not None:
                 before(bk)
-            self._table()  # what is missing for it shows before the work
+            _ = self._table  # what is missing for it shows before the work
 
             def run(dry_run: bool) -> ReportT:
                 with self.settings.output.progress(what, unit=unit) as progress:
@@ -133,9 +134,11 @@ class Work:
 
     def show(self, report: Report) -> int:
         """Keep and print the report; returns the exit code."""
-        return show_report(self.settings, report, self._table())
+        return show_report(self.settings, report, self._table)
 
+    @cached_property
     def _table(self) -> ReportTable | None:
+        """Opened once: it costs a look by Spark."""
         return open_table(self.settings, self.report_table)
 
 
