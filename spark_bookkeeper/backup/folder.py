@@ -7,11 +7,13 @@ cluster at one time. ``FORMAT.md`` beside this file is the page about it.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -97,7 +99,8 @@ class BackupFolder:
         try:
             self._storage: Storage = partition_of(context, self.bookie_id)
         except BookieUnavailableError as error:
-            raise InvalidArgumentError(f"{uri!r} leads to no storage: {error.message}") from error
+            said = self.in_words(error.message)
+            raise InvalidArgumentError(f"no backup can be at {uri!r}: {said}") from error
 
     def incarnation(self, instance_id: str | None = None) -> str:
         """The name of this formatting of the directory.
@@ -130,8 +133,34 @@ class BackupFolder:
                 changed.
             BookieFullError: it has no room.
         """
+        with self._reached():
+            if not self._is_one(instance_id):
+                if self._storage.has_directories:
+                    os.makedirs(_local_path(self._storage.uri), exist_ok=True)
+                marker = Marker(
+                    self.bookie_id,
+                    self._context.runtime.token(),
+                    instance_id,
+                    has_witness=not self._storage.has_directories,
+                )
+                self._storage.make_directory(SNAPSHOTS)
+                furnish(self._storage, marker)
+            return self.incarnation(instance_id)
+
+    def check(self, instance_id: str) -> None:
+        """Whether ``prepare`` would do it, as far as that shows without writing.
+
+        Raises:
+            InvalidArgumentError: as ``prepare``.
+        """
+        with self._reached():
+            self._is_one(instance_id)
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        """What goes wrong at the directory is said of the backup."""
         try:
-            return self._prepare(instance_id)
+            yield
         except BookieFullError as error:
             raise BookieFullError(self.without_room(error), bookie_id=self.bookie_id) from error
         except (BookieUnavailableError, OSError) as error:
@@ -141,25 +170,25 @@ class BackupFolder:
                 "that can be written; nothing was changed in the cluster"
             ) from error
 
-    def _prepare(self, instance_id: str) -> str:
+    def _is_one(self, instance_id: str) -> bool:
+        """Whether it is this cluster's backup; if not, it can become one. Nothing is written.
+
+        Raises:
+            InvalidArgumentError: something else is there.
+            BookieUnavailableError, OSError: it cannot be reached, or not be written.
+        """
         if self._storage.has_directories:
-            os.makedirs(_local_path(self._storage.uri), exist_ok=True)
-        if read_marker(self._storage) is None:
-            found = self._storage.list("")
-            if set(found) - {"ledgers", "retired", SNAPSHOTS}:  # which a run may have left
-                raise InvalidArgumentError(
-                    f"{self.uri} is not empty (it holds {', '.join(found[:5])}) and no backup; "
-                    "nothing was changed. Choose an empty directory"
-                )
-            marker = Marker(
-                self.bookie_id,
-                self._context.runtime.token(),
-                instance_id,
-                has_witness=not self._storage.has_directories,
+            _check_writable(_local_path(self._storage.uri))
+        if read_marker(self._storage) is not None:
+            self.incarnation(instance_id)
+            return True
+        found = self._storage.list("")
+        if set(found) - {"ledgers", "retired", SNAPSHOTS}:  # which a run may have left
+            raise InvalidArgumentError(
+                f"{self.uri} is not empty (it holds {', '.join(found[:5])}) and no backup; "
+                "nothing was changed. Choose an empty directory"
             )
-            self._storage.make_directory(SNAPSHOTS)
-            furnish(self._storage, marker)
-        return self.incarnation(instance_id)
+        return False
 
     def replica(self, ledger: Ledger, incarnation: str) -> Replica:
         """A ledger as it is in the backup."""
@@ -199,12 +228,27 @@ class BackupFolder:
         """Of the snapshots there are, ascending."""
         return [int(m[1]) for name in self._storage.list(SNAPSHOTS) if (m := _NAME.fullmatch(name))]
 
-    def snapshot(self, number: int | None = None) -> Snapshot:
-        """One snapshot; ``None`` is the newest.
+    def snapshot(self, number: int | None = None) -> tuple[int, Snapshot]:
+        """One snapshot and its number; ``None`` is the newest.
 
         Raises:
             InvalidArgumentError: there is none of that number, or it is damaged.
         """
+        taken, data = self._read(number)
+        return taken, _decoded(data)
+
+    def ledger_ids(self, number: int) -> Set[LedgerId]:
+        """Of which ledgers a snapshot is.
+
+        Raises:
+            InvalidArgumentError: as ``snapshot``.
+        """
+        _, data = self._read(number)
+        table = pa.ipc.open_file(pa.BufferReader(data)).read_all()
+        return {LedgerId(i) for i in table["ledger_id"].drop_null().to_pylist()}
+
+    def _read(self, number: int | None) -> tuple[int, bytes]:
+        """The number and the bytes of a snapshot."""
         found = [
             (int(m[1]), m[2], name)
             for name in self._storage.list(SNAPSHOTS)
@@ -216,7 +260,11 @@ class BackupFolder:
             which = "" if number is None else f" {number}"
             raise InvalidArgumentError(
                 f"the backup at {self.uri} has no snapshot{which}: "
-                + (f"take one that it has, of {others}" if others else f"no run ended, so {again}")
+                + (
+                    f"it has snapshot{'s' if ', ' in others else ''} {others}"
+                    if others
+                    else f"no run ended that found something to save, so {again}"
+                )
             )
         newest, digest, name = max(found)
         data = self._storage.read(f"{SNAPSHOTS}/{name}")
@@ -227,7 +275,7 @@ class BackupFolder:
                 f"its name says; nothing was changed. To have a new one {again}"
                 + (f"; or take another (`--snapshot`), of {others}" if others else "")
             )
-        return _decoded(data)
+        return newest, data
 
 
 def _encoded(snapshot: Snapshot) -> bytes:
@@ -283,6 +331,16 @@ def _decoded(data: bytes) -> Snapshot:
             )
         )
     return Snapshot(header["instance_id"], header["taken_at_ms"], tuple(ledgers), registers)
+
+
+def _check_writable(path: str) -> None:
+    """Raises ``OSError``: no directory can be at a path, or nothing be written there."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    if not os.path.isdir(path):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
 
 def _local_path(uri: str) -> str:

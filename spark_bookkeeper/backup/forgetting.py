@@ -7,7 +7,7 @@ collectors from them. Whoever does not repeat it forgets it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from spark_bookkeeper.backup.saving import BackupReport
@@ -53,9 +53,12 @@ def forget_restores(
     """
     started = context.runtime.now()
     store, who = context.store, str(WriterInfo.of_this_process())
-    is_alone = nullcontext() if dry_run else restores.giving_up(store.ballots, who, context.runtime)
     rows: list[Row] = []
-    with is_alone:
+    with ExitStack() as is_alone:
+        if dry_run:
+            restores.check_none_runs(store.ballots, context.runtime)
+        else:
+            is_alone.enter_context(restores.giving_up(store.ballots, who, context.runtime))
         wanted = _wanted(store, ledger_ids)
         found = _copies_of(context, wanted, rows, progress)
         for done, (ledger_id, nonce) in enumerate(wanted.items(), start=1):

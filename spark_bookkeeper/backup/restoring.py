@@ -10,12 +10,12 @@ metadata are garbage everywhere else; a register says that these are none
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_bookkeeper.backup.folder import BackupFolder, SavedLedger
-from spark_bookkeeper.backup.saving import PIECE_BYTES, BackupReport
+from spark_bookkeeper.backup.saving import PIECE_BYTES, BackupReport, about_snapshot
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
 from spark_bookkeeper.client.writer_info import WriterInfo
@@ -33,13 +33,17 @@ from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import ARCHIVE, Fragment, LedgerState
 from spark_bookkeeper.protocol.placement import choose, drawn
 from spark_bookkeeper.protocol.underreplication import entries_at
-from spark_bookkeeper.replication.report import Outcome, Row
+from spark_bookkeeper.replication.job import Job
+from spark_bookkeeper.replication.report import Outcome, Row, counted, some_of
 from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
 
 WINDOW_ENTRIES: Final = 4096
 """Entries that are read at once, if they are not larger together than ``WINDOW_BYTES``."""
 
 WINDOW_BYTES: Final = 32 << 20
+
+LOOKED_AT: Final = 5
+"""Snapshots before the newest of which a restore says what they have besides."""
 
 KEPT_AT_ONCE: Final = 256
 """Ids of the counter that are noted together. A process that dies before it has noted them loses
@@ -54,9 +58,14 @@ class _RestoreWork:
     """As it will be."""
     uri: str
     incarnation: str
-    first: EntryId
-    last: EntryId
+    first_entry_id: EntryId
+    last_entry_id: EntryId
     size_bytes: int
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """Whose range it is, for the log and for progress."""
+        return self.ledger.ledger_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +105,13 @@ def restore(
     started = context.runtime.now()
     folder = BackupFolder(context, uri)
     incarnation = folder.incarnation()
-    taken = folder.snapshot(snapshot)
+    number, taken = folder.snapshot(snapshot)
     heads = _heads(taken.registers)
     saved = {each.ledger_id: each for each in taken.ledgers}
     if log is not None:
         if log not in heads:
             raise InvalidArgumentError(
-                f"the snapshot has no log {log!r}: it has {', '.join(sorted(heads)) or 'none'}"
+                f"snapshot {number} has no log {log!r}: it has {', '.join(sorted(heads)) or 'none'}"
             )
         heads = {log: heads[log]}
         wanted = [i for i in _ledgers_of(taken.registers, log) if i in saved]
@@ -112,9 +121,12 @@ def restore(
             heads = {}
     if unknown := [i for i in wanted if i not in saved]:
         raise InvalidArgumentError(
-            f"the snapshot has no ledger {unknown[0]}; nothing was changed. It has "
-            f"{_some(sorted(saved))}; an earlier one may have it (`--snapshot`)"
+            f"snapshot {number} has no ledger {unknown[0]}; nothing was changed. Its ledgers: "
+            f"{some_of(sorted(saved))}; an earlier one may have it (`--snapshot`)"
         )
+    remark = about_snapshot(number, len(saved))
+    if snapshot is None and ledger_ids is None and log is None:
+        remark += _besides(folder, number, saved.keys())
     run = _Restoring(context, runner, folder, incarnation, progress)
     chosen = [saved[ledger_id] for ledger_id in sorted(wanted)]
     if dry_run:
@@ -133,7 +145,24 @@ def restore(
             for name in sorted(heads):
                 rows.append(_restore_log(context, taken.registers, name, is_whole=is_whole))
     duration_ms = round((context.runtime.now() - started) * 1000)
-    return BackupReport("restore", tuple(rows), dry_run, duration_ms)
+    return BackupReport(
+        "restore", tuple(rows), dry_run, duration_ms, snapshot=number, remark=remark
+    )
+
+
+def _besides(folder: BackupFolder, number: int, ledger_ids: Set[LedgerId]) -> str:
+    """The older snapshot that has most of what this one lacks, in words; empty: none has."""
+    most = ""
+    lacking = 0
+    for older in reversed([each for each in folder.numbers() if each < number][-LOOKED_AT:]):
+        try:
+            found = folder.ledger_ids(older)
+        except InvalidArgumentError:
+            continue  # it is damaged, and not the one that was asked for
+        if len(found - ledger_ids) > lacking:
+            lacking = len(found - ledger_ids)
+            most = f" (snapshot {older} has {len(found):,}, of which this one lacks {lacking:,})"
+    return most
 
 
 class _Restoring:
@@ -148,7 +177,7 @@ class _Restoring:
         progress: Progress,
     ) -> None:
         self._context = context
-        self._runner = runner
+        self._job = Job("restore", context, runner, progress)
         self._folder = folder
         self._incarnation = incarnation
         self._progress = progress
@@ -250,7 +279,7 @@ class _Restoring:
         begun = [ledger for i, (_, ledger) in self._todo.items() if i not in failed]
         works = [work for ledger in begun for work in self._pieces(ledger)]
         step = Step("restoring ledgers", _restore, _not_restored)
-        for done in self._runner.run(step, works, self._progress):
+        for done in self._job.run(step, works):
             if done.reason is not None:
                 failed[done.ledger_id] = done.reason
         for ledger_id, (saved, ledger) in self._todo.items():
@@ -311,13 +340,6 @@ def _used(ledger_id: LedgerId) -> str:
     )
 
 
-def _some(ledger_ids: Sequence[LedgerId]) -> str:
-    """What ledgers there are, in a few words."""
-    shown = ", ".join(map(str, ledger_ids[:10]))
-    more = len(ledger_ids) - 10
-    return f"ledgers {shown}{f' and {more:,} more' if more > 0 else ''}" if shown else "none"
-
-
 def _how(saved: SavedLedger) -> str | None:
     if saved.metadata.is_closed:
         return None
@@ -344,7 +366,7 @@ def _row(saved: SavedLedger, status: Outcome, reason: str | None) -> Row:
 
 def _not_restored(work: _RestoreWork, failure: Failure) -> _Restored:
     again = "mend that, and repeat the restore: it goes on where it was"
-    return _Restored(work.ledger.ledger_id, 0, f"{failure.reason}; {again}")
+    return _Restored(work.ledger_id, 0, f"{failure.reason}; {again}")
 
 
 def _restore(context: ClientContext, work: _RestoreWork) -> Sequence[_Restored]:
@@ -355,10 +377,11 @@ def _restore(context: ClientContext, work: _RestoreWork) -> Sequence[_Restored]:
     source = folder.replica(ledger, work.incarnation)
     (fragment,) = metadata.fragments
     size = 0
-    average = max(1, work.size_bytes // (work.last - work.first + 1))
+    first, last = work.first_entry_id, work.last_entry_id
+    average = max(1, work.size_bytes // (last - first + 1))
     window = max(1, min(WINDOW_ENTRIES, WINDOW_BYTES // average))
-    for start in range(work.first, work.last + 1, window):
-        end = min(work.last, start + window - 1)
+    for start in range(first, last + 1, window):
+        end = min(last, start + window - 1)
         lacking: dict[BookieId, set[int]] = {}
         for position, bookie in enumerate(fragment.ensemble):
             runs = entries_at(metadata.quorum, position, EntryId(start), EntryId(end))
@@ -408,7 +431,7 @@ def _ledgers_of(registers: Mapping[str, bytes], log: str) -> list[LedgerId]:
 
 def _planned_log(registers: Mapping[str, bytes], log: str) -> Row:
     ledgers = _ledgers_of(registers, log)
-    reason = f"log {log!r}: {len(ledgers)} ledgers"
+    reason = f"log {log!r}: {counted(len(ledgers), 'ledger')}"
     return Row(ledgers[-1] if ledgers else -1, "restore log", Outcome.PLANNED, reason)
 
 
@@ -447,7 +470,7 @@ def _restore_log(
         )
     except BookKeeperError as error:
         return row(Outcome.LEFT, error.message)
-    return row(Outcome.RESTORED, f"{len(ledgers)} ledgers")
+    return row(Outcome.RESTORED, counted(len(ledgers), "ledger"))
 
 
 def _is_further(context: ClientContext, registers: Mapping[str, bytes], log: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from spark_bookkeeper.backup.folder import BackupFolder, SavedLedger, Snapshot
 from spark_bookkeeper.bookie.entry import StoredEntry
@@ -26,7 +26,8 @@ from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.consumers import CONSUMERS_PARENT
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
-from spark_bookkeeper.replication.report import Outcome, Report, Row
+from spark_bookkeeper.replication.job import Job
+from spark_bookkeeper.replication.report import Outcome, Report, Row, counted
 from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
 
 FILE_BYTES: Final = 32 << 20
@@ -39,8 +40,18 @@ _ROUNDS: Final = 5
 """Looks at the lists of logs, for ledgers that came while others were copied."""
 
 
+@dataclass(frozen=True)
 class BackupReport(Report):
     """Of ``backup`` and ``restore``: one row for each ledger."""
+
+    snapshot: int | None = None
+    """The number of the one that was written, or restored; ``None``: there is none."""
+    remark: str | None = None
+    """What that snapshot has, and what an older one has besides."""
+
+    def totals(self) -> dict[str, Any]:
+        """As every job's, and the snapshot."""
+        return {**super().totals(), "snapshot": self.snapshot, "remark": self.remark}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +61,15 @@ class _SaveWork:
     ledger: Ledger
     uri: str
     incarnation: str
-    first: EntryId
-    last: EntryId
+    first_entry_id: EntryId
+    last_entry_id: EntryId
     verify: bool
     size_bytes: int
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """Whose range it is, for the log and for progress."""
+        return self.ledger.ledger_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +112,11 @@ def backup(
     started = context.runtime.now()
     folder = BackupFolder(context, uri)
     instance_id = context.store.instance_id()
-    incarnation = "" if dry_run else folder.prepare(instance_id)
+    incarnation = ""
+    if dry_run:
+        folder.check(instance_id)
+    else:
+        incarnation = folder.prepare(instance_id)
     saving = _Saving(context, runner, folder, incarnation, verify=verify, progress=progress)
     names = [log] if log is not None else None if ledger_ids is None else []
     lists = _lists_of(context, names)
@@ -123,12 +143,29 @@ def backup(
         registers,
     )
     rows = [saving.rows[i] for i in sorted(saving.rows)]
-    try:
-        folder.put(taken)
-    except BookieFullError as error:
-        reason = f"{folder.without_room(error)}. No snapshot of this run was written"
-        rows.append(Row(-1, "snapshot", Outcome.LEFT, reason))
-    return BackupReport("backup", tuple(rows), False, _ms(context, started))
+    number = remark = None
+    if taken.ledgers or taken.registers:  # an empty one would be the newest
+        try:
+            number = folder.put(taken)
+            remark = about_snapshot(number, len(taken.ledgers))
+            if ledger_ids is not None or log is not None:
+                remark += "; a restore takes it, the newest, unless it is told another"
+        except BookieFullError as error:
+            reason = f"{folder.without_room(error)}. No snapshot of this run was written"
+            rows.append(Row(-1, "snapshot", Outcome.LEFT, reason))
+    return BackupReport(
+        "backup",
+        tuple(rows),
+        False,
+        _ms(context, started),
+        snapshot=number,
+        remark=remark,
+    )
+
+
+def about_snapshot(snapshot: int, ledgers: int) -> str:
+    """What a person is told of a snapshot."""
+    return f"snapshot {snapshot}, which has {counted(ledgers, 'ledger')}"
 
 
 def _ms(context: ClientContext, started: float) -> int:
@@ -149,11 +186,10 @@ class _Saving:
         progress: Progress,
     ) -> None:
         self._context = context
-        self._runner = runner
+        self._job = Job("backup", context, runner, progress)
         self._folder = folder
         self._incarnation = incarnation
         self._verify = verify
-        self._progress = progress
         self.rows: dict[LedgerId, Row] = {}
         self.saved: dict[LedgerId, SavedLedger] = {}
 
@@ -169,7 +205,7 @@ class _Saving:
         works = [work for ledger, last in found.values() for work in self._pieces(ledger, last)]
         done: dict[LedgerId, list[_Saved]] = {ledger_id: [] for ledger_id in found}
         step = Step("copying ledgers", _save, _not_saved)
-        for saved in self._runner.run(step, works, self._progress):
+        for saved in self._job.run(step, works):
             done[saved.ledger_id].append(saved)
         for ledger_id, (ledger, last) in found.items():
             pieces = done[ledger_id]
@@ -252,16 +288,16 @@ def _row(
 
 
 def _not_saved(work: _SaveWork, failure: Failure) -> _Saved:
-    return _Saved(work.ledger.ledger_id, 0, 0, reason=failure.reason)
+    return _Saved(work.ledger_id, 0, 0, reason=failure.reason)
 
 
 def _save(context: ClientContext, work: _SaveWork) -> Sequence[_Saved]:
     """Copy what is lacking, read back by the bookie's own way, and look that all of it is there."""
-    ledger_id = work.ledger.ledger_id
+    ledger_id = work.ledger_id
     folder = BackupFolder(context, work.uri)
     target = folder.replica(work.ledger, work.incarnation)
-    ids = range(work.first, work.last + 1)
-    held = target.holdings(work.first, work.last)
+    ids = range(work.first_entry_id, work.last_entry_id + 1)
+    held = target.holdings(work.first_entry_id, work.last_entry_id)
     lacking = held.lacking(ids)
     if work.verify:
         there = sorted(set(ids).difference(lacking))
@@ -274,10 +310,10 @@ def _save(context: ClientContext, work: _SaveWork) -> Sequence[_Saved]:
             except BookieFullError as error:
                 return [_Saved(ledger_id, 0, size, reason=folder.without_room(error))]
             size += sum(entry.size_bytes for entry in entries)
-    now = target.holdings(work.first, work.last)
+    now = target.holdings(work.first_entry_id, work.last_entry_id)
     if missing := now.lacking(ids):
         return [_Saved(ledger_id, 0, size, reason=f"entry {missing[0]} is not found in the backup")]
-    return [_Saved(ledger_id, len(lacking), size, now.length_after(work.last) or 0)]
+    return [_Saved(ledger_id, len(lacking), size, now.length_after(work.last_entry_id) or 0)]
 
 
 def _runs(entry_ids: Sequence[int]) -> Iterator[tuple[EntryId, EntryId]]:

@@ -9,9 +9,10 @@ import click
 from spark_bookkeeper.backup.saving import BackupReport
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
-from spark_bookkeeper.cli.shell.work import Work, work_options
+from spark_bookkeeper.cli.shell.work import Work, refuse_unknown, work_options
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import parse_ledger_id
+from spark_bookkeeper.replication.report import counted, some_of
 
 _ledger_ids = click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, metavar="[LEDGER]...")
 
@@ -25,7 +26,7 @@ _ledger_ids = click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, metava
 def backup(work: Work, uri: str, ledger_ids: Sequence[int], log: str | None, verify: bool) -> int:
     """Copy ledgers and logs to the directory at URI; without LEDGER and --log, all of them.
 
-    Run it as often as you like: it copies what is new, and ends with a snapshot of what there is.
+    Run it as often as you like: it copies what is new, and ends with a snapshot of what it saved.
     Nobody who writes is disturbed. The directory will hold the ledgers' passwords too.
     """
     wanted = _wanted(ledger_ids, log)
@@ -34,12 +35,13 @@ def backup(work: Work, uri: str, ledger_ids: Sequence[int], log: str | None, ver
         lambda bk, dry_run, progress: bk.backup(
             uri, wanted, log, verify=verify, dry_run=dry_run, progress=progress
         ),
+        before=lambda bk: refuse_unknown(bk, wanted),
     )
-    return work.show(report)
+    return _show(work, report)
 
 
 @click.command(epilog="Example: spark-bookkeeper cluster restore s3://backups/main --dry-run")
-@click.argument("uri", metavar="URI", required=False)
+@click.argument("uri", metavar="[URI]", required=False)
 @_ledger_ids
 @click.option("--log", metavar="NAME", help="This log and its ledgers.")
 @click.option(
@@ -77,6 +79,8 @@ def restore(
         if uri is not None:
             ledger_ids = (_ledger_id(uri), *ledger_ids)
         return _forget(work, ledger_ids)
+    if work.yes:
+        raise InvalidArgumentError("--yes is of --forget: a restore asks nothing")
     if uri is None:
         raise InvalidArgumentError(
             "no URI was given: of the backup, as `cluster backup` was given it. `spark-bookkeeper "
@@ -89,21 +93,36 @@ def restore(
             uri, wanted, log, snapshot=snapshot, dry_run=dry_run, progress=progress
         ),
     )
-    return work.show(report)
+    return _show(work, report)
+
+
+def _show(work: Work, report: BackupReport) -> int:
+    code = work.show(report)
+    if report.remark is not None:
+        work.settings.output.note(report.remark)
+    return code
 
 
 def _forget(work: Work, ledger_ids: Sequence[int]) -> int:
+    wanted: Sequence[int] | None = ledger_ids or None
+
     def ask(plan: BackupReport) -> None:
-        ledgers = plan.totals()["ledgers"]
+        nonlocal wanted
+        # Those that were shown, and none that began meanwhile.
+        wanted = sorted({row.ledger_id for row in plan.rows if row.ledger_id >= 0})
+        if not wanted:
+            return
         size = sum(row.bytes for row in plan.rows)
-        work.settings.output.note(f"{ledgers:,} ledgers, {size:,} bytes that are garbage then")
-        if plan.rows:
-            confirm("Give them up? They cannot be restored to this cluster any more.")
+        work.settings.output.note(
+            f"{counted(len(wanted), 'ledger')}, {counted(size, 'byte')} that are garbage then: "
+            f"{some_of(wanted)}"
+        )
+        confirm("Give them up? They cannot be restored to this cluster any more.")
 
     report = work.run(
         "asking bookies what they have",
         lambda bk, dry_run, progress: bk.forget_restores(
-            ledger_ids or None, dry_run=dry_run, progress=progress
+            wanted, dry_run=dry_run, progress=progress
         ),
         ask=ask,
     )

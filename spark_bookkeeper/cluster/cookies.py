@@ -21,7 +21,7 @@ from spark_bookkeeper.cluster.claims import (
     mismatch,
     moved,
 )
-from spark_bookkeeper.cluster.dependents import ledgers_that_name, shown
+from spark_bookkeeper.cluster.dependents import ledgers_that_name
 from spark_bookkeeper.cluster.readonly import forget_order
 from spark_bookkeeper.errors import (
     CookieMismatchError,
@@ -30,6 +30,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.replication.report import some_of
 
 
 def restore_cookie(store: MetadataStore, storage: Storage, bookie_id: BookieId) -> Cookie:
@@ -123,7 +124,7 @@ def forget_bookie(store: MetadataStore, bookie_id: BookieId) -> None:
     needed = ledgers_that_name(store, bookie_id)
     if needed:
         raise InvalidArgumentError(
-            f"{'ledger' if len(needed) == 1 else 'ledgers'} {shown(needed)} still "
+            f"{'ledger' if len(needed) == 1 else 'ledgers'} {some_of(needed)} still "
             f"{'counts' if len(needed) == 1 else 'count'} on bookie {bookie_id}; its cookie stays. "
             f"Run `spark-bookkeeper bookie recover {bookie_id}` first, which copies what it held",
             ledger_ids=tuple(needed),
@@ -201,13 +202,13 @@ def check_whole(store: MetadataStore, claims: Claims) -> None:
     if wrong:
         raise mismatch(
             claims,
-            f"ledger {shown(wrong)} counts on another formatting of this bookie's storage",
+            f"ledger {some_of(wrong)} counts on another formatting of this bookie's storage",
             f"bring back the storage that it means. {anew}",
         )
     if needed and not claims.has_content:
         raise mismatch(
             claims,
-            f"ledger {shown(needed)} counts on what this very storage held, and it is empty",
+            f"ledger {some_of(needed)} counts on what this very storage held, and it is empty",
             f"bring back what it held. {anew}",
         )
 

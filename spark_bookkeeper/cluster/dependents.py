@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from spark_bookkeeper.metadata.store import MetadataStore, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 
-_NAMED_IN_A_MESSAGE = 10
-"""Ledgers that a refusal lists by id."""
-
 
 def ledgers_that_name(
     store: MetadataStore, bookie_id: BookieId, *, for_certain: bool = False
@@ -30,10 +27,3 @@ def ledgers_that_name(
         elif found is not None and for_certain:
             raise found
     return naming
-
-
-def shown(ledger_ids: Sequence[LedgerId]) -> str:
-    """Their ids, for a message."""
-    shown = ", ".join(map(str, ledger_ids[:_NAMED_IN_A_MESSAGE]))
-    more = len(ledger_ids) - _NAMED_IN_A_MESSAGE
-    return f"{shown} and {more} more" if more > 0 else shown

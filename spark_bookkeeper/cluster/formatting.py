@@ -18,11 +18,12 @@ from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.cluster.claims import Claims, claims_of
 from spark_bookkeeper.cluster.cookies import cookie_of
-from spark_bookkeeper.cluster.dependents import ledgers_that_name, shown
+from spark_bookkeeper.cluster.dependents import ledgers_that_name
 from spark_bookkeeper.cluster.readonly import forget_order
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.store import MetadataStore
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.replication.report import some_of
 
 _OWN_NAMES = frozenset({MARKER_PATH, PROBE_DIRECTORY, "ledgers", "retired", "lost+found"})
 """What may be in a partition, and goes when it is formatted again."""
@@ -81,7 +82,7 @@ def format_bookie(
             )
         raise InvalidArgumentError(
             f"bookie {bookie_id} may hold the last good copy of entries of ledger "
-            f"{shown(needed)}. Run {way}`spark-bookkeeper bookie recover {bookie_id}` first; it "
+            f"{some_of(needed)}. Run {way}`spark-bookkeeper bookie recover {bookie_id}` first; it "
             "copies what the bookie held to others. Nothing was changed",
             ledger_ids=tuple(needed),
         )

@@ -173,13 +173,18 @@ def giving_up(ballots: Ballots, who: str, runtime: Runtime) -> Iterator[None]:
         InvalidArgumentError: a restore runs; nothing was changed.
     """
     with _at_work(ballots, runtime, _GIVES_UP, who):
-        if others := running(ballots, runtime):
-            raise InvalidArgumentError(
-                f"a restore runs ({'; '.join(others)}), and needs what it has copied; nothing was "
-                "changed. Wait for its end, or stop it: some seconds after its process has died it "
-                "counts as ended"
-            )
+        check_none_runs(ballots, runtime)
         yield
+
+
+def check_none_runs(ballots: Ballots, runtime: Runtime) -> None:
+    """Raises ``InvalidArgumentError``: a restore runs, so that none can be given up."""
+    if others := running(ballots, runtime):
+        raise InvalidArgumentError(
+            f"a restore runs ({'; '.join(others)}), and needs what it has copied; nothing was "
+            "changed. Wait for its end, or stop it: some seconds after its process has died it "
+            "counts as ended"
+        )
 
 
 def running(ballots: Ballots, runtime: Runtime) -> list[str]:

@@ -250,6 +250,18 @@ class CheckReport(Report):
     """Of ``check_ledgers``: the shares of fragments that are not as they should be."""
 
 
+def counted(count: int, what: str) -> str:
+    """A number of things, in words: ``1 ledger``, ``2,000 ledgers``."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def some_of(ids: Sequence[int], most: int = 10) -> str:
+    """The first of these ids, and how many more there are; ``none`` for none."""
+    more = len(ids) - most
+    listed = ", ".join(map(str, ids[:most])) or "none"
+    return f"{listed} and {more:,} more" if more > 0 else listed
+
+
 def shown(value: object) -> str:
     """A value of a row for people."""
     if isinstance(value, (list, tuple)):

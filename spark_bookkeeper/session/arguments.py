@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -42,6 +43,12 @@ def in_words(what: str, ids: Sequence[Any] | None) -> str | None:
         return None
     shown = ", ".join(map(str, ids[:3]))
     return f"{what}{'s' if len(ids) > 1 else ''} {shown}" + (", ..." if len(ids) > 3 else "")
+
+
+def uri_of(place: str) -> str:
+    """A URI, or an absolute path: other processes are elsewhere."""
+    check_text("uri", place)
+    return place if "://" in place else os.path.abspath(os.path.expanduser(place))
 
 
 def bookie_ids_of(bookie_ids: Sequence[str] | None) -> list[BookieId] | None:

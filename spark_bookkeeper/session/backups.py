@@ -11,7 +11,7 @@ from spark_bookkeeper.backup.saving import backup as backup_job
 from spark_bookkeeper.delta.archive import PLACE_COLUMNS, Archive, ArchiveReport
 from spark_bookkeeper.delta.release import check_release, release_archived
 from spark_bookkeeper.replication.runner import Progress, Runner
-from spark_bookkeeper.session.arguments import either_of, ids_of, in_words
+from spark_bookkeeper.session.arguments import either_of, ids_of, in_words, uri_of
 from spark_bookkeeper.session.handle import ClusterHandle
 from spark_bookkeeper.session.logs import open_log
 
@@ -87,23 +87,28 @@ def backup(
 ) -> BackupReport:
     """Copy ledgers, a log or the whole cluster to a directory, as a Spark job; repeatable.
 
-    Each run copies what is new, and ends with a snapshot of what there is. A ledger that is
-    not closed is copied up to its last add confirmed, and its writer goes on.
+    Each run copies what is new, and ends with a snapshot of what it saved, unless that is nothing.
+    A ledger that is not closed is copied up to its last add confirmed, and its writer goes on.
 
     Args:
         uri: a path or an fsspec URI; made when it is not there. It will hold what the ledgers
-            hold, and their passwords.
+            hold, and their passwords. A relative path is of this process's directory.
         ledger_ids: which; without them and without ``log`` all, with logs and consumers.
         log: the ledgers of this log, with its list and consumers.
         verify: read again also what earlier runs copied, and mend it.
         dry_run: only say what would be copied.
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
+    Returns:
+        a row for each ledger; ``snapshot`` is the number of the one that was put.
+
     Raises:
-        InvalidArgumentError: both ledgers and a log, or something else is at ``uri``.
+        InvalidArgumentError: both ledgers and a log, or something else is at ``uri``, or nothing
+            can be written there.
         NoSuchLogError: there is no such log.
     """
     wanted = either_of(ledger_ids, log)
+    uri = uri_of(uri)
     return self._reported(
         "backup",
         uri,
@@ -146,10 +151,15 @@ def restore(
         dry_run: only say what would be restored.
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
+    Returns:
+        a row for each ledger and log; ``snapshot`` is the number of the one that was taken, and
+        ``remark`` says what an older one has besides.
+
     Raises:
         InvalidArgumentError: there is no such backup, snapshot, ledger or log.
     """
     wanted = either_of(ledger_ids, log)
+    uri = uri_of(uri)
     return self._reported(
         "restore",
         uri,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,6 +43,7 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import Item, LocalRunner, Progress, Result, Step
+from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
 from spark_bookkeeper.testing.lake import (
     archive,
@@ -148,6 +150,31 @@ def test_how_far_it_is_is_told_in_both_directions(
         "restoring ledgers": (3, 3),
         "passing over the ids of restored ledgers": (4, 4),
     }
+
+
+class _NamingRunner(LocalRunner):
+    """Notes what each item would be called if it took long, and of which job it is."""
+
+    names: set[tuple[str | None, str]]
+
+    def run(
+        self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
+    ) -> Iterator[ResultT]:
+        self.names = {(step.job, name_of(item)) for item in items}
+        return super().run(step, items, progress)
+
+
+def test_what_takes_long_has_a_name_in_both_directions(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    ledger_id = bytes_ledger(ground)
+    runners = _NamingRunner(ground.context), _NamingRunner(empty.context)
+
+    backup(ground.context, runners[0], folder)
+    restore(empty.context, runners[1], folder)
+
+    for job, runner in zip(("backup", "restore"), runners, strict=True):
+        assert runner.names == {(job, f"ledger {ledger_id} from entry 0")}
 
 
 def test_a_second_run_copies_only_what_is_new(ground: Ground, folder: str) -> None:
@@ -275,6 +302,43 @@ def test_what_was_deleted_since_is_not_in_the_newest_snapshot(
     assert list(empty.context.store.ledger_ids()) == [kept]
 
 
+def test_a_restore_says_which_snapshot_it_takes_and_what_an_older_one_has_besides(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    named, other = bytes_ledger(ground), bytes_ledger(ground)
+    whole = run(backup, ground.context, folder)
+    part = run(backup, ground.context, folder, [named])
+
+    plan = run(restore, empty.context, folder, dry_run=True)
+    report = run(restore, empty.context, folder)
+    older = run(restore, empty.context, folder, snapshot=1)
+
+    assert (whole.snapshot, whole.remark) == (1, "snapshot 1, which has 2 ledgers")
+    assert part.snapshot == 2
+    assert "a restore takes it" in str(part.remark)
+    said = "snapshot 2, which has 1 ledger (snapshot 1 has 2, of which this one lacks 1)"
+    assert plan.remark == report.remark == said
+    assert report.totals()["snapshot"] == 2
+    assert (older.snapshot, older.remark) == (1, "snapshot 1, which has 2 ledgers")
+    assert set(empty.context.store.ledger_ids()) == {named, other}
+
+
+def test_a_run_that_found_nothing_puts_no_snapshot(
+    ground: Ground, empty: Ground, folder: str
+) -> None:
+    run(backup, ground.context, folder)  # an empty cluster
+    with pytest.raises(InvalidArgumentError, match="found something to save"):
+        run(restore, empty.context, folder)
+    bytes_ledger(ground)
+    run(backup, ground.context, folder)
+
+    report = run(backup, ground.context, folder, [LedgerId(12)])
+
+    assert statuses(report) == {Outcome.GONE}
+    assert (report.snapshot, report.remark) == (None, None)
+    assert BackupFolder(ground.context, folder).numbers() == [1]
+
+
 # What goes wrong
 
 
@@ -298,11 +362,12 @@ def test_a_backup_is_of_one_cluster(ground: Ground, empty: Ground, folder: str) 
     run(backup, ground.context, folder)
 
     empty.cluster.instance_id = "another"
-    with pytest.raises(InvalidArgumentError, match="is of cluster"):
-        run(backup, empty.context, folder)
+    for dry_run in (True, False):
+        with pytest.raises(InvalidArgumentError, match="is of cluster"):
+            run(backup, empty.context, folder, dry_run=dry_run)
     with pytest.raises(InvalidArgumentError, match="is no backup"):
         run(restore, empty.context, f"{folder}-none")
-    with pytest.raises(InvalidArgumentError, match="no snapshot 7: take one that it has, of 1"):
+    with pytest.raises(InvalidArgumentError, match="no snapshot 7: it has snapshot 1"):
         run(restore, empty.context, folder, snapshot=7)
 
 
@@ -343,16 +408,27 @@ def test_without_room_it_says_where_and_goes_on_when_there_is_some(
 def test_a_place_that_cannot_be_written_is_refused(ground: Ground, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for uri in (str(tmp_path / "file"), str(tmp_path / "file" / "below")):
-        with pytest.raises(InvalidArgumentError, match=uri):
-            run(backup, ground.context, uri)
+        for dry_run in (True, False):
+            with pytest.raises(InvalidArgumentError, match=uri):
+                run(backup, ground.context, uri, dry_run=dry_run)
+
+
+def test_a_plan_for_a_directory_that_may_not_be_written_is_refused(
+    ground: Ground, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+
+    with pytest.raises(InvalidArgumentError, match="Permission denied"):
+        run(backup, ground.context, folder, dry_run=True)
 
 
 def test_a_directory_with_something_else_is_refused(ground: Ground, tmp_path: Path) -> None:
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "diary.txt").write_text("dear")
 
-    with pytest.raises(InvalidArgumentError, match=r"diary\.txt"):
-        run(backup, ground.context, str(tmp_path / "home"))
+    for dry_run in (True, False):
+        with pytest.raises(InvalidArgumentError, match=r"diary\.txt"):
+            run(backup, ground.context, str(tmp_path / "home"), dry_run=dry_run)
 
 
 def test_damage_in_a_backup_is_found_and_mended_from_the_cluster(
@@ -648,8 +724,9 @@ class _ForgettingRunner(LocalRunner):
         results = list(super().run(step, items, progress))
         (found,) = restore_diagnoses(self._context)
         assert (found.verdict, "under way by" in found.detail) == ("ok", True)
-        with pytest.raises(InvalidArgumentError, match="a restore runs"):
-            forget_restores(self._context)
+        for dry_run in (True, False):
+            with pytest.raises(InvalidArgumentError, match="a restore runs"):
+                forget_restores(self._context, dry_run=dry_run)
         assert isinstance(self._context.store, MemoryStore)
         self._context.store.expire()  # the restore is cut off for so long that it counts as ended
         forget_restores(self._context)

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from spark_bookkeeper.cli import backup as cli_backup
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.metadata import restores
+from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.sessions import connect_without_spark
@@ -133,7 +135,12 @@ def test_ledger_log_and_cluster_come_back_with_their_ids_and_positions(
 
 
 def test_what_cannot_be_done_says_what_why_and_what_to_do(
-    places: Places, old: BookKeeper, new: BookKeeper, on_old: Call, on_new: Call
+    places: Places,
+    old: BookKeeper,
+    new: BookKeeper,
+    on_old: Call,
+    on_new: Call,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ledger_id = new.context.store.generate_ledger_id()
     while old.context.store.generate_ledger_id() < ledger_id:
@@ -148,15 +155,21 @@ def test_what_cannot_be_done_says_what_why_and_what_to_do(
         return " ".join((answer.err if code == 2 else answer.out).split())
 
     # No backup, another cluster's, half a one, and what no backup has.
+    (places.directory / "home").mkdir()
+    (places.directory / "home" / "diary.txt").write_text("dear")
     said = refused(on_new, "restore", places.folder("nothing"))
     assert f"{places.folder('nothing')} is no backup" in said
     assert "cluster backup" in said
     assert "of cluster" in (said := refused(on_new, "backup", folder))
     assert "another directory" in said
-    assert "'nothing://there'" in refused(on_old, "backup", "nothing://there")
-    (places.directory / "home").mkdir()
-    (places.directory / "home" / "diary.txt").write_text("dear")
-    assert "diary.txt" in refused(on_old, "backup", places.folder("home"))
+    assert "'nothing://there'" in (said := refused(on_old, "backup", "nothing://there"))
+    assert "bookie" not in said
+    options: list[tuple[str, ...]] = [(), ("--dry-run",)]
+    for option in options:
+        assert "no ledger 123456" in refused(on_old, "backup", folder, 123456, *option)
+        assert "diary.txt" in refused(on_old, "backup", places.folder("home"), *option)
+        assert "of cluster" in refused(on_new, "backup", folder, *option)
+    assert len(list(Path(folder).glob("snapshots/*"))) == 1
     assert "has no ledger 123456" in refused(on_new, "restore", folder, 123456)
     assert "has no snapshot 7" in refused(on_new, "restore", folder, "--snapshot", 7)
     assert "has no log 'none'" in refused(on_new, "restore", folder, "--log", "none")
@@ -182,17 +195,27 @@ def test_what_cannot_be_done_says_what_why_and_what_to_do(
     assert on_old("cluster", "backup", folder, saved, "--verify", "--no-spark").code == 0
 
     # What was begun is seen, and given up.
-    assert "1 ledgers were begun" in " ".join(on_new("cluster", "health").out.split())
+    assert f"not there: 1 ledger ({saved})" in " ".join(on_new("cluster", "health").out.split())
     kept = on_new("--json", "bookie", "gc", "--yes")
     assert not [row for row in kept.json["rows"] if row["status"] == "deleted"]
+    assert "--yes is of --forget" in refused(on_new, "restore", folder, "--yes")
+    assert "[URI]" in on_new("cluster", "restore", "--help").out
     wrong = on_new("cluster", "restore", "--forget", folder)
     assert (wrong.code, "takes ids" in wrong.err) == (2, True)
     plan = on_new("--json", "cluster", "restore", "--forget", "--dry-run")
     assert (plan.code, {row["ledger_id"] for row in plan.json["rows"]}) == (0, {saved})
     assert on_new("cluster", "restore", "--forget").code == 1  # nobody says yes
-    gone = on_new("--json", "cluster", "restore", "--forget", saved, "--yes")
-    assert gone.code == 0
-    assert {row["status"] for row in gone.json["rows"]} == {"no longer needed"}
+
+    def yes_and_another_begins(_: str) -> None:
+        restores.begin(new.context.store.registers, LedgerId(10**6), b"another")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cli_backup, "confirm", yes_and_another_begins)
+        assert on_new("cluster", "restore", "--forget", "--no-spark").code == 0
+    assert restores.begun(new.context.store.registers) == [10**6]
+    restores.end(new.context.store.registers, LedgerId(10**6))
+    none = on_new("cluster", "restore", "--forget", "--no-spark")  # nobody is asked
+    assert (none.code, "nothing to do" in none.out) == (0, True)
     assert "has used ledger id" in refused(on_new, "restore", folder, code=1)
 
     # An id that another ledger has.
@@ -204,6 +227,25 @@ def test_what_cannot_be_done_says_what_why_and_what_to_do(
     assert f"the cluster has another ledger {other}" in said
     assert "empty cluster" in said
     assert [entry.payload for entry in new.open_ledger(other).entries()] == [b"mine"]
+
+
+def test_a_path_may_be_relative(
+    places: Places,
+    old: BookKeeper,
+    on_old: Call,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    saved = a_ledger(old)
+    monkeypatch.chdir(places.directory)
+
+    assert on_old("cluster", "backup", "./bk", saved, "--no-spark").code == 0
+    planned = on_old("cluster", "restore", "bk", "--dry-run", "--no-spark")
+    wrong = on_old("cluster", "restore", "s3x://foo", "--no-spark")
+
+    assert list((places.directory / "bk" / "snapshots").iterdir())
+    assert (planned.code, "snapshot 1, which has 1 ledger" in planned.err) == (0, True)
+    assert (wrong.code, "no backup can be at 's3x://foo'" in wrong.err) == (2, True)
+    assert "bookie backup-" not in wrong.err
 
 
 def test_the_report_is_one_value_on_stdout_and_its_rows_a_file(

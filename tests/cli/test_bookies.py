@@ -44,6 +44,10 @@ def test_a_bookie_shows_when_it_was_scrubbed_last(cluster: LocalCluster, call: C
     bookie = cluster.bookie_ids[1]
     before = call("bookie", "show", bookie, "--json").json
     assert (before["scrubbed_at"], before["scrub_rounds"]) == (None, 0)
+    shown = call("bookie", "show", bookie).out
+    for what, value in (("scrubbed_at", "never"), ("readonly_reason", "none")):
+        assert any(what in line and value in line for line in shown.splitlines())
+    assert "None" not in shown
 
     assert call("bookie", "scrub", bookie).code == 0
 
@@ -58,12 +62,18 @@ def test_draining_is_asked_for_and_changes_nothing_before(
 ) -> None:
     ledger_id = call_own("ledger", "append", numbers, "-e", 3, "--json").json["ledger_id"]
     bookie = call_own("ledger", "show", ledger_id, "--json").json["bookies"][0]
+    opened = call_own("ledger", "append", numbers, "-e", 4, "--leave-open", "--json").json
 
     def state() -> str:
         return str(call_own("bookie", "show", bookie, "--json").json["state"])
 
     asked = call_own("bookie", "drain", bookie, "--no-spark")  # nobody says yes
     assert (asked.code, f"Make {bookie} read-only" in asked.out + asked.err) == (1, True)
+    asked = call_own("bookie", "decommission", bookie, "--drain", "--no-spark")
+    assert (asked.code, f"Make {bookie} read-only" in asked.err) == (1, True)
+    assert "forget" not in asked.err  # its cookie stays while it runs
+    is_on_it = bookie in call_own("ledger", "show", opened["ledger_id"], "--json").json["bookies"]
+    assert (f"stops their writers: ledger {opened['ledger_id']}" in asked.err) == is_on_it
     assert state() == "writable"
 
     done = call_own("bookie", "drain", bookie, "--no-spark", "--yes", "--json")
@@ -294,6 +304,8 @@ def test_a_bookie_whose_disk_was_replaced_is_formatted_started_and_filled_again(
     listed = call_own("bookie", "list", "--json").json["bookies"]
     assert {b["bookie_id"]: b["limbo_ledgers"] for b in listed if b["limbo_ledgers"]} == {wiped: 2}
     assert f"bookie refill {wiped}" in call_own("bookie", "list").out
+    assert f"bookie refill {wiped}" in call_own("bookie", "show", wiped).out
+    assert call_own("bookie", "show", wiped, "--json").json["limbo_ledgers"] > 0
     with connect_without_spark(own_cluster.metadata_uri) as bk:
         facts = look(bk)
     lacking = {each.ledger_id: each.missing for each in facts.lacking}

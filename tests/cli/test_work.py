@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import click
 import pytest
 
 from spark_bookkeeper.cli.bookie import cluster_view as bookies
+from spark_bookkeeper.cli.bookie import rebalance
 from spark_bookkeeper.cli.ledger import work as ledger_work
 from spark_bookkeeper.cli.main import run
+from spark_bookkeeper.cli.shell import work as cli_work
+from spark_bookkeeper.cli.shell.cluster_options import Access
 from spark_bookkeeper.cli.shell.jobs import JOBS, job_command
 from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.cli.shell.settings import Settings
-from spark_bookkeeper.cli.shell.work import plan_cells, show_report
+from spark_bookkeeper.cli.shell.work import Planned, Work, plan_cells, show_report
+from spark_bookkeeper.cluster.decommission import DecommissionReport
 from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.recovery_plan import PLAN_SCHEMA, PlanRow
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Report
 
@@ -85,6 +91,30 @@ def test_work_whose_report_was_not_kept_is_not_all_that_was_asked_for(
     assert "recover_ledgers: nothing to do" in said.out
 
 
+def test_the_table_of_reports_is_opened_once_and_before_the_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    happened: list[str] = []
+    table: Any = Table()
+
+    def opened(*_: object) -> Any:
+        happened.append("open")
+        return table
+
+    def job(*_: object) -> RecoveryReport:
+        happened.append("work")
+        return REPORT
+
+    monkeypatch.setattr(cli_work, "open_table", opened)
+    monkeypatch.setattr(cli_work, "connected", lambda *_, **__: nullcontext(Any))
+    work = Work(
+        HUMAN, Access(), dry_run=False, yes=True, on_spark=False, report_table="/lake/reports"
+    )
+
+    assert work.show(work.run("working", job)) == 0
+    assert (happened, table.kept) == (["open", "work"], [REPORT])
+
+
 @pytest.mark.parametrize("verb", [ledger_work.recover, ledger_work.check, bookies.recover])
 def test_optional_arguments_are_shown_as_such(verb: click.Command) -> None:
     usage: Callable[[click.Context], list[str]] = verb.collect_usage_pieces
@@ -124,6 +154,46 @@ def test_a_plan_is_narrow_enough_for_a_terminal_and_says_what_matters(
     assert any("fence, recover and close it first" in line for line in lines)
     assert any("left: nobody is left" in line for line in lines)
     assert set(PLAN_SCHEMA.names) == set(plan.to_dict()["rows"][0])
+
+
+COPY = PlanRow(7, "copy", Outcome.PLANNED, None, 0, 4, "b:1", "b:2", 5, 1_000)
+CLOSING = PlanRow(8, "recover", Outcome.PLANNED, "fence, recover and close it first")
+LEFT = PlanRow(9, "copy", Outcome.LEFT, "nobody is left", 0, 4, "b:1")
+
+
+def told_before_asking(
+    rows: tuple[PlanRow, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[str, str]:
+    """What a person reads before a bookie is drained, and the question."""
+    asked: list[str] = []
+    monkeypatch.setattr(rebalance, "confirm", asked.append)
+    plan = DecommissionReport("drain_bookie", rows, True, columns=PlanRow)
+    rebalance.ask_to_drain(HUMAN, BookieId("b:1"), plan)
+    (question,) = asked
+    return " ".join(capsys.readouterr().err.split()), question
+
+
+def test_who_drains_a_bookie_is_told_whose_writers_stop_and_what_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told, question = told_before_asking((COPY, CLOSING, LEFT), monkeypatch, capsys)
+
+    assert "1 share to copy, 1,000 bytes" in told
+    assert "stops their writers: ledger 8" in told
+    assert "not everything can be done (--dry-run shows it all): nobody is left" in told
+    assert question == "Make b:1 read-only, and make all that it holds again on others?"
+
+
+def test_who_drains_an_empty_bookie_is_asked_only_about_that(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told_before_asking((), monkeypatch, capsys) == ("", "Make b:1 read-only?")
+
+
+def test_what_is_left_is_no_step() -> None:
+    planned = Planned.of(RecoveryReport("recover_bookie", (LEFT,), True, columns=PlanRow))
+
+    assert (planned.steps, planned.copies, planned.left) == (0, 0, LEFT)
 
 
 def test_the_table_of_a_plan_fits_a_terminal() -> None:

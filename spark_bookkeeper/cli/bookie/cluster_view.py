@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -12,6 +12,7 @@ from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, c
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, ask_about, work_options
+from spark_bookkeeper.client.ledger import in_limbo
 from spark_bookkeeper.client.views import moment
 from spark_bookkeeper.cluster.cookies import check_forgettable, forget_bookie
 from spark_bookkeeper.cluster.dependents import ledgers_that_name
@@ -19,8 +20,9 @@ from spark_bookkeeper.cluster.readonly import read_order
 from spark_bookkeeper.cluster.scrubbing import read_mark
 from spark_bookkeeper.connection import partition_of
 from spark_bookkeeper.errors import BookieError, InvalidArgumentError, MetadataError
-from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
-from spark_bookkeeper.replication.report import RecoveryReport
+from spark_bookkeeper.metadata.store import Registration, Versioned
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId, parse_bookie_id
+from spark_bookkeeper.replication.report import RecoveryReport, counted
 from spark_bookkeeper.session import BookKeeper
 
 GIB = 1 << 30
@@ -62,12 +64,7 @@ def list_(settings: Settings, access: Access, state: str | None) -> int:
         )
 
         for row in rows:
-            if row["limbo_ledgers"]:
-                settings.output.say(
-                    f"{row['bookie_id']} was formatted again and lacks its share of "
-                    f"{row['limbo_ledgers']:,} ledgers: spark-bookkeeper bookie refill "
-                    f"{row['bookie_id']} copies it back"
-                )
+            _note_limbo(settings, row)
 
     settings.output.result({"bookies": rows}, show)
     return EXIT_DONE
@@ -84,9 +81,12 @@ def show(settings: Settings, access: Access, bookie_id: str) -> int:
         value = _look_at(bk, name)
 
     def present() -> None:
-        facts = {k: v for k, v in value.items() if k != "ledgers"}
+        none = {"scrubbed_at": "never"}
+        facts = {k: none.get(k, "none") if v is None else v for k, v in value.items()}
+        del facts["ledgers"]
         facts["ledger ids"] = ", ".join(map(str, value["ledgers"])) or "none"
         settings.output.table(["what", "value"], [[k, str(v)] for k, v in facts.items()])
+        _note_limbo(settings, value)
 
     settings.output.result(value, present)
     return EXIT_DONE
@@ -179,6 +179,26 @@ def _delete_cookies(
     return stay
 
 
+def _note_limbo(settings: Settings, row: Mapping[str, Any]) -> None:
+    """What to do for a bookie that lacks what ledgers say that it holds."""
+    if row["limbo_ledgers"]:
+        settings.output.say(
+            f"{row['bookie_id']} was formatted again and lacks its share of "
+            f"{counted(row['limbo_ledgers'], 'ledger')}: spark-bookkeeper bookie refill "
+            f"{row['bookie_id']} copies it back"
+        )
+
+
+def _limbo(bk: BookKeeper, name: BookieId, live: Registration, ledgers: Sequence[LedgerId]) -> int:
+    """How many of these ledgers a bookie was formatted again since, and not refilled."""
+    found = (each for _, each in bk.context.store.read_ledgers(ledgers))
+    return sum(
+        name in in_limbo(each.value, {name: live.incarnation})
+        for each in found
+        if isinstance(each, Versioned)
+    )
+
+
 def _look_at(bk: BookKeeper, name: BookieId) -> dict[str, Any]:
     store = bk.context.store
     live = bk.context.bookies.registrations().get(name)
@@ -219,6 +239,7 @@ def _look_at(bk: BookKeeper, name: BookieId) -> dict[str, Any]:
         "total_bytes": space[1] if space else None,
         "scrubbed_at": moment(ended_at_ms or None),
         "scrub_rounds": scrubbed.rounds if is_of_it else 0,
+        "limbo_ledgers": _limbo(bk, name, live, ledgers) if live else 0,
         "ledgers": ledgers,
     }
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import click
 
+from spark_bookkeeper.cli.bookie.rebalance import ask_to_drain, counting
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE
-from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
+from spark_bookkeeper.cli.shell.work import PLAN, YES, Planned, Work, work_options
 from spark_bookkeeper.cluster.decommission import DecommissionReport
 from spark_bookkeeper.protocol.ids import parse_bookie_id
+from spark_bookkeeper.session import BookKeeper
 
 
 @click.command(epilog="Example: spark-bookkeeper bookie decommission 192.168.1.10:3181 --dry-run")
@@ -24,17 +26,29 @@ def decommission(work: Work, bookie_id: str, drain: bool, bytes_per_second: int 
     """
     name = parse_bookie_id(bookie_id)
 
+    is_drained = False
+
+    def before(bk: BookKeeper) -> None:
+        nonlocal is_drained
+        is_drained = drain and name in bk.context.bookies.registrations()
+
     def ask(plan: DecommissionReport) -> None:
-        work.settings.output.note(
-            f"{len(plan.rows)} steps, {sum(row.bytes for row in plan.rows):,} bytes to copy"
-        )
-        confirm(f"Copy what {name} holds, and then forget that bookie?")
+        if is_drained:
+            ask_to_drain(work.settings, name, plan)
+            return
+        planned = Planned.of(plan)
+        if planned.steps:
+            planned.note(work.settings)
+            confirm(f"Copy what {name} holds, and then forget that bookie?")
+        elif planned.left is None:
+            confirm(f"No ledger counts on {name}. Forget that bookie?")
 
     report = work.run(
         "reading ledger metadata",
         lambda bk, dry_run, progress: bk.decommission_bookie(
             name, drain, dry_run=dry_run, bytes_per_second=bytes_per_second, progress=progress
         ),
+        before=before,
         ask=ask,
     )
     code = work.show(report)
@@ -44,7 +58,6 @@ def decommission(work: Work, bookie_id: str, drain: bool, bytes_per_second: int 
         work.settings.output.note(f"bookie {name} is forgotten: its cookie is removed")
     else:
         work.settings.output.note(
-            f"bookie {name} is not forgotten: {report.blocked_by}. {len(report.remaining)} ledgers "
-            "count on it"
+            f"bookie {name} is not forgotten: {report.blocked_by}. {counting(report)} on it"
         )
     return code if report.is_complete else max(code, EXIT_LEFT_UNDONE)

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE
-from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
+from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE, Settings
+from spark_bookkeeper.cli.shell.work import PLAN, YES, Planned, Work, work_options
 from spark_bookkeeper.cluster.decommission import DecommissionReport
-from spark_bookkeeper.protocol.ids import parse_bookie_id
+from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 from spark_bookkeeper.replication.rebalance import SPARE_BYTES, RebalanceReport
+from spark_bookkeeper.replication.report import counted
 
 
 @click.command(
@@ -52,10 +53,9 @@ def rebalance(
     names = [parse_bookie_id(name) for name in targets]
 
     def ask(plan: RebalanceReport) -> None:
-        work.settings.output.note(
-            f"{len(plan.rows):,} shares to move, {sum(row.bytes for row in plan.rows):,} bytes"
-        )
-        if plan.rows:
+        planned = Planned.of(plan)
+        if planned.steps:
+            planned.note(work.settings)
             confirm("Move them?")
 
     report = work.run(
@@ -96,20 +96,12 @@ def drain(work: Work, bookie_id: str, bytes_per_second: int | None) -> int:
     """
     name = parse_bookie_id(bookie_id)
 
-    def ask(plan: DecommissionReport) -> None:
-        opened = sum(row.action == "recover" for row in plan.rows)
-        work.settings.output.note(
-            f"{len(plan.rows)} steps, {sum(row.bytes for row in plan.rows):,} bytes to copy, "
-            f"{opened} open ledgers to close first, which stops their writers"
-        )
-        confirm(f"Make {name} read-only, and make all that it holds again on others?")
-
     report = work.run(
         "reading ledger metadata",
         lambda bk, dry_run, progress: bk.drain_bookie(
             name, dry_run=dry_run, bytes_per_second=bytes_per_second, progress=progress
         ),
-        ask=ask,
+        ask=lambda plan: ask_to_drain(work.settings, name, plan),
     )
     code = work.show(report)
     if work.dry_run:
@@ -117,7 +109,20 @@ def drain(work: Work, bookie_id: str, bytes_per_second: int | None) -> int:
     if report.is_complete:
         work.settings.output.note(f"bookie {name} is drained: no ledger counts on it")
     else:
-        work.settings.output.note(
-            f"{len(report.remaining):,} ledgers count on bookie {name} still: {report.blocked_by}"
-        )
+        work.settings.output.note(f"{counting(report)} on bookie {name} still: {report.blocked_by}")
     return code if report.is_complete else max(code, EXIT_LEFT_UNDONE)
+
+
+def ask_to_drain(settings: Settings, bookie: BookieId, plan: DecommissionReport) -> None:
+    """It takes a bookie out of use, so it is asked for also where there is nothing to copy."""
+    planned = Planned.of(plan)
+    if planned.steps or planned.left is not None:
+        planned.note(settings)
+    more = ", and make all that it holds again on others" if planned.steps else ""
+    confirm(f"Make {bookie} read-only{more}?")
+
+
+def counting(report: DecommissionReport) -> str:
+    """How many ledgers count on a bookie still."""
+    count = len(report.remaining)
+    return f"{counted(count, 'ledger')} count{'s' if count == 1 else ''}"

@@ -12,6 +12,7 @@ from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
 from spark_bookkeeper.cluster.collection import GarbageReport
 from spark_bookkeeper.cluster.compaction import FILES_LEAST
 from spark_bookkeeper.protocol.ids import parse_bookie_id
+from spark_bookkeeper.replication.report import Outcome, counted
 
 
 @click.command(epilog="Example: spark-bookkeeper bookie gc --dry-run")
@@ -37,9 +38,12 @@ def gc(
     names = [parse_bookie_id(bookie) for bookie in bookie_ids] or None
 
     def ask(plan: GarbageReport) -> None:
-        size = sum(row.bytes for row in plan.rows)
-        work.settings.output.note(f"{plan.counts.get('planned', 0)} ledgers, {size:,} bytes to go")
-        confirm("Remove them?")
+        going = [row for row in plan.rows if row.status is Outcome.PLANNED]
+        if going:
+            size = counted(sum(row.bytes for row in going), "byte")
+            ledgers = counted(len({row.ledger_id for row in going}), "ledger")
+            work.settings.output.note(f"{size} of {ledgers} to go")
+            confirm("Remove them?")
 
     report = work.run(
         "asking bookies what they have",

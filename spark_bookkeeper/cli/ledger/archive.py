@@ -28,7 +28,7 @@ from spark_bookkeeper.errors import InvalidArgumentError
     help="Copies of every entry that stay on bookies, with --release; 0 is none.",
 )
 @work_options(
-    dry_run="Only say which ledgers it would add.",
+    dry_run="Only say which ledgers it would add, or release.",
     yes="With --release: do not ask.",
     engine="spark",
 )

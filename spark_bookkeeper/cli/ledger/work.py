@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import click
@@ -12,9 +11,8 @@ from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.cli.shell.work import Work, work_options
+from spark_bookkeeper.cli.shell.work import Work, refuse_unknown, work_options
 from spark_bookkeeper.cli.shell.writers import about_writer
-from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.session import BookKeeper
 
 MOST_ENTRIES = 100
@@ -39,7 +37,7 @@ def recover(work: Work, ledger_ids: Sequence[int]) -> int:
     wanted = list(dict.fromkeys(ledger_ids)) or None
 
     def before(bk: BookKeeper) -> None:
-        _refuse_unknown(bk, wanted)
+        refuse_unknown(bk, wanted)
         if wanted is None and not work.dry_run and not work.yes:
             _ask_about_writers(work.settings, bk)
 
@@ -87,7 +85,7 @@ def check(work: Work, ledger_ids: Sequence[int], percentage: int) -> int:
     report = work.run(
         "checking ledgers",
         lambda bk, _, progress: bk.check_ledgers(wanted, percentage=percentage, progress=progress),
-        before=lambda bk: _refuse_unknown(bk, wanted),
+        before=lambda bk: refuse_unknown(bk, wanted),
         unit="ledgers",
     )
     return work.show(report)
@@ -122,7 +120,7 @@ def repair(
             bytes_per_second=bytes_per_second,
             progress=progress,
         ),
-        before=lambda bk: _refuse_unknown(bk, wanted),
+        before=lambda bk: refuse_unknown(bk, wanted),
         unit="ledgers",
     )
     return work.show(report)
@@ -180,19 +178,6 @@ def diff(settings: Settings, access: Access, ledger_id: int) -> int:
         show,
     )
     return EXIT_LEFT_UNDONE if different else EXIT_DONE
-
-
-def _refuse_unknown(bk: BookKeeper, wanted: Sequence[int] | None) -> None:
-    """A ledger that was named and does not exist is a wrong call; nothing was begun yet.
-
-    One whose metadata cannot be decoded is there; the report says what is wrong with it.
-
-    Raises:
-        NoSuchLedgerError: for the first of them.
-    """
-    for ledger_id in wanted or ():
-        with suppress(MetadataFormatError):
-            bk.ledger(ledger_id)
 
 
 def _is_equal(replicas: Mapping[str, Mapping[str, Any]]) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
@@ -13,9 +15,17 @@ import click
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError
 from spark_bookkeeper.replication.recovery_plan import PlanRow
-from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, Report, Row, shown
+from spark_bookkeeper.replication.report import (
+    ROW_SCHEMA,
+    Outcome,
+    Report,
+    Row,
+    counted,
+    shown,
+    some_of,
+)
 from spark_bookkeeper.replication.report_file import check_report_file, write_report
 from spark_bookkeeper.replication.runner import Progress
 from spark_bookkeeper.session import BookKeeper
@@ -109,7 +119,7 @@ class Work:
         with connected(self.settings, self.access, with_spark=self.on_spark) as bk:
             if before is not None:
                 before(bk)
-            self._table()  # what is missing for it shows before the work
+            _ = self._table  # what is missing for it shows before the work
 
             def run(dry_run: bool) -> ReportT:
                 with self.settings.output.progress(what, unit=unit) as progress:
@@ -124,9 +134,11 @@ class Work:
 
     def show(self, report: Report) -> int:
         """Keep and print the report; returns the exit code."""
-        return show_report(self.settings, report, self._table())
+        return show_report(self.settings, report, self._table)
 
+    @cached_property
     def _table(self) -> ReportTable | None:
+        """Opened once: it costs a look by Spark."""
         return open_table(self.settings, self.report_table)
 
 
@@ -214,21 +226,66 @@ def show_report(settings: Settings, report: Report, table: ReportTable | None = 
     return EXIT_LEFT_UNDONE if report.unfinished or not is_kept else EXIT_DONE
 
 
+def refuse_unknown(bk: BookKeeper, wanted: Sequence[int] | None) -> None:
+    """A ledger that was named and does not exist is a wrong call; nothing was begun yet.
+
+    One whose metadata cannot be decoded is there; the report says what is wrong with it.
+
+    Raises:
+        NoSuchLedgerError: for the first of them.
+    """
+    for ledger_id in wanted or ():
+        with suppress(MetadataFormatError):
+            bk.ledger(ledger_id)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a plan of copying comes to."""
+
+    steps: int
+    """Rows that would be done."""
+    copies: int
+    bytes: int
+    opened: Sequence[int]
+    """Ledgers that would be fenced, recovered and closed."""
+    left: Row | None
+    """The first of what cannot be done."""
+
+    @classmethod
+    def of(cls, plan: Report) -> Planned:
+        steps = copies = size = 0
+        opened: set[int] = set()
+        for row in plan.rows:
+            if row.status is not Outcome.PLANNED:
+                continue
+            steps += 1
+            if row.action == "recover":
+                opened.add(row.ledger_id)
+            elif row.action == "copy":
+                copies += 1
+                size += row.bytes
+        return cls(steps, copies, size, sorted(opened), next(iter(plan.unfinished), None))
+
+    def note(self, settings: Settings) -> None:
+        """Tell it, before anybody is asked."""
+        note = settings.output.note
+        note(f"{counted(self.copies, 'share')} to copy, {counted(self.bytes, 'byte')}")
+        if self.opened:
+            note(
+                "fenced, recovered and closed first, which stops their writers: "
+                f"ledger{'' if len(self.opened) == 1 else 's'} {some_of(self.opened, MOST_ROWS)}"
+            )
+        if self.left is not None:
+            note(f"not everything can be done (--dry-run shows it all): {self.left.reason}")
+
+
 def ask_about(settings: Settings, plan: Report, forgotten: Sequence[str] = ()) -> None:
     """Copying adds and takes nothing away; closing ledgers and forgetting bookies is asked for."""
-    opened = sorted({row.ledger_id for row in plan.rows if row.action == "recover"})
-    copies = [row for row in plan.rows if row.action == "copy" and row.status is Outcome.PLANNED]
-    if not opened and not forgotten:
+    planned = Planned.of(plan)
+    if not planned.opened and not forgotten:
         return
-    settings.output.note(
-        f"{len(copies)} share{'' if len(copies) == 1 else 's'} to copy, "
-        f"{sum(row.bytes for row in copies):,} bytes"
-    )
-    if opened:
-        settings.output.note(
-            f"fenced, recovered and closed first, which stops their writers: ledgers "
-            f"{', '.join(map(str, opened))}"
-        )
+    planned.note(settings)
     if forgotten:
         settings.output.note(f"forgotten when all is done: {', '.join(forgotten)}")
     confirm("Go on?")
