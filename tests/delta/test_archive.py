@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -260,9 +260,11 @@ def test_an_archive_that_commits_while_another_writes_makes_it_look_again(
     slow = Archive(bk.context, bk.spark, read, str(path))
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(slow.add, [LedgerId(i) for i in ledgers])
-        wait_for(has_begun)
-        other = bk.archive_to_delta(str(path), ledgers[:3])
-        may_end.touch()
+        try:
+            wait_for(has_begun, waiting)
+            other = bk.archive_to_delta(str(path), ledgers[:3])
+        finally:
+            may_end.touch()
         report = waiting.result()
 
     assert statuses(other) == ["archived"] * 3
@@ -271,8 +273,12 @@ def test_an_archive_that_commits_while_another_writes_makes_it_look_again(
     assert commits_of(path) == [1, 3, 1]
 
 
-def wait_for(path: Path) -> None:
+def wait_for(path: Path, touched_by: Future[Any] | None = None) -> None:
+    """Until there is such a file; who should touch it and has ended will not any more."""
     while not path.exists():
+        if touched_by is not None and touched_by.done():
+            touched_by.result()
+            raise AssertionError(f"{path} was not touched")
         threading.Event().wait(0.02)
 
 
