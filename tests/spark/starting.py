@@ -18,11 +18,16 @@ def started(writer: Any) -> Any:
     Returns:
         the query; one that failed at every start, or by something else, tells it itself.
     """
-    for _ in range(STARTS_MOST):
-        query = writer.start()
-        while query.isActive and query.status["message"].startswith("Initializing"):
-            time.sleep(0.05)
-        error = query.exception()
-        if error is None or "Python worker failed to connect back" not in str(error):
+    query = _started_once(writer)
+    for _ in range(STARTS_MOST - 1):
+        if "Python worker failed to connect back" not in str(query.exception()):
             break
+        query = _started_once(writer)
+    return query
+
+
+def _started_once(writer: Any) -> Any:
+    query = writer.start()
+    while query.isActive and query.status["message"].startswith("Initializing"):
+        time.sleep(0.05)
     return query
