@@ -51,7 +51,9 @@ class ClusterHandle(PublicNames):
         self._runs_jobs_here = runs_jobs_here
         self._process = process.here
         self._context: ClientContext | None = connection.open()
-        self.frames = SparkFrames(spark, connection, spark_conf, self._context.metrics)
+        self.frames = SparkFrames(
+            spark, connection, self._context.runtime.token, spark_conf, self._context.metrics
+        )
 
     @property
     def context(self) -> ClientContext:
