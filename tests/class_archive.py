@@ -34,6 +34,7 @@ class ClassArchive:
 
     def __init__(self) -> None:
         self._directory: Path | None = None
+        self._usual = zookeeper._JVM_OPTIONS
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         items = [item for item in session.items if item.get_closest_marker("integration")]
@@ -41,18 +42,18 @@ class ClassArchive:
             return
         self._directory = Path(tempfile.mkdtemp(prefix="spark-bookkeeper-classes-"))
         archive = self._directory / "zookeeper.jsa"
-        usual = zookeeper._JVM_OPTIONS
         try:
-            zookeeper._JVM_OPTIONS = (*usual, f"-XX:ArchiveClassesAtExit={archive}")
+            zookeeper._JVM_OPTIONS = (*self._usual, f"-XX:ArchiveClassesAtExit={archive}")
             _serve_once(self._directory / "server")
         except BookKeeperError:  # no Java: the tests that need it say so
             return
         finally:
-            zookeeper._JVM_OPTIONS = usual
+            zookeeper._JVM_OPTIONS = self._usual
         if archive.exists():  # an older or another Java may have none
-            zookeeper._JVM_OPTIONS = (*usual, f"-XX:SharedArchiveFile={archive}")
+            zookeeper._JVM_OPTIONS = (*self._usual, f"-XX:SharedArchiveFile={archive}")
 
     def pytest_sessionfinish(self) -> None:
+        zookeeper._JVM_OPTIONS = self._usual
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 

@@ -20,6 +20,7 @@ from spark_bookkeeper.autorecovery.checks import (
 from spark_bookkeeper.autorecovery.notes import forget_what_is_done
 from spark_bookkeeper.autorecovery.publishing import AuditReport, DisabledError, audit_bookies
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import registered_incarnations
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metadata.underreplication import Check
@@ -115,7 +116,7 @@ class Auditor:
             known = frozenset(cookie.value.bookie_id for cookie in store.cookies())
             self._bookies = LostBookies(known)
         registered = self._context.bookies.registrations()
-        available = {bookie: each.incarnation for bookie, each in registered.items()}
+        available = registered_incarnations(registered)
         delay = self._delay.value
         if not is_first and before is not None and before.version != self._delay.version:
             if delay == 0 or delay == before.value:

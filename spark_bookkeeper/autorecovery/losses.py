@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from spark_bookkeeper.autorecovery.publishing import live_now
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
+from spark_bookkeeper.client.ledger import live_members, registered_incarnations
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
@@ -83,7 +83,7 @@ def losses(context: ClientContext, bookies: Collection[BookieId]) -> Losses:
     named = tuple(dict.fromkeys(bookies))
     if not named:
         raise InvalidArgumentError("no bookie was named; bookies() shows those there are")
-    registered = {b: r.incarnation for b, r in context.bookies.registrations().items()}
+    registered = registered_incarnations(context.bookies.registrations())
     known = {cookie.value.bookie_id for cookie in context.store.cookies()} | registered.keys()
     unreadable: list[LedgerId] = []
 
@@ -94,7 +94,7 @@ def losses(context: ClientContext, bookies: Collection[BookieId]) -> Losses:
             if not isinstance(found, Versioned):
                 continue
             known.update(found.value.members())
-            live = live_now(found, registered)
+            live = live_members(found.value, registered)
             for fragment, now, then in below_ack_quorum(found.value, live, named):
                 first, last = fragment.first_entry_id, fragment.last_entry_id
                 yield AtRisk(ledger_id, first, last, found.value.quorum.ack_quorum_size, now, then)

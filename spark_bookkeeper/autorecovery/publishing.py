@@ -13,11 +13,9 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import live_members
+from spark_bookkeeper.client.ledger import live_members, registered_incarnations
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
-from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
-from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import absent_members
 from spark_bookkeeper.replication.report import Outcome, Report, Row, report_rows
 from spark_bookkeeper.replication.runner import Progress, no_progress
@@ -69,13 +67,13 @@ def audit_bookies(
     done = 0
     for chunk in chunks(context.store.ledger_ids(), LEDGERS_AT_ONCE):
         check_enabled(context)
-        registered = {b: r.incarnation for b, r in context.bookies.registrations().items()}
+        registered = registered_incarnations(context.bookies.registrations())
         marks: list[_Mark] = []
         for ledger_id, found in context.store.read_ledgers(chunk):
             if isinstance(found, MetadataFormatError):
                 rows.append(Row(ledger_id, "mark", Outcome.LEFT, found.message))
             elif found is not None:
-                missing = absent_members(found.value, live_now(found, registered))
+                missing = absent_members(found.value, live_members(found.value, registered))
                 wanted = tuple(b for b in missing if lost is None or b in lost)
                 if wanted:
                     marks.append(_Mark(ledger_id, wanted))
@@ -101,13 +99,6 @@ def publish(context: ClientContext, marks: Sequence[_Mark]) -> None:
         tree.mark(each.ledger_id, each.missing, now_ms)
 
     context.runtime.map(mark, list(marks), MARKS_AT_ONCE)
-
-
-def live_now(
-    found: Versioned[LedgerMetadata], registered: dict[BookieId, str]
-) -> frozenset[BookieId]:
-    """The bookies on which a ledger has copies now, in the incarnations that it means."""
-    return live_members(found.value, registered)
 
 
 def check_enabled(context: ClientContext) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger, live_members
+from spark_bookkeeper.client.ledger import Ledger, live_members, registered_incarnations
 from spark_bookkeeper.client.presence import writer_state
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.errors import NoSuchLedgerError
@@ -105,7 +105,7 @@ def _lacking(context: ClientContext, works: Sequence[TaskWork]) -> dict[int, Fra
     """The first fragment of each ledger that has an end, lacks a replica, and can be helped."""
     numbers = {work.ledger_id: number for number, work in enumerate(works)}
     alive = context.bookies.registrations()
-    registered = {bookie: each.incarnation for bookie, each in alive.items()}
+    registered = registered_incarnations(alive)
     found: dict[int, FragmentWork] = {}
     for ledger_id, metadata in context.store.read_ledgers(list(numbers)):
         if not isinstance(metadata, Versioned):
@@ -367,7 +367,7 @@ class _Replication:
         self.rows.append(Row(self._work.ledger_id, action, status, reason, first, last, source))
 
     def _absent(self, ledger: Ledger) -> tuple[BookieId, ...]:
-        registered = {bookie: each.incarnation for bookie, each in self._alive.items()}
+        registered = registered_incarnations(self._alive)
         return absent_members(ledger.metadata, live_bookies(registered, ledger.incarnations))
 
     def _away(self, absent: Sequence[BookieId]) -> Sequence[BookieId]:

@@ -9,9 +9,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spark_bookkeeper.autorecovery.notes import Notes
-from spark_bookkeeper.autorecovery.publishing import LEDGERS_AT_ONCE, chunks, live_now
+from spark_bookkeeper.autorecovery.publishing import LEDGERS_AT_ONCE, chunks
 from spark_bookkeeper.autorecovery.replication import blocked_by
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import live_members, registered_incarnations
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.metadata.underreplication import Task
@@ -76,7 +77,7 @@ def _row(
     if isinstance(found, MetadataFormatError):
         error = error or found.message
     elif found is not None:
-        live = live_now(found, {b: r.incarnation for b, r in registered.items()})
+        live = live_members(found.value, registered_incarnations(registered))
         copies = fewest_copies(found.value, live)
         absent = absent_members(found.value, live)
         blocker = blocker or blocked_by(found.value, absent, registered)

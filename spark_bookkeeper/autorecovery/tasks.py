@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from spark_bookkeeper.autorecovery.notes import Notes
-from spark_bookkeeper.autorecovery.publishing import LEDGERS_AT_ONCE, chunks, live_now
+from spark_bookkeeper.autorecovery.publishing import LEDGERS_AT_ONCE, chunks
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import live_members, registered_incarnations
 from spark_bookkeeper.errors import MetadataFormatError
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.metadata.underreplication import Task
@@ -124,7 +125,7 @@ class Tasks:
             marked_at_ms = task.value.marked_at_ms
         copies = 0
         if isinstance(found, Versioned):
-            live = live_now(found, {b: r.incarnation for b, r in registered.items()})
+            live = live_members(found.value, registered_incarnations(registered))
             if not self._can_help(found.value, live, registered):
                 return None
             copies = fewest_copies(found.value, live)

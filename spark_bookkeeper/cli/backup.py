@@ -13,6 +13,7 @@ from spark_bookkeeper.cli.shell.work import Work, refuse_unknown, work_options
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import parse_ledger_id
 from spark_bookkeeper.replication.report import counted, some_of
+from spark_bookkeeper.session.arguments import either_of
 
 _ledger_ids = click.argument("ledger_ids", type=LedgerIdType(), nargs=-1, metavar="[LEDGER]...")
 
@@ -29,7 +30,7 @@ def backup(work: Work, uri: str, ledger_ids: Sequence[int], log: str | None, ver
     Run it as often as you like: it copies what is new, and ends with a snapshot of what it saved.
     Nobody who writes is disturbed. The directory will hold the ledgers' passwords too.
     """
-    wanted = _wanted(ledger_ids, log)
+    wanted = either_of(ledger_ids or None, log)
     report = work.run(
         "copying ledgers",
         lambda bk, dry_run, progress: bk.backup(
@@ -86,7 +87,7 @@ def restore(
             "no URI was given: of the backup, as `cluster backup` was given it. `spark-bookkeeper "
             "cluster restore --help` shows an example"
         )
-    wanted = _wanted(ledger_ids, log)
+    wanted = either_of(ledger_ids or None, log)
     report = work.run(
         "restoring ledgers",
         lambda bk, dry_run, progress: bk.restore(
@@ -136,9 +137,3 @@ def _ledger_id(text: str) -> int:
         raise InvalidArgumentError(
             f"{text!r} is no ledger id: --forget takes ids, and no URI; nothing was changed"
         ) from None
-
-
-def _wanted(ledger_ids: Sequence[int], log: str | None) -> list[int] | None:
-    if ledger_ids and log is not None:
-        raise InvalidArgumentError("give either LEDGER ids or --log, not both")
-    return list(dict.fromkeys(ledger_ids)) or None

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from spark_bookkeeper.autorecovery.publishing import live_now
-from spark_bookkeeper.client.ledger import in_limbo, live_members
+from spark_bookkeeper.client.ledger import in_limbo, live_members, registered_incarnations
 from spark_bookkeeper.client.presence import age, ledgers_with_writers
 from spark_bookkeeper.cluster.diagnosis import Diagnosis
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.errors import MetadataFormatError
-from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import fewest_copies
@@ -87,7 +85,7 @@ def look(bk: BookKeeper) -> Facts:
             writers[ledger_id] = state
     jobs = sorted(bk.jobs_arrow().to_pylist(), key=lambda row: row["state"] != "running")
     tasks = bk.underreplicated_arrow().to_pylist()
-    registered = {b: r.incarnation for b, r in bk.context.bookies.registrations().items()}
+    registered = registered_incarnations(bk.context.bookies.registrations())
     limbo = {i: empty for i, m in ledgers.items() if (empty := in_limbo(m, registered))}
     lacking = sorted(
         _lacking(registered, ledgers, limbo, tasks, at_ms),
@@ -136,7 +134,7 @@ def _lacking(
     for ledger_id, metadata in ledgers.items():
         missing = _away(metadata, registered)
         if missing and ledger_id not in published:
-            live = live_now(Versioned(metadata, 0), registered)
+            live = live_members(metadata, registered)
             yield Lacking(
                 ledger_id,
                 tuple(sorted(missing)),

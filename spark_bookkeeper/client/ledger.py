@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -24,6 +24,7 @@ from spark_bookkeeper.errors import (
     MetadataFormatError,
     UnauthorizedError,
 )
+from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.arguments import check_password, whole_number
 from spark_bookkeeper.protocol.collection import collections_of
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
@@ -206,19 +207,25 @@ def incarnations_of(metadata: LedgerMetadata) -> dict[BookieId, str]:
         raise _unusable(INCARNATIONS, error) from error
 
 
+def registered_incarnations(alive: Mapping[BookieId, Registration]) -> dict[BookieId, str]:
+    """The bookies that are alive, and which formatting of each it is."""
+    return {bookie: each.incarnation for bookie, each in alive.items()}
+
+
 def live_members(
-    metadata: LedgerMetadata, registered: Mapping[BookieId, str]
+    metadata: LedgerMetadata, registered: Mapping[BookieId, str], lost: Collection[BookieId] = ()
 ) -> frozenset[BookieId]:
     """Where a ledger has live copies now: on bookies in the incarnations that it means.
 
     Args:
-        registered: the bookies that are alive, and their incarnations.
+        registered: see ``registered_incarnations``.
+        lost: bookies to be given up, alive or not.
     """
     try:
         meant = incarnations_of(metadata)
     except MetadataFormatError:
         meant = {}  # it is BookKeeper's own, and any incarnation is right
-    return live_bookies(registered, meant)
+    return live_bookies(registered, meant, lost)
 
 
 def in_limbo(metadata: LedgerMetadata, registered: Mapping[BookieId, str]) -> frozenset[BookieId]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from spark_bookkeeper.bookie.bookie import Verdict
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
-from spark_bookkeeper.client.ledger import Ledger, in_limbo, live_members
+from spark_bookkeeper.client.ledger import Ledger, in_limbo, live_members, registered_incarnations
 from spark_bookkeeper.client.placement import MOST_ENTRIES, placement_table, stripes_table
 from spark_bookkeeper.client.presence import ledgers_with_writers, writer_of, writer_state
 from spark_bookkeeper.client.read.newest import Newest, newest_entry
@@ -244,7 +244,7 @@ class LedgerInfo(PublicNames):
         Of a ledger that is not closed the bookies are asked for the last; nothing is fenced.
         """
         self._check_here()
-        registered = _registered(self._context)
+        registered = registered_incarnations(self._context.bookies.registrations())
         ledger_id, nonce = LedgerId(self.ledger_id), self.custom_metadata.get(NONCE)
         metadata = read_again(self._context.store, ledger_id, nonce).value
         end = metadata.last_entry_id
@@ -307,7 +307,7 @@ def bookies_table(context: ClientContext) -> pa.Table:
     ledgers: Counter[BookieId] = Counter()
     fragments: Counter[BookieId] = Counter()
     limbo: Counter[BookieId] = Counter()
-    registered = _registered(context)
+    registered = registered_incarnations(context.bookies.registrations())
     for _, found in context.store.read_ledgers(context.store.ledger_ids()):
         if isinstance(found, Versioned):
             ledgers.update(found.value.bookies())
@@ -334,12 +334,6 @@ def bookies_table(context: ClientContext) -> pa.Table:
             }
         )
     return pa.Table.from_pylist(rows, schema=BOOKIES)
-
-
-def _registered(context: ClientContext) -> dict[BookieId, str]:
-    """The bookies that are alive, and their incarnations."""
-    alive = context.bookies.registrations()
-    return {bookie: found.incarnation for bookie, found in alive.items()}
 
 
 def replicas_table(context: ClientContext, ledger_id: LedgerId) -> pa.Table:

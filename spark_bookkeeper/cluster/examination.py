@@ -11,7 +11,7 @@ from spark_bookkeeper.autorecovery.control import AutorecoveryControl
 from spark_bookkeeper.bookie.marker import check_marker
 from spark_bookkeeper.bookie.partition import probe
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import in_limbo
+from spark_bookkeeper.client.ledger import in_limbo, registered_incarnations
 from spark_bookkeeper.client.presence import (
     GONE,
     WriterState,
@@ -330,7 +330,7 @@ def _ledgers(
     ]
     lacking = [i for i, m in ledgers.items() if lost & m.bookies()]
     named = sorted(lost & {bookie for i in lacking for bookie in ledgers[i].bookies()})
-    registered = {bookie: found.incarnation for bookie, found in alive.items()}
+    registered = registered_incarnations(alive)
     limbo = {i: found for i, m in ledgers.items() if (found := in_limbo(m, registered))}
     empty = sorted({bookie for bookies in limbo.values() for bookie in bookies})
     away = {i: lost | limbo.get(i, frozenset()) for i in ledgers}

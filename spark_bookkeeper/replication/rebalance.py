@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.ledger import Ledger, live_members, registered_incarnations
 from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Registration, Versioned
@@ -39,7 +39,7 @@ from spark_bookkeeper.replication.runner import (
     no_progress,
     reason_of,
 )
-from spark_bookkeeper.replication.shares import live_at, share_bytes, share_of
+from spark_bookkeeper.replication.shares import share_bytes, share_of
 from spark_bookkeeper.replication.targets import Targets
 
 SPARE_BYTES: Final = BookieConfig().writable_above_free_bytes
@@ -222,7 +222,7 @@ class _Plan:
             ledger = Ledger.of(ledger_id, metadata)
         except MetadataFormatError:
             return  # not ours to move
-        live = live_at(ledger_id, metadata, (), self.alive)
+        live = live_members(metadata, registered_incarnations(self.alive))
         for fragment in metadata.fragment_ranges():
             size = share_bytes(metadata, fragment)
             now = fragment

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.ledger import Ledger, live_members, registered_incarnations
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
@@ -33,7 +33,7 @@ from spark_bookkeeper.replication.recovery_plan import (
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport
 from spark_bookkeeper.replication.rereplicate import FragmentWork, ShareCopied
 from spark_bookkeeper.replication.runner import Progress, Runner, no_progress, reason_of
-from spark_bookkeeper.replication.shares import live_at, share_bytes
+from spark_bookkeeper.replication.shares import share_bytes
 from spark_bookkeeper.replication.targets import Targets
 from spark_bookkeeper.runtime.spool import Spool
 
@@ -280,7 +280,7 @@ def _todo(
     alive: Mapping[BookieId, Registration],
 ) -> Sequence[tuple[int, Todo]]:
     """Each with the fewest live copies that any of its entries has."""
-    live = live_at(ledger_id, metadata, wish.bookies, alive)
+    live = live_members(metadata, registered_incarnations(alive), wish.bookies)
     fragments = {m.fragment.index: m.fragment for m in missing_replicas(metadata, wish.bookies)}
     found: list[tuple[int, Todo]] = []
     for fragment in fragments.values():

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 
 import pyarrow as pa
 
-from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.ledger import Ledger, live_members, registered_incarnations
 from spark_bookkeeper.errors import NotEnoughBookiesError
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.collection import being_removed
@@ -23,7 +23,6 @@ from spark_bookkeeper.protocol.underreplication import (
     missing_replicas,
 )
 from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, Row
-from spark_bookkeeper.replication.shares import live_at
 from spark_bookkeeper.replication.targets import Targets
 
 PLAN_SCHEMA: Final = pa.schema(
@@ -105,7 +104,7 @@ def planned_shares(
         with_open_end: also for its last fragment when that is not closed yet.
     """
     metadata = ledger.metadata
-    live = live_at(ledger.ledger_id, metadata, lost, alive)
+    live = live_members(metadata, registered_incarnations(alive), lost)
     removing = being_removed(metadata, alive)
     by_fragment: dict[int, list[MissingReplica]] = {}
     for missing in missing_replicas(metadata, lost):

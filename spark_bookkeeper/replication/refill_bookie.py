@@ -18,7 +18,13 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger, incarnations_of, with_new_incarnation
+from spark_bookkeeper.client.ledger import (
+    Ledger,
+    incarnations_of,
+    live_members,
+    registered_incarnations,
+    with_new_incarnation,
+)
 from spark_bookkeeper.client.recover.copying import TargetError
 from spark_bookkeeper.errors import (
     BookieError,
@@ -57,7 +63,6 @@ from spark_bookkeeper.replication.runner import (
 from spark_bookkeeper.replication.shares import (
     copied_ahead,
     copy_share,
-    live_at,
     share_bytes,
     share_of,
 )
@@ -268,7 +273,7 @@ class _Survey:
             left = _REMOVING.format(self.bookie)
             yield ShareCopied(ledger_id, Outcome.LEFT, left, first, source=self.bookie)
             return
-        live = live_at(ledger_id, metadata, [self.bookie], self.alive)
+        live = live_members(metadata, registered_incarnations(self.alive), [self.bookie])
         for fragment in metadata.fragment_ranges():
             if self.bookie in fragment.ensemble:
                 yield self._planned(ledger_id, metadata, fragment, live)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import cast
 
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.recover.copying import Throttle, copy_entries
-from spark_bookkeeper.errors import BookieError, MetadataFormatError
-from spark_bookkeeper.metadata.store import Registration
-from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.errors import BookieError
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
-from spark_bookkeeper.protocol.underreplication import entries_at, live_bookies
+from spark_bookkeeper.protocol.underreplication import entries_at
 
 
 def share_of(ledger: Ledger, position: int, first: EntryId, last: EntryId) -> Sequence[EntryId]:
@@ -33,21 +32,6 @@ def share_bytes(metadata: LedgerMetadata, fragment: FragmentRange) -> int:
     quorum = metadata.quorum
     share = entries * quorum.write_quorum_size / quorum.ensemble_size
     return round(metadata.length_bytes * share / max(1, metadata.last_entry_id + 1))
-
-
-def live_at(
-    ledger_id: LedgerId,
-    metadata: LedgerMetadata,
-    lost: Sequence[BookieId],
-    alive: Mapping[BookieId, Registration],
-) -> frozenset[BookieId]:
-    """Where a ledger has live copies now: not on a lost bookie, nor on any other that is down."""
-    try:
-        meant = Ledger.of(ledger_id, metadata).incarnations
-    except MetadataFormatError:
-        meant = {}  # its work says that it cannot be read
-    registered = {bookie: found.incarnation for bookie, found in alive.items()}
-    return live_bookies(registered, meant, lost)
 
 
 def in_order(

@@ -27,6 +27,8 @@ BEAT_SECONDS: Final = 5.0
 SILENT_SECONDS: Final = 30
 """A note that was not repeated for so long is of a process that has ended."""
 
+_SILENT_MS: Final = SILENT_SECONDS * 1000
+
 MOST_NOTES: Final = 60
 """The longest are kept."""
 
@@ -88,9 +90,6 @@ def slowest_of(context: ClientContext, job: str) -> Sequence[Slow]:
         return ()
     own = [note for note in notes if note.job == job and now_ms - note.seen_ms < _SILENT_MS]
     return [Slow(note.what, note.seconds) for note in own[:MOST_NAMED]]
-
-
-_SILENT_MS: Final = SILENT_SECONDS * 1000
 
 
 def _change(registers: Registers, step: Callable[[tuple[_Note, ...]], tuple[_Note, ...]]) -> None:

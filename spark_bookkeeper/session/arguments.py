@@ -26,7 +26,7 @@ def digest_type_of(name: str) -> DigestType:
 def either_of(ledger_ids: Iterable[int] | None, log: str | None) -> list[LedgerId] | None:
     """The ids, if there are any; not with a log as well."""
     if ledger_ids is not None and log is not None:
-        raise InvalidArgumentError("give either ledger_ids or log, not both; see bk.logs()")
+        raise InvalidArgumentError("give either ledger ids or a log, not both")
     return ids_of(ledger_ids)
 
 

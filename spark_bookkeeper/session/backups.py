@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from spark_bookkeeper.backup.forgetting import forget_restores as forget_restores_job
 from spark_bookkeeper.backup.restoring import restore as restore_job
@@ -12,12 +13,13 @@ from spark_bookkeeper.delta.archive import PLACE_COLUMNS, Archive, ArchiveReport
 from spark_bookkeeper.delta.release import check_release, release_archived
 from spark_bookkeeper.replication.runner import Progress, Runner
 from spark_bookkeeper.session.arguments import either_of, ids_of, in_words, uri_of
-from spark_bookkeeper.session.handle import ClusterHandle
-from spark_bookkeeper.session.logs import open_log
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.session.bookkeeper import BookKeeper
 
 
 def archive_to_delta(
-    self: ClusterHandle,
+    self: BookKeeper,
     path: str,
     ledger_ids: Iterable[int] | None = None,
     log: str | None = None,
@@ -56,13 +58,13 @@ def archive_to_delta(
     if release:
         check_release(context, path, keep)
     if log is not None:
-        wanted = list(open_log(self, log).ledgers())
+        wanted = list(self.open_log(log).ledgers())
     else:
         wanted = sorted(context.store.ledger_ids()) if chosen is None else list(chosen)
     archive = Archive(
         context,
         self.spark,
-        lambda ranges, schema: self._frames.read_placed(context, schema, ranges, PLACE_COLUMNS),
+        lambda ranges, schema: self.frames.read_placed(context, schema, ranges, PLACE_COLUMNS),
         path,
     )
 
@@ -72,11 +74,11 @@ def archive_to_delta(
             report = release_archived(context, runner, path, report, keep, progress=tell)
         return report
 
-    return self._reported("archive_to_delta", path, dry_run, progress, run, looks_on_spark=True)
+    return self.reported("archive_to_delta", path, dry_run, progress, run, looks_on_spark=True)
 
 
 def backup(
-    self: ClusterHandle,
+    self: BookKeeper,
     uri: str,
     ledger_ids: Iterable[int] | None = None,
     log: str | None = None,
@@ -109,7 +111,7 @@ def backup(
     """
     wanted = either_of(ledger_ids, log)
     uri = uri_of(uri)
-    return self._reported(
+    return self.reported(
         "backup",
         uri,
         dry_run,
@@ -128,7 +130,7 @@ def backup(
 
 
 def restore(
-    self: ClusterHandle,
+    self: BookKeeper,
     uri: str,
     ledger_ids: Iterable[int] | None = None,
     log: str | None = None,
@@ -160,7 +162,7 @@ def restore(
     """
     wanted = either_of(ledger_ids, log)
     uri = uri_of(uri)
-    return self._reported(
+    return self.reported(
         "restore",
         uri,
         dry_run,
@@ -179,7 +181,7 @@ def restore(
 
 
 def forget_restores(
-    self: ClusterHandle,
+    self: BookKeeper,
     ledger_ids: Iterable[int] | None = None,
     *,
     dry_run: bool = False,
@@ -202,7 +204,7 @@ def forget_restores(
         InvalidArgumentError: a restore runs, or none has begun with such a ledger.
     """
     wanted = ids_of(ledger_ids)
-    return self._reported(
+    return self.reported(
         "forget_restores",
         in_words("ledger", wanted),
         dry_run,

@@ -1,11 +1,14 @@
 """``BookKeeper``, as its users hold it: ledgers to write and read, tables to look at, jobs.
 
-Each call is a function of the module of its noun, with its signature and its documentation.
+Most calls are functions of the modules of their nouns, which have their signatures and their
+documentation. Those that hand out a part of the connection itself, or register it, stand here:
+``track``, ``metrics``, ``metrics_registry``, ``autorecovery`` and ``register_sql``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import FunctionType
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -81,7 +84,7 @@ class BookKeeper(ClusterHandle):
         Args:
             also: hears what the job tells, too.
         """
-        return Track(self.context.runtime, self._frames.from_arrow, also)
+        return Track(self.context.runtime, self.frames.from_arrow, also)
 
     doctor = _cluster.doctor
     safe_to_lose = _cluster.safe_to_lose
@@ -154,7 +157,7 @@ class BookKeeper(ClusterHandle):
     @property
     def autorecovery(self) -> AutorecoveryControl:
         """The switch, the delay, the auditor; and auditor and worker to run in this process."""
-        return AutorecoveryControl(self.context, self._runner)
+        return AutorecoveryControl(self.context, self.runner)
 
     audit = _replication.audit
     rereplicate = _replication.rereplicate
@@ -164,3 +167,10 @@ class BookKeeper(ClusterHandle):
     collect_garbage = _upkeep.collect_garbage
     compact = _upkeep.compact
     scrub = _upkeep.scrub
+
+
+# ``help`` and errors of Python call each of them what it is called by: a method of this class.
+for _name, _call in vars(BookKeeper).items():
+    if isinstance(_call, FunctionType) and _call.__module__ != __name__:
+        _call.__module__, _call.__qualname__ = __name__, f"BookKeeper.{_name}"
+        del _call.__annotations__["self"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -18,44 +18,46 @@ from spark_bookkeeper.cluster.space import space_table
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.replication.recent_jobs import jobs_table
 from spark_bookkeeper.session.arguments import list_of
-from spark_bookkeeper.session.handle import ClusterHandle
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.session.bookkeeper import BookKeeper
 
 
-def bookies(self: ClusterHandle) -> Any:
+def bookies(self: BookKeeper) -> Any:
     """All bookies that are known, alive or not, as a DataFrame (``views.BOOKIES``)."""
-    return self._frames.from_arrow(bookies_arrow(self))
+    return self.frames.from_arrow(self.bookies_arrow())
 
 
-def bookies_arrow(self: ClusterHandle) -> pa.Table:
+def bookies_arrow(self: BookKeeper) -> pa.Table:
     """All bookies, as an Arrow table: no Spark."""
     return views.bookies_table(self.context)
 
 
-def underreplicated(self: ClusterHandle) -> Any:
+def underreplicated(self: BookKeeper) -> Any:
     """Ledgers that lack replicas, and why still, as a DataFrame (``UNDERREPLICATED``)."""
-    return self._frames.from_arrow(underreplicated_arrow(self))
+    return self.frames.from_arrow(self.underreplicated_arrow())
 
 
-def underreplicated_arrow(self: ClusterHandle) -> pa.Table:
+def underreplicated_arrow(self: BookKeeper) -> pa.Table:
     """The same as an Arrow table (``autorecovery.table.UNDERREPLICATED``): no Spark."""
     return underreplicated_table(self.context)
 
 
-def jobs(self: ClusterHandle) -> Any:
+def jobs(self: BookKeeper) -> Any:
     """What was done lately, and what is being done, as a DataFrame (``recent_jobs.JOBS``).
 
     Recoveries, repairs, checks and replication work of every client and agent, the newest
     first; a job that runs gives a sign of life every few seconds.
     """
-    return self._frames.from_arrow(jobs_arrow(self))
+    return self.frames.from_arrow(self.jobs_arrow())
 
 
-def jobs_arrow(self: ClusterHandle) -> pa.Table:
+def jobs_arrow(self: BookKeeper) -> pa.Table:
     """The same as an Arrow table: no Spark."""
     return jobs_table(self.context)
 
 
-def doctor(self: ClusterHandle) -> Diagnoses:
+def doctor(self: BookKeeper) -> Diagnoses:
     """Is everything set up right, and what to do: this machine, the cluster, every bookie.
 
     True when nothing is a problem: ``if bk.doctor(): ...``; ``print`` shows what needs care.
@@ -66,10 +68,10 @@ def doctor(self: ClusterHandle) -> Diagnoses:
     """
     context = self.context
     findings = (*machine_diagnoses(), *cluster_diagnoses(context))
-    return Diagnoses(findings, frame=self._frames.from_arrow)
+    return Diagnoses(findings, frame=self.frames.from_arrow)
 
 
-def safe_to_lose(self: ClusterHandle, bookie_ids: str | Sequence[str]) -> Losses:
+def safe_to_lose(self: BookKeeper, bookie_ids: str | Sequence[str]) -> Losses:
     """Which ledgers would have fewer than Qa live copies without these bookies.
 
     True when there are none: ``if bk.safe_to_lose("10.0.0.3:3181"): ...``. Asks the metadata
@@ -82,30 +84,30 @@ def safe_to_lose(self: ClusterHandle, bookie_ids: str | Sequence[str]) -> Losses
     return losses(self.context, [parse_bookie_id(name) for name in names])
 
 
-def space(self: ClusterHandle) -> Any:
+def space(self: BookKeeper) -> Any:
     """What takes space on each bookie, ledger by ledger, as a DataFrame (``SPACE``).
 
     Live bytes are those of ledgers that somebody owns, orphan bytes those of ``orphans()``;
     garbage is what was deleted, or is left of copies that no metadata name. Every file of
     every bookie is looked at, so it takes a while; nothing is changed.
     """
-    return self._frames.from_arrow(space_arrow(self))
+    return self.frames.from_arrow(self.space_arrow())
 
 
-def space_arrow(self: ClusterHandle) -> pa.Table:
+def space_arrow(self: BookKeeper) -> pa.Table:
     """The same as an Arrow table (``cluster.space.SPACE``): no Spark."""
     return space_table(self.context)
 
 
-def orphans(self: ClusterHandle) -> Any:
+def orphans(self: BookKeeper) -> Any:
     """Ledgers that nobody owns, and why it seems so, as a DataFrame (``ORPHANS``).
 
     Those that nobody writes, no log names, and that have no label of a user. Whether somebody
     misses them only people know: ``delete_ledger`` is theirs to call.
     """
-    return self._frames.from_arrow(orphans_arrow(self))
+    return self.frames.from_arrow(self.orphans_arrow())
 
 
-def orphans_arrow(self: ClusterHandle) -> pa.Table:
+def orphans_arrow(self: BookKeeper) -> pa.Table:
     """The same as an Arrow table (``cluster.orphans.ORPHANS``): no Spark."""
     return orphans_table(self.context)

@@ -34,7 +34,7 @@ ReportT = TypeVar("ReportT", bound=Report)
 class ClusterHandle(PublicNames):
     """What every call of ``BookKeeper`` has in its hand."""
 
-    _INTERNALS = frozenset({"connection", "context"})
+    _INTERNALS = frozenset({"connection", "context", "frames", "begin", "reported", "runner"})
 
     def __init__(
         self,
@@ -51,7 +51,9 @@ class ClusterHandle(PublicNames):
         self._runs_jobs_here = runs_jobs_here
         self._process = process.here
         self._context: ClientContext | None = connection.open()
-        self._frames = SparkFrames(spark, connection, spark_conf, self._context.metrics)
+        self.frames = SparkFrames(
+            spark, connection, self._context.runtime.token, spark_conf, self._context.metrics
+        )
 
     @property
     def context(self) -> ClientContext:
@@ -74,7 +76,7 @@ class ClusterHandle(PublicNames):
     def spark(self) -> SparkSession:
         """The Spark session that DataFrames and jobs use; started when there is none."""
         self._check_here()
-        return self._frames.session
+        return self.frames.session
 
     def __repr__(self) -> str:
         state = "closed" if self._context is None else "connected"
@@ -118,10 +120,11 @@ class ClusterHandle(PublicNames):
     ) -> None:
         self.close()
 
-    def _begin(self, name: str, call: Callable[[], T]) -> Future[T]:
+    def begin(self, name: str, call: Callable[[], T]) -> Future[T]:
+        """Make a call beside the caller; ``name`` is its thread's."""
         return begin(self.context.runtime, name, call)
 
-    def _reported(
+    def reported(
         self,
         job: str,
         about: str | None,
@@ -136,16 +139,16 @@ class ClusterHandle(PublicNames):
         Args:
             looks_on_spark: also a dry run is worth a Spark job.
         """
-        runner = self._runner(job, dry_run and not looks_on_spark)
+        runner = self.runner(job, dry_run and not looks_on_spark)
         with told(progress, job) as tell:
             if dry_run:
                 report = run(runner, tell)
             else:
                 report = noted(self.context, job, about, tell, lambda heard: run(runner, heard))
-        return replace(report, frame=self._frames.from_arrow)
+        return replace(report, frame=self.frames.from_arrow)
 
-    def _runner(self, job: str, dry_run: bool = False) -> Runner:
+    def runner(self, job: str, dry_run: bool = False) -> Runner:
         """A Spark job, unless jobs run here, or there is nothing to run."""
         if dry_run or self._runs_jobs_here:
             return LocalRunner(self.context)
-        return self._frames.runner(job)
+        return self.frames.runner(job)

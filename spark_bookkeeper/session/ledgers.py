@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -21,11 +21,13 @@ from spark_bookkeeper.replication.lost_entries import lost_entries as lost_entri
 from spark_bookkeeper.replication.runner import LocalRunner, Progress
 from spark_bookkeeper.runtime.progress import told
 from spark_bookkeeper.session.arguments import digest_type_of, ids_of
-from spark_bookkeeper.session.handle import ClusterHandle
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.session.bookkeeper import BookKeeper
 
 
 def create_ledger(
-    self: ClusterHandle,
+    self: BookKeeper,
     *,
     ensemble_size: int = 3,
     write_quorum_size: int = 3,
@@ -60,18 +62,18 @@ def create_ledger(
     return lifecycle.create_ledger(
         self.context,
         Quorum(ensemble_size, write_quorum_size, ack_quorum_size),
-        schema=None if schema is None else self._frames.arrow_schema(schema),
+        schema=None if schema is None else self.frames.arrow_schema(schema),
         password=password,
         digest_type=digest_type_of(digest_type),
         labels=labels,
         ledger_id=ledger_id,
         compression=compression,
         entry_target_bytes=entry_target_bytes,
-        frames=self._frames,
+        frames=self.frames,
     )
 
 
-def open_ledger(self: ClusterHandle, ledger_id: int | str, password: bytes = b"") -> LedgerReader:
+def open_ledger(self: BookKeeper, ledger_id: int | str, password: bytes = b"") -> LedgerReader:
     """Open a ledger to read all of it; one that is not closed is fenced, recovered, closed.
 
     Args:
@@ -80,46 +82,46 @@ def open_ledger(self: ClusterHandle, ledger_id: int | str, password: bytes = b""
         password: as at ``create_ledger``.
     """
     called = ledger_called(self.context, ledger_id)
-    return lifecycle.open_ledger(self.context, called, password, self._frames)
+    return lifecycle.open_ledger(self.context, called, password, self.frames)
 
 
 def open_ledger_no_recovery(
-    self: ClusterHandle, ledger_id: int | str, password: bytes = b""
+    self: BookKeeper, ledger_id: int | str, password: bytes = b""
 ) -> LedgerReader:
     """Open a ledger to read up to its last add confirmed; never disturbs its writer."""
     called = ledger_called(self.context, ledger_id)
-    return lifecycle.open_ledger_no_recovery(self.context, called, password, self._frames)
+    return lifecycle.open_ledger_no_recovery(self.context, called, password, self.frames)
 
 
 def open_ledger_async(
-    self: ClusterHandle, ledger_id: int | str, password: bytes = b""
+    self: BookKeeper, ledger_id: int | str, password: bytes = b""
 ) -> Future[LedgerReader]:
     """``open_ledger`` without waiting for it."""
-    return self._begin("open-ledger", lambda: open_ledger(self, ledger_id, password))
+    return self.begin("open-ledger", lambda: self.open_ledger(ledger_id, password))
 
 
 def open_ledger_no_recovery_async(
-    self: ClusterHandle, ledger_id: int | str, password: bytes = b""
+    self: BookKeeper, ledger_id: int | str, password: bytes = b""
 ) -> Future[LedgerReader]:
     """``open_ledger_no_recovery`` without waiting for it."""
-    return self._begin("open-ledger", lambda: open_ledger_no_recovery(self, ledger_id, password))
+    return self.begin("open-ledger", lambda: self.open_ledger_no_recovery(ledger_id, password))
 
 
-def create_ledger_async(self: ClusterHandle, **options: Any) -> Future[LedgerWriter]:
+def create_ledger_async(self: BookKeeper, **options: Any) -> Future[LedgerWriter]:
     """``create_ledger`` without waiting for it."""
-    return self._begin("create-ledger", lambda: create_ledger(self, **options))
+    return self.begin("create-ledger", lambda: self.create_ledger(**options))
 
 
 def delete_ledger_async(
-    self: ClusterHandle, ledger_id: int, *, even_if_alive: bool = False
+    self: BookKeeper, ledger_id: int, *, even_if_alive: bool = False
 ) -> Future[Deletion]:
     """``delete_ledger`` without waiting for it."""
-    return self._begin(
-        "delete-ledger", lambda: delete_ledger(self, ledger_id, even_if_alive=even_if_alive)
+    return self.begin(
+        "delete-ledger", lambda: self.delete_ledger(ledger_id, even_if_alive=even_if_alive)
     )
 
 
-def delete_ledger(self: ClusterHandle, ledger_id: int, *, even_if_alive: bool = False) -> Deletion:
+def delete_ledger(self: BookKeeper, ledger_id: int, *, even_if_alive: bool = False) -> Deletion:
     """Delete a ledger for ever; idempotent. One that is not closed is fenced before.
 
     Args:
@@ -136,14 +138,14 @@ def delete_ledger(self: ClusterHandle, ledger_id: int, *, even_if_alive: bool = 
     return lifecycle.delete_ledger(self.context, ledger_id, even_if_alive=even_if_alive)
 
 
-def ledger(self: ClusterHandle, ledger_id: int) -> views.LedgerInfo:
+def ledger(self: BookKeeper, ledger_id: int) -> views.LedgerInfo:
     """One ledger as its metadata tells it now. Raises ``NoSuchLedgerError``."""
     wanted = parse_ledger_id(ledger_id)
     found = self.context.store.read_ledger(wanted)
-    return views.LedgerInfo.of(wanted, found.value, self.context, self._frames.from_arrow)
+    return views.LedgerInfo.of(wanted, found.value, self.context, self.frames.from_arrow)
 
 
-def ledgers(self: ClusterHandle, *, ask_bookies: bool = False) -> Any:
+def ledgers(self: BookKeeper, *, ask_bookies: bool = False) -> Any:
     """All ledgers, as a DataFrame (``views.LEDGERS``).
 
     One whose metadata cannot be decoded has the state ``UNREADABLE`` and nothing else to tell.
@@ -153,15 +155,15 @@ def ledgers(self: ClusterHandle, *, ask_bookies: bool = False) -> Any:
         ask_bookies: fill ``last_add_confirmed`` and ``newest_entry_at`` also for ledgers that
             are not closed; their bookies are asked, and nothing is fenced.
     """
-    return self._frames.from_arrow(ledgers_arrow(self, ask_bookies=ask_bookies))
+    return self.frames.from_arrow(self.ledgers_arrow(ask_bookies=ask_bookies))
 
 
-def ledgers_arrow(self: ClusterHandle, *, ask_bookies: bool = False) -> pa.Table:
+def ledgers_arrow(self: BookKeeper, *, ask_bookies: bool = False) -> pa.Table:
     """All ledgers, as an Arrow table: no Spark."""
     return views.ledgers_table(self.context, ask_bookies=ask_bookies)
 
 
-def history(self: ClusterHandle, ledger_id: int) -> Any:
+def history(self: BookKeeper, ledger_id: int) -> Any:
     """What happened to a ledger, as far as anybody kept it, as a DataFrame (``HISTORY``).
 
     Who created it and when, where its ensemble changed, its fences and its end. Times of
@@ -170,26 +172,26 @@ def history(self: ClusterHandle, ledger_id: int) -> Any:
     Raises:
         NoSuchLedgerError: there is no such ledger.
     """
-    return self._frames.from_arrow(history_arrow(self, ledger_id))
+    return self.frames.from_arrow(self.history_arrow(ledger_id))
 
 
-def history_arrow(self: ClusterHandle, ledger_id: int) -> pa.Table:
+def history_arrow(self: BookKeeper, ledger_id: int) -> pa.Table:
     """The same as an Arrow table (``client.history.HISTORY``): no Spark."""
     return history_table(self.context, parse_ledger_id(ledger_id))
 
 
-def diff_replicas(self: ClusterHandle, ledger_id: int) -> Any:
+def diff_replicas(self: BookKeeper, ledger_id: int) -> Any:
     """Every entry on every bookie of its write set, side by side, as a DataFrame."""
-    return self._frames.from_arrow(diff_replicas_arrow(self, ledger_id))
+    return self.frames.from_arrow(self.diff_replicas_arrow(ledger_id))
 
 
-def diff_replicas_arrow(self: ClusterHandle, ledger_id: int) -> pa.Table:
+def diff_replicas_arrow(self: BookKeeper, ledger_id: int) -> pa.Table:
     """The same as an Arrow table (``views.REPLICAS``): no Spark."""
     return views.replicas_table(self.context, parse_ledger_id(ledger_id))
 
 
 def lost_entries(
-    self: ClusterHandle,
+    self: BookKeeper,
     ledger_ids: Iterable[int] | None = None,
     *,
     progress: Progress | None = None,
@@ -207,12 +209,12 @@ def lost_entries(
         a row for each run of entries and each bookie that should have them
         (``lost.LOST``): none when all can be read.
     """
-    runner = self._runner("lost_entries")
+    runner = self.runner("lost_entries")
     with told(progress, "lost_entries") as tell:
         table = lost_entries_table(self.context, runner, ids_of(ledger_ids), tell)
-    return self._frames.from_arrow(table)
+    return self.frames.from_arrow(table)
 
 
-def lost_entries_arrow(self: ClusterHandle, ledger_ids: Iterable[int] | None = None) -> pa.Table:
+def lost_entries_arrow(self: BookKeeper, ledger_ids: Iterable[int] | None = None) -> pa.Table:
     """The same as an Arrow table: no Spark."""
     return lost_entries_table(self.context, LocalRunner(self.context), ids_of(ledger_ids))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from spark_bookkeeper.autorecovery.names import process_name
 from spark_bookkeeper.autorecovery.publishing import AuditReport, audit_bookies
@@ -23,11 +24,13 @@ from spark_bookkeeper.replication.report import CheckReport, RecoveryReport
 from spark_bookkeeper.replication.runner import Progress, Runner
 from spark_bookkeeper.runtime.progress import told
 from spark_bookkeeper.session.arguments import ids_of, in_words, list_of, percentage_of, rate_of
-from spark_bookkeeper.session.handle import ClusterHandle
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.session.bookkeeper import BookKeeper
 
 
 def recover_ledgers(
-    self: ClusterHandle,
+    self: BookKeeper,
     ledger_ids: Iterable[int] | None = None,
     *,
     dry_run: bool = False,
@@ -35,7 +38,7 @@ def recover_ledgers(
 ) -> RecoveryReport:
     """Fence, recover and close ledgers as one Spark job; ``None`` is every one not closed."""
     wanted = ids_of(ledger_ids)
-    return self._reported(
+    return self.reported(
         "recover_ledgers",
         in_words("ledger", wanted),
         dry_run,
@@ -47,7 +50,7 @@ def recover_ledgers(
 
 
 def recover_bookie(
-    self: ClusterHandle,
+    self: BookKeeper,
     bookie_ids: str | Sequence[str],
     target: str | None = None,
     *,
@@ -84,7 +87,7 @@ def recover_bookie(
         even_if_alive=even_if_alive,
         bytes_per_second=rate_of(bytes_per_second),
     )
-    return self._reported(
+    return self.reported(
         "recover_bookie",
         in_words("bookie", wish.bookies),
         dry_run,
@@ -96,7 +99,7 @@ def recover_bookie(
 
 
 def refill_bookie(
-    self: ClusterHandle,
+    self: BookKeeper,
     bookie_id: str,
     *,
     ledger_ids: Iterable[int] | None = None,
@@ -127,7 +130,7 @@ def refill_bookie(
         skip_open_ledgers=skip_open_ledgers,
         bytes_per_second=rate_of(bytes_per_second),
     )
-    return self._reported(
+    return self.reported(
         "refill_bookie",
         f"bookie {bookie_id}",
         dry_run,
@@ -139,7 +142,7 @@ def refill_bookie(
 
 
 def check_ledgers(
-    self: ClusterHandle,
+    self: BookKeeper,
     ledger_ids: Iterable[int] | None = None,
     *,
     percentage: int = 0,
@@ -152,7 +155,7 @@ def check_ledgers(
             of every share; 100 verifies every digest.
     """
     wanted, share = ids_of(ledger_ids), percentage_of(percentage)
-    return self._reported(
+    return self.reported(
         "check_ledgers",
         in_words("ledger", wanted),
         False,
@@ -162,7 +165,7 @@ def check_ledgers(
 
 
 def repair_ledgers(
-    self: ClusterHandle,
+    self: BookKeeper,
     ledger_ids: Iterable[int] | None = None,
     *,
     percentage: int = 100,
@@ -183,7 +186,7 @@ def repair_ledgers(
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
     """
     wanted, share, rate = ids_of(ledger_ids), percentage_of(percentage), rate_of(bytes_per_second)
-    return self._reported(
+    return self.reported(
         "repair_ledgers",
         in_words("ledger", wanted),
         dry_run,
@@ -202,7 +205,7 @@ def repair_ledgers(
 
 
 def audit(
-    self: ClusterHandle, *, dry_run: bool = False, progress: Progress | None = None
+    self: BookKeeper, *, dry_run: bool = False, progress: Progress | None = None
 ) -> AuditReport:
     """One round of the auditor: publish every ledger that counts on a bookie that is away.
 
@@ -211,11 +214,11 @@ def audit(
     """
     with told(progress, "audit") as tell:
         report = audit_bookies(self.context, dry_run=dry_run, progress=tell)
-    return replace(report, frame=self._frames.from_arrow)
+    return replace(report, frame=self.frames.from_arrow)
 
 
 def rereplicate(
-    self: ClusterHandle,
+    self: BookKeeper,
     *,
     config: AutorecoveryConfig | None = None,
     dry_run: bool = False,
@@ -235,4 +238,4 @@ def rereplicate(
         worker = ReplicationWorker(self.context, runner, config or AutorecoveryConfig(), name)
         return rereplicate_round(self.context, worker, dry_run=dry_run, progress=tell)
 
-    return self._reported("rereplicate", None, dry_run, progress, run)
+    return self.reported("rereplicate", None, dry_run, progress, run)

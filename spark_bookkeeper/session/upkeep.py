@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from spark_bookkeeper.cluster.collection import Collection, GarbageReport
 from spark_bookkeeper.cluster.collection import collect_garbage as collect_garbage_job
@@ -23,11 +24,13 @@ from spark_bookkeeper.replication.rebalance import SPARE_BYTES, Rebalance, Rebal
 from spark_bookkeeper.replication.rebalance import rebalance as rebalance_job
 from spark_bookkeeper.replication.runner import Progress
 from spark_bookkeeper.session.arguments import bookie_ids_of, ids_of, in_words, list_of, rate_of
-from spark_bookkeeper.session.handle import ClusterHandle
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.session.bookkeeper import BookKeeper
 
 
 def decommission_bookie(
-    self: ClusterHandle,
+    self: BookKeeper,
     bookie_id: str,
     drain: bool = False,
     *,
@@ -45,7 +48,7 @@ def decommission_bookie(
         InvalidArgumentError: it is alive and not to be drained, or unknown.
     """
     bookie, rate = parse_bookie_id(bookie_id), rate_of(bytes_per_second)
-    return self._reported(
+    return self.reported(
         "decommission_bookie",
         in_words("bookie", [bookie]),
         dry_run,
@@ -63,7 +66,7 @@ def decommission_bookie(
 
 
 def drain_bookie(
-    self: ClusterHandle,
+    self: BookKeeper,
     bookie_id: str,
     *,
     dry_run: bool = False,
@@ -75,7 +78,7 @@ def drain_bookie(
     It stays in the cluster; the report says what remains on it, and what is in the way.
     """
     bookie, rate = parse_bookie_id(bookie_id), rate_of(bytes_per_second)
-    return self._reported(
+    return self.reported(
         "drain_bookie",
         in_words("bookie", [bookie]),
         dry_run,
@@ -92,7 +95,7 @@ def drain_bookie(
 
 
 def rebalance(
-    self: ClusterHandle,
+    self: BookKeeper,
     targets: str | Sequence[str] | None = None,
     *,
     max_bytes: int | None = None,
@@ -127,7 +130,7 @@ def rebalance(
         whole_number("spare_bytes", spare_bytes, 0),
         rate_of(bytes_per_second),
     )
-    return self._reported(
+    return self.reported(
         "rebalance",
         None,
         dry_run,
@@ -139,7 +142,7 @@ def rebalance(
 
 
 def collect_garbage(
-    self: ClusterHandle,
+    self: BookKeeper,
     dry_run: bool = True,
     *,
     bookie_ids: Sequence[str] | None = None,
@@ -163,7 +166,7 @@ def collect_garbage(
         bytes_per_second=rate_of(bytes_per_second),
     )
     wanted = bookie_ids_of(bookie_ids)
-    return self._reported(
+    return self.reported(
         "collect_garbage",
         in_words("bookie", wanted),
         dry_run,
@@ -173,7 +176,7 @@ def collect_garbage(
 
 
 def compact(
-    self: ClusterHandle,
+    self: BookKeeper,
     ledger_ids: Iterable[int] | None = None,
     *,
     bookie_ids: Sequence[str] | None = None,
@@ -198,7 +201,7 @@ def compact(
         rate_of(bytes_per_second),
     )
     wanted, bookies = ids_of(ledger_ids), bookie_ids_of(bookie_ids)
-    return self._reported(
+    return self.reported(
         "compact",
         in_words("ledger", wanted),
         dry_run,
@@ -208,7 +211,7 @@ def compact(
 
 
 def scrub(
-    self: ClusterHandle,
+    self: BookKeeper,
     bookie_id: str,
     *,
     from_start: bool = False,
@@ -225,7 +228,7 @@ def scrub(
     """
     wish = Scrubbing(rate_of(bytes_per_second), from_start)
     bookie = parse_bookie_id(bookie_id)
-    return self._reported(
+    return self.reported(
         "scrub",
         in_words("bookie", [bookie]),
         False,

@@ -17,7 +17,7 @@ from spark_bookkeeper.autorecovery.table import UNDERREPLICATED, underreplicated
 from spark_bookkeeper.bookie.bookie import EntryView
 from spark_bookkeeper.client import views
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger, live_members
+from spark_bookkeeper.client.ledger import Ledger, live_members, registered_incarnations
 from spark_bookkeeper.client.read.reader import read_last_add_confirmed
 from spark_bookkeeper.errors import (
     BookieError,
@@ -68,7 +68,7 @@ def view_table(
 
 def _fragments(context: ClientContext, ledgers: list[LedgerId]) -> Iterator[pa.Table]:
     alive = context.bookies.registrations()
-    registered = {bookie: found.incarnation for bookie, found in alive.items()}
+    registered = registered_incarnations(alive)
     rows = [
         row
         for ledger_id, found in context.store.read_ledgers(ledgers)

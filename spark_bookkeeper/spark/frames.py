@@ -55,6 +55,7 @@ class SparkFrames(Frames):
         spark: the session to use; ``None`` takes the active one, or starts one, when a DataFrame
             or a job is asked for and not before.
         connection: how tasks reach the cluster.
+        token: gives names never used before.
         conf: settings of a session that has to be started.
         metrics: where what tasks count is shown.
     """
@@ -63,6 +64,7 @@ class SparkFrames(Frames):
         self,
         spark: SparkSession | None,
         connection: Connection,
+        token: Callable[[], str],
         conf: Mapping[str, str] | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -70,6 +72,7 @@ class SparkFrames(Frames):
         self._conf: dict[str, Any] = dict(conf or {})
         self._spark = spark
         self._connection = connection
+        self._token = token
 
     @property
     def session(self) -> SparkSession:
@@ -78,7 +81,9 @@ class SparkFrames(Frames):
 
     def runner(self, job: str) -> Runner:
         """Runs work as a Spark job; ``job`` names it in Spark's own pages."""
-        return SparkRunner(lambda: self.session, self._connection, job, self._counts.add)
+        return SparkRunner(
+            lambda: self.session, self._connection, job, self._token(), self._counts.add
+        )
 
     @override
     def is_frame(self, data: Any) -> bool:

@@ -10,7 +10,6 @@ few, unless there is much to do.
 from __future__ import annotations
 
 import pickle
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -70,6 +69,7 @@ class SparkRunner(Runner):
             call is refused in less time than Spark needs to start.
         connection: how tasks reach the cluster.
         job: named in Spark's pages together with the phase, ``recover_bookie: copying fragments``.
+        token: a name never used before; its tasks note under it what is slow.
         on_counts: is given what each task counted.
     """
 
@@ -80,13 +80,14 @@ class SparkRunner(Runner):
         session: Callable[[], SparkSession],
         connection: Connection,
         job: str,
+        token: str,
         on_counts: Tell = lambda counts: None,
     ) -> None:
         self._on_counts = on_counts
         self._session = session
         self._connection = connection
         self._job = job
-        self._token = uuid.uuid4().hex
+        self._token = token
 
     @cached_property
     def _spark(self) -> SparkSession:

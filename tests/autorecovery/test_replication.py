@@ -17,10 +17,9 @@ from spark_bookkeeper.metadata.update import delete_ledger
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.replication.check_ledgers import check_ledgers
-from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import METADATA, Ground
+from tests.whole import assert_replicated
 
 
 def task_ids(ground: Ground) -> list[int]:
@@ -29,15 +28,6 @@ def task_ids(ground: Ground) -> list[int]:
 
 def victim_of(writer: LedgerWriter) -> BookieId:
     return writer.metadata.last_fragment.ensemble[0]
-
-
-def assert_whole(ground: Ground, *writers: LedgerWriter) -> None:
-    ids = [LedgerId(writer.ledger_id) for writer in writers]
-    report = check_ledgers(ground.context, LocalRunner(ground.context), ids, 100)
-    assert report.is_complete, report.counts
-    assert task_ids(ground) == []
-    assert list(Notes(ground.context.store.registers).ledger_ids()) == []
-    assert ground.context.store.underreplication.locks() == {}
 
 
 def row_of(ground: Ground, ledger_id: int) -> dict[str, object]:
@@ -63,7 +53,7 @@ def test_a_lost_bookie_is_noticed_and_made_good(ground: Ground) -> None:
     told = [row for row in rows if row.action == "task"]
     assert [row.ledger_id for row in sorted(told, key=lambda r: r.ledger_id)] == affected
     assert all("fully replicated" in (row.reason or "") for row in told)
-    assert_whole(ground, *writers)
+    assert_replicated(ground, *writers)
 
 
 def test_what_is_published_says_who_is_missing_and_since_when(ground: Ground) -> None:
@@ -91,7 +81,7 @@ def test_a_bookie_that_comes_back_takes_its_tasks_with_it(ground: Ground) -> Non
 
     assert [(row.action, row.status) for row in rows] == [("task", "replicated")]
     assert lost in ground.context.store.read_ledger(LedgerId(writer.ledger_id)).value.bookies()
-    assert_whole(ground, writer)
+    assert_replicated(ground, writer)
 
 
 def test_a_bookie_that_was_formatted_again_is_not_back(ground: Ground) -> None:
@@ -104,7 +94,7 @@ def test_a_bookie_that_was_formatted_again_is_not_back(ground: Ground) -> None:
 
     process.work()
 
-    assert_whole(ground, writer)
+    assert_replicated(ground, writer)
 
 
 def test_the_writer_of_an_open_ledger_has_time_before_it_is_fenced(ground: Ground) -> None:
@@ -128,7 +118,7 @@ def test_the_writer_of_an_open_ledger_has_time_before_it_is_fenced(ground: Groun
     process.work()
 
     assert store.read_ledger(LedgerId(writer.ledger_id)).value.state is LedgerState.CLOSED
-    assert_whole(ground, writer)
+    assert_replicated(ground, writer)
 
 
 def test_a_grace_period_longer_than_any_back_off_is_waited_for(ground: Ground) -> None:
@@ -142,7 +132,7 @@ def test_a_grace_period_longer_than_any_back_off_is_waited_for(ground: Ground) -
     assert process.work() == [], "it is left alone until the grace period is over"
     process.runtime.sleep(61)
     process.work()
-    assert_whole(ground, writer)
+    assert_replicated(ground, writer)
 
 
 def test_a_writer_that_replaces_the_bookie_itself_is_not_fenced(ground: Ground) -> None:
@@ -163,7 +153,7 @@ def test_a_writer_that_replaces_the_bookie_itself_is_not_fenced(ground: Ground) 
     assert writer.append(b"y") > 0
     writer._adds.drain()
     writer.close()
-    assert_whole(ground, writer)
+    assert_replicated(ground, writer)
 
 
 def test_a_fragment_that_is_new_has_a_grace_period_of_its_own(ground: Ground) -> None:
@@ -217,7 +207,7 @@ def test_a_writer_that_replaces_the_bookie_while_others_are_copied_is_not_fenced
     late.work()
     writer._adds.drain()
     writer.close()
-    assert_whole(ground, writer)
+    assert_replicated(ground, writer)
 
 
 def test_a_bookie_that_goes_again_gives_the_writer_its_time_again(ground: Ground) -> None:
@@ -269,7 +259,7 @@ def test_an_empty_ledger_loses_its_dead_bookie(ground: Ground) -> None:
 
     process.work()
 
-    assert_whole(ground, writer)
+    assert_replicated(ground, writer)
 
 
 def test_a_ledger_on_all_bookies_waits_for_another_one(ground: Ground) -> None:
@@ -286,7 +276,7 @@ def test_a_ledger_on_all_bookies_waits_for_another_one(ground: Ground) -> None:
 
     ground.add_bookie()
     process.work()
-    assert_whole(ground, writer)
+    assert_replicated(ground, writer)
 
 
 def test_a_single_copy_that_is_lost_is_not_tried_again_and_again(ground: Ground) -> None:
@@ -312,7 +302,7 @@ def test_a_single_copy_that_is_lost_is_not_tried_again_and_again(ground: Ground)
     process.work()
     ground.start(lost)
     process.work()
-    assert_whole(ground, writer)
+    assert_replicated(ground, writer)
 
 
 def test_a_worker_beside_a_bookie_copies_to_that_bookie_only(ground: Ground) -> None:
@@ -336,7 +326,7 @@ def test_a_worker_beside_a_bookie_copies_to_that_bookie_only(ground: Ground) -> 
     }
     for bookie in ground.bookie_ids[2:]:
         Process(ground, f"beside-{bookie}", local=bookie).work()
-    assert_whole(ground, *writers)
+    assert_replicated(ground, *writers)
 
 
 def test_a_worker_that_cannot_recover_a_ledger_of_its_own_bookie_waits_before_it_tries_again(
@@ -377,7 +367,7 @@ def test_a_task_that_is_marked_again_meanwhile_stays(ground: Ground) -> None:
     assert task_ids(ground) == [writer.ledger_id]
 
     process.work()
-    assert_whole(ground, writer)
+    assert_replicated(ground, writer)
 
 
 def test_a_bookie_that_goes_again_while_its_task_is_taken_away_is_published_again(
@@ -403,7 +393,7 @@ def test_a_bookie_that_goes_again_while_its_task_is_taken_away_is_published_agai
     assert audits
     assert task_ids(ground) == [writer.ledger_id]
     Process(ground, "two").work()
-    assert_whole(ground, writer)
+    assert_replicated(ground, writer)
 
 
 def test_locks_whose_release_failed_are_released_later(ground: Ground) -> None:
@@ -427,7 +417,7 @@ def test_locks_whose_release_failed_are_released_later(ground: Ground) -> None:
     }
     assert list(ground.context.store.underreplication.locks()) == [int(failed[0])]
     process.work()
-    assert_whole(ground, *writers)
+    assert_replicated(ground, *writers)
 
 
 def test_a_lock_whose_answer_was_lost_keeps_nobody_away(ground: Ground) -> None:
@@ -447,7 +437,7 @@ def test_a_lock_whose_answer_was_lost_keeps_nobody_away(ground: Ground) -> None:
         process.work()
     other.work()
 
-    assert_whole(ground, writer)
+    assert_replicated(ground, writer)
 
 
 def test_what_another_worker_has_locked_is_passed_over(ground: Ground) -> None:
@@ -465,7 +455,7 @@ def test_what_another_worker_has_locked_is_passed_over(ground: Ground) -> None:
     assert done == set(rest)
     other.die()  # and its lock with it
     process.work()
-    assert_whole(ground, *writers)
+    assert_replicated(ground, *writers)
 
 
 def test_the_most_endangered_ledger_comes_first(ground: Ground) -> None:
@@ -485,7 +475,7 @@ def test_the_most_endangered_ledger_comes_first(ground: Ground) -> None:
     copies: dict[int, int] = {w.ledger_id: len(w.metadata.bookies() - set(lost)) for w in writers}
     assert [copies[i] for i in order] == sorted(copies[i] for i in order)
     assert {2, 3} <= {copies[i] for i in order}
-    assert_whole(ground, *writers)
+    assert_replicated(ground, *writers)
 
 
 def test_among_ledgers_as_endangered_the_oldest_comes_first_and_then_any(ground: Ground) -> None:
@@ -569,7 +559,7 @@ def test_a_damaged_replica_of_an_open_ledger_waits_for_its_writer(ground: Ground
     writer.append(b"as if nothing had happened")
     writer.close()
     process.work()
-    assert_whole(ground, writer)
+    assert_replicated(ground, writer)
 
 
 def test_a_damaged_replica_of_a_ledger_that_nobody_writes_any_more_is_made_again(
@@ -587,7 +577,7 @@ def test_a_damaged_replica_of_a_ledger_that_nobody_writes_any_more_is_made_again
     process.work()
 
     assert ground.context.store.read_ledger(ledger_id).value.is_closed
-    assert_whole(ground, writer)
+    assert_replicated(ground, writer)
 
 
 def test_disabled_nothing_is_published_and_nothing_copied(ground: Ground) -> None:
@@ -608,7 +598,7 @@ def test_disabled_nothing_is_published_and_nothing_copied(ground: Ground) -> Non
     assert task_ids(ground) == found
     control.enable()
     process.work()
-    assert_whole(ground, *writers)
+    assert_replicated(ground, *writers)
 
 
 def test_disabled_in_the_middle_what_is_left_is_left(ground: Ground) -> None:
@@ -637,7 +627,7 @@ def test_disabled_in_the_middle_what_is_left_is_left(ground: Ground) -> None:
         with suppress(DisabledError):
             process.work()
     tree.enable()
-    assert_whole(ground, *writers)
+    assert_replicated(ground, *writers)
 
 
 def test_a_foreign_auditor_that_marks_everything_does_no_harm(ground: Ground) -> None:
@@ -652,7 +642,7 @@ def test_a_foreign_auditor_that_marks_everything_does_no_harm(ground: Ground) ->
 
     assert {(row.action, row.status) for row in rows} == {("task", "replicated")}
     assert [ground.context.store.read_ledger(LedgerId(w.ledger_id)) for w in writers] == before
-    assert_whole(ground, *writers)
+    assert_replicated(ground, *writers)
 
 
 def test_a_replica_that_is_there_and_damaged_is_made_whole_in_place(ground: Ground) -> None:
@@ -692,4 +682,4 @@ def test_a_bookie_that_goes_while_a_worker_works_keeps_the_task(ground: Ground) 
 
     process.runtime.sleep(CONFIG.retry_first_ms / 1000 + 1)
     process.work()
-    assert_whole(ground, writer)
+    assert_replicated(ground, writer)

@@ -4,9 +4,7 @@ own, whatever happens to one of them in the middle.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,25 +13,15 @@ from spark_bookkeeper.autorecovery.replication import TaskWork, replicate_task
 from spark_bookkeeper.autorecovery.worker import write_limit
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.protocol.ids import BookieId
-from spark_bookkeeper.replication.check_ledgers import check_ledgers
-from spark_bookkeeper.replication.rereplicate import rereplicate_fragment
-from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import Ground
+from tests.alone import Alone
+from tests.whole import assert_replicated, assert_whole
 
 
-class Alone:
+def fragments_alone(monkeypatch: pytest.MonkeyPatch) -> Alone:
     """Notes which fragments were made again by themselves."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.ledger_ids: list[int] = []
-        by_itself = rereplicate_fragment
-
-        def noted(context: Any, work: Any) -> Any:
-            self.ledger_ids.append(work.ledger_id)
-            return by_itself(context, work)
-
-        monkeypatch.setattr(replication, "rereplicate_fragment", noted)
+    return Alone(monkeypatch, replication, "rereplicate_fragment", lambda _, work: work.ledger_id)
 
 
 def lost_bookie(ground: Ground, ledgers: int) -> tuple[BookieId, list[LedgerWriter]]:
@@ -44,18 +32,10 @@ def lost_bookie(ground: Ground, ledgers: int) -> tuple[BookieId, list[LedgerWrit
     return lost, writers
 
 
-def assert_whole(ground: Ground, writers: Sequence[LedgerWriter]) -> None:
-    tree = ground.context.store.underreplication
-    ids = [writer.ledger_id for writer in writers]
-    assert list(tree.ledger_ids()) == []
-    assert tree.locks() == {}
-    assert check_ledgers(ground.context, LocalRunner(ground.context), ids, 100).is_complete
-
-
 def test_small_ledgers_are_copied_together_and_each_task_is_told(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = Alone(monkeypatch)
+    alone = fragments_alone(monkeypatch)
     lost, writers = lost_bookie(ground, 4)
     process = Process(ground)
     process.audit()
@@ -70,14 +50,14 @@ def test_small_ledgers_are_copied_together_and_each_task_is_told(
     told = [row for row in rows if row.action == "task"]
     assert sorted(row.ledger_id for row in told) == ids
     assert all("fully replicated" in (row.reason or "") for row in told)
-    assert_whole(ground, writers)
+    assert_replicated(ground, *writers)
 
 
 def test_what_is_the_matter_with_one_is_its_own(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one ledger an entry is damaged everywhere else; the others are done together."""
-    alone = Alone(monkeypatch)
+    alone = fragments_alone(monkeypatch)
     _, writers = lost_bookie(ground, 4)
     bad = writers[1]
     for bookie in bad.metadata.bookies() - {ground.bookie_ids[0]}:
@@ -97,7 +77,7 @@ def test_what_is_the_matter_with_one_is_its_own(
 def test_a_worker_beside_a_bookie_copies_there_what_that_bookie_lacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = Alone(monkeypatch)
+    alone = fragments_alone(monkeypatch)
     ground = Ground(tmp_path, bookies=5)
     _, writers = lost_bookie(ground, 6)
     local = ground.bookie_ids[1]
@@ -145,7 +125,7 @@ def test_whenever_one_of_the_locks_is_lost_the_others_go_on(
 
         ended = {r.ledger_id for r in done if r.action == "task" and r.status.is_done}
         assert ended >= {writers[0].ledger_id, writers[2].ledger_id}, f"operation {number}"
-        assert_whole(ground, writers)
+        assert_replicated(ground, *writers)
         if count < number:
             break
         number += step
@@ -160,7 +140,7 @@ def test_many_are_locked_at_a_time_and_not_all(ground: Ground) -> None:
 def test_with_a_limit_each_is_copied_by_itself(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = Alone(monkeypatch)
+    alone = fragments_alone(monkeypatch)
     _, writers = lost_bookie(ground, 3)
     process = Process(ground)
     write_limit(ground.context.store.registers, 10**9)
@@ -168,7 +148,7 @@ def test_with_a_limit_each_is_copied_by_itself(
     process.work()
 
     assert sorted(alone.ledger_ids) == sorted(writer.ledger_id for writer in writers)
-    assert_whole(ground, writers)
+    assert_replicated(ground, *writers)
 
 
 def test_an_open_ledger_among_them_keeps_its_grace_period(ground: Ground) -> None:
@@ -183,7 +163,6 @@ def test_an_open_ledger_among_them_keeps_its_grace_period(ground: Ground) -> Non
 
     state = ground.context.store.read_ledger(open_one.ledger_id).value.state
     assert state.name == "OPEN"
-    affected = [w.ledger_id for w in closed if lost in w.metadata.bookies()]
     tasks = list(ground.context.store.underreplication.ledger_ids())
     assert tasks == [open_one.ledger_id]
-    assert check_ledgers(ground.context, LocalRunner(ground.context), affected, 100).is_complete
+    assert_whole(ground, *closed)

@@ -174,7 +174,7 @@ class Lab:
         """Another cluster; whoever asks closes it."""
         bk = sbk.local(self.directory / name, bookies=4, spark=self._spark)
         if not self._has_jobs:
-            bk._runner = lambda *_: LocalRunner(bk.context, ITEMS_AT_ONCE)  # type: ignore[method-assign]
+            bk.runner = lambda *_: LocalRunner(bk.context, ITEMS_AT_ONCE)  # type: ignore[method-assign]
         return bk
 
     @property

@@ -174,6 +174,24 @@ def test_a_payload_is_only_for_the_default_schema(ground: Ground) -> None:
         _ = entry.payload
 
 
+def test_an_entry_equals_what_has_the_same_rows_however_they_came_to_it(ground: Ground) -> None:
+    batch = pa.record_batch({"a": [[1], [2, 3]]})
+    for rows, schema in ((b"payload", None), (batch, batch.schema)):
+        writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 2), schema=schema)
+        writer.append(rows)
+        writer.append(rows)
+        writer.close()
+        first, second = lifecycle.open_ledger(ground.context, writer.ledger_id).entries()
+        (again, _) = lifecycle.open_ledger(ground.context, writer.ledger_id).entries()
+
+        same = first.with_batch(first.batch)
+        assert first == same == again
+        assert first != second
+        assert first != first.with_batch(first.batch.slice(0, 0))
+        assert first != "something else"
+        assert {first, same, again, second} == {first, second}
+
+
 # While it is written
 
 

@@ -29,6 +29,7 @@ from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.testing.ground import METADATA, Ground
 from spark_bookkeeper.testing.rows import wait_for_every_copy
+from tests.whole import assert_whole
 
 USUAL = Quorum(3, 3, 2)
 QUICK = ClientConfig(add_timeout_ms=3_000)
@@ -49,13 +50,11 @@ def ensemble(writer: LedgerWriter) -> tuple[str, ...]:
     return writer.metadata.last_fragment.ensemble
 
 
-def assert_whole(ground: Ground, writer: LedgerWriter, count: int) -> None:
+def assert_all_appended(ground: Ground, writer: LedgerWriter, count: int) -> None:
     """Everything that was appended is there, on every bookie that the metadata names for it."""
-    client = ground.client()
-    entries = lifecycle.open_ledger(client, writer.ledger_id).entries()
+    entries = lifecycle.open_ledger(ground.client(), writer.ledger_id).entries()
     assert [entry.payload for entry in entries] == [b"%d" % i for i in range(count)]
-    report = check_ledgers(client, LocalRunner(client), [writer.ledger_id], 100)
-    assert report.is_complete, report.unfinished
+    assert_whole(ground, writer)
 
 
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (4, 2, 2)])
@@ -81,7 +80,7 @@ def test_a_writer_leaves_a_bookie_that_becomes_read_only(
 
     assert len(writer.metadata.fragments) == 2
     assert len(ground.files(short, "slots")) == held
-    assert_whole(ground, writer, count)
+    assert_all_appended(ground, writer, count)
 
 
 def test_a_writer_without_another_bookie_stays_until_there_is_one(tmp_path: Path) -> None:
@@ -103,7 +102,7 @@ def test_a_writer_without_another_bookie_stays_until_there_is_one(tmp_path: Path
     writer.append(b"2")
     writer.close()
 
-    assert_whole(ground, writer, 3)
+    assert_all_appended(ground, writer, 3)
 
 
 def test_a_bookie_that_could_take_its_place_and_may_not_leaves_the_writer_as_it_is(
@@ -183,7 +182,7 @@ def test_a_metadata_store_that_is_away_for_a_moment_does_not_end_a_writer_that_l
     writer.close()
 
     assert met == 2
-    assert_whole(ground, writer, 2)
+    assert_all_appended(ground, writer, 2)
 
 
 @pytest.mark.parametrize("is_made", [True, False])
@@ -217,7 +216,7 @@ def test_a_writer_that_leaves_asks_until_it_knows_whether_the_change_was_made(
 
     assert len(lost) == 5
     assert len(writer.metadata.fragments) == 2
-    assert_whole(ground, writer, 2)
+    assert_all_appended(ground, writer, 2)
 
 
 def test_a_change_of_which_nothing_can_be_learned_ends_the_writer_after_a_while(

@@ -19,7 +19,6 @@ from spark_bookkeeper.client.bookies.asking import Door
 from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recover import copying_many, recovery
-from spark_bookkeeper.client.recover.copying import copy_entries
 from spark_bookkeeper.client.recover.many import Found, recover_many
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.writer import LedgerWriter
@@ -28,9 +27,10 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.runtime.runtime import Runtime, ThreadRuntime
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
 from spark_bookkeeper.testing.hanging import Hang, HangingStorage
+from tests.alone import Alone
 
 USUAL = Quorum(3, 3, 2)
 
@@ -122,23 +122,15 @@ def assert_first_has_it(ground: Ground, writers: Sequence[LedgerWriter]) -> None
             ground.start(bookie)
 
 
-class Alone:
+def copies_alone(monkeypatch: pytest.MonkeyPatch) -> Alone:
     """Notes what was copied for a ledger by itself."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.ledger_ids: list[LedgerId] = []
-
-        def noted(runtime: Runtime, ledger_id: LedgerId, *rest: Any, **named: Any) -> int:
-            self.ledger_ids.append(ledger_id)
-            return copy_entries(runtime, ledger_id, *rest, **named)
-
-        monkeypatch.setattr(recovery, "copy_entries", noted)
+    return Alone(monkeypatch, recovery, "copy_entries", lambda runtime, ledger_id, *_: ledger_id)
 
 
 def test_entries_that_lack_copies_are_copied_before_the_close_and_together(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = Alone(monkeypatch)
+    alone = copies_alone(monkeypatch)
     writers = half_written(ground, 4)
     client = ground.client()
 
@@ -154,7 +146,7 @@ def test_what_cannot_be_copied_in_company_is_copied_alone(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one ledger the bookie that is read from fails at that moment; another one has it too."""
-    alone = Alone(monkeypatch)
+    alone = copies_alone(monkeypatch)
     writers = half_written(ground, 4)
     monkeypatch.setattr(copying_many, "_entries", failing_for(writers[2].ledger_id))
     client = ground.client()

@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 import spark_bookkeeper as sbk
+from tests.spark.starting import started
 
 
 def main(
@@ -35,10 +36,10 @@ def main(
         query = write.option("checkpointLocation", f"{checkpoints}/{name}")
         if "until-end" in more:
             query = query.trigger(availableNow=True)
-        started = query.start()
+        running = started(query)
         if "until-end" in more:
-            started.awaitTermination()
-        return started
+            running.awaitTermination()
+        return running
 
     start(to_table, "to-table")
     start(to_log, "to-log")

@@ -6,7 +6,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -255,15 +255,17 @@ def test_an_archive_that_commits_while_another_writes_makes_it_look_again(
         yield from batches
 
     def read(ranges: Any, schema: pa.Schema) -> Any:
-        frame = bk._frames.read_placed(bk.context, schema, ranges, PLACE_COLUMNS)
+        frame = bk.frames.read_placed(bk.context, schema, ranges, PLACE_COLUMNS)
         return frame.coalesce(1).mapInArrow(held, frame.schema)
 
     slow = Archive(bk.context, bk.spark, read, str(path))
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(slow.add, [LedgerId(i) for i in ledgers])
-        wait_for(has_begun)
-        other = bk.archive_to_delta(str(path), ledgers[:3])
-        may_end.touch()
+        try:
+            wait_for(has_begun, waiting)
+            other = bk.archive_to_delta(str(path), ledgers[:3])
+        finally:
+            may_end.touch()
         report = waiting.result()
 
     assert statuses(other) == ["archived"] * 3
@@ -272,8 +274,12 @@ def test_an_archive_that_commits_while_another_writes_makes_it_look_again(
     assert commits_of(path) == [1, 3, 1]
 
 
-def wait_for(path: Path) -> None:
+def wait_for(path: Path, touched_by: Future[Any] | None = None) -> None:
+    """Until there is such a file; who should touch it and has ended will not any more."""
     while not path.exists():
+        if touched_by is not None and touched_by.done():
+            touched_by.result()
+            raise AssertionError(f"{path} was not touched")
         threading.Event().wait(0.02)
 
 

@@ -18,12 +18,12 @@ from spark_bookkeeper.errors import BookieUnavailableError
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication import fragments
-from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.pieces import PieceCopied, PieceWork, copy_piece
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner, Progress, no_progress
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+from tests.whole import assert_whole
 
 SIZES = [Quorum(3, 3, 2), Quorum(4, 3, 2), Quorum(3, 2, 2)]
 WHOLE = pa.table({"id": pa.array(range(20_000), pa.int64())})
@@ -57,11 +57,10 @@ def recovered(
     return recover_bookie(client, LocalRunner(client), wish, progress=progress)
 
 
-def assert_whole(ground: Ground, writer: LedgerWriter) -> None:
-    client = ground.client()
-    report = check_ledgers(client, LocalRunner(client), [writer.ledger_id], 100)
-    assert {row.status for row in report.rows} == {"healthy"}, report.unfinished
-    assert lifecycle.open_ledger(client, writer.ledger_id).read_arrow().equals(WHOLE)
+def assert_whole_and_read(ground: Ground, writer: LedgerWriter) -> None:
+    assert_whole(ground, writer)
+    reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
+    assert reader.read_arrow().equals(WHOLE)
 
 
 def lose(ground: Ground, writer: LedgerWriter) -> BookieId:
@@ -92,7 +91,7 @@ def test_a_share_copied_in_pieces_is_reported_as_one_share(
         told.append((row.ledger_id, row.first_entry_id, row.last_entry_id, row.entries, row.bytes))
         pieces = max(of for phase, of in seen if phase == "copying fragments")
         assert pieces > 3 if name == "pieces" else pieces == 1
-        assert_whole(ground, writer)
+        assert_whole_and_read(ground, writer)
     assert told[0] == told[1]
 
 
@@ -166,7 +165,7 @@ def test_what_a_piece_did_not_do_is_done_by_the_fragments_own_work(
     assert len(met) > 2
     assert report.counts == {"replicated": 1}
     assert report.rows[0].bytes == writer.metadata.length_bytes
-    assert_whole(ground, writer)
+    assert_whole_and_read(ground, writer)
 
 
 def test_a_target_that_was_wiped_after_the_pieces_is_given_everything_again(
@@ -185,7 +184,7 @@ def test_a_target_that_was_wiped_after_the_pieces_is_given_everything_again(
     report = recovered(ground, lost, SHARE // 4, wipe)
 
     assert report.counts == {"replicated": 1}
-    assert_whole(ground, writer)
+    assert_whole_and_read(ground, writer)
 
 
 def test_pieces_find_the_ledger_deleted_or_its_fragment_replaced(ground: Ground) -> None:

@@ -30,6 +30,7 @@ from spark_bookkeeper.replication.report import ROW_SCHEMA, RecoveryReport
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.replication.runner import ItemT, LocalRunner, Progress, ResultT, Step
 from spark_bookkeeper.testing.ground import METADATA, Ground, Hook, InlineRuntime, KillAt, Killed
+from tests.whole import assert_whole
 
 USUAL = Quorum(3, 3, 2)
 PLAN_COLUMNS = ("sources", "live_copies", "live_copies_after")
@@ -81,15 +82,6 @@ def recovered(
     return recover_bookie(client, LocalRunner(client), whole, dry_run=dry_run)
 
 
-def assert_whole(ground: Ground, writer: LedgerWriter, *lost: str) -> None:
-    """No ensemble names a lost bookie, and every replica of every entry is there."""
-    client = ground.client()
-    metadata = client.store.read_ledger(writer.ledger_id).value
-    assert not metadata.bookies() & set(lost)
-    report = check_ledgers(client, LocalRunner(client), [writer.ledger_id], 100)
-    assert report.is_complete, report.unfinished
-
-
 def payloads(ground: Ground, writer: LedgerWriter) -> list[bytes]:
     reader = lifecycle.open_ledger(ground.client(), writer.ledger_id)
     return [entry.payload for entry in reader.entries()]
@@ -111,7 +103,7 @@ def test_every_share_of_a_lost_bookie_is_made_again(
     assert {row.ledger_id for row in report.rows} == affected
     assert {row.status for row in report.rows} == {"replicated"}
     for writer in writers:
-        assert_whole(ground, writer, lost)
+        assert_whole(ground, writer, without=[lost])
         assert payloads(ground, writer) == [b"%d" % i for i in range(10)]
 
 
@@ -160,7 +152,7 @@ def test_two_bookies_lost_at_once_take_one_cas_too(tmp_path: Path) -> None:
     assert [row.status for row in report.rows] == ["replicated", "replicated"]
     assert len({row.target for row in report.rows}) == 2
     assert ground.count()["write_ledger"] == 1
-    assert_whole(ground, writer, *lost)
+    assert_whole(ground, writer, without=lost)
 
 
 def test_a_dry_run_shows_what_the_run_then_does(tmp_path: Path) -> None:
@@ -307,7 +299,7 @@ def test_a_given_target_takes_everything(tmp_path: Path) -> None:
     report = recovered(ground, lost, target=outside[-1])
 
     assert [row.target for row in report.rows] == [outside[-1]]
-    assert_whole(ground, writer, lost)
+    assert_whole(ground, writer, without=[lost])
 
 
 def test_what_is_no_fit_target_is_refused_before_anything_changes(tmp_path: Path) -> None:
@@ -340,7 +332,7 @@ def test_a_bookie_that_is_alive_is_refused_unless_that_is_meant(ground: Ground) 
     report = recovered(ground, alive, even_if_alive=True)
 
     assert [row.status for row in report.rows] == ["replicated"]
-    assert_whole(ground, writer, alive)
+    assert_whole(ground, writer, without=[alive])
 
 
 def test_a_bookie_that_nobody_knows_is_refused(ground: Ground) -> None:
@@ -358,7 +350,7 @@ def test_only_the_ledgers_asked_for(tmp_path: Path) -> None:
     report = recovered(ground, lost, ledger_ids=(writers[1].ledger_id,))
 
     assert [row.ledger_id for row in report.rows] == [writers[1].ledger_id]
-    assert_whole(ground, writers[1], lost)
+    assert_whole(ground, writers[1], without=[lost])
     with pytest.raises(InvalidArgumentError, match="ledger 99 does not exist"):
         recovered(ground, lost, ledger_ids=(99,))
 
@@ -379,7 +371,7 @@ def test_an_open_ledger_is_recovered_first(tmp_path: Path) -> None:
         ("copy", "replicated"),
     ]
     assert ground.context.store.read_ledger(writer.ledger_id).value.is_closed
-    assert_whole(ground, writer, lost)
+    assert_whole(ground, writer, without=[lost])
     assert payloads(ground, writer) == [b"%d" % i for i in range(10)]
 
 
@@ -446,7 +438,7 @@ def test_an_empty_ledger_is_settled_by_metadata_alone(ground: Ground) -> None:
 
     assert [(r.action, r.status, r.entries) for r in report.rows] == [("metadata", "replicated", 0)]
     assert ground.count()["put_if_absent"] == 0
-    assert_whole(ground, writer, lost)
+    assert_whole(ground, writer, without=[lost])
 
 
 def test_a_bookie_that_came_back_needs_nothing(ground: Ground) -> None:
@@ -586,7 +578,7 @@ def test_a_target_that_fails_is_passed_over_for_another(tmp_path: Path) -> None:
 
     assert [row.status for row in report.rows] == ["replicated"]
     assert report.rows[0].target != tried[0]
-    assert_whole(ground, writer, lost)
+    assert_whole(ground, writer, without=[lost])
 
 
 def test_a_foreign_ledger_is_left_as_it_is(ground: Ground) -> None:
@@ -791,7 +783,7 @@ def test_killed_at_any_operation_and_run_again_it_finishes_and_repeats_no_finish
         assert report.is_complete
         assert not {row.ledger_id for row in report.rows} & set(finished)
         for writer in writers:
-            assert_whole(ground, writer, lost)
+            assert_whole(ground, writer, without=[lost])
             assert payloads(ground, writer) == [b"%d" % i for i in range(4)]
         assert copies <= {p for b in ground.bookie_ids for p in ground.files(b, "copies")}
         shutil.rmtree(directory)

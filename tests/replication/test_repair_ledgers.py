@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 
+import click
 import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.cli.ledger.work import check, repair
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import BookieUnavailableError
@@ -16,6 +19,7 @@ from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.repair_ledgers import Repaired, RepairWork, repair_ledgers
 from spark_bookkeeper.replication.report import RecoveryReport
 from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.rows import wait_for_every_copy
 
@@ -84,6 +88,18 @@ def test_a_repair_of_a_sample_puts_right_what_a_check_of_it_finds(ground: Ground
     ]
     assert [row.source for row in repaired(ground).rows] == [inside]
     assert is_whole(ground)
+
+
+@pytest.mark.parametrize(
+    ("call", "command", "percentage"),
+    [(BookKeeper.repair_ledgers, repair, 100), (BookKeeper.check_ledgers, check, 0)],
+)
+def test_whoever_names_no_percentage_has_every_entry_repaired_and_the_ends_checked(
+    call: Callable[..., object], command: click.Command, percentage: int
+) -> None:
+    assert inspect.signature(call).parameters["percentage"].default == percentage
+    (option,) = [each for each in command.params if each.name == "percentage"]
+    assert option.default == percentage
 
 
 def test_a_limit_on_bytes_is_one_for_all_that_is_repaired_at_once(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 from typing_extensions import override
@@ -31,11 +33,38 @@ A, B = BookieId("a:1"), BookieId("b:1")
 
 
 class Clock(ThreadRuntime):
+    """Time stands still but for what a test adds to it."""
+
     time = 0.0
 
     @override
     def now(self) -> float:
         return self.time
+
+    @override
+    def wall_ms(self) -> int:
+        return round(self.time * 1000)
+
+
+class Noted:
+    """Waits for what has been noted, however long a machine takes for it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, context: ClientContext) -> None:
+        self._context = context
+        self._changed = threading.Condition()
+        change = slow_notes._change
+
+        def change_and_tell(*arguments: Any) -> None:
+            change(*arguments)
+            with self._changed:
+                self._changed.notify_all()
+
+        monkeypatch.setattr(slow_notes, "_change", change_and_tell)
+
+    def wait_until(self, is_there: Callable[[Sequence[Slow]], bool]) -> Sequence[Slow]:
+        with self._changed:
+            self._changed.wait_for(lambda: is_there(slowest_of(self._context, "this")))
+            return slowest_of(self._context, "this")
 
 
 def test_what_takes_long_compared_with_the_others_is_slow() -> None:
@@ -169,26 +198,25 @@ def test_progress_and_the_notes_of_jobs_name_what_is_slow(
 
 
 def test_other_processes_note_what_is_slow_there(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    context = Ground(tmp_path, runtime=Clock()).context
+    noted = Noted(monkeypatch, context)
     monkeypatch.setattr(under_way, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(slow_notes, "BEAT_SECONDS", 0.01)
-    context = ground.context
     ended = threading.Event()
 
     def process(number: int) -> None:
         work = UnderWay(ThreadRuntime())
         with noting(context, "this", work), work.doing(lambda: f"ledger {number}"):
-            ended.wait(60)
+            ended.wait()
 
     processes = [threading.Thread(target=process, args=(number,)) for number in range(5)]
     with noting(context, "that", UnderWay(Clock())):
         for each in processes:
             each.start()
-        while len(slowest_of(context, "this")) < under_way.MOST_NAMED:
-            pass
+        found = noted.wait_until(lambda found: len(found) == under_way.MOST_NAMED)
         assert slowest_of(context, "that") == []
-        found = slowest_of(context, "this")
         assert sorted(found, key=lambda slow: -slow.seconds) == found
         ended.set()
         for each in processes:
@@ -198,23 +226,26 @@ def test_other_processes_note_what_is_slow_there(
 
 
 def test_notes_are_bounded_and_those_of_processes_that_died_go(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    clock = Clock()
+    clock.time = 60.0
+    context = Ground(tmp_path, runtime=clock).context
+    noted = Noted(monkeypatch, context)
     monkeypatch.setattr(slow_notes, "MOST_NOTES", 2)
     monkeypatch.setattr(slow_notes, "BEAT_SECONDS", 0.01)
-    registers, now_ms = ground.context.store.registers, ground.runtime.wall_ms()
+    registers, now_ms = context.store.registers, clock.wall_ms()
     old = slow_notes._Note("this", "died", "ledger 1", 1e9, now_ms - 31_000)
     young = [slow_notes._Note("this", f"{n}", f"ledger {n}", 100.0 + n, now_ms) for n in (2, 3)]
     registers.create("jobs/slow", slow_notes._encode([old, *young]))
-    assert slowest_of(ground.context, "this") == [Slow("ledger 2", 102), Slow("ledger 3", 103)]
+    assert slowest_of(context, "this") == [Slow("ledger 2", 102), Slow("ledger 3", 103)]
 
-    clock = Clock()
-    work = UnderWay(clock)
+    item_clock = Clock()
+    work = UnderWay(item_clock)
     with work.doing(lambda: "ledger 9"):
-        clock.time += 1000
-        with noting(ground.context, "this", work):
-            while (found := slowest_of(ground.context, "this"))[0].what != "ledger 9":
-                pass
+        item_clock.time += 1000
+        with noting(context, "this", work):
+            found = noted.wait_until(lambda found: found[0].what == "ledger 9")
     assert found == [Slow("ledger 9", 1000), Slow("ledger 3", 103)]
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Final
+
+STARTS_MOST: Final = 10
+"""Whatever fails so often has another reason than a busy machine."""
 
 
 def started(writer: Any) -> Any:
@@ -11,11 +14,20 @@ def started(writer: Any) -> Any:
 
     Spark waits ten seconds for the process of a source, whatever else the machine does. So they
     are made one after the other, and a query that failed by that alone is started again.
+
+    Returns:
+        the query; one that failed at every start, or by something else, tells it itself.
     """
-    while True:
-        query = writer.start()
-        while query.isActive and query.status["message"].startswith("Initializing"):
-            time.sleep(0.05)
-        error = query.exception()
-        if error is None or "Python worker failed to connect back" not in str(error):
-            return query
+    query = _started_once(writer)
+    for _ in range(STARTS_MOST - 1):
+        if "Python worker failed to connect back" not in str(query.exception()):
+            break
+        query = _started_once(writer)
+    return query
+
+
+def _started_once(writer: Any) -> Any:
+    query = writer.start()
+    while query.isActive and query.status["message"].startswith("Initializing"):
+        time.sleep(0.05)
+    return query

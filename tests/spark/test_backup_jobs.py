@@ -21,6 +21,7 @@ __all__ = ["submit"]  # a fixture
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_log_is_saved_and_restored_by_jobs_on_spark(
     bk: sbk.BookKeeper, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

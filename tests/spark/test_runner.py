@@ -31,7 +31,7 @@ class BadToPickle(Exception):
 
 
 def runner(bk: sbk.BookKeeper) -> SparkRunner:
-    return SparkRunner(lambda: bk.spark, bk.connection, "a_job")
+    return SparkRunner(lambda: bk.spark, bk.connection, "a_job", "a-token")
 
 
 def test_every_item_is_done_and_the_rows_come_back_in_the_order_of_the_items(
@@ -104,7 +104,7 @@ def test_nothing_to_do_starts_no_job_and_no_spark(bk: sbk.BookKeeper) -> None:
     def no_session() -> Any:
         raise AssertionError
 
-    idle = SparkRunner(no_session, bk.connection, "a_job")
+    idle = SparkRunner(no_session, bk.connection, "a_job", "a-token")
     assert list(idle.run(step(work), [], no_progress)) == []
 
 

@@ -32,7 +32,7 @@ WANTED = {
     sbk.LogWriter: "append roll close",
 }
 INTERNALS = {
-    sbk.BookKeeper: "connection context",
+    sbk.BookKeeper: "connection context frames begin reported runner",
     sbk.LedgerInfo: "of",
     sbk.LedgerReader: "check_range ledger",
     sbk.LocalCluster: "agent",
@@ -58,6 +58,18 @@ def test_every_name_that_is_offered_says_what_it_is(kind: type[PublicNames]) -> 
 
 def test_an_internal_name_that_goes_leaves_the_list_of_them() -> None:
     for kind in HELD:
-        source = inspect.getsource(kind)
+        ours = [each for each in kind.__mro__ if each.__module__.startswith("spark_bookkeeper")]
+        source = "".join(map(inspect.getsource, ours))
         for name in kind._INTERNALS:
             assert re.search(rf"\b(self\.{name}\b|def {name}\b)", source), f"{kind}: {name}"
+
+
+def test_every_method_is_called_one_of_its_class() -> None:
+    """In ``help`` and in errors of Python, wherever it is written."""
+    for name, call in inspect.getmembers(sbk.BookKeeper, inspect.isfunction):
+        if not name.startswith("__"):
+            assert call.__qualname__.split(".")[-1] == name
+            assert call.__qualname__ != name
+            assert str(inspect.signature(call)).startswith(("(self)", "(self,"))
+    with pytest.raises(TypeError, match=r"BookKeeper\.open_ledger\(\) missing"):
+        sbk.BookKeeper.open_ledger()  # type: ignore[call-arg]

@@ -9,7 +9,7 @@ import click
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.work import Work, work_options
-from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.session.arguments import either_of
 
 
 @click.command(epilog="Example: spark-bookkeeper ledger archive /data/clicks --log clicks")
@@ -41,8 +41,7 @@ def archive(
     verified and not added again. The ledgers stay as they are, unless --release is given: then
     every entry is made again of the table and compared byte for byte, and bookies drop copies.
     """
-    if ledger_ids and log is not None:
-        raise InvalidArgumentError("give either LEDGER ids or --log, not both")
+    wanted = either_of(ledger_ids or None, log)
     if release and not work.dry_run and not work.yes:
         kept = f"all but {keep} copies" if keep else "all copies"
         work.settings.output.note("--dry-run shows which ledgers that are")
@@ -54,7 +53,7 @@ def archive(
         "archiving ledgers",
         lambda bk, dry_run, progress: bk.archive_to_delta(
             path,
-            list(ledger_ids) or None,
+            wanted,
             log,
             release=release,
             keep=keep,

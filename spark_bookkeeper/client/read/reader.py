@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 import pyarrow as pa
-from typing_extensions import Self
+from typing_extensions import Self, override
 
 from spark_bookkeeper.bookie.bookie import LedgerTail
 from spark_bookkeeper.bookie.entry import StoredEntry, payload_batch
@@ -49,17 +49,19 @@ WRITER_LOOK_MS = 5_000
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """One entry as it was read and verified."""
+    """One entry as it was read and verified; equal to another with the same facts and rows."""
 
     ledger_id: LedgerId
     entry_id: EntryId
     last_add_confirmed: EntryId
     """The LAC that was known when the entry was written."""
-    _content: bytes | pa.RecordBatch = field(repr=False)
-    """A payload is kept as it is: most who read one by one want nothing else of it."""
-    _schema: pa.Schema = field(repr=False, compare=False)
+    content: bytes | pa.RecordBatch = field(repr=False)
+    """Its payload, or its rows, as it was read; ``payload`` and ``batch`` give what is wanted. A
+    payload is kept as it is: most who read one by one want nothing else of it."""
+    schema: pa.Schema = field(repr=False)
+    """Of its rows."""
     appended_at_ms: int | None = None
     """When its writer took it, in milliseconds since 1970 by the writer's clock: for people.
     ``None`` where an earlier version wrote it."""
@@ -67,13 +69,27 @@ class Entry:
     @property
     def batch(self) -> pa.RecordBatch:
         """Its rows."""
-        if isinstance(self._content, bytes):
-            return payload_batch(self._content, self._schema)
-        return self._content
+        if isinstance(self.content, bytes):
+            return payload_batch(self.content, self.schema)
+        return self.content
 
     def with_batch(self, batch: pa.RecordBatch) -> Entry:
         """The same entry with other rows: those of a log that was evolved since."""
-        return replace(self, _content=batch, _schema=batch.schema)
+        return replace(self, content=batch, schema=batch.schema)
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Entry):
+            return NotImplemented
+        return self._facts == other._facts and self.batch.equals(other.batch)
+
+    @override
+    def __hash__(self) -> int:
+        return hash(self._facts)
+
+    @property
+    def _facts(self) -> tuple[LedgerId, EntryId, EntryId, int | None]:
+        return self.ledger_id, self.entry_id, self.last_add_confirmed, self.appended_at_ms
 
     @property
     def appended_at(self) -> datetime | None:
@@ -89,8 +105,8 @@ class Entry:
         Raises:
             InvalidArgumentError: the ledger has another schema; use ``batch``.
         """
-        if isinstance(self._content, bytes):
-            return self._content
+        if isinstance(self.content, bytes):
+            return self.content
         if self.batch.schema.names != ["payload"] or self.batch.num_rows != 1:
             raise InvalidArgumentError(
                 f"entry {self.entry_id} of ledger {self.ledger_id} has the columns "
