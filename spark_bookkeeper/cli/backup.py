@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import click
+from click.core import ParameterSource
 
 from spark_bookkeeper.backup.saving import BackupReport
 from spark_bookkeeper.cli.shell.asking import confirm
@@ -80,7 +81,8 @@ def restore(
         if uri is not None:
             ledger_ids = (_ledger_id(uri), *ledger_ids)
         return _forget(work, ledger_ids)
-    if work.yes:
+    source = click.get_current_context().get_parameter_source("yes")
+    if source is ParameterSource.COMMANDLINE:  # a job says yes by itself
         raise InvalidArgumentError("--yes is of --forget: a restore asks nothing")
     if uri is None:
         raise InvalidArgumentError(
