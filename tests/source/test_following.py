@@ -374,7 +374,7 @@ def test_a_ledger_that_is_closed_just_before_it_is_watched_is_seen_closed(
 
     monkeypatch.setattr(store, "watch_metadata", watch_late)
     if is_known:  # it is asked again when the metadata changed, or the connection was lost
-        monkeypatch.setattr(stream.front, "_seen", None)
+        monkeypatch.setattr(vars(stream)["_front"], "_seen", None)
 
     end = stream.ahead(start, Limits())
 
