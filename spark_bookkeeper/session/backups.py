@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from spark_bookkeeper.backup.forgetting import forget_restores as forget_restores_job
 from spark_bookkeeper.backup.restoring import restore as restore_job
@@ -13,13 +12,11 @@ from spark_bookkeeper.delta.archive import PLACE_COLUMNS, Archive, ArchiveReport
 from spark_bookkeeper.delta.release import check_release, release_archived
 from spark_bookkeeper.replication.runner import Progress, Runner
 from spark_bookkeeper.session.arguments import either_of, ids_of, in_words, uri_of
-
-if TYPE_CHECKING:
-    from spark_bookkeeper.session.bookkeeper import BookKeeper
+from spark_bookkeeper.session.handle import ClusterHandle
 
 
 def archive_to_delta(
-    self: BookKeeper,
+    self: ClusterHandle,
     path: str,
     ledger_ids: Iterable[int] | None = None,
     log: str | None = None,
@@ -58,7 +55,7 @@ def archive_to_delta(
     if release:
         check_release(context, path, keep)
     if log is not None:
-        wanted = list(self.open_log(log).ledgers())
+        wanted = list(self.calls.open_log(log).ledgers())
     else:
         wanted = sorted(context.store.ledger_ids()) if chosen is None else list(chosen)
     archive = Archive(
@@ -78,7 +75,7 @@ def archive_to_delta(
 
 
 def backup(
-    self: BookKeeper,
+    self: ClusterHandle,
     uri: str,
     ledger_ids: Iterable[int] | None = None,
     log: str | None = None,
@@ -130,7 +127,7 @@ def backup(
 
 
 def restore(
-    self: BookKeeper,
+    self: ClusterHandle,
     uri: str,
     ledger_ids: Iterable[int] | None = None,
     log: str | None = None,
@@ -181,7 +178,7 @@ def restore(
 
 
 def forget_restores(
-    self: BookKeeper,
+    self: ClusterHandle,
     ledger_ids: Iterable[int] | None = None,
     *,
     dry_run: bool = False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,46 +18,44 @@ from spark_bookkeeper.cluster.space import space_table
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.replication.recent_jobs import jobs_table
 from spark_bookkeeper.session.arguments import list_of
-
-if TYPE_CHECKING:
-    from spark_bookkeeper.session.bookkeeper import BookKeeper
+from spark_bookkeeper.session.handle import ClusterHandle
 
 
-def bookies(self: BookKeeper) -> Any:
+def bookies(self: ClusterHandle) -> Any:
     """All bookies that are known, alive or not, as a DataFrame (``views.BOOKIES``)."""
-    return self.frames.from_arrow(self.bookies_arrow())
+    return self.frames.from_arrow(self.calls.bookies_arrow())
 
 
-def bookies_arrow(self: BookKeeper) -> pa.Table:
+def bookies_arrow(self: ClusterHandle) -> pa.Table:
     """All bookies, as an Arrow table: no Spark."""
     return views.bookies_table(self.context)
 
 
-def underreplicated(self: BookKeeper) -> Any:
+def underreplicated(self: ClusterHandle) -> Any:
     """Ledgers that lack replicas, and why still, as a DataFrame (``UNDERREPLICATED``)."""
-    return self.frames.from_arrow(self.underreplicated_arrow())
+    return self.frames.from_arrow(self.calls.underreplicated_arrow())
 
 
-def underreplicated_arrow(self: BookKeeper) -> pa.Table:
+def underreplicated_arrow(self: ClusterHandle) -> pa.Table:
     """The same as an Arrow table (``autorecovery.table.UNDERREPLICATED``): no Spark."""
     return underreplicated_table(self.context)
 
 
-def jobs(self: BookKeeper) -> Any:
+def jobs(self: ClusterHandle) -> Any:
     """What was done lately, and what is being done, as a DataFrame (``recent_jobs.JOBS``).
 
     Recoveries, repairs, checks and replication work of every client and agent, the newest
     first; a job that runs gives a sign of life every few seconds.
     """
-    return self.frames.from_arrow(self.jobs_arrow())
+    return self.frames.from_arrow(self.calls.jobs_arrow())
 
 
-def jobs_arrow(self: BookKeeper) -> pa.Table:
+def jobs_arrow(self: ClusterHandle) -> pa.Table:
     """The same as an Arrow table: no Spark."""
     return jobs_table(self.context)
 
 
-def doctor(self: BookKeeper) -> Diagnoses:
+def doctor(self: ClusterHandle) -> Diagnoses:
     """Is everything set up right, and what to do: this machine, the cluster, every bookie.
 
     True when nothing is a problem: ``if bk.doctor(): ...``; ``print`` shows what needs care.
@@ -71,7 +69,7 @@ def doctor(self: BookKeeper) -> Diagnoses:
     return Diagnoses(findings, frame=self.frames.from_arrow)
 
 
-def safe_to_lose(self: BookKeeper, bookie_ids: str | Sequence[str]) -> Losses:
+def safe_to_lose(self: ClusterHandle, bookie_ids: str | Sequence[str]) -> Losses:
     """Which ledgers would have fewer than Qa live copies without these bookies.
 
     True when there are none: ``if bk.safe_to_lose("10.0.0.3:3181"): ...``. Asks the metadata
@@ -84,30 +82,30 @@ def safe_to_lose(self: BookKeeper, bookie_ids: str | Sequence[str]) -> Losses:
     return losses(self.context, [parse_bookie_id(name) for name in names])
 
 
-def space(self: BookKeeper) -> Any:
+def space(self: ClusterHandle) -> Any:
     """What takes space on each bookie, ledger by ledger, as a DataFrame (``SPACE``).
 
     Live bytes are those of ledgers that somebody owns, orphan bytes those of ``orphans()``;
     garbage is what was deleted, or is left of copies that no metadata name. Every file of
     every bookie is looked at, so it takes a while; nothing is changed.
     """
-    return self.frames.from_arrow(self.space_arrow())
+    return self.frames.from_arrow(self.calls.space_arrow())
 
 
-def space_arrow(self: BookKeeper) -> pa.Table:
+def space_arrow(self: ClusterHandle) -> pa.Table:
     """The same as an Arrow table (``cluster.space.SPACE``): no Spark."""
     return space_table(self.context)
 
 
-def orphans(self: BookKeeper) -> Any:
+def orphans(self: ClusterHandle) -> Any:
     """Ledgers that nobody owns, and why it seems so, as a DataFrame (``ORPHANS``).
 
     Those that nobody writes, no log names, and that have no label of a user. Whether somebody
     misses them only people know: ``delete_ledger`` is theirs to call.
     """
-    return self.frames.from_arrow(self.orphans_arrow())
+    return self.frames.from_arrow(self.calls.orphans_arrow())
 
 
-def orphans_arrow(self: BookKeeper) -> pa.Table:
+def orphans_arrow(self: ClusterHandle) -> pa.Table:
     """The same as an Arrow table (``cluster.orphans.ORPHANS``): no Spark."""
     return orphans_table(self.context)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from typing_extensions import Self
 
@@ -34,7 +34,9 @@ ReportT = TypeVar("ReportT", bound=Report)
 class ClusterHandle(PublicNames):
     """What every call of ``BookKeeper`` has in its hand."""
 
-    _INTERNALS = frozenset({"connection", "context", "frames", "begin", "reported", "runner"})
+    _INTERNALS = frozenset(
+        {"connection", "context", "frames", "begin", "calls", "reported", "runner"}
+    )
 
     def __init__(
         self,
@@ -119,6 +121,11 @@ class ClusterHandle(PublicNames):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    @property
+    def calls(self) -> Any:
+        """This connection, to make another of its calls: as its class has it, or overrides it."""
+        return self
 
     def begin(self, name: str, call: Callable[[], T]) -> Future[T]:
         """Make a call beside the caller; ``name`` is its thread's."""

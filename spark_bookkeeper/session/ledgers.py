@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,13 +21,11 @@ from spark_bookkeeper.replication.lost_entries import lost_entries as lost_entri
 from spark_bookkeeper.replication.runner import LocalRunner, Progress
 from spark_bookkeeper.runtime.progress import told
 from spark_bookkeeper.session.arguments import digest_type_of, ids_of
-
-if TYPE_CHECKING:
-    from spark_bookkeeper.session.bookkeeper import BookKeeper
+from spark_bookkeeper.session.handle import ClusterHandle
 
 
 def create_ledger(
-    self: BookKeeper,
+    self: ClusterHandle,
     *,
     ensemble_size: int = 3,
     write_quorum_size: int = 3,
@@ -73,7 +71,7 @@ def create_ledger(
     )
 
 
-def open_ledger(self: BookKeeper, ledger_id: int | str, password: bytes = b"") -> LedgerReader:
+def open_ledger(self: ClusterHandle, ledger_id: int | str, password: bytes = b"") -> LedgerReader:
     """Open a ledger to read all of it; one that is not closed is fenced, recovered, closed.
 
     Args:
@@ -86,7 +84,7 @@ def open_ledger(self: BookKeeper, ledger_id: int | str, password: bytes = b"") -
 
 
 def open_ledger_no_recovery(
-    self: BookKeeper, ledger_id: int | str, password: bytes = b""
+    self: ClusterHandle, ledger_id: int | str, password: bytes = b""
 ) -> LedgerReader:
     """Open a ledger to read up to its last add confirmed; never disturbs its writer."""
     called = ledger_called(self.context, ledger_id)
@@ -94,34 +92,36 @@ def open_ledger_no_recovery(
 
 
 def open_ledger_async(
-    self: BookKeeper, ledger_id: int | str, password: bytes = b""
+    self: ClusterHandle, ledger_id: int | str, password: bytes = b""
 ) -> Future[LedgerReader]:
     """``open_ledger`` without waiting for it."""
-    return self.begin("open-ledger", lambda: self.open_ledger(ledger_id, password))
+    return self.begin("open-ledger", lambda: self.calls.open_ledger(ledger_id, password))
 
 
 def open_ledger_no_recovery_async(
-    self: BookKeeper, ledger_id: int | str, password: bytes = b""
+    self: ClusterHandle, ledger_id: int | str, password: bytes = b""
 ) -> Future[LedgerReader]:
     """``open_ledger_no_recovery`` without waiting for it."""
-    return self.begin("open-ledger", lambda: self.open_ledger_no_recovery(ledger_id, password))
-
-
-def create_ledger_async(self: BookKeeper, **options: Any) -> Future[LedgerWriter]:
-    """``create_ledger`` without waiting for it."""
-    return self.begin("create-ledger", lambda: self.create_ledger(**options))
-
-
-def delete_ledger_async(
-    self: BookKeeper, ledger_id: int, *, even_if_alive: bool = False
-) -> Future[Deletion]:
-    """``delete_ledger`` without waiting for it."""
     return self.begin(
-        "delete-ledger", lambda: self.delete_ledger(ledger_id, even_if_alive=even_if_alive)
+        "open-ledger", lambda: self.calls.open_ledger_no_recovery(ledger_id, password)
     )
 
 
-def delete_ledger(self: BookKeeper, ledger_id: int, *, even_if_alive: bool = False) -> Deletion:
+def create_ledger_async(self: ClusterHandle, **options: Any) -> Future[LedgerWriter]:
+    """``create_ledger`` without waiting for it."""
+    return self.begin("create-ledger", lambda: self.calls.create_ledger(**options))
+
+
+def delete_ledger_async(
+    self: ClusterHandle, ledger_id: int, *, even_if_alive: bool = False
+) -> Future[Deletion]:
+    """``delete_ledger`` without waiting for it."""
+    return self.begin(
+        "delete-ledger", lambda: self.calls.delete_ledger(ledger_id, even_if_alive=even_if_alive)
+    )
+
+
+def delete_ledger(self: ClusterHandle, ledger_id: int, *, even_if_alive: bool = False) -> Deletion:
     """Delete a ledger for ever; idempotent. One that is not closed is fenced before.
 
     Args:
@@ -138,14 +138,14 @@ def delete_ledger(self: BookKeeper, ledger_id: int, *, even_if_alive: bool = Fal
     return lifecycle.delete_ledger(self.context, ledger_id, even_if_alive=even_if_alive)
 
 
-def ledger(self: BookKeeper, ledger_id: int) -> views.LedgerInfo:
+def ledger(self: ClusterHandle, ledger_id: int) -> views.LedgerInfo:
     """One ledger as its metadata tells it now. Raises ``NoSuchLedgerError``."""
     wanted = parse_ledger_id(ledger_id)
     found = self.context.store.read_ledger(wanted)
     return views.LedgerInfo.of(wanted, found.value, self.context, self.frames.from_arrow)
 
 
-def ledgers(self: BookKeeper, *, ask_bookies: bool = False) -> Any:
+def ledgers(self: ClusterHandle, *, ask_bookies: bool = False) -> Any:
     """All ledgers, as a DataFrame (``views.LEDGERS``).
 
     One whose metadata cannot be decoded has the state ``UNREADABLE`` and nothing else to tell.
@@ -155,15 +155,15 @@ def ledgers(self: BookKeeper, *, ask_bookies: bool = False) -> Any:
         ask_bookies: fill ``last_add_confirmed`` and ``newest_entry_at`` also for ledgers that
             are not closed; their bookies are asked, and nothing is fenced.
     """
-    return self.frames.from_arrow(self.ledgers_arrow(ask_bookies=ask_bookies))
+    return self.frames.from_arrow(self.calls.ledgers_arrow(ask_bookies=ask_bookies))
 
 
-def ledgers_arrow(self: BookKeeper, *, ask_bookies: bool = False) -> pa.Table:
+def ledgers_arrow(self: ClusterHandle, *, ask_bookies: bool = False) -> pa.Table:
     """All ledgers, as an Arrow table: no Spark."""
     return views.ledgers_table(self.context, ask_bookies=ask_bookies)
 
 
-def history(self: BookKeeper, ledger_id: int) -> Any:
+def history(self: ClusterHandle, ledger_id: int) -> Any:
     """What happened to a ledger, as far as anybody kept it, as a DataFrame (``HISTORY``).
 
     Who created it and when, where its ensemble changed, its fences and its end. Times of
@@ -172,26 +172,26 @@ def history(self: BookKeeper, ledger_id: int) -> Any:
     Raises:
         NoSuchLedgerError: there is no such ledger.
     """
-    return self.frames.from_arrow(self.history_arrow(ledger_id))
+    return self.frames.from_arrow(self.calls.history_arrow(ledger_id))
 
 
-def history_arrow(self: BookKeeper, ledger_id: int) -> pa.Table:
+def history_arrow(self: ClusterHandle, ledger_id: int) -> pa.Table:
     """The same as an Arrow table (``client.history.HISTORY``): no Spark."""
     return history_table(self.context, parse_ledger_id(ledger_id))
 
 
-def diff_replicas(self: BookKeeper, ledger_id: int) -> Any:
+def diff_replicas(self: ClusterHandle, ledger_id: int) -> Any:
     """Every entry on every bookie of its write set, side by side, as a DataFrame."""
-    return self.frames.from_arrow(self.diff_replicas_arrow(ledger_id))
+    return self.frames.from_arrow(self.calls.diff_replicas_arrow(ledger_id))
 
 
-def diff_replicas_arrow(self: BookKeeper, ledger_id: int) -> pa.Table:
+def diff_replicas_arrow(self: ClusterHandle, ledger_id: int) -> pa.Table:
     """The same as an Arrow table (``views.REPLICAS``): no Spark."""
     return views.replicas_table(self.context, parse_ledger_id(ledger_id))
 
 
 def lost_entries(
-    self: BookKeeper,
+    self: ClusterHandle,
     ledger_ids: Iterable[int] | None = None,
     *,
     progress: Progress | None = None,
@@ -215,6 +215,6 @@ def lost_entries(
     return self.frames.from_arrow(table)
 
 
-def lost_entries_arrow(self: BookKeeper, ledger_ids: Iterable[int] | None = None) -> pa.Table:
+def lost_entries_arrow(self: ClusterHandle, ledger_ids: Iterable[int] | None = None) -> pa.Table:
     """The same as an Arrow table: no Spark."""
     return lost_entries_table(self.context, LocalRunner(self.context), ids_of(ledger_ids))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,13 +15,11 @@ from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.session.arguments import digest_type_of, list_of
-
-if TYPE_CHECKING:
-    from spark_bookkeeper.session.bookkeeper import BookKeeper
+from spark_bookkeeper.session.handle import ClusterHandle
 
 
 def create_log(
-    self: BookKeeper,
+    self: ClusterHandle,
     name: str,
     *,
     ensemble_size: int = 3,
@@ -65,32 +63,32 @@ def create_log(
     return log_calls.create_log(self.context, name, options, self.frames)
 
 
-def open_log(self: BookKeeper, name: str) -> Log:
+def open_log(self: ClusterHandle, name: str) -> Log:
     """A log to read, follow, truncate or write. Raises ``NoSuchLogError``."""
     return log_calls.open_log(self.context, name, self.frames)
 
 
-def delete_log(self: BookKeeper, name: str) -> None:
+def delete_log(self: ClusterHandle, name: str) -> None:
     """Delete a log with all its ledgers, its writer fenced first; idempotent."""
     log_calls.delete_log(self.context, name)
 
 
-def logs(self: BookKeeper) -> Any:
+def logs(self: ClusterHandle) -> Any:
     """All logs, a row for each of their ledgers, as a DataFrame (``logs.LOGS``)."""
-    return self.frames.from_arrow(self.logs_arrow())
+    return self.frames.from_arrow(self.calls.logs_arrow())
 
 
-def logs_arrow(self: BookKeeper) -> pa.Table:
+def logs_arrow(self: ClusterHandle) -> pa.Table:
     """All logs, as an Arrow table: no Spark."""
     return log_calls.logs_table(self.context)
 
 
-def consumers(self: BookKeeper, log: str) -> Any:
+def consumers(self: ClusterHandle, log: str) -> Any:
     """Who follows a log under a name, and how far behind, as a DataFrame (``CONSUMERS``)."""
-    return self.frames.from_arrow(self.consumers_arrow(log))
+    return self.frames.from_arrow(self.calls.consumers_arrow(log))
 
 
-def consumers_arrow(self: BookKeeper, log: str) -> pa.Table:
+def consumers_arrow(self: ClusterHandle, log: str) -> pa.Table:
     """The same as an Arrow table (``logs.consumers.CONSUMERS``): no Spark.
 
     Raises:
@@ -99,7 +97,7 @@ def consumers_arrow(self: BookKeeper, log: str) -> pa.Table:
     return followers.consumers_table(self.context, log)
 
 
-def show_lag(self: BookKeeper, log: str) -> None:
+def show_lag(self: ClusterHandle, log: str) -> None:
     """From now on ``metrics()`` has gauges for the named followers of a log.
 
     ``bookkeeper_log_consumer_entries_behind{consumer="etl",log="orders"}``, and the same for

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from spark_bookkeeper.autorecovery.names import process_name
 from spark_bookkeeper.autorecovery.publishing import AuditReport, audit_bookies
@@ -24,13 +23,11 @@ from spark_bookkeeper.replication.report import CheckReport, RecoveryReport
 from spark_bookkeeper.replication.runner import Progress, Runner
 from spark_bookkeeper.runtime.progress import told
 from spark_bookkeeper.session.arguments import ids_of, in_words, list_of, percentage_of, rate_of
-
-if TYPE_CHECKING:
-    from spark_bookkeeper.session.bookkeeper import BookKeeper
+from spark_bookkeeper.session.handle import ClusterHandle
 
 
 def recover_ledgers(
-    self: BookKeeper,
+    self: ClusterHandle,
     ledger_ids: Iterable[int] | None = None,
     *,
     dry_run: bool = False,
@@ -50,7 +47,7 @@ def recover_ledgers(
 
 
 def recover_bookie(
-    self: BookKeeper,
+    self: ClusterHandle,
     bookie_ids: str | Sequence[str],
     target: str | None = None,
     *,
@@ -99,7 +96,7 @@ def recover_bookie(
 
 
 def refill_bookie(
-    self: BookKeeper,
+    self: ClusterHandle,
     bookie_id: str,
     *,
     ledger_ids: Iterable[int] | None = None,
@@ -142,7 +139,7 @@ def refill_bookie(
 
 
 def check_ledgers(
-    self: BookKeeper,
+    self: ClusterHandle,
     ledger_ids: Iterable[int] | None = None,
     *,
     percentage: int = 0,
@@ -165,7 +162,7 @@ def check_ledgers(
 
 
 def repair_ledgers(
-    self: BookKeeper,
+    self: ClusterHandle,
     ledger_ids: Iterable[int] | None = None,
     *,
     percentage: int = 100,
@@ -205,7 +202,7 @@ def repair_ledgers(
 
 
 def audit(
-    self: BookKeeper, *, dry_run: bool = False, progress: Progress | None = None
+    self: ClusterHandle, *, dry_run: bool = False, progress: Progress | None = None
 ) -> AuditReport:
     """One round of the auditor: publish every ledger that counts on a bookie that is away.
 
@@ -218,7 +215,7 @@ def audit(
 
 
 def rereplicate(
-    self: BookKeeper,
+    self: ClusterHandle,
     *,
     config: AutorecoveryConfig | None = None,
     dry_run: bool = False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from spark_bookkeeper.cluster.collection import Collection, GarbageReport
 from spark_bookkeeper.cluster.collection import collect_garbage as collect_garbage_job
@@ -24,13 +23,11 @@ from spark_bookkeeper.replication.rebalance import SPARE_BYTES, Rebalance, Rebal
 from spark_bookkeeper.replication.rebalance import rebalance as rebalance_job
 from spark_bookkeeper.replication.runner import Progress
 from spark_bookkeeper.session.arguments import bookie_ids_of, ids_of, in_words, list_of, rate_of
-
-if TYPE_CHECKING:
-    from spark_bookkeeper.session.bookkeeper import BookKeeper
+from spark_bookkeeper.session.handle import ClusterHandle
 
 
 def decommission_bookie(
-    self: BookKeeper,
+    self: ClusterHandle,
     bookie_id: str,
     drain: bool = False,
     *,
@@ -66,7 +63,7 @@ def decommission_bookie(
 
 
 def drain_bookie(
-    self: BookKeeper,
+    self: ClusterHandle,
     bookie_id: str,
     *,
     dry_run: bool = False,
@@ -95,7 +92,7 @@ def drain_bookie(
 
 
 def rebalance(
-    self: BookKeeper,
+    self: ClusterHandle,
     targets: str | Sequence[str] | None = None,
     *,
     max_bytes: int | None = None,
@@ -142,7 +139,7 @@ def rebalance(
 
 
 def collect_garbage(
-    self: BookKeeper,
+    self: ClusterHandle,
     dry_run: bool = True,
     *,
     bookie_ids: Sequence[str] | None = None,
@@ -176,7 +173,7 @@ def collect_garbage(
 
 
 def compact(
-    self: BookKeeper,
+    self: ClusterHandle,
     ledger_ids: Iterable[int] | None = None,
     *,
     bookie_ids: Sequence[str] | None = None,
@@ -211,7 +208,7 @@ def compact(
 
 
 def scrub(
-    self: BookKeeper,
+    self: ClusterHandle,
     bookie_id: str,
     *,
     from_start: bool = False,

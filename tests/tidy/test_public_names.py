@@ -32,7 +32,7 @@ WANTED = {
     sbk.LogWriter: "append roll close",
 }
 INTERNALS = {
-    sbk.BookKeeper: "connection context frames begin reported runner",
+    sbk.BookKeeper: "connection context frames begin calls reported runner",
     sbk.LedgerInfo: "of",
     sbk.LedgerReader: "check_range ledger",
     sbk.LocalCluster: "agent",
