@@ -26,7 +26,13 @@ from spark_bookkeeper.metadata.store import Unchanged
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.source.following import Followed, FollowedLog, Limits, followed
+from spark_bookkeeper.source.following import (
+    Followed,
+    FollowedLedger,
+    FollowedLog,
+    Limits,
+    followed,
+)
 from spark_bookkeeper.source.offsets import Offset
 from spark_bookkeeper.source.options import SourceOptions
 from spark_bookkeeper.source.places import EARLIEST, LATEST, Moment
@@ -373,6 +379,7 @@ def test_a_ledger_that_is_closed_just_before_it_is_watched_is_seen_closed(
         return watch(ledger_id)
 
     monkeypatch.setattr(store, "watch_metadata", watch_late)
+    assert isinstance(stream, FollowedLog | FollowedLedger)
     if is_known:  # it is asked again when the metadata changed, or the connection was lost
         monkeypatch.setattr(vars(stream)["_front"], "_seen", None)
 
