@@ -92,8 +92,8 @@ class PartFiles:
         Raises:
             BookieUnavailableError: no answer, or no name is free.
         """
-        is_task_s = not (is_copy and self._ledger.era_alone)
-        if is_task_s and self._is_there(part.name, part):
+        counts_as_written = not (is_copy and self._ledger.era_alone)
+        if counts_as_written and self._is_there(part.name, part):
             return PartPlace(part.name, is_there=True)
         first = name = self._brought(part.name) if is_copy else part.name
         for attempt in range(1, MOST_NAMES + 1):
