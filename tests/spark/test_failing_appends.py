@@ -200,5 +200,7 @@ def test_a_stopped_stream_ends_cleanly_and_a_stopped_session_is_named(python_pat
         [sys.executable, "-c", STOPPING], capture_output=True, text=True, timeout=500, check=False
     )
     assert (ended.returncode, ended.stdout) == (0, "all of it\n"), ended.stderr
-    assert "StackOverflowError" not in ended.stderr
-    assert "Exception" not in ended.stderr, ended.stderr
+    # What Spark itself says of a worker that it ended names exceptions too, so only what nobody
+    # caught counts: in a thread of the JVM, in one of Python, on the way between both.
+    for uncaught in ("StackOverflowError", "Exception in thread", "Traceback", "py4j.protocol"):
+        assert uncaught not in ended.stderr, ended.stderr
