@@ -130,37 +130,38 @@ def _column(lab: Lab) -> Iterator[Line]:
 def starting(lab: Lab) -> Iterator[Line]:
     """How long each job takes as a person feels it, on a cluster with little to do."""
     assert lab.spark is not None
-    bk = lab.bk
-    ids = [_small_ledger(bk) for _ in range(LEDGERS)]
-    bookie = bk.ledger(ids[0]).fragments[0].ensemble[0]
-    jobs: dict[str, tuple[object, ...]] = {
-        "check_ledgers": ("--percentage", 100),
-        "recover_ledgers": (ids[0],),
-        "recover_bookie": (bookie, "--dry-run"),
-        "audit": (),
-        "rereplicate": (),
-        "autorecovery": ("--once",),
-    }
-    yield _command(lab)
-    for job, more in jobs.items():
-        arguments = [bk.metadata_uri, *map(str, more), "--json"]
-        yield Line(
-            "START",
-            f"jobs/{job}.py, warm",
-            "ms",
-            f"{LEDGERS} small ledgers; in a session that ran jobs before",
-            lambda job=job, arguments=arguments: _warm(job, arguments),  # type: ignore[misc]
-            [
-                Against(
-                    f"cold, {master}",
-                    lambda job=job, arguments=arguments, master=master: _cold(  # type: ignore[misc]
-                        job, arguments, master
-                    ),
-                )
-                for master in ("local[2]", EXECUTORS)
-            ],
-            rounds=max(2, lab.sizes.rounds // 2),
-        )
+    # The other cluster has thousands of ledgers by now.
+    with lab.new_cluster("starting") as bk:
+        ids = [_small_ledger(bk) for _ in range(LEDGERS)]
+        bookie = bk.ledger(ids[0]).fragments[0].ensemble[0]
+        jobs: dict[str, tuple[object, ...]] = {
+            "check_ledgers": ("--percentage", 100),
+            "recover_ledgers": (ids[0],),
+            "recover_bookie": (bookie, "--dry-run", "--even-if-alive"),
+            "audit": (),
+            "rereplicate": (),
+            "autorecovery": ("--once",),
+        }
+        yield _command(bk, lab.sizes.rounds)
+        for job, more in jobs.items():
+            arguments = [bk.metadata_uri, *map(str, more), "--json"]
+            yield Line(
+                "START",
+                f"jobs/{job}.py, warm",
+                "ms",
+                f"{LEDGERS} small ledgers; in a session that ran jobs before",
+                lambda job=job, arguments=arguments: _warm(job, arguments),  # type: ignore[misc]
+                [
+                    Against(
+                        f"cold, {master}",
+                        lambda job=job, arguments=arguments, master=master: _cold(  # type: ignore[misc]
+                            job, arguments, master
+                        ),
+                    )
+                    for master in ("local[2]", EXECUTORS)
+                ],
+                rounds=max(2, lab.sizes.rounds // 2),
+            )
 
 
 def _small_ledger(bk: sbk.BookKeeper) -> int:
@@ -199,14 +200,14 @@ def _cold(job: str, arguments: Sequence[str], master: str) -> float:
     return _seconds_of(command, environment) * 1000
 
 
-def _command(lab: Lab) -> Line:
+def _command(bk: sbk.BookKeeper, rounds: int) -> Line:
     """A command of the command line that needs no Spark."""
-    python = [sys.executable, "-m", "spark_bookkeeper", "--metadata-uri", lab.bk.metadata_uri]
+    python = [sys.executable, "-m", "spark_bookkeeper", "--metadata-uri", bk.metadata_uri]
     return Line(
         "START",
         "spark-bookkeeper ledger list",
         "ms",
-        "a process of its own, which connects to ZooKeeper",
+        f"{LEDGERS} small ledgers; a process of its own, which connects to ZooKeeper",
         lambda: _seconds_of([*python, "ledger", "list", "--json"]) * 1000,
         [
             Against(
@@ -214,7 +215,7 @@ def _command(lab: Lab) -> Line:
                 lambda: _seconds_of([sys.executable, "-c", "import pyarrow, kazoo.client"]) * 1000,
             )
         ],
-        rounds=lab.sizes.rounds,
+        rounds=rounds,
     )
 
 

@@ -38,6 +38,12 @@ class Target:
         sign = "≥" if self.direction == "at least" else "≤"
         return f"{sign} {self.value:,g}"
 
+    @classmethod
+    def of(cls, text: str) -> Target:
+        """What ``str`` made of it."""
+        sign, value = text.split()
+        return cls("at least" if sign == "≥" else "at most", float(value.replace(",", "")))
+
 
 def at_least(value: float) -> Target:
     return Target("at least", value)

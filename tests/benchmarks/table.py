@@ -13,13 +13,15 @@ import json
 import os
 import platform
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from tests.benchmarks.measure import PEER, RAW, Target
 
 Row = Mapping[str, Any]
 
@@ -66,21 +68,27 @@ def _is_below(path: Path, top: str) -> bool:
 
 def markdown(files: Sequence[Path]) -> str:
     """The table of these runs, and under it where its figures come from."""
-    runs = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    runs = read(files)
     lines = [
         "| " + " | ".join(_HEADINGS) + " |",
         "|" + "---|" * len(_HEADINGS),
-        *(figure.line() for figure in _figures(runs)),
+        *(figure.line() for figure in figures(runs).values()),
         "",
     ]
     several = "medians of the runs (lowest to highest median)"
     one = "medians of the rounds (lowest to highest)"
     lines.append(f"Ratios are here / there, within the rounds; {several if runs[1:] else one}.")
-    lines += [_told(run) for run in runs]
+    lines += [told(run) for run in runs]
     return "\n".join(lines) + "\n"
 
 
-def _told(run: Mapping[str, Any]) -> str:
+def read(files: Iterable[Path]) -> list[Mapping[str, Any]]:
+    """What ``--json`` wrote."""
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+
+
+def told(run: Mapping[str, Any]) -> str:
+    """When and where a run was made, as a line of a list."""
     machine = run.get("machine", {})
     words = [
         f"{machine.get('cores', '?')} cores ({machine.get('cpu', '?')})",
@@ -95,69 +103,92 @@ def _told(run: Mapping[str, Any]) -> str:
 
 
 @dataclass
-class _Figure:
+class Figure:
     """One thing that was measured, over all runs."""
 
     what: str
     unit: str
     ours: list[Mapping[str, float]] = field(default_factory=list)
-    raw: list[Mapping[str, float]] = field(default_factory=list)
-    peer: list[Mapping[str, float]] = field(default_factory=list)
-    others: dict[str, list[Mapping[str, float]]] = field(default_factory=dict)
-    """Ratios by the name of the contender."""
+    theirs: dict[str, list[Mapping[str, float]]] = field(default_factory=dict)
+    """By the name of the contender."""
+    ratios: dict[str, list[Mapping[str, float]]] = field(default_factory=dict)
+    """The same of ours / theirs."""
+    targets: dict[str | None, Target] = field(default_factory=dict)
+    """Of the ratio to a contender; of the figure itself, where there is no name."""
 
     def line(self) -> str:
+        ratios = [
+            f"{name}: {shown(spreads)}{self._verdict(name)}"
+            for name, spreads in self.ratios.items()
+        ]
         cells = [
             self.what,
-            *(_shown(spreads, self.unit) for spreads in (self.ours, self.raw, self.peer)),
-            "; ".join(f"{name}: {_shown(spreads, '')}" for name, spreads in self.others.items()),
+            shown(self.ours, self.unit) + self._verdict(None),
+            *(shown(self.theirs.get(self._first(kind), ()), self.unit) for kind in (RAW, PEER)),
+            "; ".join(ratios),
         ]
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
+    def missed(self) -> list[str | None]:
+        """Whose target is not met by the median over all runs; without a name: its own."""
+        return [
+            name
+            for name, target in self.targets.items()
+            if not target.is_met(_middle(self.ours if name is None else self.ratios[name]))
+        ]
 
-def _figures(runs: Iterable[Mapping[str, Any]]) -> Iterator[_Figure]:
-    """In the order in which they are met first."""
-    figures: dict[tuple[str, str], _Figure] = {}
+    def _verdict(self, name: str | None) -> str:
+        if name not in self.targets:
+            return ""
+        return f", {self.targets[name]} {'**missed**' if name in self.missed() else 'met'}"
+
+    def _first(self, kind: str) -> str:
+        """Of several contenders of a kind, the first is shown."""
+        return next((name for name in self.theirs if name.startswith(kind)), "")
+
+
+def figures(runs: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Figure]:
+    """By point and what was measured, in the order in which they are met first."""
+    found: dict[tuple[str, str], Figure] = {}
     for run in runs:
         seen: set[tuple[str, str]] = set()
         for row in run["rows"]:
             if "ours" not in row:
                 continue
             key = row["point"], row["what"]
-            figure = figures.setdefault(
-                key, _Figure(f"{row['what']} ({row['point']})", row["unit"])
-            )
+            figure = found.setdefault(key, Figure(f"{row['what']} ({row['point']})", row["unit"]))
             if key not in seen:
                 seen.add(key)
                 figure.ours.append(row["ours"])
             _take(figure, row)
-    yield from figures.values()
+    return found
 
 
-def _take(figure: _Figure, row: Row) -> None:
-    if "ratio" not in row:
-        return
-    name = str(row["against"])
-    figure.others.setdefault(name, []).append(row["ratio"])
-    first = next(n for n in figure.others if _kind(n) == _kind(name))
-    if name == first and _kind(name) is not None:  # beside others of its kind, the first is shown
-        (figure.raw if _kind(name) == "raw" else figure.peer).append(row["theirs"])
+def _take(figure: Figure, row: Row) -> None:
+    name = row.get("against")
+    if "ratio" in row:
+        figure.theirs.setdefault(str(name), []).append(row["theirs"])
+        figure.ratios.setdefault(str(name), []).append(row["ratio"])
+    if "is_met" in row:
+        figure.targets[name] = Target.of(row["target"])
 
 
-def _kind(name: str) -> str | None:
-    return next((kind for kind in ("raw", "BookKeeper") if name.startswith(kind)), None)
+def _middle(spreads: Sequence[Mapping[str, float]]) -> float:
+    return statistics.median(spread["median"] for spread in spreads)
 
 
-def _shown(spreads: Sequence[Mapping[str, float]], unit: str) -> str:
+def shown(spreads: Sequence[Mapping[str, float]], unit: str = "") -> str:
+    """The median with the lowest and highest; nothing of nothing."""
     if not spreads:
         return ""
     if len(spreads) == 1:
-        middle, low, high = (spreads[0][name] for name in ("median", "low", "high"))
+        low, high = spreads[0]["low"], spreads[0]["high"]
     else:
         medians = [spread["median"] for spread in spreads]
-        middle, low, high = statistics.median(medians), min(medians), max(medians)
-    return f"{_number(middle)} {unit}".strip() + f" ({_number(low)} to {_number(high)})"
+        low, high = min(medians), max(medians)
+    return f"{_number(_middle(spreads))} {unit}".strip() + f" ({_number(low)} to {_number(high)})"
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    """With three digits: the rounds differ in the second."""
+    return f"{float(f'{value:.3g}'):,.10g}"
