@@ -52,8 +52,9 @@ def archive_to_delta(
         NoSuchLogError: there is no such log.
         MissingRequirementError: the session has no Delta; ``spark_session(delta=True)`` has.
     """
-    from spark_bookkeeper.delta.archive import PLACE_COLUMNS, Archive
+    from spark_bookkeeper.delta.archive import Archive
     from spark_bookkeeper.delta.release import check_release, release_archived
+    from spark_bookkeeper.delta.sums import PLACE_COLUMNS
 
     chosen = either_of(ledger_ids, log)
     context = self.context

@@ -29,7 +29,7 @@ Q322 = Quorum(3, 2, 2)
 FORKED = """
 import concurrent.futures, os, sys, threading
 from pathlib import Path
-from spark_bookkeeper.client import views
+from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.protocol.quorum import Quorum
