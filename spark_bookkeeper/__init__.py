@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from spark_bookkeeper import demo, pictures
+    from spark_bookkeeper.client.ledger_info import LedgerInfo
     from spark_bookkeeper.client.read.reader import Entry, LedgerReader
-    from spark_bookkeeper.client.views import LedgerInfo
     from spark_bookkeeper.client.write.writer import LedgerWriter
     from spark_bookkeeper.cluster.local import LocalCluster
     from spark_bookkeeper.config import BookieConfig, ClientConfig
@@ -124,7 +124,7 @@ _HOMES = {
     "CheckReport": "spark_bookkeeper.replication.report",
     "ClientConfig": "spark_bookkeeper.config",
     "Entry": "spark_bookkeeper.client.read.reader",
-    "LedgerInfo": "spark_bookkeeper.client.views",
+    "LedgerInfo": "spark_bookkeeper.client.ledger_info",
     "LedgerReader": "spark_bookkeeper.client.read.reader",
     "LedgerWriter": "spark_bookkeeper.client.write.writer",
     "LocalCluster": "spark_bookkeeper.cluster.local",

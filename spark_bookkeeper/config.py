@@ -172,6 +172,13 @@ class BookieConfig:
             )
 
 
+SPARE_BYTES: Final = BookieConfig.writable_above_free_bytes
+"""What a rebalance leaves free on its targets, or they would soon take nothing more."""
+
+COMPACTED_FROM_FILES: Final = 16
+"""Files that one ledger has on one bookie before compaction is worth the work."""
+
+
 @dataclass(frozen=True)
 class AutorecoveryConfig:
     """When an auditor looks at what, and how patient a replication worker is.

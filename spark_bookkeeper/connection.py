@@ -36,7 +36,6 @@ from spark_bookkeeper.metrics import ClientMetrics, Metrics
 from spark_bookkeeper.protocol.arguments import check_text
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import Condition, Runtime, ThreadRuntime
-from spark_bookkeeper.table.table_bookie import TableBookie
 
 METADATA_URI_VARIABLE: Final = "SPARK_BOOKKEEPER_METADATA_URI"
 
@@ -116,7 +115,12 @@ class Connection:
         def open_bookie(uri: str, door: Door) -> Bookie:
             root = uri.removeprefix(TABLE_ROOT)
             storage = BoundedStorage(open_storage(root, options, door.bookie_id), door)
-            return FileBookie(storage) if root == uri else TableBookie(storage, door.bookie_id)
+            if root == uri:
+                return FileBookie(storage)
+            # Parquet and Delta's log: only for ledgers that were released to a table.
+            from spark_bookkeeper.table.table_bookie import TableBookie
+
+            return TableBookie(storage, door.bookie_id)
 
         bookies = Bookies(store, open_bookie, runtime, self.config)
         return ClientContext(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from spark_bookkeeper.client.views import LedgerInfo
+from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementError
 from spark_bookkeeper.protocol.arguments import whole_number

@@ -9,12 +9,17 @@ metadata are garbage everywhere else; a register says that these are none
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
 from spark_bookkeeper.backup.folder import BackupFolder, SavedLedger
+from spark_bookkeeper.backup.restoring_logs import (
+    ledgers_of_log,
+    log_heads,
+    planned_log,
+    restore_log,
+)
 from spark_bookkeeper.backup.saving import PIECE_BYTES, BackupReport, about_snapshot
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
@@ -26,15 +31,14 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
     VersionConflictError,
 )
-from spark_bookkeeper.metadata import logs, restores
-from spark_bookkeeper.metadata.consumers import CONSUMERS_PARENT
+from spark_bookkeeper.metadata import restores
 from spark_bookkeeper.protocol.collection import COLLECTED
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import ARCHIVE, Fragment, LedgerState
 from spark_bookkeeper.protocol.placement import choose, drawn
 from spark_bookkeeper.protocol.underreplication import entries_at
 from spark_bookkeeper.replication.job import Job
-from spark_bookkeeper.replication.report import Outcome, Row, counted, some_of
+from spark_bookkeeper.replication.report import Outcome, Row, some_of
 from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
 
 WINDOW_ENTRIES: Final = 4096
@@ -106,7 +110,7 @@ def restore(
     folder = BackupFolder(context, uri)
     incarnation = folder.incarnation()
     number, taken = folder.snapshot(snapshot)
-    heads = _heads(taken.registers)
+    heads = log_heads(taken.registers)
     saved = {each.ledger_id: each for each in taken.ledgers}
     if log is not None:
         if log not in heads:
@@ -114,7 +118,7 @@ def restore(
                 f"snapshot {number} has no log {log!r}: it has {', '.join(sorted(heads)) or 'none'}"
             )
         heads = {log: heads[log]}
-        wanted = [i for i in _ledgers_of(taken.registers, log) if i in saved]
+        wanted = [i for i in ledgers_of_log(taken.registers, log) if i in saved]
     else:
         wanted = list(saved) if ledger_ids is None else list(ledger_ids)
         if ledger_ids is not None:
@@ -131,7 +135,7 @@ def restore(
     chosen = [saved[ledger_id] for ledger_id in sorted(wanted)]
     if dry_run:
         rows = [run.look(each, dry_run=True) for each in chosen]
-        rows += [_planned_log(taken.registers, name) for name in sorted(heads)]
+        rows += [planned_log(taken.registers, name) for name in sorted(heads)]
     else:
         who = f"{WriterInfo.of_this_process()}, from {uri}"
         with restores.restoring(context.store.ballots, who, context.runtime):
@@ -139,11 +143,11 @@ def restore(
             run.restore()
             rows = [run.rows.get(LedgerId(row.ledger_id), row) for row in rows]
             is_whole = all(row.status.is_done for row in rows)
-            listed = [i for name in heads for i in _ledgers_of(taken.registers, name)]
+            listed = [i for name in heads for i in ledgers_of_log(taken.registers, name)]
             if is_whole and listed:
                 run.pass_ids(max(listed))
             for name in sorted(heads):
-                rows.append(_restore_log(context, taken.registers, name, is_whole=is_whole))
+                rows.append(restore_log(context, taken.registers, name, is_whole=is_whole))
     duration_ms = round((context.runtime.now() - started) * 1000)
     return BackupReport(
         "restore", tuple(rows), dry_run, duration_ms, snapshot=number, remark=remark
@@ -409,72 +413,3 @@ def _restore(context: ClientContext, work: _RestoreWork) -> Sequence[_Restored]:
 
 
 # Logs
-
-
-def _heads(registers: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The head of each log."""
-    found = {}
-    for name, value in registers.items():
-        parent, _, log = name.partition("/")
-        if parent == logs.LOGS_PARENT and "/" not in log:
-            found[log] = value
-    return found
-
-
-def _ledgers_of(registers: Mapping[str, bytes], log: str) -> list[LedgerId]:
-    """The ids of a log's ledgers that were not truncated, as its registers tell."""
-    path = f"{logs.LOGS_PARENT}/{log}"
-    head = json.loads(registers[path])
-    ids = [i for name, *_ in head["chunks"] for i in json.loads(registers[f"{path}/{name}"])]
-    return [LedgerId(i) for i in (*ids, *head["recent"]) if i >= head["begins_at"]]
-
-
-def _planned_log(registers: Mapping[str, bytes], log: str) -> Row:
-    ledgers = _ledgers_of(registers, log)
-    reason = f"log {log!r}: {counted(len(ledgers), 'ledger')}"
-    return Row(ledgers[-1] if ledgers else -1, "restore log", Outcome.PLANNED, reason)
-
-
-def _restore_log(
-    context: ClientContext, registers: Mapping[str, bytes], log: str, *, is_whole: bool
-) -> Row:
-    """A log's registers, the head last; nothing while ledgers of the backup are not there."""
-    ledgers = _ledgers_of(registers, log)
-    path = f"{logs.LOGS_PARENT}/{log}"
-    newest = ledgers[-1] if ledgers else -1
-
-    def row(status: Outcome, reason: str) -> Row:
-        return Row(newest, "restore log", status, f"log {log!r}: {reason}")
-
-    if not is_whole:
-        return row(Outcome.LEFT, "not all ledgers are there yet; repeat it when they are")
-    for ledger_id, there in context.store.read_ledgers(ledgers):
-        if there is None:
-            return row(
-                Outcome.LEFT,
-                f"its ledger {ledger_id} is not in this snapshot, as it could not be saved then, "
-                "and not in the cluster; take an earlier or later snapshot",
-            )
-    beside = f"{CONSUMERS_PARENT}/{log}/"
-    order = sorted(name for name in registers if name.startswith((f"{path}/", beside)))
-    try:
-        for name in [*order, path]:
-            context.store.registers.create(name, registers[name])
-    except VersionConflictError:
-        if _is_further(context, registers, log):
-            return row(Outcome.RESTORED, "it was there already, and has gone on")
-        return row(
-            Outcome.LEFT,
-            "the cluster has another log of that name, which was not touched; delete it if nobody "
-            f"needs it (`spark-bookkeeper log delete {log}`), or restore into an empty cluster",
-        )
-    except BookKeeperError as error:
-        return row(Outcome.LEFT, error.message)
-    return row(Outcome.RESTORED, counted(len(ledgers), "ledger"))
-
-
-def _is_further(context: ClientContext, registers: Mapping[str, bytes], log: str) -> bool:
-    """Whether the log that is there is the same life of it."""
-    found = logs.find_log(context.store.registers, log)
-    saved = json.loads(registers[f"{logs.LOGS_PARENT}/{log}"])
-    return found is not None and found.nonce == saved["nonce"]

@@ -24,6 +24,7 @@ from spark_bookkeeper.cli.shell.cluster_options import (
 )
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import MOST_ROWS
+from spark_bookkeeper.client.views import bookie_rows, ledger_rows
 from spark_bookkeeper.cluster.diagnosis import Diagnoses
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
@@ -77,8 +78,8 @@ def info(settings: Settings, access: Access) -> int:
         except MetadataFormatError as error:
             settings.output.note(error.message)
             instance_id = None
-        bookies = bk.bookies_arrow().to_pylist()
-        ledgers = bk.ledgers_arrow().to_pylist()
+        bookies = list(bookie_rows(bk.context))
+        ledgers = list(ledger_rows(bk.context))
     states = Counter(row["state"] for row in bookies)
     kinds = Counter(row["state"] for row in ledgers)
     lost = {row["bookie_id"] for row in bookies if row["state"] == "lost"}

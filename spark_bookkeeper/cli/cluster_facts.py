@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from spark_bookkeeper.client.ledger import in_limbo, live_members, registered_incarnations
 from spark_bookkeeper.client.presence import age, ledgers_with_writers
+from spark_bookkeeper.client.views import bookie_rows
 from spark_bookkeeper.cluster.diagnosis import Diagnosis
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.errors import MetadataFormatError
@@ -96,7 +97,7 @@ def look(bk: BookKeeper) -> Facts:
         bk.metadata_uri,
         at_ms,
         sorted(found_wrong, key=_urgency),
-        bk.bookies_arrow().to_pylist(),
+        list(bookie_rows(bk.context)),
         ledgers,
         writers,
         limbo,

@@ -17,11 +17,11 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final, NoReturn
 
 import click
 
+import spark_bookkeeper
 from spark_bookkeeper.cli.shell.asking import NotConfirmedError
 from spark_bookkeeper.cli.shell.logs import (
     LOG_FORMAT_VARIABLE,
@@ -166,11 +166,7 @@ def _change_settings(ctx: click.Context, **changes: Any) -> None:
 
 def _print_version(ctx: click.Context, _: click.Parameter, is_asked_for: bool) -> None:
     if is_asked_for and not ctx.resilient_parsing:
-        try:
-            number = version("spark-bookkeeper")
-        except PackageNotFoundError:  # run from a source tree that was never installed
-            number = "unknown (not installed)"
-        click.echo(f"spark-bookkeeper {number}")
+        click.echo(f"spark-bookkeeper {spark_bookkeeper.__version__}")
         ctx.exit()
 
 

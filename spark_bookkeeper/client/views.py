@@ -1,35 +1,29 @@
 """The cluster as tables: ledgers, fragments, bookies, slots, replicas side by side.
 
-Everything here reads, and nothing is fenced or changed by looking.
+Everything here reads, and nothing is fenced or changed by looking. One ledger as a value is
+``ledger_info.py``.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
-from typing import Any, ClassVar, Final, NoReturn
+from typing import Any, Final
 
 import pyarrow as pa
 
 from spark_bookkeeper.bookie.bookie import Verdict
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.html import fields_table
-from spark_bookkeeper.client.ledger import Ledger, in_limbo, live_members, registered_incarnations
-from spark_bookkeeper.client.placement import MOST_ENTRIES, placement_table, stripes_table
-from spark_bookkeeper.client.presence import ledgers_with_writers, writer_of, writer_state
+from spark_bookkeeper.client.ledger import Ledger, in_limbo, registered_incarnations
+from spark_bookkeeper.client.presence import ledgers_with_writers, writer_of
 from spark_bookkeeper.client.read.newest import Newest, newest_entry
 from spark_bookkeeper.client.read.reader import read_last_add_confirmed
-from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import BookieError, EntryUnreadableError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Versioned
-from spark_bookkeeper.metadata.update import read_again
-from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
-from spark_bookkeeper.protocol.metadata import NONCE, Fragment, LedgerMetadata
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import entries_at
-from spark_bookkeeper.runtime.public_names import PublicNames
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -114,194 +108,39 @@ REPLICAS: Final = pa.schema(
 )
 
 
-@dataclass(frozen=True)
-class LedgerInfo(PublicNames):
-    """One ledger as its metadata told it when this was made."""
-
-    ledger_id: int
-    state: str
-    ensemble_size: int
-    write_quorum_size: int
-    ack_quorum_size: int
-    last_entry_id: int | None
-    """``None`` while the ledger is not closed; -1 when it is closed and empty."""
-    length_bytes: int | None
-    fragments: tuple[Fragment, ...]
-    custom_metadata: Mapping[str, bytes] = field(repr=False)
-    ctime: int | None
-    """Milliseconds since 1970."""
-    digest_type: str | None
-    writer: WriterInfo | None
-    """The process that created it; ``None`` when its client left no such note."""
-    writer_state: str | None
-    """``lives``, ``gone`` (its process ended, was frozen for long, or lost ZooKeeper) or
-    ``unknown`` (it left no note); ``None`` when the ledger is closed."""
-    last_add_confirmed: int | None
-    """As far as the bookies were told, a little behind the writer; ``None`` when none answered."""
-    newest_entry_ms: int | None
-    """When the newest entry of a ledger that is not closed was stored, by its bookie's clock, in
-    milliseconds since 1970; for people."""
-    _context: ClientContext = field(repr=False, compare=False)
-    _frame: Callable[[pa.Table], Any] = field(repr=False, compare=False)
-
-    _INTERNALS: ClassVar[frozenset[str]] = frozenset({"of"})
-
-    @classmethod
-    def of(
-        cls,
-        ledger_id: LedgerId,
-        metadata: LedgerMetadata,
-        context: ClientContext,
-        frame: Callable[[pa.Table], Any],
-    ) -> LedgerInfo:
-        """As the metadata says; and of one that is not closed, as its bookies and writer do.
-
-        Raises ``MetadataUnavailableError``. Bookies that do not answer are passed over.
-        """
-        if metadata.is_closed:
-            state, newest = None, Newest(metadata.last_entry_id)
-        else:
-            state = writer_state(context, ledger_id, metadata)
-            newest = newest_entry(context, ledger_id, metadata)
-        return cls(
-            ledger_id=ledger_id,
-            state=metadata.state.name,
-            ensemble_size=metadata.quorum.ensemble_size,
-            write_quorum_size=metadata.quorum.write_quorum_size,
-            ack_quorum_size=metadata.quorum.ack_quorum_size,
-            last_entry_id=metadata.last_entry_id,
-            length_bytes=metadata.length_bytes,
-            fragments=metadata.fragments,
-            custom_metadata=metadata.custom_metadata,
-            ctime=metadata.ctime_ms,
-            digest_type=metadata.digest_type.name if metadata.digest_type else None,
-            writer=writer_of(metadata),
-            writer_state=state,
-            last_add_confirmed=newest.last_add_confirmed,
-            newest_entry_ms=newest.stored_at_ms,
-            _context=context,
-            _frame=frame,
-        )
-
-    def fragments_df(self) -> Any:
-        """Its fragments as a DataFrame (``FRAGMENTS``)."""
-        return self._frame(self.fragments_arrow())
-
-    def fragments_arrow(self) -> pa.Table:
-        """Its fragments, with the bookies of each that are not alive now."""
-        metadata, alive, _ = self._now(with_end=False)
-        rows = list(fragment_rows(self.ledger_id, metadata, alive))
-        return pa.Table.from_pylist(rows, schema=FRAGMENTS)
-
-    def placement_df(self) -> Any:
-        """Which bookie has how much of which fragment, as a DataFrame (``PLACEMENT``)."""
-        return self._frame(self.placement_arrow())
-
-    def placement_arrow(self) -> pa.Table:
-        """A row for each bookie of each fragment, as metadata and registrations tell it now."""
-        metadata, alive, end = self._now()
-        return placement_table(self.ledger_id, metadata, alive, end)
-
-    def stripes_df(self, first: int = 0, last: int | None = None) -> Any:
-        """Which bookies hold which entry, as a DataFrame (``STRIPES``)."""
-        return self._frame(self.stripes_arrow(first, last))
-
-    def stripes_arrow(self, first: int = 0, last: int | None = None) -> pa.Table:
-        """A row for each entry and each bookie of its write set.
-
-        Args:
-            first: the first entry.
-            last: the last one, itself included; ``None`` is 64 entries, or fewer where the ledger
-                ends before. What is beyond the end has no rows.
-        """
-        metadata, alive, end = self._now()
-        start = whole_number("first", first, 0)
-        stop = start + MOST_ENTRIES - 1 if last is None else whole_number("last", last, -1)
-        stop = min(stop, -1 if end is None else end)
-        return stripes_table(self.ledger_id, metadata, alive, EntryId(start), EntryId(stop))
-
-    def slots_df(self) -> Any:
-        """The slots of all its bookies as a DataFrame (``SLOTS``)."""
-        return self._frame(self.slots_arrow())
-
-    def slots_arrow(self) -> pa.Table:
-        """Every slot on every bookie that any fragment names and that can be read."""
-        self._check_here()
-        nonce = self.custom_metadata.get(NONCE)
-        ledger, found = self._context.ledger(LedgerId(self.ledger_id), nonce)
-        rows = [
-            row
-            for bookie in sorted(found.value.bookies())
-            for row in slot_rows(self._context, ledger, bookie)
-        ]
-        return pa.Table.from_pylist(rows, schema=SLOTS)
-
-    def _now(
-        self, *, with_end: bool = True
-    ) -> tuple[LedgerMetadata, Collection[BookieId], EntryId | None]:
-        """The metadata of now, who has copies of it, and the last entry that is known.
-
-        Of a ledger that is not closed the bookies are asked for the last; nothing is fenced.
-        """
-        self._check_here()
-        registered = registered_incarnations(self._context.bookies.registrations())
-        ledger_id, nonce = LedgerId(self.ledger_id), self.custom_metadata.get(NONCE)
-        metadata = read_again(self._context.store, ledger_id, nonce).value
-        end = metadata.last_entry_id
-        if end is None and with_end:
-            end = newest_entry(self._context, ledger_id, metadata).last_add_confirmed
-        return metadata, live_members(metadata, registered), end
-
-    def __reduce__(self) -> NoReturn:
-        self._context.refuse_pickling(f"look at ledger {self.ledger_id}", self._looking())
-
-    def _check_here(self) -> None:
-        self._context.check_here(f"look at ledger {self.ledger_id}", self._looking())
-
-    def _looking(self) -> str:
-        return f".ledger({self.ledger_id})"
-
-    def _repr_html_(self) -> str:
-        names = ("ledger_id", "state", "last_entry_id", "length_bytes")
-        fields = {name: getattr(self, name) for name in names}
-        fields["fragments"] = len(self.fragments)
-        if self.writer is not None:
-            fields["writer"] = self.writer
-        if self.writer_state is not None:
-            fields["writer_state"] = self.writer_state
-            fields["last_add_confirmed"] = self.last_add_confirmed
-            fields["newest_entry"] = moment_text(self.newest_entry_ms)
-        return fields_table(fields)
-
-
-def moment_text(milliseconds: int | None) -> str:
-    """Milliseconds since 1970 as people read them."""
-    at = moment(milliseconds)
-    return "unknown" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
-
-
 def ledgers_table(context: ClientContext, *, ask_bookies: bool = False) -> pa.Table:
-    """One row for each ledger (``LEDGERS``).
+    """One row for each ledger (``LEDGERS``); arguments as of ``ledger_rows``."""
+    rows = list(ledger_rows(context, ask_bookies=ask_bookies))
+    return pa.Table.from_pylist(rows, schema=LEDGERS)
+
+
+def ledger_rows(context: ClientContext, *, ask_bookies: bool = False) -> Iterator[dict[str, Any]]:
+    """Rows of ``LEDGERS``, with custom metadata as pairs of name and bytes.
+
+    Who only prints them needs no table: pyarrow imports pandas when it makes one from rows.
 
     Args:
         ask_bookies: also how far those have come that are not closed, and when; otherwise that
             is null. It takes some reads of each bookie for each of them.
     """
-    rows: list[dict[str, Any]] = []
     for ledger_id, found, state in ledgers_with_writers(context):
         if isinstance(found, MetadataFormatError):
-            rows.append(_unreadable_row(ledger_id))
+            yield _unreadable_row(ledger_id)
             continue
         if found.is_closed:
             newest = Newest(found.last_entry_id)
         else:
             newest = newest_entry(context, ledger_id, found) if ask_bookies else Newest()
-        rows.append(_ledger_row(ledger_id, found, state, newest))
-    return pa.Table.from_pylist(rows, schema=LEDGERS)
+        yield _ledger_row(ledger_id, found, state, newest)
 
 
 def bookies_table(context: ClientContext) -> pa.Table:
-    """One row for each bookie that is registered, has a cookie, or is named by a ledger."""
+    """One row for each bookie (``BOOKIES``)."""
+    return pa.Table.from_pylist(list(bookie_rows(context)), schema=BOOKIES)
+
+
+def bookie_rows(context: ClientContext) -> Iterator[dict[str, Any]]:
+    """Rows of ``BOOKIES``: who is registered, has a cookie, or is named by a ledger."""
     alive = context.bookies.registrations()
     cookies = {c.value.bookie_id: c.value for c in context.store.cookies()}
     ledgers: Counter[BookieId] = Counter()
@@ -313,27 +152,23 @@ def bookies_table(context: ClientContext) -> pa.Table:
             ledgers.update(found.value.bookies())
             limbo.update(in_limbo(found.value, registered))
             fragments.update(b for f in found.value.fragments for b in f.ensemble)
-    rows = []
     for bookie in sorted(alive.keys() | cookies.keys() | ledgers.keys()):
         live, cookie = alive.get(bookie), cookies.get(bookie)
         known = live or cookie
         state = "lost" if live is None else "readonly" if live.is_readonly else "writable"
-        rows.append(
-            {
-                "bookie_id": bookie,
-                "state": state,
-                "root_uri": known.root_uri if known else None,
-                "incarnation": known.incarnation if known else None,
-                "rack": live.rack if live else None,
-                "ledgers": ledgers[bookie],
-                "fragments": fragments[bookie],
-                "free_bytes": live.free_bytes if live else None,
-                "total_bytes": live.total_bytes if live else None,
-                "readonly_reason": live.readonly_reason if live and live.is_readonly else None,
-                "limbo_ledgers": limbo[bookie],
-            }
-        )
-    return pa.Table.from_pylist(rows, schema=BOOKIES)
+        yield {
+            "bookie_id": bookie,
+            "state": state,
+            "root_uri": known.root_uri if known else None,
+            "incarnation": known.incarnation if known else None,
+            "rack": live.rack if live else None,
+            "ledgers": ledgers[bookie],
+            "fragments": fragments[bookie],
+            "free_bytes": live.free_bytes if live else None,
+            "total_bytes": live.total_bytes if live else None,
+            "readonly_reason": live.readonly_reason if live and live.is_readonly else None,
+            "limbo_ledgers": limbo[bookie],
+        }
 
 
 def replicas_table(context: ClientContext, ledger_id: LedgerId) -> pa.Table:
@@ -402,6 +237,12 @@ def moment(milliseconds: int | None) -> datetime | None:
         return _EPOCH + timedelta(milliseconds=milliseconds)
     except OverflowError:
         return None
+
+
+def moment_text(milliseconds: int | None) -> str:
+    """Milliseconds since 1970 as people read them."""
+    at = moment(milliseconds)
+    return "unknown" if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def fragment_rows(ledger_id: int, metadata: LedgerMetadata, alive: Any) -> Iterator[dict[str, Any]]:

@@ -16,15 +16,13 @@ from typing import Final
 from spark_bookkeeper.bookie.bookie import Bookie, Compaction
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.config import COMPACTED_FROM_FILES
 from spark_bookkeeper.errors import BookKeeperError, MetadataError, NoSuchLedgerError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.runner import Progress, no_progress
 from spark_bookkeeper.runtime.throttle import Throttle
-
-FILES_LEAST: Final = 16
-"""Files that one ledger has on one bookie before it is worth the work."""
 
 LEDGERS_AT_ONCE: Final = 500
 """Whose metadata are read together."""
@@ -42,7 +40,7 @@ class CompactionWish:
     """How ledgers are compacted."""
 
     dry_run: bool = False
-    files_least: int = FILES_LEAST
+    files_least: int = COMPACTED_FROM_FILES
     bytes_per_second: int | None = None
     """Limit on what is written; as much is read twice."""
     is_stopping: Callable[[], bool] = lambda: False

@@ -21,6 +21,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.delta.batches import Batch, batches, is_small
+from spark_bookkeeper.delta.sums import NO_ROWS, PLACE_COLUMNS, Sum, sums
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.replication.report import Outcome, Report, Row
@@ -31,9 +32,6 @@ from spark_bookkeeper.spark.job import first_line, spark_errors
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PLACE_COLUMNS: Final = ("_ledger_id", "_entry_id", "_row")
-"""Where a row was: its ledger, its entry there, its number within the entry. They come first,
-since Delta keeps the bounds by which it skips files for the first columns only."""
 
 ReadPlaced = Callable[[Sequence[EntryRange], pa.Schema], "DataFrame"]
 """The rows of ranges behind ``PLACE_COLUMNS``."""
@@ -53,17 +51,6 @@ _APPEND_ONLY: Final = "DELTA_CANNOT_MODIFY_APPEND_ONLY"
 
 class ArchiveReport(Report):
     """Of ``archive_to_delta``: one row for each ledger."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Sum:
-    """What a set of rows comes to: how many they are, and a sum over a hash of each."""
-
-    rows: int
-    hashes: int
-
-
-_NOTHING: Final = _Sum(0, 0)
 
 
 class Archive:
@@ -203,9 +190,9 @@ class Archive:
             found = dict(before)
             if len(before) < len(batch):
                 self._complete(batch, run)
-                found |= {x.ledger_id: run.known.get(x.ledger_id, _NOTHING) for x in batch}
+                found |= {x.ledger_id: run.known.get(x.ledger_id, NO_ROWS) for x in batch}
             frame = self._frame(batch)
-            expected = _sums(frame, {f.name: f.dataType for f in self._table().schema.fields})
+            expected = sums(frame, {f.name: f.dataType for f in self._table().schema.fields})
         except spark_errors() as error:
             cause = _ours(error)
             named = f"ledger {batch[0].ledger_id}" + (
@@ -217,14 +204,14 @@ class Archive:
         return [
             self._compared(
                 ledger,
-                expected.get(ledger.ledger_id, _NOTHING),
+                expected.get(ledger.ledger_id, NO_ROWS),
                 found[ledger.ledger_id],
                 was_there=ledger.ledger_id in before,
             )
             for ledger in batch
         ]
 
-    def _compared(self, ledger: Ledger, expected: _Sum, found: _Sum, *, was_there: bool) -> Row:
+    def _compared(self, ledger: Ledger, expected: Sum, found: Sum, *, was_there: bool) -> Row:
         if expected != found:
             reason = (
                 f"the table has {found.rows} rows of this ledger, which has {expected.rows}"
@@ -313,15 +300,15 @@ class Archive:
     def _table(self) -> DataFrame:
         return self._spark.read.format("delta").load(self._path)
 
-    def _known(self) -> dict[int, _Sum]:
+    def _known(self) -> dict[int, Sum]:
         """What the table has of each ledger."""
         table = self._table_if_any()
-        return {} if table is None else _sums(table)
+        return {} if table is None else sums(table)
 
-    def _known_of(self, batch: Batch) -> dict[int, _Sum]:
+    def _known_of(self, batch: Batch) -> dict[int, Sum]:
         """What the table has of each ledger of a batch."""
         table = self._table_if_any()
-        return {} if table is None else _sums(table.where(_of_ledgers(batch)))
+        return {} if table is None else sums(table.where(_of_ledgers(batch)))
 
     def _table_if_any(self) -> DataFrame | None:
         try:
@@ -350,7 +337,7 @@ class _Run:
 
     log: str | None
     dry_run: bool
-    known: dict[int, _Sum]
+    known: dict[int, Sum]
     """What the table has of each ledger, as far as it was looked at."""
     blocked_by: int | None = None
     """The first ledger of the log that is not archived."""
@@ -368,36 +355,6 @@ def _check_names(ledger: Ledger) -> None:
 def _of_ledgers(batch: Batch) -> str:
     """The rows of these ledgers, as a condition in SQL."""
     return f"{PLACE_COLUMNS[0]} IN ({', '.join(str(int(x.ledger_id)) for x in batch)})"
-
-
-def _sums(frame: DataFrame, kinds: Mapping[str, Any] | None = None) -> dict[int, _Sum]:
-    """What the rows of each ledger come to.
-
-    A null has no part in it: the table has columns that came later, and are null in the rows of
-    the ledgers before.
-
-    Args:
-        frame: rows with their places.
-        kinds: the types to compare under, by column; of the table, where it has wider ones.
-    """
-    from pyspark.sql import functions
-
-    values = []
-    for field in sorted(frame.schema.fields, key=lambda field: field.name):
-        column = frame[f"`{field.name}`"]
-        kind = (kinds or {}).get(field.name, field.dataType)
-        if kind != field.dataType:
-            column = column.cast(kind)
-        if "map<" in kind.simpleString():  # Spark hashes no maps
-            column = functions.to_json(functions.struct(column.alias("v")))
-        values += [functions.when(frame[f"`{field.name}`"].isNotNull(), field.name), column]
-    hashed = functions.xxhash64(*values).cast("decimal(38,0)")
-    rows = (
-        frame.groupBy(PLACE_COLUMNS[0])
-        .agg(functions.count("*").alias("rows"), functions.sum(hashed).alias("hashes"))
-        .collect()
-    )
-    return {row[0]: _Sum(row.rows, int(row.hashes)) for row in rows}
 
 
 def _ours(error: Exception) -> str | None:

@@ -39,7 +39,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata import refusals
 from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
 from spark_bookkeeper.metadata.cookie_text import decode_cookie, encode_cookie
-from spark_bookkeeper.metadata.election import in_order, vote_prefix
+from spark_bookkeeper.metadata.memory_ballots import MemoryBallots, MemoryVotes
 from spark_bookkeeper.metadata.memory_registers import MemoryRegisters
 from spark_bookkeeper.metadata.memory_underreplication import MemoryTasks, MemoryUnderreplication
 from spark_bookkeeper.metadata.service_info import decode_registration, encode_registration
@@ -80,9 +80,7 @@ class MemoryCluster:
         self.deletion_watchers: dict[tuple[LedgerId, int], Callable[[], None]] = {}
         """Who is to be told of a deletion, by ledger and session."""
         self.registers: dict[str, Versioned[bytes]] = {}
-        self.votes: dict[tuple[str, str], tuple[bytes, int]] = {}
-        """By election and name, with the number of the session that holds each."""
-        self.vote_watchers: dict[int, tuple[str, str, Callable[[], None]]] = {}
+        self.votes = MemoryVotes(self.lock)
         self.tasks = MemoryTasks()
         self.instance_id: str | None = None
         self.pending: list[Callable[[], None]] = []
@@ -131,13 +129,6 @@ class MemoryCluster:
         for key in [key for key in self.deletion_watchers if key[0] == ledger_id]:
             self.deletion_watchers.pop(key)()
 
-    def notify_votes(self) -> None:
-        """Tell who watches votes that are gone; the lock is not held."""
-        for number, (path, vote, gone) in list(self.vote_watchers.items()):
-            if (path, vote) not in self.votes:
-                self.vote_watchers.pop(number, None)
-                gone()
-
     def notify(self) -> None:
         """Tell everybody who watches the registrations; the lock is not held."""
         for changed in list(self._watchers.values()):
@@ -159,7 +150,13 @@ class MemoryStore:
         self._stops: list[Callable[[], None]] = []
         self._is_closed = False
         self.registers = MemoryRegisters(cluster.registers, self._call)
-        self.ballots = MemoryBallots(self)
+        self.ballots = MemoryBallots(
+            cluster.votes,
+            self._call,
+            lambda: self._session,
+            cluster.number,
+            lambda gone: self.tell(gone),  # the client may put another in its place
+        )
         self.underreplication = MemoryUnderreplication(
             cluster.tasks, self._call, lambda: self._session, cluster.number
         )
@@ -531,63 +528,13 @@ class MemoryStore:
             for bookie_id in held:
                 del self.cluster.registrations[bookie_id]
             self.cluster.writers -= self._written
-            votes = self.cluster.votes
-            for vote in [vote for vote, (_, held_by) in votes.items() if held_by == self._session]:
-                del votes[vote]
+            self.cluster.votes.end_session(self._session)
             told = self.cluster.tasks.end_session(self._session)
         for changed in told:
             changed()
         if held:
             self.cluster.notify()
-        self.cluster.notify_votes()
-
-
-class MemoryBallots:
-    """The votes of one session; implements ``Ballots``."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self._store = store
-        self._cluster = store.cluster
-
-    def add(self, path: str, token: str, identity: bytes) -> None:
-        def effect() -> None:
-            prefix = vote_prefix(token)
-            if not any(held == path and v.startswith(prefix) for held, v in self._cluster.votes):
-                name = f"{prefix}{self._cluster.number():010d}"
-                self._cluster.votes[path, name] = identity, self._store.session_number
-
-        self._call("add_vote", path, effect)
-
-    def votes(self, path: str) -> Sequence[str]:
-        return self._call(
-            "votes", path, lambda: in_order(v for held, v in self._cluster.votes if held == path)
-        )
-
-    def identity(self, path: str, vote: str) -> bytes | None:
-        return self._call(
-            "vote_identity", path, lambda: self._cluster.votes.get((path, vote), (None, 0))[0]
-        )
-
-    def watch(self, path: str, vote: str, gone: Callable[[], None]) -> Callable[[], None]:
-        number = self._cluster.number()
-        self._cluster.vote_watchers[number] = path, vote, lambda: self._store.tell(gone)
-        self._cluster.notify_votes()  # it may be gone already
-
-        def stop() -> None:
-            self._cluster.vote_watchers.pop(number, None)
-
-        return stop
-
-    def remove(self, path: str, token: str) -> None:
-        prefix = vote_prefix(token)
-        with self._cluster.lock:
-            for held, vote in list(self._cluster.votes):
-                if held == path and vote.startswith(prefix):
-                    del self._cluster.votes[held, vote]
-        self._cluster.notify_votes()
-
-    def _call(self, operation: str, path: str, effect: Callable[[], T]) -> T:
-        return self._store._call(operation, path, effect)  # noqa: SLF001  (the same module)
+        self.cluster.votes.tell()
 
 
 def _as_stored(metadata: LedgerMetadata) -> LedgerMetadata:

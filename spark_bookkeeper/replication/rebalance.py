@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, live_members, registered_incarnations
-from spark_bookkeeper.config import BookieConfig
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.protocol.balance import Balance, Disk
@@ -41,9 +40,6 @@ from spark_bookkeeper.replication.runner import (
 )
 from spark_bookkeeper.replication.shares import share_bytes, share_of
 from spark_bookkeeper.replication.targets import Targets
-
-SPARE_BYTES: Final = BookieConfig().writable_above_free_bytes
-"""What a move leaves free on its target, or the bookie would soon take nothing more."""
 
 
 @dataclass(frozen=True, slots=True)

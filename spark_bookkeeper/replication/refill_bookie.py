@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import (
@@ -23,18 +22,12 @@ from spark_bookkeeper.client.ledger import (
     incarnations_of,
     live_members,
     registered_incarnations,
-    with_new_incarnation,
 )
-from spark_bookkeeper.client.recover.copying import TargetError
 from spark_bookkeeper.errors import (
-    BookieError,
-    EntryUnreadableError,
     InvalidArgumentError,
     MetadataFormatError,
-    NoSuchLedgerError,
 )
 from spark_bookkeeper.metadata.store import Registration, Versioned
-from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.collection import may_be_named
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
@@ -50,8 +43,14 @@ from spark_bookkeeper.replication.pieces import (
 )
 from spark_bookkeeper.replication.recover_ledgers import Recovered, RecoverWork, recovering
 from spark_bookkeeper.replication.recovery_plan import PlannedShare, PlanRow
+from spark_bookkeeper.replication.refill_ledger import (
+    REMOVING,
+    RefillWork,
+    fragments_with,
+    refill_ledger,
+)
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport
-from spark_bookkeeper.replication.rereplicate import CopiedAhead, FragmentWork, ShareCopied
+from spark_bookkeeper.replication.rereplicate import FragmentWork, ShareCopied
 from spark_bookkeeper.replication.runner import (
     Failure,
     Progress,
@@ -61,12 +60,9 @@ from spark_bookkeeper.replication.runner import (
     reason_of,
 )
 from spark_bookkeeper.replication.shares import (
-    copied_ahead,
-    copy_share,
     share_bytes,
     share_of,
 )
-from spark_bookkeeper.runtime.throttle import Throttle
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,23 +79,6 @@ class Refill:
     """Limit on copying, for the whole job; ``None`` is none."""
     piece_bytes: int = PIECE_BYTES
     """Shares of several times this size are copied by several tasks."""
-
-
-@dataclass(frozen=True, slots=True)
-class RefillWork:
-    """Copy back what a bookie should hold of one ledger, and end its limbo there. Picklable."""
-
-    ledger_id: LedgerId
-    bookie: BookieId
-    incarnation: str
-    """That is to hold it from now on; no other is filled."""
-    bytes_per_second: int | None
-    size_bytes: int = 0
-    """To be copied, about, where it is known."""
-    ahead: tuple[tuple[EntryId, CopiedAhead], ...] = ()
-    """What was copied in pieces before, by the first entry of its fragment."""
-    nonce: bytes | None = None
-    """Of the ledger it was planned for; ``None`` takes the one that is there."""
 
 
 _Copying = RefillWork | PieceWork
@@ -235,7 +214,7 @@ class _Survey:
         return f"the ledger is not closed, and {self.bookie} is in its last fragment"
 
     def work(self, ledger_id: LedgerId, metadata: LedgerMetadata) -> RefillWork:
-        size = sum(share_bytes(metadata, f) for f in _fragments_with(metadata, self.bookie))
+        size = sum(share_bytes(metadata, f) for f in fragments_with(metadata, self.bookie))
         return RefillWork(
             ledger_id,
             self.bookie,
@@ -270,7 +249,7 @@ class _Survey:
                 return
             yield Recovered(ledger_id, Outcome.PLANNED, "fence, recover and close it first")
         if not may_be_named(metadata, metadata, self.bookie):
-            left = _REMOVING.format(self.bookie)
+            left = REMOVING.format(self.bookie)
             yield ShareCopied(ledger_id, Outcome.LEFT, left, first, source=self.bookie)
             return
         live = live_members(metadata, registered_incarnations(self.alive), [self.bookie])
@@ -330,159 +309,6 @@ def _check(context: ClientContext, wish: Refill, registration: Registration | No
     )
 
 
-def refill_ledger(context: ClientContext, work: RefillWork) -> Sequence[ShareCopied]:
-    """One ledger: every share of the bookie is copied back and read, then one CAS ends its limbo.
-
-    Killed at any moment it loses nothing; whatever the plan said is looked at again here. A share
-    that cannot be copied keeps all of the ledger in limbo: metadata name one incarnation of a
-    bookie, and what it names must hold everything.
-    """
-    one = ShareCopied(work.ledger_id, Outcome.LEFT, None, source=work.bookie)
-    try:
-        ledger, found = context.ledger(work.ledger_id, work.nonce)
-    except NoSuchLedgerError as error:
-        return [replace(one, status=Outcome.GONE, reason=error.message)]
-    except MetadataFormatError as error:
-        return [replace(one, reason=error.message)]
-    fragments = _fragments_with(found.value, work.bookie)
-    if not fragments:
-        reason = "another bookie has its place"
-        return [replace(one, status=Outcome.NO_LONGER_NEEDED, reason=reason)]
-    if ledger.incarnations.get(work.bookie) == work.incarnation:
-        return [replace(one, status=Outcome.NO_LONGER_NEEDED, reason="it is filled")]
-    blocked = _why_not_yet(context, work, found.value)
-    if blocked is not None:
-        return [replace(one, reason=blocked)]
-    shares = [_copy(context, work, ledger, fragment) for fragment in fragments]
-    if not _is_whole(shares):
-        return [_in_limbo(share) for share in shares]
-    try:
-        update_ledger(
-            context.store,
-            work.ledger_id,
-            lambda old: _out_of_limbo(old, work, found.value, fragments),
-            known=found,
-        )
-    except NoSuchLedgerError as error:
-        gone = f"meanwhile {error.message}"
-        return [replace(s, status=Outcome.GONE, reason=gone, entries=0, bytes=0) for s in shares]
-    except (_RefusedError, MetadataFormatError) as error:
-        return [replace(share, status=Outcome.LEFT, reason=str(error)) for share in shares]
-    return shares
-
-
-def _why_not_yet(context: ClientContext, work: RefillWork, metadata: LedgerMetadata) -> str | None:
-    registration = context.bookies.last_registrations().get(work.bookie)
-    if registration is None:
-        return f"{work.bookie} is not registered now"
-    if registration.incarnation != work.incarnation:
-        return f"{work.bookie} was formatted once more since this was planned"
-    if not may_be_named(metadata, metadata, work.bookie):
-        return _REMOVING.format(work.bookie)
-    return _why_not_fixed(metadata, work.bookie)
-
-
-def _why_not_fixed(metadata: LedgerMetadata, bookie: BookieId) -> str | None:
-    """[refill_fixed_only]: a recovery asks the bookies of the last fragment what was written."""
-    if not metadata.is_closed and bookie in metadata.last_fragment.ensemble:
-        return "the ledger is not closed and its writer may be writing here"
-    return None
-
-
-def _is_whole(shares: Sequence[ShareCopied]) -> bool:
-    """[refill_whole]: from now on the bookie is asked, and its word believed."""
-    return all(share.status is Outcome.REPLICATED for share in shares)
-
-
-def _in_limbo(share: ShareCopied) -> ShareCopied:
-    if share.status is not Outcome.REPLICATED:
-        return share
-    return replace(
-        share, status=Outcome.LEFT, reason="copied, and in limbo with the rest of its ledger"
-    )
-
-
-def _copy(
-    context: ClientContext, work: RefillWork, ledger: Ledger, fragment: FragmentRange
-) -> ShareCopied:
-    """The bookie's share of one fragment, copied back to it and read there."""
-    first, last = fragment.first_entry_id, fragment.last_entry_id
-    assert last is not None, "R13: only where the writer cannot be writing"
-    share = ShareCopied(work.ledger_id, Outcome.LEFT, None, first, last, work.bookie)
-    entries = share_of(ledger, fragment.ensemble.index(work.bookie), first, last)
-    done = replace(share, status=Outcome.REPLICATED, target=work.bookie, entries=len(entries))
-    ahead = next((each for start, each in work.ahead if start == first), None)
-    copied = ahead.size_bytes if ahead else 0
-    try:
-        target = context.bookies.replica(work.bookie, ledger, work.incarnation)
-        target.check()
-        if entries:
-            copied += copy_share(
-                context,
-                ledger,
-                fragment,
-                entries,
-                target,
-                (work.bookie,),
-                Throttle(context.runtime, work.bytes_per_second),
-                held=copied_ahead(target, entries, ahead is not None and ahead.is_whole),
-            )
-    except EntryUnreadableError as error:
-        return replace(share, status=Outcome.UNRECOVERABLE, reason=error.message)
-    except TargetError as error:
-        return replace(share, reason=error.cause.message)
-    except BookieError as error:
-        return replace(share, reason=error.message)
-    return replace(done, bytes=copied)
-
-
-_REMOVING: Final = (
-    "copies of the ledger that nothing named are, or were meanwhile, removed from {}, perhaps these"
-)
-
-
-class _RefusedError(Exception):
-    """The ledger was changed so that what was copied is not what it needs; says how."""
-
-
-def _out_of_limbo(
-    old: LedgerMetadata,
-    work: RefillWork,
-    before: LedgerMetadata,
-    copied: Sequence[FragmentRange],
-) -> LedgerMetadata | None:
-    """The step of the CAS: pure, for it may be asked several times.
-
-    Args:
-        before: as they were read before the shares were copied.
-        copied: the fragments whose shares are there.
-
-    Raises:
-        _RefusedError: the ledger has other fragments on the bookie now, or a writer there, or
-            copies are, or were meanwhile, removed from the bookie [gc_register].
-    """
-    now = incarnations_of(old).get(work.bookie)
-    if work.bookie not in old.bookies() or now == work.incarnation:
-        return None
-    if now != incarnations_of(before).get(work.bookie):
-        raise _RefusedError(f"{work.bookie} was filled in yet another incarnation meanwhile")
-    why = _why_not_fixed(old, work.bookie)
-    if why is not None:
-        raise _RefusedError(why)
-    if not may_be_named(old, before, work.bookie):
-        raise _RefusedError(_REMOVING.format(work.bookie))
-    there = {(f.first_entry_id, f.last_entry_id): f.ensemble.index(work.bookie) for f in copied}
-    for fragment in _fragments_with(old, work.bookie):
-        position = fragment.ensemble.index(work.bookie)
-        if there.get((fragment.first_entry_id, fragment.last_entry_id)) != position:
-            raise _RefusedError("its fragments were changed by another client meanwhile")
-    return with_new_incarnation(old, work.bookie, work.incarnation)
-
-
-def _fragments_with(metadata: LedgerMetadata, bookie: BookieId) -> Sequence[FragmentRange]:
-    return [f for f in metadata.fragment_ranges() if bookie in f.ensemble]
-
-
 class _InPlace:
     """The target of every share is the bookie itself."""
 
@@ -508,7 +334,7 @@ def _pieces(
     found: dict[EntryId, Sequence[PieceWork]] = {}
     if work.size_bytes < 2 * piece_bytes:
         return found
-    for fragment in _fragments_with(metadata, work.bookie):
+    for fragment in fragments_with(metadata, work.bookie):
         share = _fragment_work(work, fragment.first_entry_id, share_bytes(metadata, fragment))
         pieces = list(pieces_of(share, metadata, _InPlace(work.bookie), piece_bytes))
         if pieces:

@@ -1,18 +1,20 @@
-"""Ledgers and logs elsewhere: in tables that stand for them, and in backups."""
+"""Ledgers and logs elsewhere: in tables that stand for them, and in backups.
+
+Each call imports its job itself: every program and command imports this file, and few call one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from spark_bookkeeper.backup.forgetting import forget_restores as forget_restores_job
-from spark_bookkeeper.backup.restoring import restore as restore_job
-from spark_bookkeeper.backup.saving import BackupReport
-from spark_bookkeeper.backup.saving import backup as backup_job
-from spark_bookkeeper.delta.archive import PLACE_COLUMNS, Archive, ArchiveReport
-from spark_bookkeeper.delta.release import check_release, release_archived
 from spark_bookkeeper.replication.runner import Progress, Runner
 from spark_bookkeeper.session.arguments import either_of, ids_of, in_words, uri_of
 from spark_bookkeeper.session.handle import ClusterHandle
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.backup.saving import BackupReport
+    from spark_bookkeeper.delta.archive import ArchiveReport
 
 
 def archive_to_delta(
@@ -50,6 +52,10 @@ def archive_to_delta(
         NoSuchLogError: there is no such log.
         MissingRequirementError: the session has no Delta; ``spark_session(delta=True)`` has.
     """
+    from spark_bookkeeper.delta.archive import Archive
+    from spark_bookkeeper.delta.release import check_release, release_archived
+    from spark_bookkeeper.delta.sums import PLACE_COLUMNS
+
     chosen = either_of(ledger_ids, log)
     context = self.context
     if release:
@@ -106,6 +112,8 @@ def backup(
             can be written there.
         NoSuchLogError: there is no such log.
     """
+    from spark_bookkeeper.backup.saving import backup as backup_job
+
     wanted = either_of(ledger_ids, log)
     uri = uri_of(uri)
     return self.reported(
@@ -157,6 +165,8 @@ def restore(
     Raises:
         InvalidArgumentError: there is no such backup, snapshot, ledger or log.
     """
+    from spark_bookkeeper.backup.restoring import restore as restore_job
+
     wanted = either_of(ledger_ids, log)
     uri = uri_of(uri)
     return self.reported(
@@ -200,6 +210,8 @@ def forget_restores(
     Raises:
         InvalidArgumentError: a restore runs, or none has begun with such a ledger.
     """
+    from spark_bookkeeper.backup.forgetting import forget_restores as forget_restores_job
+
     wanted = ids_of(ledger_ids)
     return self.reported(
         "forget_restores",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
@@ -19,11 +19,12 @@ import spark_bookkeeper.session.ledgers as _ledgers
 import spark_bookkeeper.session.logs as _logs
 import spark_bookkeeper.session.replication as _replication
 import spark_bookkeeper.session.upkeep as _upkeep
-from spark_bookkeeper.autorecovery.control import AutorecoveryControl
 from spark_bookkeeper.replication.runner import Progress, no_progress
 from spark_bookkeeper.replication.track import Track
 from spark_bookkeeper.session.handle import ClusterHandle
-from spark_bookkeeper.source.functions import register_sql
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.autorecovery.control import AutorecoveryControl
 
 
 class BookKeeper(ClusterHandle):
@@ -132,6 +133,8 @@ class BookKeeper(ClusterHandle):
         Returns:
             the names of the functions.
         """
+        from spark_bookkeeper.source.functions import register_sql
+
         chosen = self.spark if spark is None else spark
         connection = self.connection
         options = {
@@ -157,6 +160,8 @@ class BookKeeper(ClusterHandle):
     @property
     def autorecovery(self) -> AutorecoveryControl:
         """The switch, the delay, the auditor; and auditor and worker to run in this process."""
+        from spark_bookkeeper.autorecovery.control import AutorecoveryControl
+
         return AutorecoveryControl(self.context, self.runner)
 
     audit = _replication.audit

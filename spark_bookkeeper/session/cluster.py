@@ -1,24 +1,24 @@
-"""The cluster as a whole, looked at: bookies, what lacks replicas, jobs, space, health."""
+"""The cluster as a whole, looked at: bookies, what lacks replicas, jobs, space, health.
+
+What looks deeper is imported by its call: every program and command imports this file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_bookkeeper.autorecovery.losses import Losses, losses
-from spark_bookkeeper.autorecovery.table import underreplicated_table
 from spark_bookkeeper.client import views
-from spark_bookkeeper.cluster.diagnosis import Diagnoses
-from spark_bookkeeper.cluster.examination import cluster_diagnoses
-from spark_bookkeeper.cluster.machine import machine_diagnoses
-from spark_bookkeeper.cluster.orphans import orphans_table
-from spark_bookkeeper.cluster.space import space_table
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.replication.recent_jobs import jobs_table
 from spark_bookkeeper.session.arguments import list_of
 from spark_bookkeeper.session.handle import ClusterHandle
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.autorecovery.losses import Losses
+    from spark_bookkeeper.cluster.diagnosis import Diagnoses
 
 
 def bookies(self: ClusterHandle) -> Any:
@@ -38,6 +38,8 @@ def underreplicated(self: ClusterHandle) -> Any:
 
 def underreplicated_arrow(self: ClusterHandle) -> pa.Table:
     """The same as an Arrow table (``autorecovery.table.UNDERREPLICATED``): no Spark."""
+    from spark_bookkeeper.autorecovery.table import underreplicated_table
+
     return underreplicated_table(self.context)
 
 
@@ -64,6 +66,10 @@ def doctor(self: ClusterHandle) -> Diagnoses:
     Raises:
         MetadataUnavailableError: ZooKeeper does not answer.
     """
+    from spark_bookkeeper.cluster.diagnosis import Diagnoses
+    from spark_bookkeeper.cluster.examination import cluster_diagnoses
+    from spark_bookkeeper.cluster.machine import machine_diagnoses
+
     context = self.context
     findings = (*machine_diagnoses(), *cluster_diagnoses(context))
     return Diagnoses(findings, frame=self.frames.from_arrow)
@@ -78,6 +84,8 @@ def safe_to_lose(self: ClusterHandle, bookie_ids: str | Sequence[str]) -> Losses
     Raises:
         InvalidArgumentError: no bookie is named, or one that nobody knows.
     """
+    from spark_bookkeeper.autorecovery.losses import losses
+
     names = [bookie_ids] if isinstance(bookie_ids, str) else list_of("bookie_ids", bookie_ids)
     return losses(self.context, [parse_bookie_id(name) for name in names])
 
@@ -94,6 +102,8 @@ def space(self: ClusterHandle) -> Any:
 
 def space_arrow(self: ClusterHandle) -> pa.Table:
     """The same as an Arrow table (``cluster.space.SPACE``): no Spark."""
+    from spark_bookkeeper.cluster.space import space_table
+
     return space_table(self.context)
 
 
@@ -108,4 +118,6 @@ def orphans(self: ClusterHandle) -> Any:
 
 def orphans_arrow(self: ClusterHandle) -> pa.Table:
     """The same as an Arrow table (``cluster.orphans.ORPHANS``): no Spark."""
+    from spark_bookkeeper.cluster.orphans import orphans_table
+
     return orphans_table(self.context)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -12,7 +13,6 @@ from typing_extensions import Self
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
-from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.replication.recent_jobs import noted
@@ -22,10 +22,12 @@ from spark_bookkeeper.runtime import process
 from spark_bookkeeper.runtime.beside import begin
 from spark_bookkeeper.runtime.progress import told
 from spark_bookkeeper.runtime.public_names import PublicNames
-from spark_bookkeeper.spark.frames import SparkFrames
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from spark_bookkeeper.cluster.local import LocalCluster
+    from spark_bookkeeper.spark.frames import SparkFrames
 
 T = TypeVar("T")
 ReportT = TypeVar("ReportT", bound=Report)
@@ -53,8 +55,18 @@ class ClusterHandle(PublicNames):
         self._runs_jobs_here = runs_jobs_here
         self._process = process.here
         self._context: ClientContext | None = connection.open()
-        self.frames = SparkFrames(
-            spark, connection, self._context.runtime.token, spark_conf, self._context.metrics
+        self._spark = spark
+        self._spark_conf = spark_conf
+        self._token, self._metrics = self._context.runtime.token, self._context.metrics
+
+    @cached_property
+    def frames(self) -> SparkFrames:
+        """DataFrames in and out."""
+        # Bytes, Arrow tables and most commands need none.
+        from spark_bookkeeper.spark.frames import SparkFrames
+
+        return SparkFrames(
+            self._spark, self.connection, self._token, self._spark_conf, self._metrics
         )
 
     @property

@@ -12,6 +12,7 @@ from spark_bookkeeper.client import lifecycle, views
 from spark_bookkeeper.client.deletion import Deletion
 from spark_bookkeeper.client.history import history_table
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
+from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.client.names import ledger_called
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.write.writer import LedgerWriter
@@ -138,11 +139,11 @@ def delete_ledger(self: ClusterHandle, ledger_id: int, *, even_if_alive: bool = 
     return lifecycle.delete_ledger(self.context, ledger_id, even_if_alive=even_if_alive)
 
 
-def ledger(self: ClusterHandle, ledger_id: int) -> views.LedgerInfo:
+def ledger(self: ClusterHandle, ledger_id: int) -> LedgerInfo:
     """One ledger as its metadata tells it now. Raises ``NoSuchLedgerError``."""
     wanted = parse_ledger_id(ledger_id)
     found = self.context.store.read_ledger(wanted)
-    return views.LedgerInfo.of(wanted, found.value, self.context, self.frames.from_arrow)
+    return LedgerInfo.of(wanted, found.value, self.context, self.frames.from_arrow)
 
 
 def ledgers(self: ClusterHandle, *, ask_bookies: bool = False) -> Any:

@@ -1,29 +1,25 @@
-"""Copies made again: after the loss of a bookie, of a disk, or of what a check finds."""
+"""Copies made again: after the loss of a bookie, of a disk, or of what a check finds.
+
+Each call imports its job itself: every program and command imports this file, and few call one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from spark_bookkeeper.autorecovery.names import process_name
-from spark_bookkeeper.autorecovery.publishing import AuditReport, audit_bookies
-from spark_bookkeeper.autorecovery.worker import ReplicationWorker
-from spark_bookkeeper.autorecovery.worker import rereplicate as rereplicate_round
-from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import parse_bookie_id
-from spark_bookkeeper.replication.check_ledgers import check_ledgers as check_ledgers_job
-from spark_bookkeeper.replication.recover_bookie import BookieRecovery
-from spark_bookkeeper.replication.recover_bookie import recover_bookie as recover_bookie_job
-from spark_bookkeeper.replication.recover_ledgers import recover_ledgers as recover_ledgers_job
-from spark_bookkeeper.replication.refill_bookie import Refill
-from spark_bookkeeper.replication.refill_bookie import refill_bookie as refill_bookie_job
-from spark_bookkeeper.replication.repair_ledgers import repair_ledgers as repair_ledgers_job
-from spark_bookkeeper.replication.report import CheckReport, RecoveryReport
-from spark_bookkeeper.replication.runner import Progress, Runner
 from spark_bookkeeper.runtime.progress import told
 from spark_bookkeeper.session.arguments import ids_of, in_words, list_of, percentage_of, rate_of
 from spark_bookkeeper.session.handle import ClusterHandle
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.autorecovery.publishing import AuditReport
+    from spark_bookkeeper.config import AutorecoveryConfig
+    from spark_bookkeeper.replication.report import CheckReport, RecoveryReport
+    from spark_bookkeeper.replication.runner import Progress, Runner
 
 
 def recover_ledgers(
@@ -34,6 +30,8 @@ def recover_ledgers(
     progress: Progress | None = None,
 ) -> RecoveryReport:
     """Fence, recover and close ledgers as one Spark job; ``None`` is every one not closed."""
+    from spark_bookkeeper.replication.recover_ledgers import recover_ledgers as recover_ledgers_job
+
     wanted = ids_of(ledger_ids)
     return self.reported(
         "recover_ledgers",
@@ -73,6 +71,9 @@ def recover_bookie(
     Raises:
         InvalidArgumentError: a bookie is alive or unknown, or the target does not fit.
     """
+    from spark_bookkeeper.replication.recover_bookie import BookieRecovery
+    from spark_bookkeeper.replication.recover_bookie import recover_bookie as recover_bookie_job
+
     names = [bookie_ids] if isinstance(bookie_ids, str) else list_of("bookie_ids", bookie_ids)
     if not names:
         raise InvalidArgumentError("no bookie was named; bookies() shows which are lost")
@@ -121,6 +122,9 @@ def refill_bookie(
     Raises:
         InvalidArgumentError: the bookie is not registered, or a ledger does not exist.
     """
+    from spark_bookkeeper.replication.refill_bookie import Refill
+    from spark_bookkeeper.replication.refill_bookie import refill_bookie as refill_bookie_job
+
     wish = Refill(
         bookie=parse_bookie_id(bookie_id),
         ledger_ids=None if ledger_ids is None else tuple(ids_of(ledger_ids) or ()),
@@ -151,6 +155,8 @@ def check_ledgers(
         percentage: of the entries that are read and verified, besides the first and the last
             of every share; 100 verifies every digest.
     """
+    from spark_bookkeeper.replication.check_ledgers import check_ledgers as check_ledgers_job
+
     wanted, share = ids_of(ledger_ids), percentage_of(percentage)
     return self.reported(
         "check_ledgers",
@@ -182,6 +188,8 @@ def repair_ledgers(
         bytes_per_second: limit for the whole job.
         progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
     """
+    from spark_bookkeeper.replication.repair_ledgers import repair_ledgers as repair_ledgers_job
+
     wanted, share, rate = ids_of(ledger_ids), percentage_of(percentage), rate_of(bytes_per_second)
     return self.reported(
         "repair_ledgers",
@@ -209,6 +217,8 @@ def audit(
     Raises:
         InvalidArgumentError: autorecovery is disabled. What was published before stays.
     """
+    from spark_bookkeeper.autorecovery.publishing import audit_bookies
+
     with told(progress, "audit") as tell:
         report = audit_bookies(self.context, dry_run=dry_run, progress=tell)
     return replace(report, frame=self.frames.from_arrow)
@@ -229,6 +239,10 @@ def rereplicate(
     Raises:
         InvalidArgumentError: autorecovery is disabled, before or meanwhile.
     """
+    from spark_bookkeeper.autorecovery.names import process_name
+    from spark_bookkeeper.autorecovery.worker import ReplicationWorker
+    from spark_bookkeeper.autorecovery.worker import rereplicate as rereplicate_round
+    from spark_bookkeeper.config import AutorecoveryConfig
 
     def run(runner: Runner, tell: Progress) -> RecoveryReport:
         name = process_name()

@@ -1,29 +1,26 @@
-"""Bookies taken away and filled evenly; space that comes back; files and digests."""
+"""Bookies taken away and filled evenly; space that comes back; files and digests.
+
+Each call imports its job itself: every program and command imports this file, and few call one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from spark_bookkeeper.cluster.collection import Collection, GarbageReport
-from spark_bookkeeper.cluster.collection import collect_garbage as collect_garbage_job
-from spark_bookkeeper.cluster.compaction import (
-    FILES_LEAST,
-    CompactionWish,
-    CompactReport,
-    compact_ledgers,
-)
-from spark_bookkeeper.cluster.decommission import DecommissionReport
-from spark_bookkeeper.cluster.decommission import decommission_bookie as decommission_bookie_job
-from spark_bookkeeper.cluster.decommission import drain_bookie as drain_bookie_job
-from spark_bookkeeper.cluster.scrubbing import Scrubbing, ScrubReport
-from spark_bookkeeper.cluster.scrubbing import scrub as scrub_job
+from spark_bookkeeper.config import COMPACTED_FROM_FILES, SPARE_BYTES
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import parse_bookie_id
-from spark_bookkeeper.replication.rebalance import SPARE_BYTES, Rebalance, RebalanceReport
-from spark_bookkeeper.replication.rebalance import rebalance as rebalance_job
-from spark_bookkeeper.replication.runner import Progress
 from spark_bookkeeper.session.arguments import bookie_ids_of, ids_of, in_words, list_of, rate_of
 from spark_bookkeeper.session.handle import ClusterHandle
+
+if TYPE_CHECKING:
+    from spark_bookkeeper.cluster.collection import GarbageReport
+    from spark_bookkeeper.cluster.compaction import CompactReport
+    from spark_bookkeeper.cluster.decommission import DecommissionReport
+    from spark_bookkeeper.cluster.scrubbing import ScrubReport
+    from spark_bookkeeper.replication.rebalance import RebalanceReport
+    from spark_bookkeeper.replication.runner import Progress
 
 
 def decommission_bookie(
@@ -44,13 +41,15 @@ def decommission_bookie(
     Raises:
         InvalidArgumentError: it is alive and not to be drained, or unknown.
     """
+    from spark_bookkeeper.cluster.decommission import decommission_bookie as decommission_job
+
     bookie, rate = parse_bookie_id(bookie_id), rate_of(bytes_per_second)
     return self.reported(
         "decommission_bookie",
         in_words("bookie", [bookie]),
         dry_run,
         progress,
-        lambda runner, tell: decommission_bookie_job(
+        lambda runner, tell: decommission_job(
             self.context,
             runner,
             bookie,
@@ -74,6 +73,8 @@ def drain_bookie(
 
     It stays in the cluster; the report says what remains on it, and what is in the way.
     """
+    from spark_bookkeeper.cluster.decommission import drain_bookie as drain_bookie_job
+
     bookie, rate = parse_bookie_id(bookie_id), rate_of(bytes_per_second)
     return self.reported(
         "drain_bookie",
@@ -119,6 +120,9 @@ def rebalance(
     Raises:
         InvalidArgumentError: a target is not registered, or read-only.
     """
+    from spark_bookkeeper.replication.rebalance import Rebalance
+    from spark_bookkeeper.replication.rebalance import rebalance as rebalance_job
+
     names = [targets] if isinstance(targets, str) else targets
     wish = Rebalance(
         None if names is None else tuple(map(parse_bookie_id, list_of("targets", names))),
@@ -157,6 +161,9 @@ def collect_garbage(
         leftovers_after_s: what is left of unfinished writes goes when it is older.
         bytes_per_second: limit on reading other replicas of copies that nothing names.
     """
+    from spark_bookkeeper.cluster.collection import Collection
+    from spark_bookkeeper.cluster.collection import collect_garbage as collect_garbage_job
+
     wish = Collection(
         dry_run,
         leftovers_after_ms=1000 * whole_number("leftovers_after_s", leftovers_after_s, 0),
@@ -178,7 +185,7 @@ def compact(
     *,
     bookie_ids: Sequence[str] | None = None,
     dry_run: bool = False,
-    files_least: int = FILES_LEAST,
+    files_least: int = COMPACTED_FROM_FILES,
     bytes_per_second: int | None = None,
     progress: Progress | None = None,
 ) -> CompactReport:
@@ -192,6 +199,8 @@ def compact(
         files_least: leave ledgers that have fewer files on a bookie.
         bytes_per_second: limit on what is moved.
     """
+    from spark_bookkeeper.cluster.compaction import CompactionWish, compact_ledgers
+
     wish = CompactionWish(
         dry_run,
         whole_number("files_least", files_least, 2),
@@ -223,6 +232,9 @@ def scrub(
     Raises:
         BookieUnavailableError: the bookie gives no answer; nothing was published for that.
     """
+    from spark_bookkeeper.cluster.scrubbing import Scrubbing
+    from spark_bookkeeper.cluster.scrubbing import scrub as scrub_job
+
     wish = Scrubbing(rate_of(bytes_per_second), from_start)
     bookie = parse_bookie_id(bookie_id)
     return self.reported(

@@ -16,7 +16,7 @@ from threading import Barrier
 
 import pytest
 
-from spark_bookkeeper.bookie.storage import local
+from spark_bookkeeper.bookie.storage import local, new_file
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError
@@ -128,7 +128,7 @@ def test_r9_content_is_synced_before_the_name_and_the_name_before_the_answer(
         note("directory" if os.path.samestat(os.fstat(descriptor), os.stat(tmp_path)) else "?")
         fsync(descriptor)
 
-    monkeypatch.setattr(local, "_sync_content", noted_content)
+    monkeypatch.setattr(new_file, "sync_content", noted_content)
     monkeypatch.setattr(os, "link", noted_link)
     monkeypatch.setattr(os, "fsync", noted_name)
 
@@ -243,7 +243,7 @@ def test_a_full_disk_ends_a_file_in_pieces_without_a_trace(
     storage: LocalStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = storage.create("a")
-    monkeypatch.setattr(local, "_sync_content", _fail_with(errno.ENOSPC))
+    monkeypatch.setattr(new_file, "sync_content", _fail_with(errno.ENOSPC))
 
     with pytest.raises(BookieFullError):
         sink.finish()

@@ -19,7 +19,7 @@ from spark_bookkeeper.bookie.marker import Marker
 from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.record import RecordKind
 from spark_bookkeeper.bookie.schema import MARKER_PATH, LedgerPaths
-from spark_bookkeeper.bookie.storage import file_system, local
+from spark_bookkeeper.bookie.storage import file_system, local, new_file
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
 from spark_bookkeeper.errors import (
@@ -352,14 +352,14 @@ def test_while_others_write_much_each_directory_is_synced_by_itself(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
-    real = local._sync_directory
+    real = new_file.sync_directory
     monkeypatch.setattr(file_system, "_dirty_bytes", lambda: float("inf"))
 
     def sync_directory(path: str) -> None:
         synced.append(path)
         real(path)
 
-    monkeypatch.setattr(local, "_sync_directory", sync_directory)
+    monkeypatch.setattr(local, "sync_directory", sync_directory)
 
     assert storage.put_all(files()) == [True] * COUNT
     storage.sync_all([path for path, _ in files()])

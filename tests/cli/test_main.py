@@ -160,28 +160,6 @@ def test_a_noun_without_a_module_is_not_there(monkeypatch: pytest.MonkeyPatch) -
     assert "doctor" in cli.root.list_commands(click.Context(cli.root))
 
 
-def test_help_is_there_without_importing_any_noun_or_spark() -> None:
-    script = (
-        "import sys; from spark_bookkeeper.cli.main import run; code = run(['--help']);"
-        "heavy = [m for m in ('pyspark', 'pyarrow', 'kazoo', 'pandas') if m in sys.modules];"
-        "print(code, heavy)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-
-    assert "--metadata-uri" in done.stdout
-    assert done.stdout.strip().endswith("0 []")
-
-
-def test_a_session_is_imported_without_spark() -> None:
-    script = (
-        "import spark_bookkeeper.opening, spark_bookkeeper.spark.frames, sys;"
-        "print([m for m in ('pyspark', 'py4j', 'pandas', 'delta') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-
-    assert done.stdout.strip() == "[]"
-
-
 def test_the_package_runs_as_the_command_line() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "spark_bookkeeper", "no-such-noun"], capture_output=True, text=True

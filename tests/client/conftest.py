@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.bookie.storage import local
+from spark_bookkeeper.bookie.storage import new_file
 from spark_bookkeeper.bookie.storage.file_system import FileSystem
 from spark_bookkeeper.testing.ground import Ground
 
@@ -21,6 +21,6 @@ def ground(tmp_path: Path) -> Ground:
 @pytest.fixture
 def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
     """No disk is waited for, so that only those bookies are slow that a test makes slow."""
-    monkeypatch.setattr(local, "_sync_content", lambda _: None)
+    monkeypatch.setattr(new_file, "sync_content", lambda _: None)
     monkeypatch.setattr(os, "fsync", lambda _: None)
     monkeypatch.setattr(FileSystem, "sync", lambda _: None)

@@ -14,7 +14,7 @@ from spark_bookkeeper.autorecovery.losses import AtRisk, Losses
 from spark_bookkeeper.autorecovery.publishing import AuditReport
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.deletion import Deletion
-from spark_bookkeeper.client.views import LedgerInfo
+from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.cluster.decommission import DecommissionReport
 from spark_bookkeeper.cluster.diagnosis import Diagnoses, Diagnosis
 from spark_bookkeeper.delta.archive import ArchiveReport

@@ -21,8 +21,8 @@ from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.client.recover.recovery import recover_ledger
-from spark_bookkeeper.client.views import LedgerInfo
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.errors import EntryUnreadableError, LedgerExistsError, NoSuchLedgerError

@@ -12,7 +12,7 @@ import pytest
 
 from spark_bookkeeper import pictures
 from spark_bookkeeper.client import lifecycle
-from spark_bookkeeper.client.views import LedgerInfo
+from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementError
 from spark_bookkeeper.protocol.quorum import Quorum

@@ -10,6 +10,7 @@ import pytest
 
 from spark_bookkeeper.client import lifecycle, views
 from spark_bookkeeper.client.ledger import WRITER, with_incarnations
+from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.client.read import reader
 from spark_bookkeeper.client.read.newest import Newest, newest_entry
 from spark_bookkeeper.client.write.writer import LedgerWriter
@@ -34,10 +35,10 @@ def written_by_the_dead(ground: Ground) -> LedgerWriter:
     return writer
 
 
-def look(ground: Ground, ledger_id: int) -> views.LedgerInfo:
+def look(ground: Ground, ledger_id: int) -> LedgerInfo:
     context = ground.client()
     found = context.store.read_ledger(LedgerId(ledger_id)).value
-    return views.LedgerInfo.of(LedgerId(ledger_id), found, context, lambda table: table)
+    return LedgerInfo.of(LedgerId(ledger_id), found, context, lambda table: table)
 
 
 def rewritten(ground: Ground, ledger_id: int, **custom: bytes | None) -> LedgerMetadata:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-from spark_bookkeeper.client import lifecycle, views
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.client.read.reader import Entry
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError
@@ -28,7 +29,7 @@ Q322 = Quorum(3, 2, 2)
 FORKED = """
 import concurrent.futures, os, sys, threading
 from pathlib import Path
-from spark_bookkeeper.client import views
+from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -55,7 +56,7 @@ with other:
 long = lifecycle.open_ledger(ground.context, other.ledger_id)
 half = long.entries()
 next(half)
-info = views.LedgerInfo.of(0, writer.metadata, ground.context, lambda table: table)
+info = LedgerInfo.of(0, writer.metadata, ground.context, lambda table: table)
 doors = {
     "append": lambda: writer.append(b"c"),
     "append_async": lambda: writer.append_async(b"c"),
@@ -129,8 +130,8 @@ def test_in_a_forked_child_everything_says_at_once_where_it_was_made(tmp_path: P
     assert parent == "parent LedgerWriter(ledger_id=0, writing, last_add_confirmed=0)"
 
 
-def look(writer: LedgerWriter, ground: Ground) -> views.LedgerInfo:
-    return views.LedgerInfo.of(writer.ledger_id, writer.metadata, ground.context, lambda t: t)
+def look(writer: LedgerWriter, ground: Ground) -> LedgerInfo:
+    return LedgerInfo.of(writer.ledger_id, writer.metadata, ground.context, lambda t: t)
 
 
 DUMPS: list[Callable[[Any], Any]] = [pickle.dumps, cloudpickle.dumps, copy.copy]

@@ -224,10 +224,10 @@ def test_its_picture_needs_no_connection(tmp_path: Path) -> None:
 OWNER = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests may ignore it
-from spark_bookkeeper.cluster import local
+from spark_bookkeeper.cluster import running_cluster
 from spark_bookkeeper.cluster.local import LocalCluster
 if sys.argv[2] == "die":
-    local._SESSION_TIMEOUT_MS = 1_500
+    running_cluster.SESSION_TIMEOUT_MS = 1_500
 cluster = LocalCluster(sys.argv[1], bookies=2).start()
 print(cluster.zookeeper.pid, cluster.metadata_uri, flush=True)
 if sys.argv[2] in ("wait", "die"):

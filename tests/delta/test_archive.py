@@ -18,8 +18,9 @@ import spark_bookkeeper as sbk
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.shell.jobs import run_job
 from spark_bookkeeper.delta import archive as archive_module
-from spark_bookkeeper.delta.archive import PLACE_COLUMNS, Archive
+from spark_bookkeeper.delta.archive import Archive
 from spark_bookkeeper.delta.batches import SMALL_BYTES
+from spark_bookkeeper.delta.sums import PLACE_COLUMNS
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.report import Report
 from spark_bookkeeper.testing.ground import Killed
@@ -224,7 +225,7 @@ def test_killed_at_any_step_and_repeated_every_row_is_there_once(
         monkeypatch.setattr(owner, name, stepped)
 
     steps_around(Archive, "_write")
-    steps_around(archive_module, "_sums")
+    steps_around(archive_module, "sums")
     kills, report = 0, None
     while report is None:
         left = kills + 1

@@ -16,6 +16,7 @@ from spark_bookkeeper.autorecovery.publishing import audit_bookies
 from spark_bookkeeper.bookie.messages import encode_batches
 from spark_bookkeeper.client import lifecycle, views
 from spark_bookkeeper.client.deletion import delete_ledger
+from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.cluster.decommission import decommission_bookie
 from spark_bookkeeper.cluster.space import space_table
 from spark_bookkeeper.cluster.tables import table_diagnoses
@@ -104,7 +105,7 @@ def test_a_table_is_shown_as_a_holder_and_never_as_missing(
     context, metadata = ground.context, metadata_of(ground, ledger_id)
     (tables,) = [set(filter(is_table, f.ensemble)) for f in metadata.fragments]
     assert len(tables) == 3 - keep
-    info = views.LedgerInfo.of(ledger_id, metadata, context, lambda table: table)
+    info = LedgerInfo.of(ledger_id, metadata, context, lambda table: table)
 
     placement = info.placement_arrow().to_pylist()
     stripes = info.stripes_arrow(0, 4).to_pylist()

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from typing_extensions import override
 
-from spark_bookkeeper.bookie.storage import local
+from spark_bookkeeper.bookie.storage import new_file
 from spark_bookkeeper.client import lifecycle, staging
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.recover.recovery import recover_ledger
@@ -48,7 +48,7 @@ USUAL = LogOptions(Quorum(3, 3, 2))
 @pytest.fixture
 def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
     """No disk is waited for: what dies here is a process, and not a machine."""
-    monkeypatch.setattr(local, "_sync_content", lambda _: None)
+    monkeypatch.setattr(new_file, "sync_content", lambda _: None)
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 

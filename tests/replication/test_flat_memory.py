@@ -38,7 +38,8 @@ from spark_bookkeeper.replication.recover_ledgers import (
     recover_ledgers,
 )
 from spark_bookkeeper.replication.recovery_plan import PlannedShare
-from spark_bookkeeper.replication.refill_bookie import Refill, RefillWork, refill_bookie
+from spark_bookkeeper.replication.refill_bookie import Refill, refill_bookie
+from spark_bookkeeper.replication.refill_ledger import RefillWork
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.report_file import write_report
 from spark_bookkeeper.replication.rereplicate import FragmentWork, ShareCopied

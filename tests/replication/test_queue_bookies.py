@@ -13,8 +13,8 @@ from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.bookies.asking import Door
+from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.client.read.splits import cut
-from spark_bookkeeper.client.views import LedgerInfo
 from spark_bookkeeper.config import ClientConfig
 from spark_bookkeeper.errors import BookieUnavailableError, LedgerFencedError
 from spark_bookkeeper.protocol.ids import EntryId

@@ -10,7 +10,8 @@ import pytest
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.ledger import incarnations_of
-from spark_bookkeeper.client.views import LedgerInfo, bookies_table
+from spark_bookkeeper.client.ledger_info import LedgerInfo
+from spark_bookkeeper.client.views import bookies_table
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.update import update_ledger

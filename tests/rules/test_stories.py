@@ -68,9 +68,9 @@ from spark_bookkeeper.protocol.writer import (
     Stored,
     Writer,
 )
-from spark_bookkeeper.replication import refill_bookie
+from spark_bookkeeper.replication import refill_ledger as refilling
 from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_one
-from spark_bookkeeper.replication.refill_bookie import RefillWork, refill_ledger
+from spark_bookkeeper.replication.refill_ledger import RefillWork, refill_ledger
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
@@ -624,7 +624,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
             yield replace(fragment, last_entry_id=EntryId(0) if last is None else last)
 
     patch.setattr(LedgerMetadata, "fragment_ranges", with_ends)
-    patch.setattr(refill_bookie, "_why_not_fixed", lambda metadata, bookie: None)
+    patch.setattr(refilling, "_why_not_fixed", lambda metadata, bookie: None)
 
 
 def a_bookie_that_is_out_of_limbo_holds_everything(directory: Path) -> None:
@@ -649,7 +649,7 @@ def a_bookie_that_is_out_of_limbo_holds_everything(directory: Path) -> None:
 
 @rule("refill_whole", a_bookie_that_is_out_of_limbo_holds_everything)
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(refill_bookie, "_is_whole", lambda shares: True)
+    patch.setattr(refilling, "_is_whole", lambda shares: True)
 
 
 def a_disk_that_holds_data_was_not_replaced(directory: Path) -> None:

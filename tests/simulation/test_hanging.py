@@ -17,8 +17,9 @@ import pytest
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.bookies.asking import Call
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.client.recover.recovery import recover_ledger
-from spark_bookkeeper.client.views import LedgerInfo, bookies_table, replicas_table
+from spark_bookkeeper.client.views import bookies_table, replicas_table
 from spark_bookkeeper.client.write.bulk import FanOut
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.config import ClientConfig

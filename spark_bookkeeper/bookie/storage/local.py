@@ -14,19 +14,32 @@ all files, then, when all have their names, the names. The order for each file i
 from __future__ import annotations
 
 import errno
-import itertools
 import os
-import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeAlias
 
 import pyarrow as pa
 from typing_extensions import Buffer, override
 
+from spark_bookkeeper.bookie.storage import kept_directory
 from spark_bookkeeper.bookie.storage.file_system import FEWEST, file_system, is_fit
+from spark_bookkeeper.bookie.storage.kept_directory import KeptDirectory
+from spark_bookkeeper.bookie.storage.new_file import (
+    O_TMPFILE,
+    PIECE_BYTES,
+    NamedFile,
+    NewFile,
+    UnnamedFile,
+    is_temporary,
+    link_unnamed,
+    open_directory,
+    open_unnamed,
+    sync_directory,
+    write,
+)
 from spark_bookkeeper.bookie.storage.storage import (
     Content,
     FileSink,
@@ -37,20 +50,11 @@ from spark_bookkeeper.bookie.storage.storage import (
 )
 from spark_bookkeeper.errors import BookieFullError, BookieUnavailableError
 
-_TEMPORARY_SUFFIX = ".tmp"
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 _NO_UNNAMED_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS}
-_O_TMPFILE: int | None = getattr(os, "O_TMPFILE", None)
-_sync_content = getattr(os, "fdatasync", os.fsync)
-_temporary_numbers = itertools.count()
 _DURABLE_KEPT = 4096
 _FILES_TOGETHER = 128
 """So many are open at once."""
-
-_PIECE_BYTES = 256 << 10
-"""Written, and read through, in one call; it fits into a processor's own cache. For more, the
-system takes larger pages, which at times are slow: three threads wrote 1 MiB each in 0.3 ms mostly
-and in 2.7 at times, and in pieces always in 0.3."""
 
 
 class LocalStorage(Storage):
@@ -59,10 +63,10 @@ class LocalStorage(Storage):
     def __init__(self, root: str | os.PathLike[str], bookie_id: str | None = None) -> None:
         self._root = os.path.abspath(root)
         self._bookie_id = bookie_id
-        self._unnamed_files = _O_TMPFILE is not None and os.path.isdir("/proc/self/fd")
+        self._unnamed_files = O_TMPFILE is not None and os.path.isdir("/proc/self/fd")
         self._durable: dict[str, int] = {}
         """Directories whose names were synced here, with the inode that each was then."""
-        self._kept: weakref.WeakValueDictionary[str, _Kept] = weakref.WeakValueDictionary()
+        self._kept: weakref.WeakValueDictionary[str, KeptDirectory] = weakref.WeakValueDictionary()
         self._read: dict[str, tuple[_Stamp, bytes]] = {}
         """What ``read_again`` read last, and how to see that it is unchanged."""
 
@@ -96,7 +100,7 @@ class LocalStorage(Storage):
         kept = self._kept.get(parent)
         with self._translated(target):
             if kept is None:
-                with _open_directory(parent) as descriptor:
+                with open_directory(parent) as descriptor:
                     return self._put(descriptor, name, data)
             directory = kept.take(parent)
             is_new = self._put(directory.descriptor, name, data)
@@ -107,7 +111,7 @@ class LocalStorage(Storage):
         file = self._begin(directory, name)
         try:
             for piece in [data] if isinstance(data, bytes) else data:
-                _write(file.descriptor, piece)
+                write(file.descriptor, piece)
             return file.publish()
         finally:
             file.discard()
@@ -117,7 +121,7 @@ class LocalStorage(Storage):
         target = f"{self._root}/{directory}"
         kept = self._kept.get(target)
         if kept is None:
-            kept = self._kept[target] = _Kept()
+            kept = self._kept[target] = KeptDirectory()
         return kept
 
     @override
@@ -141,15 +145,15 @@ class LocalStorage(Storage):
             written: list[tuple[str, int]] = []
             for path, data in files:
                 target = f"{self._root}/{path}"
-                descriptor = _open_unnamed(os.path.dirname(target))
+                descriptor = open_unnamed(os.path.dirname(target))
                 stack.callback(os.close, descriptor)
                 whole.check_has(descriptor)
-                _write(descriptor, data)
+                write(descriptor, data)
                 written.append((target, descriptor))
             progress()
             whole.sync()
             progress()
-            created = [_link_unnamed(descriptor, target) for target, descriptor in written]
+            created = [link_unnamed(descriptor, target) for target, descriptor in written]
             progress()
             if any(created):
                 whole.sync()
@@ -186,7 +190,7 @@ class LocalStorage(Storage):
             if _stamp(status) == before[0]:
                 return before[1]
         found = self._content(target)
-        if found is None or not _shows_changes_at_once(found[0].st_dev):
+        if found is None or not kept_directory.shows_changes_at_once(found[0].st_dev):
             self._read.pop(path, None)
         else:
             self._read[path] = (_stamp(found[0]), found[1])
@@ -237,7 +241,7 @@ class LocalStorage(Storage):
             try:
                 if offset:
                     os.lseek(descriptor, offset, os.SEEK_SET)
-                piece = memoryview(bytearray(min(length, _PIECE_BYTES)))
+                piece = memoryview(bytearray(min(length, PIECE_BYTES)))
                 while length and (count := os.readv(descriptor, [piece[:length]])):
                     take(piece[:count])
                     length -= count
@@ -343,7 +347,7 @@ class LocalStorage(Storage):
                     return
         for directory in directories:
             with self._translated(directory):
-                _sync_directory(directory)
+                sync_directory(directory)
             progress()
 
     @override
@@ -356,7 +360,7 @@ class LocalStorage(Storage):
                 directories[os.path.dirname(target)] = None
         for directory in directories:
             with self._translated(directory):
-                _sync_directory(directory)
+                sync_directory(directory)
 
     @override
     def delete_directory(self, path: str) -> None:
@@ -366,7 +370,7 @@ class LocalStorage(Storage):
                 _remove_tree(target)
             except FileNotFoundError:
                 return
-            _sync_directory(os.path.dirname(target))
+            sync_directory(os.path.dirname(target))
 
     @override
     def space(self) -> tuple[int, int] | None:
@@ -387,15 +391,15 @@ class LocalStorage(Storage):
             except FileNotFoundError:
                 return []
 
-    def _begin(self, directory: int, name: str) -> _NewFile:
+    def _begin(self, directory: int, name: str) -> NewFile:
         if self._unnamed_files:
             try:
-                return _UnnamedFile(directory, name)
+                return UnnamedFile(directory, name)
             except OSError as error:
                 if error.errno not in _NO_UNNAMED_FILES:
                     raise
                 self._unnamed_files = False
-        return _NamedFile(directory, name)
+        return NamedFile(directory, name)
 
     def _translated(self, target: str) -> _Translated:
         return _Translated(self, target)
@@ -431,21 +435,6 @@ class _Translated:
         ) from error
 
 
-def is_temporary(name: str) -> bool:
-    """Whether a file name is that of a write that has not been finished."""
-    return name.startswith(".") and name.endswith(_TEMPORARY_SUFFIX)
-
-
-def _shows_changes_at_once(device: int) -> bool:
-    """Whether one ``stat`` on this device shows what anybody did before.
-
-    So it is where a disk of this machine lies under the file system. Those without one have a
-    major number of 0: among them NFS and FUSE, which answer from a cache of some seconds, where
-    opening a file asks the server.
-    """
-    return sys.platform == "linux" and os.major(device) != 0
-
-
 _Stamp: TypeAlias = tuple[int, int, int, int]
 
 
@@ -454,150 +443,8 @@ def _stamp(status: os.stat_result) -> _Stamp:
     return status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size
 
 
-class _Directory:
-    """A descriptor of a directory, closed with the last reference."""
-
-    def __init__(self, path: str) -> None:
-        self.descriptor = -1
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        status = os.fstat(self.descriptor)
-        self._inode, self._device = status.st_ino, status.st_dev
-        self.may_be_kept = _shows_changes_at_once(status.st_dev)
-
-    def __del__(self) -> None:
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-
-    def is_named(self, path: str) -> bool:
-        """Whether a path names this directory now. While it is open, no other has its number."""
-        status = os.stat(path)
-        return status.st_ino == self._inode and status.st_dev == self._device
-
-
-class _Kept:
-    """Where the descriptor of a directory is between two puts, while somebody holds this."""
-
-    __slots__ = ("__weakref__", "_directory")
-
-    def __init__(self) -> None:
-        self._directory: _Directory | None = None
-
-    def take(self, path: str) -> _Directory:
-        """The directory to put a file into. Whoever fails there does not give it back."""
-        directory, self._directory = self._directory, None
-        return _Directory(path) if directory is None else directory
-
-    def give_back(self, directory: _Directory, path: str) -> None:
-        """After a put; raises ``OSError`` if the path names another directory now."""
-        if not directory.is_named(path):
-            raise OSError(errno.ESTALE, "the directory was replaced by another one")
-        if directory.may_be_kept:
-            self._directory = directory
-
-
-class _NewFile:
-    """Content without a final name yet."""
-
-    def __init__(self, directory: int, name: str) -> None:
-        self.directory = directory
-        self.name = name
-        self.descriptor = -1
-
-    def publish(self) -> bool:
-        """Sync the content, give it its name and sync the name; False if the name is taken."""
-        _sync_content(self.descriptor)
-        try:
-            self._link()
-        except FileExistsError:
-            return False
-        self._forget()
-        os.fsync(self.directory)
-        return True
-
-    def discard(self) -> None:
-        """Release what is left; never raises."""
-        if self.descriptor >= 0:
-            with suppress(OSError):
-                self._forget()
-            with suppress(OSError):
-                os.close(self.descriptor)
-            self.descriptor = -1
-
-    def _link(self) -> None:
-        raise NotImplementedError
-
-    def _forget(self) -> None:
-        """Remove the temporary name, once."""
-
-
-class _UnnamedFile(_NewFile):
-    """A file without a name: a killed process leaves nothing behind."""
-
-    def __init__(self, directory: int, name: str) -> None:
-        super().__init__(directory, name)
-        assert _O_TMPFILE is not None
-        self.descriptor = os.open(".", _O_TMPFILE | os.O_WRONLY, 0o666, dir_fd=directory)
-
-    @override
-    def _link(self) -> None:
-        # With a directory descriptor os.link follows the symbolic link to the open file.
-        os.link(
-            f"/proc/self/fd/{self.descriptor}",
-            self.name,
-            src_dir_fd=self.directory,
-            dst_dir_fd=self.directory,
-            follow_symlinks=True,
-        )
-
-
-def _open_unnamed(directory: str) -> int:
-    assert _O_TMPFILE is not None
-    return os.open(directory, _O_TMPFILE | os.O_WRONLY, 0o666)
-
-
-def _link_unnamed(descriptor: int, target: str) -> bool:
-    """Give an open file its name, of the directory that is there now; False if it is taken."""
-    try:
-        with _open_directory(os.path.dirname(target)) as directory:
-            os.link(
-                f"/proc/self/fd/{descriptor}",
-                os.path.basename(target),
-                src_dir_fd=directory,
-                dst_dir_fd=directory,
-                follow_symlinks=True,
-            )
-    except FileExistsError:
-        return False
-    return True
-
-
-class _NamedFile(_NewFile):
-    """A hidden name in the same directory, where files without one are not supported."""
-
-    def __init__(self, directory: int, name: str) -> None:
-        super().__init__(directory, name)
-        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
-        while self.descriptor < 0:
-            number = next(_temporary_numbers)
-            self._temporary: str | None = f".{name}.{os.getpid()}-{number}{_TEMPORARY_SUFFIX}"
-            # Another machine that mounts the same file system may use the same process id.
-            with suppress(FileExistsError):
-                self.descriptor = os.open(self._temporary, flags, 0o666, dir_fd=directory)
-
-    @override
-    def _link(self) -> None:
-        assert self._temporary is not None
-        os.link(self._temporary, self.name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
-
-    @override
-    def _forget(self) -> None:
-        if self._temporary is not None:
-            os.unlink(self._temporary, dir_fd=self.directory)
-            self._temporary = None
-
-
 class _LocalSink(FileSink):
-    def __init__(self, storage: LocalStorage, target: str, directory: int, file: _NewFile) -> None:
+    def __init__(self, storage: LocalStorage, target: str, directory: int, file: NewFile) -> None:
         self._storage = storage
         self._target = target
         self._directory = directory
@@ -606,7 +453,7 @@ class _LocalSink(FileSink):
     @override
     def write(self, data: Buffer) -> None:
         with self._storage._translated(self._target):  # noqa: SLF001  (the same module)
-            _write(self._file.descriptor, data)
+            write(self._file.descriptor, data)
 
     @override
     def finish(self) -> None:
@@ -625,20 +472,6 @@ class _LocalSink(FileSink):
             self._directory = -1
 
 
-@contextmanager
-def _open_directory(path: str) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _sync_directory(path: str) -> None:
-    with _open_directory(path) as descriptor:
-        os.fsync(descriptor)
-
-
 def _remove_tree(path: str) -> None:
     """Remove a directory, ascending by name, what is in it before itself."""
     with os.scandir(path) as found:
@@ -650,12 +483,6 @@ def _remove_tree(path: str) -> None:
             with suppress(FileNotFoundError):
                 os.unlink(entry.path)
     os.rmdir(path)
-
-
-def _write(descriptor: int, data: Buffer) -> None:
-    view = memoryview(data).cast("B")
-    while view:
-        view = view[os.write(descriptor, view[:_PIECE_BYTES]) :]
 
 
 def _read_fully(descriptor: int, length: int) -> pa.Buffer:

@@ -7,7 +7,6 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from spark_bookkeeper.bookie.storage.local import LocalStorage
-from spark_bookkeeper.bookie.storage.remote import RemoteStorage
 from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementError
 
@@ -59,4 +58,7 @@ def _opened(uri: str, bookie_id: str | None, options: dict[str, Any]) -> Storage
         if not path.startswith("/"):
             raise InvalidArgumentError(f"{uri!r} is not absolute; write file:///path or /path")
         return LocalStorage(path, bookie_id)
+    # fsspec brings asyncio, TLS and compressors, which a cluster on mounted disks has no use for.
+    from spark_bookkeeper.bookie.storage.remote import RemoteStorage
+
     return RemoteStorage(uri, bookie_id, **options)

@@ -13,7 +13,7 @@ from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, ask_about, work_options
 from spark_bookkeeper.client.ledger import in_limbo
-from spark_bookkeeper.client.views import moment
+from spark_bookkeeper.client.views import bookie_rows, moment
 from spark_bookkeeper.cluster.cookies import check_forgettable, forget_bookie
 from spark_bookkeeper.cluster.dependents import ledgers_that_name
 from spark_bookkeeper.cluster.readonly import read_order
@@ -35,8 +35,7 @@ GIB = 1 << 30
 def list_(settings: Settings, access: Access, state: str | None) -> int:
     """List every bookie that is known: alive, or named by a cookie or a ledger."""
     with connected(settings, access) as bk, settings.output.progress("reading ledger metadata"):
-        rows = bk.bookies_arrow().to_pylist()
-    rows = [row for row in rows if state is None or row["state"] == state]
+        rows = [r for r in bookie_rows(bk.context) if state is None or r["state"] == state]
 
     def show() -> None:
         if not rows:

@@ -10,8 +10,9 @@ from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Planned, Work, work_options
 from spark_bookkeeper.cluster.decommission import DecommissionReport
+from spark_bookkeeper.config import SPARE_BYTES
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
-from spark_bookkeeper.replication.rebalance import SPARE_BYTES, RebalanceReport
+from spark_bookkeeper.replication.rebalance import RebalanceReport
 from spark_bookkeeper.replication.report import counted
 
 

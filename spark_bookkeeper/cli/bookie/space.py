@@ -10,6 +10,7 @@ import click
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import MOST_ROWS
+from spark_bookkeeper.client.views import bookie_rows
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 
@@ -31,7 +32,7 @@ def space(settings: Settings, access: Access, bookie_ids: Sequence[str], by_ledg
     wanted = {parse_bookie_id(bookie) for bookie in bookie_ids}
     with connected(settings, access) as bk, settings.output.progress("looking at bookies"):
         rows = bk.space_arrow().to_pylist()
-        known = {row["bookie_id"] for row in bk.bookies_arrow().to_pylist()}
+        known = {row["bookie_id"] for row in bookie_rows(bk.context)}
     for bookie in sorted(wanted - known):
         raise InvalidArgumentError(
             f"bookie {bookie} is unknown; `spark-bookkeeper bookie list` shows the bookies"

@@ -10,7 +10,7 @@ from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, work_options
 from spark_bookkeeper.cluster.collection import GarbageReport
-from spark_bookkeeper.cluster.compaction import FILES_LEAST
+from spark_bookkeeper.config import COMPACTED_FROM_FILES
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.replication.report import Outcome, counted
 
@@ -71,7 +71,7 @@ def gc(
 @click.option(
     "--files-least",
     type=click.IntRange(min=2),
-    default=FILES_LEAST,
+    default=COMPACTED_FROM_FILES,
     show_default=True,
     help="Leave ledgers that have fewer files on a bookie.",
 )

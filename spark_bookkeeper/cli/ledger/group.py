@@ -21,9 +21,10 @@ from spark_bookkeeper.cli.shell.output import text_of
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.client.ledger import schema_of
+from spark_bookkeeper.client.ledger_info import LedgerInfo
 from spark_bookkeeper.client.lifecycle import RESERVED_PREFIX
 from spark_bookkeeper.client.presence import GONE, age
-from spark_bookkeeper.client.views import SLOTS, UNREADABLE, LedgerInfo, moment, moment_text
+from spark_bookkeeper.client.views import SLOTS, UNREADABLE, ledger_rows, moment, moment_text
 from spark_bookkeeper.protocol.ids import BookieId, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 
@@ -110,7 +111,10 @@ def list_(
 ) -> int:
     """List ledgers: state, sizes, end; of those that are not closed also whether a writer lives."""
     with connected(settings, access) as bk, settings.output.progress("reading ledger metadata"):
-        rows = ledger_rows(bk.ledgers_arrow(ask_bookies=ask_bookies))
+        rows = [
+            {**row, "custom_metadata": dict(row["custom_metadata"])}
+            for row in ledger_rows(bk.context, ask_bookies=ask_bookies)
+        ]
         now_ms = bk.context.runtime.wall_ms()
     rows = [
         row
@@ -192,11 +196,6 @@ def _writer_cell(row: Mapping[str, Any]) -> str | None:
     if row["writer_state"] is None:
         return None
     return ": ".join(filter(None, (row["writer_state"], row["writer"])))
-
-
-def ledger_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows of ``views.LEDGERS`` with the map as a mapping."""
-    return [{**row, "custom_metadata": dict(row["custom_metadata"])} for row in table.to_pylist()]
 
 
 def ledger_object(info: LedgerInfo) -> dict[str, Any]:

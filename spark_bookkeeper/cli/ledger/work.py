@@ -13,6 +13,7 @@ from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import Work, refuse_unknown, work_options
 from spark_bookkeeper.cli.shell.writers import about_writer
+from spark_bookkeeper.client.views import ledger_rows
 from spark_bookkeeper.session import BookKeeper
 
 MOST_ENTRIES = 100
@@ -53,11 +54,7 @@ def recover(work: Work, ledger_ids: Sequence[int]) -> int:
 
 def _ask_about_writers(settings: Settings, bk: BookKeeper) -> None:
     """Who writes the ledgers that are not closed is stopped, if somebody does."""
-    open_ones = [
-        row
-        for row in bk.ledgers_arrow().drop_columns("custom_metadata").to_pylist()
-        if row["state"] in ("OPEN", "IN_RECOVERY")
-    ]
+    open_ones = [row for row in ledger_rows(bk.context) if row["state"] in ("OPEN", "IN_RECOVERY")]
     for row in open_ones:
         about = about_writer(row["writer"], row["writer_state"])
         settings.output.note(f"ledger {row['ledger_id']}: {row['state']}; {about}")

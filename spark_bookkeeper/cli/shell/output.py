@@ -15,13 +15,12 @@ from dataclasses import asdict, dataclass, is_dataclass
 from datetime import date, datetime
 from enum import Enum
 from pathlib import PurePath
-from typing import Any, TypeVar
-
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from spark_bookkeeper.runtime.progress import Progress, shown
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 T = TypeVar("T")
 
@@ -66,6 +65,9 @@ class Output:
         Cells are text as it stands: square brackets in them are not markup. Where stdout is not
         a terminal, the table is as wide as it needs to be, so that no cell is cut.
         """
+        from rich.markup import escape
+        from rich.table import Table
+
         rows = [list(row) for row in rows]
         table = Table(title=title, title_justify="left", header_style="bold")
         for index, column in enumerate(columns):
@@ -77,12 +79,12 @@ class Output:
 
     def say(self, text: str) -> None:
         """Print a sentence for a person: on stdout, or on stderr beside JSON."""
-        console = Console(stderr=True, soft_wrap=True) if self.is_json else _stdout()
+        console = _stderr() if self.is_json else _stdout()
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def note(self, text: str) -> None:
         """Print a sentence on stderr: a step on the way, a warning, what to do next."""
-        Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+        _stderr().print(text, markup=False, highlight=False, soft_wrap=True)
 
     def progress(
         self, what: str, total: float | None = None, unit: str = ""
@@ -104,7 +106,15 @@ def text_of(label: bytes | None) -> str | None:
 
 def _stdout() -> Console:
     """A console that fits the terminal, or never wraps when stdout is not one."""
+    from rich.console import Console  # not for `--help` and `--version`, which print no table
+
     return Console() if sys.stdout.isatty() else Console(width=10_000)
+
+
+def _stderr() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True)
 
 
 def _is_number(cell: object) -> bool:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import compress, cycle
-from typing import TYPE_CHECKING
-
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
+from typing import TYPE_CHECKING, Final
 
 from spark_bookkeeper.bookie.bookie import NewRecord
 from spark_bookkeeper.bookie.entry import PlacedPart
@@ -34,8 +32,8 @@ if TYPE_CHECKING:
     from spark_bookkeeper.client.write.pending import BulkBlock, Run
     from spark_bookkeeper.runtime.runtime import Runtime
 
-REPEATS = 5
-"""Repeats of one call whose outcome is unknown, before the bookie is given up."""
+PAUSES_SECONDS: Final = (0.0, 0.05, 0.1, 0.2, 0.4)
+"""Before each repeat of a call whose outcome is unknown; after the last the bookie is given up."""
 
 
 class Group:
@@ -278,18 +276,16 @@ class Lane:
 
     def _repeat(self, call: Callable[[], object]) -> None:
         """Repeat a call while its outcome is unknown; what is certain is raised at once."""
-        try:
-            call()
-        except BookieError as error:
-            if not _is_unknown(error):
-                raise
-            Retrying(
-                retry=retry_if_exception(_is_unknown),
-                stop=stop_after_attempt(REPEATS),
-                wait=wait_exponential(multiplier=0.05, max=2.0),
-                sleep=self._runtime.sleep,
-                reraise=True,
-            )(call)
+        for pause in PAUSES_SECONDS:
+            try:
+                call()
+                return
+            except BookieError as error:
+                if not _is_unknown(error):
+                    raise
+            if pause:
+                self._runtime.sleep(pause)
+        call()
 
 
 def _is_unknown(error: BaseException) -> bool:

@@ -14,7 +14,8 @@ from typing import Final
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataError
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.link import AbsentError, OccupiedError
-from spark_bookkeeper.metadata.zookeeper.nodes import Delete, Nodes
+from spark_bookkeeper.metadata.zookeeper.nodes import Nodes
+from spark_bookkeeper.metadata.zookeeper.operations import Delete
 
 _PASSES: Final = 20
 """How often a node is looked at again under which somebody makes others meanwhile."""

@@ -41,6 +41,7 @@ from spark_bookkeeper.metadata.zookeeper.link import (
     PresentError,
 )
 from spark_bookkeeper.metadata.zookeeper.multi_read import read_together
+from spark_bookkeeper.metadata.zookeeper.operations import Create, Operation, Replace
 from spark_bookkeeper.metadata.zookeeper.watches import Watches
 from spark_bookkeeper.metrics import Metrics
 
@@ -77,52 +78,6 @@ class Node:
     """The session that it goes with; 0 for a lasting one."""
     children_made: int
     """How many children were ever created below it; the next sequential one gets this number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Create:
-    """An operation beside another: create a node, with a counter at the end of its name or not."""
-
-    path: str
-    data: bytes = b""
-    is_ephemeral: bool = False
-    is_sequential: bool = False
-
-    def add_to(self, writes: Any) -> None:
-        """Add it to kazoo's transaction."""
-        writes.create(
-            self.path, self.data, ephemeral=self.is_ephemeral, sequence=self.is_sequential
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Delete:
-    """An operation beside another: delete a node that must be there."""
-
-    path: str
-
-    def add_to(self, writes: Any) -> None:
-        """Add it to kazoo's transaction."""
-        writes.delete(self.path)
-
-
-Operation = Create | Delete
-
-
-@dataclass(frozen=True, slots=True)
-class Replace:
-    """A node's new data, if it has a version, and operations after it in the same transaction."""
-
-    path: str
-    data: bytes
-    version: int
-    also: Sequence[Operation] = ()
-
-    def add_to(self, writes: Any) -> None:
-        """Add it to kazoo's transaction."""
-        writes.set_data(self.path, self.data, self.version)
-        for operation in self.also:
-            operation.add_to(writes)
 
 
 class Nodes:

@@ -48,15 +48,8 @@ from spark_bookkeeper.metadata.zookeeper.link import (
     OccupiedError,
     PresentError,
 )
-from spark_bookkeeper.metadata.zookeeper.nodes import (
-    WINDOW,
-    Create,
-    Delete,
-    Node,
-    Nodes,
-    Operation,
-    Replace,
-)
+from spark_bookkeeper.metadata.zookeeper.nodes import WINDOW, Node, Nodes
+from spark_bookkeeper.metadata.zookeeper.operations import Create, Delete, Operation, Replace
 from spark_bookkeeper.metadata.zookeeper.presence import Presences
 from spark_bookkeeper.metadata.zookeeper.register_nodes import ZooKeeperRegisters
 from spark_bookkeeper.metadata.zookeeper.registrations import Registrations

@@ -1,0 +1,85 @@
+"""Logs out of a backup: which ledgers they name, and their registers, the head last."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.errors import (
+    BookKeeperError,
+    VersionConflictError,
+)
+from spark_bookkeeper.metadata import logs
+from spark_bookkeeper.metadata.consumers import CONSUMERS_PARENT
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.replication.report import Outcome, Row, counted
+
+
+def log_heads(registers: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The head of each log."""
+    found = {}
+    for name, value in registers.items():
+        parent, _, log = name.partition("/")
+        if parent == logs.LOGS_PARENT and "/" not in log:
+            found[log] = value
+    return found
+
+
+def ledgers_of_log(registers: Mapping[str, bytes], log: str) -> list[LedgerId]:
+    """The ids of a log's ledgers that were not truncated, as its registers tell."""
+    path = f"{logs.LOGS_PARENT}/{log}"
+    head = json.loads(registers[path])
+    ids = [i for name, *_ in head["chunks"] for i in json.loads(registers[f"{path}/{name}"])]
+    return [LedgerId(i) for i in (*ids, *head["recent"]) if i >= head["begins_at"]]
+
+
+def planned_log(registers: Mapping[str, bytes], log: str) -> Row:
+    ledgers = ledgers_of_log(registers, log)
+    reason = f"log {log!r}: {counted(len(ledgers), 'ledger')}"
+    return Row(ledgers[-1] if ledgers else -1, "restore log", Outcome.PLANNED, reason)
+
+
+def restore_log(
+    context: ClientContext, registers: Mapping[str, bytes], log: str, *, is_whole: bool
+) -> Row:
+    """A log's registers, the head last; nothing while ledgers of the backup are not there."""
+    ledgers = ledgers_of_log(registers, log)
+    path = f"{logs.LOGS_PARENT}/{log}"
+    newest = ledgers[-1] if ledgers else -1
+
+    def row(status: Outcome, reason: str) -> Row:
+        return Row(newest, "restore log", status, f"log {log!r}: {reason}")
+
+    if not is_whole:
+        return row(Outcome.LEFT, "not all ledgers are there yet; repeat it when they are")
+    for ledger_id, there in context.store.read_ledgers(ledgers):
+        if there is None:
+            return row(
+                Outcome.LEFT,
+                f"its ledger {ledger_id} is not in this snapshot, as it could not be saved then, "
+                "and not in the cluster; take an earlier or later snapshot",
+            )
+    beside = f"{CONSUMERS_PARENT}/{log}/"
+    order = sorted(name for name in registers if name.startswith((f"{path}/", beside)))
+    try:
+        for name in [*order, path]:
+            context.store.registers.create(name, registers[name])
+    except VersionConflictError:
+        if _is_further(context, registers, log):
+            return row(Outcome.RESTORED, "it was there already, and has gone on")
+        return row(
+            Outcome.LEFT,
+            "the cluster has another log of that name, which was not touched; delete it if nobody "
+            f"needs it (`spark-bookkeeper log delete {log}`), or restore into an empty cluster",
+        )
+    except BookKeeperError as error:
+        return row(Outcome.LEFT, error.message)
+    return row(Outcome.RESTORED, counted(len(ledgers), "ledger"))
+
+
+def _is_further(context: ClientContext, registers: Mapping[str, bytes], log: str) -> bool:
+    """Whether the log that is there is the same life of it."""
+    found = logs.find_log(context.store.registers, log)
+    saved = json.loads(registers[f"{logs.LOGS_PARENT}/{log}"])
+    return found is not None and found.nonce == saved["nonce"]

@@ -1,0 +1,153 @@
+"""A file in the making on a local file system: its content first, then its name (rules R1, R9)."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from typing_extensions import Buffer, override
+
+TEMPORARY_SUFFIX = ".tmp"
+
+
+O_TMPFILE: int | None = getattr(os, "O_TMPFILE", None)
+
+
+sync_content = getattr(os, "fdatasync", os.fsync)
+
+
+_temporary_numbers = itertools.count()
+
+
+PIECE_BYTES = 256 << 10
+"""Written, and read through, in one call; it fits into a processor's own cache. For more, the
+system takes larger pages, which at times are slow: three threads wrote 1 MiB each in 0.3 ms mostly
+and in 2.7 at times, and in pieces always in 0.3."""
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file name is that of a write that has not been finished."""
+    return name.startswith(".") and name.endswith(TEMPORARY_SUFFIX)
+
+
+class NewFile:
+    """Content without a final name yet."""
+
+    def __init__(self, directory: int, name: str) -> None:
+        self.directory = directory
+        self.name = name
+        self.descriptor = -1
+
+    def publish(self) -> bool:
+        """Sync the content, give it its name and sync the name; False if the name is taken."""
+        sync_content(self.descriptor)
+        try:
+            self._link()
+        except FileExistsError:
+            return False
+        self._forget()
+        os.fsync(self.directory)
+        return True
+
+    def discard(self) -> None:
+        """Release what is left; never raises."""
+        if self.descriptor >= 0:
+            with suppress(OSError):
+                self._forget()
+            with suppress(OSError):
+                os.close(self.descriptor)
+            self.descriptor = -1
+
+    def _link(self) -> None:
+        raise NotImplementedError
+
+    def _forget(self) -> None:
+        """Remove the temporary name, once."""
+
+
+class UnnamedFile(NewFile):
+    """A file without a name: a killed process leaves nothing behind."""
+
+    def __init__(self, directory: int, name: str) -> None:
+        super().__init__(directory, name)
+        assert O_TMPFILE is not None
+        self.descriptor = os.open(".", O_TMPFILE | os.O_WRONLY, 0o666, dir_fd=directory)
+
+    @override
+    def _link(self) -> None:
+        # With a directory descriptor os.link follows the symbolic link to the open file.
+        os.link(
+            f"/proc/self/fd/{self.descriptor}",
+            self.name,
+            src_dir_fd=self.directory,
+            dst_dir_fd=self.directory,
+            follow_symlinks=True,
+        )
+
+
+def open_unnamed(directory: str) -> int:
+    assert O_TMPFILE is not None
+    return os.open(directory, O_TMPFILE | os.O_WRONLY, 0o666)
+
+
+def link_unnamed(descriptor: int, target: str) -> bool:
+    """Give an open file its name, of the directory that is there now; False if it is taken."""
+    try:
+        with open_directory(os.path.dirname(target)) as directory:
+            os.link(
+                f"/proc/self/fd/{descriptor}",
+                os.path.basename(target),
+                src_dir_fd=directory,
+                dst_dir_fd=directory,
+                follow_symlinks=True,
+            )
+    except FileExistsError:
+        return False
+    return True
+
+
+class NamedFile(NewFile):
+    """A hidden name in the same directory, where files without one are not supported."""
+
+    def __init__(self, directory: int, name: str) -> None:
+        super().__init__(directory, name)
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+        while self.descriptor < 0:
+            number = next(_temporary_numbers)
+            self._temporary: str | None = f".{name}.{os.getpid()}-{number}{TEMPORARY_SUFFIX}"
+            # Another machine that mounts the same file system may use the same process id.
+            with suppress(FileExistsError):
+                self.descriptor = os.open(self._temporary, flags, 0o666, dir_fd=directory)
+
+    @override
+    def _link(self) -> None:
+        assert self._temporary is not None
+        os.link(self._temporary, self.name, src_dir_fd=self.directory, dst_dir_fd=self.directory)
+
+    @override
+    def _forget(self) -> None:
+        if self._temporary is not None:
+            os.unlink(self._temporary, dir_fd=self.directory)
+            self._temporary = None
+
+
+@contextmanager
+def open_directory(path: str) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def sync_directory(path: str) -> None:
+    with open_directory(path) as descriptor:
+        os.fsync(descriptor)
+
+
+def write(descriptor: int, data: Buffer) -> None:
+    view = memoryview(data).cast("B")
+    while view:
+        view = view[os.write(descriptor, view[:PIECE_BYTES]) :]

@@ -1,0 +1,186 @@
+"""One ledger as users look at it: what its metadata said, and tables of where its entries are.
+
+Everything here reads, and nothing is fenced or changed by looking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NoReturn
+
+import pyarrow as pa
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.html import fields_table
+from spark_bookkeeper.client.ledger import live_members, registered_incarnations
+from spark_bookkeeper.client.placement import MOST_ENTRIES, placement_table, stripes_table
+from spark_bookkeeper.client.presence import writer_of, writer_state
+from spark_bookkeeper.client.read.newest import Newest, newest_entry
+from spark_bookkeeper.client.views import FRAGMENTS, SLOTS, fragment_rows, moment_text, slot_rows
+from spark_bookkeeper.client.writer_info import WriterInfo
+from spark_bookkeeper.metadata.update import read_again
+from spark_bookkeeper.protocol.arguments import whole_number
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import NONCE, Fragment, LedgerMetadata
+from spark_bookkeeper.runtime.public_names import PublicNames
+
+
+@dataclass(frozen=True)
+class LedgerInfo(PublicNames):
+    """One ledger as its metadata told it when this was made."""
+
+    ledger_id: int
+    state: str
+    ensemble_size: int
+    write_quorum_size: int
+    ack_quorum_size: int
+    last_entry_id: int | None
+    """``None`` while the ledger is not closed; -1 when it is closed and empty."""
+    length_bytes: int | None
+    fragments: tuple[Fragment, ...]
+    custom_metadata: Mapping[str, bytes] = field(repr=False)
+    ctime: int | None
+    """Milliseconds since 1970."""
+    digest_type: str | None
+    writer: WriterInfo | None
+    """The process that created it; ``None`` when its client left no such note."""
+    writer_state: str | None
+    """``lives``, ``gone`` (its process ended, was frozen for long, or lost ZooKeeper) or
+    ``unknown`` (it left no note); ``None`` when the ledger is closed."""
+    last_add_confirmed: int | None
+    """As far as the bookies were told, a little behind the writer; ``None`` when none answered."""
+    newest_entry_ms: int | None
+    """When the newest entry of a ledger that is not closed was stored, by its bookie's clock, in
+    milliseconds since 1970; for people."""
+    _context: ClientContext = field(repr=False, compare=False)
+    _frame: Callable[[pa.Table], Any] = field(repr=False, compare=False)
+
+    _INTERNALS: ClassVar[frozenset[str]] = frozenset({"of"})
+
+    @classmethod
+    def of(
+        cls,
+        ledger_id: LedgerId,
+        metadata: LedgerMetadata,
+        context: ClientContext,
+        frame: Callable[[pa.Table], Any],
+    ) -> LedgerInfo:
+        """As the metadata says; and of one that is not closed, as its bookies and writer do.
+
+        Raises ``MetadataUnavailableError``. Bookies that do not answer are passed over.
+        """
+        if metadata.is_closed:
+            state, newest = None, Newest(metadata.last_entry_id)
+        else:
+            state = writer_state(context, ledger_id, metadata)
+            newest = newest_entry(context, ledger_id, metadata)
+        return cls(
+            ledger_id=ledger_id,
+            state=metadata.state.name,
+            ensemble_size=metadata.quorum.ensemble_size,
+            write_quorum_size=metadata.quorum.write_quorum_size,
+            ack_quorum_size=metadata.quorum.ack_quorum_size,
+            last_entry_id=metadata.last_entry_id,
+            length_bytes=metadata.length_bytes,
+            fragments=metadata.fragments,
+            custom_metadata=metadata.custom_metadata,
+            ctime=metadata.ctime_ms,
+            digest_type=metadata.digest_type.name if metadata.digest_type else None,
+            writer=writer_of(metadata),
+            writer_state=state,
+            last_add_confirmed=newest.last_add_confirmed,
+            newest_entry_ms=newest.stored_at_ms,
+            _context=context,
+            _frame=frame,
+        )
+
+    def fragments_df(self) -> Any:
+        """Its fragments as a DataFrame (``FRAGMENTS``)."""
+        return self._frame(self.fragments_arrow())
+
+    def fragments_arrow(self) -> pa.Table:
+        """Its fragments, with the bookies of each that are not alive now."""
+        metadata, alive, _ = self._now(with_end=False)
+        rows = list(fragment_rows(self.ledger_id, metadata, alive))
+        return pa.Table.from_pylist(rows, schema=FRAGMENTS)
+
+    def placement_df(self) -> Any:
+        """Which bookie has how much of which fragment, as a DataFrame (``PLACEMENT``)."""
+        return self._frame(self.placement_arrow())
+
+    def placement_arrow(self) -> pa.Table:
+        """A row for each bookie of each fragment, as metadata and registrations tell it now."""
+        metadata, alive, end = self._now()
+        return placement_table(self.ledger_id, metadata, alive, end)
+
+    def stripes_df(self, first: int = 0, last: int | None = None) -> Any:
+        """Which bookies hold which entry, as a DataFrame (``STRIPES``)."""
+        return self._frame(self.stripes_arrow(first, last))
+
+    def stripes_arrow(self, first: int = 0, last: int | None = None) -> pa.Table:
+        """A row for each entry and each bookie of its write set.
+
+        Args:
+            first: the first entry.
+            last: the last one, itself included; ``None`` is 64 entries, or fewer where the ledger
+                ends before. What is beyond the end has no rows.
+        """
+        metadata, alive, end = self._now()
+        start = whole_number("first", first, 0)
+        stop = start + MOST_ENTRIES - 1 if last is None else whole_number("last", last, -1)
+        stop = min(stop, -1 if end is None else end)
+        return stripes_table(self.ledger_id, metadata, alive, EntryId(start), EntryId(stop))
+
+    def slots_df(self) -> Any:
+        """The slots of all its bookies as a DataFrame (``SLOTS``)."""
+        return self._frame(self.slots_arrow())
+
+    def slots_arrow(self) -> pa.Table:
+        """Every slot on every bookie that any fragment names and that can be read."""
+        self._check_here()
+        nonce = self.custom_metadata.get(NONCE)
+        ledger, found = self._context.ledger(LedgerId(self.ledger_id), nonce)
+        rows = [
+            row
+            for bookie in sorted(found.value.bookies())
+            for row in slot_rows(self._context, ledger, bookie)
+        ]
+        return pa.Table.from_pylist(rows, schema=SLOTS)
+
+    def _now(
+        self, *, with_end: bool = True
+    ) -> tuple[LedgerMetadata, Collection[BookieId], EntryId | None]:
+        """The metadata of now, who has copies of it, and the last entry that is known.
+
+        Of a ledger that is not closed the bookies are asked for the last; nothing is fenced.
+        """
+        self._check_here()
+        registered = registered_incarnations(self._context.bookies.registrations())
+        ledger_id, nonce = LedgerId(self.ledger_id), self.custom_metadata.get(NONCE)
+        metadata = read_again(self._context.store, ledger_id, nonce).value
+        end = metadata.last_entry_id
+        if end is None and with_end:
+            end = newest_entry(self._context, ledger_id, metadata).last_add_confirmed
+        return metadata, live_members(metadata, registered), end
+
+    def __reduce__(self) -> NoReturn:
+        self._context.refuse_pickling(f"look at ledger {self.ledger_id}", self._looking())
+
+    def _check_here(self) -> None:
+        self._context.check_here(f"look at ledger {self.ledger_id}", self._looking())
+
+    def _looking(self) -> str:
+        return f".ledger({self.ledger_id})"
+
+    def _repr_html_(self) -> str:
+        names = ("ledger_id", "state", "last_entry_id", "length_bytes")
+        fields = {name: getattr(self, name) for name in names}
+        fields["fragments"] = len(self.fragments)
+        if self.writer is not None:
+            fields["writer"] = self.writer
+        if self.writer_state is not None:
+            fields["writer_state"] = self.writer_state
+            fields["last_add_confirmed"] = self.last_add_confirmed
+            fields["newest_entry"] = moment_text(self.newest_entry_ms)
+        return fields_table(fields)

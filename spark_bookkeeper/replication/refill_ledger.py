@@ -1,0 +1,206 @@
+"""One ledger of a bookie whose disk was replaced: its shares copied back, and its limbo ended.
+
+``refill_bookie.py`` says what limbo is, and finds the ledgers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import (
+    Ledger,
+    incarnations_of,
+    with_new_incarnation,
+)
+from spark_bookkeeper.client.recover.copying import TargetError
+from spark_bookkeeper.errors import (
+    BookieError,
+    EntryUnreadableError,
+    MetadataFormatError,
+    NoSuchLedgerError,
+)
+from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.protocol.collection import may_be_named
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
+from spark_bookkeeper.replication.report import Outcome
+from spark_bookkeeper.replication.rereplicate import CopiedAhead, ShareCopied
+from spark_bookkeeper.replication.shares import (
+    copied_ahead,
+    copy_share,
+    share_of,
+)
+from spark_bookkeeper.runtime.throttle import Throttle
+
+
+@dataclass(frozen=True, slots=True)
+class RefillWork:
+    """Copy back what a bookie should hold of one ledger, and end its limbo there. Picklable."""
+
+    ledger_id: LedgerId
+    bookie: BookieId
+    incarnation: str
+    """That is to hold it from now on; no other is filled."""
+    bytes_per_second: int | None
+    size_bytes: int = 0
+    """To be copied, about, where it is known."""
+    ahead: tuple[tuple[EntryId, CopiedAhead], ...] = ()
+    """What was copied in pieces before, by the first entry of its fragment."""
+    nonce: bytes | None = None
+    """Of the ledger it was planned for; ``None`` takes the one that is there."""
+
+
+def refill_ledger(context: ClientContext, work: RefillWork) -> Sequence[ShareCopied]:
+    """One ledger: every share of the bookie is copied back and read, then one CAS ends its limbo.
+
+    Killed at any moment it loses nothing; whatever the plan said is looked at again here. A share
+    that cannot be copied keeps all of the ledger in limbo: metadata name one incarnation of a
+    bookie, and what it names must hold everything.
+    """
+    one = ShareCopied(work.ledger_id, Outcome.LEFT, None, source=work.bookie)
+    try:
+        ledger, found = context.ledger(work.ledger_id, work.nonce)
+    except NoSuchLedgerError as error:
+        return [replace(one, status=Outcome.GONE, reason=error.message)]
+    except MetadataFormatError as error:
+        return [replace(one, reason=error.message)]
+    fragments = fragments_with(found.value, work.bookie)
+    if not fragments:
+        reason = "another bookie has its place"
+        return [replace(one, status=Outcome.NO_LONGER_NEEDED, reason=reason)]
+    if ledger.incarnations.get(work.bookie) == work.incarnation:
+        return [replace(one, status=Outcome.NO_LONGER_NEEDED, reason="it is filled")]
+    blocked = _why_not_yet(context, work, found.value)
+    if blocked is not None:
+        return [replace(one, reason=blocked)]
+    shares = [_copy(context, work, ledger, fragment) for fragment in fragments]
+    if not _is_whole(shares):
+        return [_in_limbo(share) for share in shares]
+    try:
+        update_ledger(
+            context.store,
+            work.ledger_id,
+            lambda old: _out_of_limbo(old, work, found.value, fragments),
+            known=found,
+        )
+    except NoSuchLedgerError as error:
+        gone = f"meanwhile {error.message}"
+        return [replace(s, status=Outcome.GONE, reason=gone, entries=0, bytes=0) for s in shares]
+    except (_RefusedError, MetadataFormatError) as error:
+        return [replace(share, status=Outcome.LEFT, reason=str(error)) for share in shares]
+    return shares
+
+
+def _why_not_yet(context: ClientContext, work: RefillWork, metadata: LedgerMetadata) -> str | None:
+    registration = context.bookies.last_registrations().get(work.bookie)
+    if registration is None:
+        return f"{work.bookie} is not registered now"
+    if registration.incarnation != work.incarnation:
+        return f"{work.bookie} was formatted once more since this was planned"
+    if not may_be_named(metadata, metadata, work.bookie):
+        return REMOVING.format(work.bookie)
+    return _why_not_fixed(metadata, work.bookie)
+
+
+def _why_not_fixed(metadata: LedgerMetadata, bookie: BookieId) -> str | None:
+    """[refill_fixed_only]: a recovery asks the bookies of the last fragment what was written."""
+    if not metadata.is_closed and bookie in metadata.last_fragment.ensemble:
+        return "the ledger is not closed and its writer may be writing here"
+    return None
+
+
+def _is_whole(shares: Sequence[ShareCopied]) -> bool:
+    """[refill_whole]: from now on the bookie is asked, and its word believed."""
+    return all(share.status is Outcome.REPLICATED for share in shares)
+
+
+def _in_limbo(share: ShareCopied) -> ShareCopied:
+    if share.status is not Outcome.REPLICATED:
+        return share
+    return replace(
+        share, status=Outcome.LEFT, reason="copied, and in limbo with the rest of its ledger"
+    )
+
+
+def _copy(
+    context: ClientContext, work: RefillWork, ledger: Ledger, fragment: FragmentRange
+) -> ShareCopied:
+    """The bookie's share of one fragment, copied back to it and read there."""
+    first, last = fragment.first_entry_id, fragment.last_entry_id
+    assert last is not None, "R13: only where the writer cannot be writing"
+    share = ShareCopied(work.ledger_id, Outcome.LEFT, None, first, last, work.bookie)
+    entries = share_of(ledger, fragment.ensemble.index(work.bookie), first, last)
+    done = replace(share, status=Outcome.REPLICATED, target=work.bookie, entries=len(entries))
+    ahead = next((each for start, each in work.ahead if start == first), None)
+    copied = ahead.size_bytes if ahead else 0
+    try:
+        target = context.bookies.replica(work.bookie, ledger, work.incarnation)
+        target.check()
+        if entries:
+            copied += copy_share(
+                context,
+                ledger,
+                fragment,
+                entries,
+                target,
+                (work.bookie,),
+                Throttle(context.runtime, work.bytes_per_second),
+                held=copied_ahead(target, entries, ahead is not None and ahead.is_whole),
+            )
+    except EntryUnreadableError as error:
+        return replace(share, status=Outcome.UNRECOVERABLE, reason=error.message)
+    except TargetError as error:
+        return replace(share, reason=error.cause.message)
+    except BookieError as error:
+        return replace(share, reason=error.message)
+    return replace(done, bytes=copied)
+
+
+REMOVING: Final = (
+    "copies of the ledger that nothing named are, or were meanwhile, removed from {}, perhaps these"
+)
+
+
+class _RefusedError(Exception):
+    """The ledger was changed so that what was copied is not what it needs; says how."""
+
+
+def _out_of_limbo(
+    old: LedgerMetadata,
+    work: RefillWork,
+    before: LedgerMetadata,
+    copied: Sequence[FragmentRange],
+) -> LedgerMetadata | None:
+    """The step of the CAS: pure, for it may be asked several times.
+
+    Args:
+        before: as they were read before the shares were copied.
+        copied: the fragments whose shares are there.
+
+    Raises:
+        _RefusedError: the ledger has other fragments on the bookie now, or a writer there, or
+            copies are, or were meanwhile, removed from the bookie [gc_register].
+    """
+    now = incarnations_of(old).get(work.bookie)
+    if work.bookie not in old.bookies() or now == work.incarnation:
+        return None
+    if now != incarnations_of(before).get(work.bookie):
+        raise _RefusedError(f"{work.bookie} was filled in yet another incarnation meanwhile")
+    why = _why_not_fixed(old, work.bookie)
+    if why is not None:
+        raise _RefusedError(why)
+    if not may_be_named(old, before, work.bookie):
+        raise _RefusedError(REMOVING.format(work.bookie))
+    there = {(f.first_entry_id, f.last_entry_id): f.ensemble.index(work.bookie) for f in copied}
+    for fragment in fragments_with(old, work.bookie):
+        position = fragment.ensemble.index(work.bookie)
+        if there.get((fragment.first_entry_id, fragment.last_entry_id)) != position:
+            raise _RefusedError("its fragments were changed by another client meanwhile")
+    return with_new_incarnation(old, work.bookie, work.incarnation)
+
+
+def fragments_with(metadata: LedgerMetadata, bookie: BookieId) -> Sequence[FragmentRange]:
+    return [f for f in metadata.fragment_ranges() if bookie in f.ensemble]
