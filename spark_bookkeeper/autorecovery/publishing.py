@@ -7,15 +7,16 @@ will publish a rereplication task for each ledger under the /underreplicated/ zn
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeVar
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import live_members, registered_incarnations
+from spark_bookkeeper.client.ledger import INCARNATIONS, live_members, registered_incarnations
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import absent_members
 from spark_bookkeeper.replication.report import Outcome, Report, Row, report_rows
 from spark_bookkeeper.replication.runner import Progress, no_progress
@@ -64,16 +65,18 @@ def audit_bookies(
     """
     started = context.runtime.now()
     rows: Spool[Row] = Spool()
+    naming = None if lost is None else frozenset(lost)
     done = 0
     for chunk in chunks(context.store.ledger_ids(), LEDGERS_AT_ONCE):
         check_enabled(context)
         registered = registered_incarnations(context.bookies.registrations())
         marks: list[_Mark] = []
-        for ledger_id, found in context.store.read_ledgers(chunk):
+        missing_in = _absent_by(registered)
+        for ledger_id, found in context.store.read_ledgers(chunk, naming=naming):
             if isinstance(found, MetadataFormatError):
                 rows.append(Row(ledger_id, "mark", Outcome.LEFT, found.message))
             elif found is not None:
-                missing = absent_members(found.value, live_members(found.value, registered))
+                missing = missing_in(found.value)
                 wanted = tuple(b for b in missing if lost is None or b in lost)
                 if wanted:
                     marks.append(_Mark(ledger_id, wanted))
@@ -89,6 +92,22 @@ def audit_bookies(
         progress("reading ledger metadata", done, done, 0)
     duration_ms = round((context.runtime.now() - started) * 1000)
     return AuditReport("audit", report_rows(rows), dry_run, duration_ms)
+
+
+def _absent_by(
+    registered: Mapping[BookieId, str],
+) -> Callable[[LedgerMetadata], tuple[BookieId, ...]]:
+    """Which members of a ledger are not there; found once for ledgers that have them in common."""
+    known: dict[tuple[object, ...], tuple[BookieId, ...]] = {}
+
+    def absent(metadata: LedgerMetadata) -> tuple[BookieId, ...]:
+        ensembles = tuple(fragment.ensemble for fragment in metadata.fragments)
+        key = (metadata.custom_metadata.get(INCARNATIONS), *ensembles)
+        if key not in known:
+            known[key] = absent_members(metadata, live_members(metadata, registered))
+        return known[key]
+
+    return absent
 
 
 def publish(context: ClientContext, marks: Sequence[_Mark]) -> None:

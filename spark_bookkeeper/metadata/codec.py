@@ -12,7 +12,8 @@ keeps the format version.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
+from functools import lru_cache
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError, EncodeError
@@ -20,13 +21,22 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
 from spark_bookkeeper.metadata.formats import (
+    CustomMetadata,
     LedgerMetadataFormat,
+    LedgerMetadataParts,
+    Segment,
     format_text,
     parse_bytes,
     parse_text,
 )
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, read_bookie_id
-from spark_bookkeeper.protocol.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
+from spark_bookkeeper.protocol.metadata import (
+    DigestType,
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+    check_ledger,
+)
 from spark_bookkeeper.protocol.quorum import Quorum
 
 _HEADER: Final = b"BookieMetadataFormatVersion\t"
@@ -38,6 +48,13 @@ _NUMBER_MAX: Final = (1 << 63) - 1
 _ENSEMBLE_MAX: Final = 1000
 """Bookies in an ensemble. No cluster has so many, and a node has room for enough of them that
 what is done for each pair would never end."""
+_PARTS_KEPT: Final = 1_024
+_KEPT_BYTES_MAX: Final = 4_000
+"""Of nodes up to this size, fragments and items of custom metadata are kept in memory, decoded.
+
+Most ledgers have most of theirs in common with others, so they are decoded, checked and held once.
+"""
+_STATES: Final = {state.value: state for state in LedgerState}
 
 
 def encode_ledger(metadata: LedgerMetadata) -> bytes:
@@ -73,18 +90,38 @@ def decode_ledger(data: bytes, path: str) -> LedgerMetadata:
         MetadataFormatError: the bytes are in none of the three formats, or break the rules
             that ledger metadata obeys.
     """
+    found = _decode(data, path, None)
+    assert found is not None
+    return found
+
+
+def decode_ledger_naming(data: bytes, path: str, bookies: Set[BookieId]) -> LedgerMetadata | None:
+    """``decode_ledger`` for a look at all ledgers, of which few name any of these bookies.
+
+    Returns:
+        ``None`` when no fragment names one. Everything was checked then, and nothing built.
+
+    Raises:
+        MetadataFormatError: exactly when ``decode_ledger`` raises it.
+    """
+    return _decode(data, path, bookies)
+
+
+def _decode(data: bytes, path: str, bookies: Set[BookieId] | None) -> LedgerMetadata | None:
     first, _, body = data.partition(b"\n")
     try:
         if not first.startswith(_HEADER):
             raise ValueError(f"the first line is {first[:40]!r}")
         version = int(first[len(_HEADER) :])
         if version == 3:
-            return _from_message(_undelimited(body), 3)
+            return _from_parts(_undelimited(body), len(body) <= _KEPT_BYTES_MAX, bookies)
         if version == 2:
-            return _from_message(parse_text(body.decode(), LedgerMetadataFormat()), 2)
-        if version == 1:
-            return _from_lines(body.decode())
-        raise ValueError(f"format version {version} is not one of 1, 2 and 3")
+            found = _from_text(body.decode())
+        elif version == 1:
+            found = _from_lines(body.decode())
+        else:
+            raise ValueError(f"format version {version} is not one of 1, 2 and 3")
+        return None if bookies is not None and _names_none(found.fragments, bookies) else found
     except Exception as error:
         raise MetadataFormatError(
             f"{path} holds no ledger metadata that this version can read: {error}. Nothing was "
@@ -92,6 +129,10 @@ def decode_ledger(data: bytes, path: str) -> LedgerMetadata:
             "`ledgermetadata` command",
             path=path,
         ) from error
+
+
+def _names_none(fragments: tuple[Fragment, ...], bookies: Set[BookieId]) -> bool:
+    return all(bookies.isdisjoint(fragment.ensemble) for fragment in fragments)
 
 
 def _body(metadata: LedgerMetadata) -> bytes:
@@ -135,31 +176,82 @@ def _to_message(metadata: LedgerMetadata) -> Any:
     return message
 
 
-def _from_message(message: Any, version: int) -> LedgerMetadata:
-    closed = message.state == LedgerState.CLOSED.value
+def _from_text(text: str) -> LedgerMetadata:
+    message = parse_text(text, LedgerMetadataFormat())
+    fragments = tuple(map(_fragment, message.segment))
+    custom = {item.key: item.value for item in message.customMetadata}
+    found = _from_message(message, 2, fragments, custom, None)
+    assert found is not None
+    return found
+
+
+def _from_parts(
+    message: Any, is_kept: bool, bookies: Set[BookieId] | None
+) -> LedgerMetadata | None:
+    read_fragment, read_item = _KEPT if is_kept else (_read_fragment, _read_item)
+    # A copy is made in one step, and is walked twice as fast as protobuf's own list.
+    fragments = tuple(map(read_fragment, message.segment[:]))
+    custom = dict(map(read_item, message.customMetadata[:]))
+    return _from_message(message, 3, fragments, custom, bookies)
+
+
+def _from_message(
+    message: Any,
+    version: int,
+    fragments: tuple[Fragment, ...],
+    custom: Mapping[str, bytes],
+    bookies: Set[BookieId] | None,
+) -> LedgerMetadata | None:
+    """The value; ``None`` when there are ``bookies`` and none of them is in it."""
+    state = _STATES[message.state]
+    closed = state is LedgerState.CLOSED
     has_ack = message.HasField("ackQuorumSize")
+    quorum = _quorum(
+        message.ensembleSize,
+        message.quorumSize,
+        message.ackQuorumSize if has_ack else message.quorumSize,
+    )
+    last_entry_id = EntryId(message.lastEntryId) if closed else None
+    length_bytes = message.length if closed else None
+    if bookies is not None and _names_none(fragments, bookies):
+        check_ledger(quorum, state, fragments, last_entry_id, length_bytes)
+        return None
     return LedgerMetadata(
-        quorum=_quorum(
-            message.ensembleSize,
-            message.quorumSize,
-            message.ackQuorumSize if has_ack else message.quorumSize,
-        ),
-        state=LedgerState(message.state),
-        fragments=tuple(
-            Fragment(EntryId(s.firstEntryId), _ensemble(s.ensembleMember)) for s in message.segment
-        ),
+        quorum=quorum,
+        state=state,
+        fragments=fragments,
         digest_type=DigestType(message.digestType) if message.HasField("digestType") else None,
         password=message.password if message.HasField("password") else None,
-        last_entry_id=EntryId(message.lastEntryId) if closed else None,
-        length_bytes=message.length if closed else None,
+        last_entry_id=last_entry_id,
+        length_bytes=length_bytes,
         ctime_ms=message.ctime if message.HasField("ctime") else None,
-        custom_metadata={item.key: item.value for item in message.customMetadata},
+        custom_metadata=custom,
         format_version=version,
         ctoken=message.cToken if message.HasField("cToken") else None,
         foreign=_unknown_fields(message),
     )
 
 
+def _fragment(segment: Any) -> Fragment:
+    return Fragment(EntryId(segment.firstEntryId), _ensemble(segment.ensembleMember))
+
+
+def _read_fragment(data: bytes) -> Fragment:
+    return _fragment(parse_bytes(data, Segment))
+
+
+def _read_item(data: bytes) -> tuple[str, bytes]:
+    item = CustomMetadata.FromString(data)
+    key = item.key
+    if not isinstance(key, str):  # how protobuf hands out what is not UTF-8
+        raise ValueError(f"key is {key[:40]!r}, which is not UTF-8")  # noqa: TRY004  (as others)
+    return key, item.value
+
+
+_KEPT: Final = (lru_cache(_PARTS_KEPT)(_read_fragment), lru_cache(_PARTS_KEPT)(_read_item))
+
+
+@lru_cache(_PARTS_KEPT)
 def _quorum(ensemble_size: int, write_quorum_size: int, ack_quorum_size: int) -> Quorum:
     if ensemble_size > _ENSEMBLE_MAX:
         raise ValueError(f"an ensemble of {ensemble_size} is beyond {_ENSEMBLE_MAX}")
@@ -205,7 +297,7 @@ def _undelimited(data: bytes) -> Any:
             break
     if len(data) - start != size:
         raise ValueError(f"{len(data) - start} bytes follow a length of {size}")
-    return parse_bytes(data[start:], LedgerMetadataFormat)
+    return parse_bytes(data[start:], LedgerMetadataParts)
 
 
 # Format 1: lines

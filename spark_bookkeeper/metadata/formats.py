@@ -47,6 +47,21 @@ _MESSAGES: dict[str, dict[int, str]] = {
         11: "repeated CustomMetadata customMetadata",
         12: "optional int64 cToken",
     },
+    # The same on the wire; its parts stay bytes, which many ledgers have in common.
+    "LedgerMetadataParts": {
+        1: "required int32 quorumSize",
+        2: "required int32 ensembleSize",
+        3: "required int64 length",
+        4: "optional int64 lastEntryId",
+        5: "required State state",
+        6: "repeated bytes segment",
+        7: "optional DigestType digestType",
+        8: "optional bytes password",
+        9: "optional int32 ackQuorumSize",
+        10: "optional int64 ctime",
+        11: "repeated bytes customMetadata",
+        12: "optional int64 cToken",
+    },
     "Segment": {
         1: "repeated string ensembleMember",
         2: "required int64 firstEntryId",
@@ -140,6 +155,9 @@ _CLASSES = _classes()
 
 # Generated classes have attributes that no type checker sees, hence Any.
 LedgerMetadataFormat: Any = _CLASSES["LedgerMetadataFormat"]
+LedgerMetadataParts: Any = _CLASSES["LedgerMetadataParts"]
+Segment: Any = _CLASSES["Segment"]
+CustomMetadata: Any = _CLASSES["CustomMetadata"]
 CookieFormat: Any = _CLASSES["CookieFormat"]
 BookieServiceInfoFormat: Any = _CLASSES["BookieServiceInfoFormat"]
 LedgerRereplicationLayoutFormat: Any = _CLASSES["LedgerRereplicationLayoutFormat"]

@@ -298,11 +298,13 @@ class MemoryStore:
         return iter(self._call("ledger_ids", "", lambda: sorted(self.cluster.ledgers)))
 
     def read_ledgers(
-        self, ledger_ids: Iterable[LedgerId]
+        self, ledger_ids: Iterable[LedgerId], *, naming: Set[BookieId] | None = None
     ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata] | MetadataFormatError | None]]:
         for ledger_id in ledger_ids:
             try:
-                yield ledger_id, self.read_ledger(ledger_id)
+                found = self.read_ledger(ledger_id)
+                if naming is None or not naming.isdisjoint(found.value.members()):
+                    yield ledger_id, found
             except NoSuchLedgerError:
                 yield ledger_id, None
             except MetadataFormatError as error:

@@ -112,44 +112,7 @@ class LedgerMetadata:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "custom_metadata", _FrozenMapping(self.custom_metadata))
-        closed = self.state is LedgerState.CLOSED
-        if closed != (self.last_entry_id is not None) or closed != (self.length_bytes is not None):
-            raise InvalidArgumentError(
-                f"state {self.state.name} with last_entry_id={self.last_entry_id} and "
-                f"length_bytes={self.length_bytes}: both are set exactly when CLOSED"
-            )
-        if not self.fragments:
-            raise InvalidArgumentError("a ledger has at least one fragment")
-        first = self.fragments[0].first_entry_id
-        if first != 0:
-            raise InvalidArgumentError(
-                f"fragments-are-sorted-and-valid: the first fragment is at entry {first}, not at 0"
-            )
-        before = -1
-        for fragment in self.fragments:
-            if fragment.first_entry_id <= before:
-                raise InvalidArgumentError(
-                    f"fragments-are-sorted-and-valid: a fragment at entry "
-                    f"{fragment.first_entry_id} follows one at {before}"
-                )
-            before = fragment.first_entry_id
-            if len(fragment.ensemble) != self.quorum.ensemble_size:
-                raise InvalidArgumentError(
-                    f"fragments-are-sorted-and-valid: the ensemble {list(fragment.ensemble)} at "
-                    f"entry {fragment.first_entry_id} has not the size {self.quorum.ensemble_size}"
-                )
-            if len(set(fragment.ensemble)) != len(fragment.ensemble):
-                raise InvalidArgumentError(
-                    f"fragments-are-sorted-and-valid: the ensemble {list(fragment.ensemble)} at "
-                    f"entry {fragment.first_entry_id} names a bookie twice"
-                )
-        if self.last_entry_id is not None and self.last_entry_id < before - 1:
-            raise InvalidArgumentError(
-                f"the ledger ends at entry {self.last_entry_id}, before its last fragment, which "
-                f"is at entry {before}"
-            )
-        if self.length_bytes is not None and self.length_bytes < 0:
-            raise InvalidArgumentError(f"a length of {self.length_bytes} bytes is below 0")
+        check_ledger(self.quorum, self.state, self.fragments, self.last_entry_id, self.length_bytes)
 
     @property
     def is_closed(self) -> bool:
@@ -252,6 +215,58 @@ class LedgerMetadata:
             last_entry_id=last_entry_id,
             length_bytes=length_bytes,
         )
+
+
+def check_ledger(
+    quorum: Quorum,
+    state: LedgerState,
+    fragments: tuple[Fragment, ...],
+    last_entry_id: EntryId | None,
+    length_bytes: int | None,
+) -> None:
+    """The invariants of ``LedgerMetadata``, for who needs no value of it.
+
+    Raises:
+        InvalidArgumentError: the values break one.
+    """
+    closed = state is LedgerState.CLOSED
+    if closed != (last_entry_id is not None) or closed != (length_bytes is not None):
+        raise InvalidArgumentError(
+            f"state {state.name} with last_entry_id={last_entry_id} and "
+            f"length_bytes={length_bytes}: both are set exactly when CLOSED"
+        )
+    if not fragments:
+        raise InvalidArgumentError("a ledger has at least one fragment")
+    first = fragments[0].first_entry_id
+    if first != 0:
+        raise InvalidArgumentError(
+            f"fragments-are-sorted-and-valid: the first fragment is at entry {first}, not at 0"
+        )
+    before = -1
+    for fragment in fragments:
+        if fragment.first_entry_id <= before:
+            raise InvalidArgumentError(
+                f"fragments-are-sorted-and-valid: a fragment at entry "
+                f"{fragment.first_entry_id} follows one at {before}"
+            )
+        before = fragment.first_entry_id
+        if len(fragment.ensemble) != quorum.ensemble_size:
+            raise InvalidArgumentError(
+                f"fragments-are-sorted-and-valid: the ensemble {list(fragment.ensemble)} at "
+                f"entry {fragment.first_entry_id} has not the size {quorum.ensemble_size}"
+            )
+        if len(set(fragment.ensemble)) != len(fragment.ensemble):
+            raise InvalidArgumentError(
+                f"fragments-are-sorted-and-valid: the ensemble {list(fragment.ensemble)} at "
+                f"entry {fragment.first_entry_id} names a bookie twice"
+            )
+    if last_entry_id is not None and last_entry_id < before - 1:
+        raise InvalidArgumentError(
+            f"the ledger ends at entry {last_entry_id}, before its last fragment, which "
+            f"is at entry {before}"
+        )
+    if length_bytes is not None and length_bytes < 0:
+        raise InvalidArgumentError(f"a length of {length_bytes} bytes is below 0")
 
 
 class _FrozenMapping(Mapping[str, bytes]):

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 
 import psutil
@@ -19,8 +20,8 @@ from spark_bookkeeper.metadata.codec import encode_ledger
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import NONCE, Fragment, LedgerMetadata
-from tests.benchmarks.lab import Lab
-from tests.benchmarks.measure import Against, Line, at_least, at_most
+from tests.benchmarks.lab import Lab, MissingError
+from tests.benchmarks.measure import PEER, Against, Line, at_least, at_most
 from tests.benchmarks.profiling import timed
 
 LOST = BookieId("lost:3181")
@@ -30,6 +31,8 @@ FIRST = 1_000_000
 """Id of the first ledger, away from those that are really written."""
 TOGETHER = 500
 WINDOW = 500
+LEDGERS_PER_SECOND = 50_000
+"""100,000 in 2 s, and 1,000,000 in 20 s."""
 MEMORY_MIB_MAX = 64
 """Growth of the process while it audits: what is read is forgotten."""
 
@@ -37,7 +40,9 @@ MEMORY_MIB_MAX = 64
 def ledgers(lab: Lab) -> Iterator[Line]:
     """P8, in a cluster of its own."""
     count = lab.sizes.audited
-    with lab.new_cluster("audited") as bk, _Plain(bk) as plain:
+    with ExitStack() as stack:
+        bk = stack.enter_context(lab.new_cluster("audited"))
+        plain = stack.enter_context(_Plain(bk))
         plain.make(count)
         sizes = f"{count:,} closed ledgers, {AFFECTED} of them on the lost bookie"
 
@@ -61,12 +66,14 @@ def ledgers(lab: Lab) -> Iterator[Line]:
             sizes,
             ours,
             [
+                _indexer(lab, stack, plain, count),
                 Against(
                     "raw: the nodes by plain kazoo, one request for each, nothing decoded",
                     lambda: count / plain.read(count),
                     at_least(1.0),
-                )
+                ),
             ],
+            own_target=at_least(LEDGERS_PER_SECOND),
             rounds=min(lab.sizes.rounds, 3),
         )
         yield Line(
@@ -81,14 +88,29 @@ def ledgers(lab: Lab) -> Iterator[Line]:
     shutil.rmtree(lab.directory / "audited")
 
 
+def _indexer(lab: Lab, stack: ExitStack, plain: _Plain, count: int) -> Against:
+    """BookKeeper's own, over the same tree; it finds all ledgers of all bookies."""
+    try:
+        peer = stack.enter_context(lab.indexer(plain.hosts, plain.root))
+    except (MissingError, RuntimeError) as error:
+        return Against(PEER, None, at_least(2), str(error))
+
+    def theirs() -> float:
+        answer = peer.ask(LOST)
+        assert answer["ledgers"] == AFFECTED
+        return count / answer["seconds"]
+
+    return Against(f"{PEER}'s indexer of the same ledgers", theirs, at_least(2))
+
+
 class _Plain:
     """Plain kazoo beside a cluster."""
 
     def __init__(self, bk: sbk.BookKeeper) -> None:
         self._bk = bk
-        hosts, _, root = bk.metadata_uri.split("://")[1].partition("/")
-        self._root = f"/{root}"
-        self._client = KazooClient(hosts)
+        self.hosts, _, root = bk.metadata_uri.split("://")[1].partition("/")
+        self.root = f"/{root}"
+        self._client = KazooClient(self.hosts)
 
     def __enter__(self) -> _Plain:
         self._client.start()
@@ -109,7 +131,7 @@ class _Plain:
             transaction = self._client.transaction()
             for number in range(start, min(count, start + TOGETHER)):
                 ledger_id = LedgerId(FIRST + number)
-                path = paths.ledger(self._root, ledger_id)
+                path = paths.ledger(self.root, ledger_id)
                 parent = path.rpartition("/")[0]
                 if parent not in made:
                     self._client.ensure_path(parent)
@@ -128,7 +150,7 @@ class _Plain:
         for number in range(count):
             if len(under_way) == WINDOW:
                 under_way.popleft().get()  # type: ignore[attr-defined]
-            path = paths.ledger(self._root, LedgerId(FIRST + number))
+            path = paths.ledger(self.root, LedgerId(FIRST + number))
             under_way.append(self._client.get_async(path))
         for request in under_way:
             request.get()  # type: ignore[attr-defined]

@@ -12,8 +12,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -229,18 +229,31 @@ class Lab:
             MissingError: it cannot be run here.
         """
         if flush not in self._peers:
-            if self._peer_refusal is not None:
-                raise MissingError(self._peer_refusal)
-            program = _load_peer()
-            self._peer_refusal = program.missing()
-            if self._peer_refusal is not None:
-                raise MissingError(self._peer_refusal)
             home = self.scratch(f"bookkeeper-{'flush' if flush else 'plain'}")
-            process = program.start(
-                "PeerLoad", str(home), "4", str(flush).lower(), options=_PEER_OPTIONS
-            )
-            self._peers[flush] = Peer(process)
+            self._peers[flush] = self._start("PeerLoad", str(home), "4", str(flush).lower())
         return self._peers[flush]
+
+    @contextmanager
+    def indexer(self, hosts: str, root: str) -> Iterator[Peer]:
+        """BookKeeper's look at all ledgers of a cluster of ours, see ``PeerIndex.java``.
+
+        Raises:
+            MissingError: it cannot be run here.
+        """
+        peer = self._start("PeerIndex", hosts, root)
+        try:
+            yield peer
+        finally:
+            peer.close()
+
+    def _start(self, main_class: str, *arguments: str) -> Peer:
+        if self._peer_refusal is not None:
+            raise MissingError(self._peer_refusal)
+        program = _load_peer()
+        self._peer_refusal = program.missing()
+        if self._peer_refusal is not None:
+            raise MissingError(self._peer_refusal)
+        return Peer(program.start(main_class, *arguments, options=_PEER_OPTIONS))
 
     def close_peers(self) -> None:
         """End BookKeeper's processes; the next ``peer`` starts a new one."""

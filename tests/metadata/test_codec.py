@@ -9,7 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
-from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
+from spark_bookkeeper.metadata.codec import (
+    decode_ledger,
+    decode_ledger_naming,
+    encode_ledger,
+)
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -62,6 +66,37 @@ def test_whatever_is_written_reads_back(metadata: LedgerMetadata) -> None:
     assert again == metadata
     assert again.ctoken == metadata.ctoken
     assert encode_ledger(again) == data
+
+
+@given(st.sampled_from([1, 2, 3]).flatmap(ledgers), st.sets(st.integers(0, 99), max_size=9))
+def test_a_look_for_some_bookies_finds_exactly_the_ledgers_that_name_one(
+    metadata: LedgerMetadata, numbers: set[int]
+) -> None:
+    wanted = {BookieId(f"host-{n}:3181") for n in numbers}
+
+    found = decode_ledger_naming(encode_ledger(metadata), "somewhere", wanted)
+
+    assert found == (metadata if wanted & metadata.members() else None)
+
+
+def test_a_bookie_is_found_however_its_id_is_written_in_text() -> None:
+    data = encode_ledger(replace(_ledger(), format_version=2))
+    for odd in (rb'"\141:1"', rb'"a" ":1"', rb"'\x61:1'"):
+        written = data.replace(b'"a:1"', odd)
+        assert written != data
+
+        assert decode_ledger_naming(written, "x", {BookieId("a:1")}) == decode_ledger(data, "x")
+
+
+def test_large_nodes_are_read_like_small_ones() -> None:
+    members = [tuple(BookieId(f"host-{n}-{k}:3181") for k in range(2)) for n in range(400)]
+    fragments = tuple(Fragment(EntryId(n), each) for n, each in enumerate(members))
+    metadata = replace(_ledger(), fragments=fragments, custom_metadata={"a": b"x" * 9_000})
+    data = encode_ledger(metadata)
+
+    assert decode_ledger(data, "x") == metadata
+    assert decode_ledger_naming(data, "x", {members[-1][1]}) == metadata
+    assert decode_ledger_naming(data, "x", {BookieId("host-400-0:3181")}) is None
 
 
 @given(ledgers(3), st.data())

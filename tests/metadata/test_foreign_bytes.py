@@ -21,7 +21,11 @@ from spark_bookkeeper.client.ledger import (
 from spark_bookkeeper.client.read.newest import Newest
 from spark_bookkeeper.client.views import LEDGERS, _ledger_row, moment
 from spark_bookkeeper.errors import MetadataFormatError
-from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
+from spark_bookkeeper.metadata.codec import (
+    decode_ledger,
+    decode_ledger_naming,
+    encode_ledger,
+)
 from spark_bookkeeper.metadata.cookie_text import decode_cookie, encode_cookie
 from spark_bookkeeper.metadata.service_info import decode_registration, encode_registration
 from spark_bookkeeper.metadata.store import Cookie, Registration
@@ -90,6 +94,34 @@ def test_any_ledger_metadata_is_a_value_that_can_be_written_and_shown_or_is_refu
             assert str(ours.key).isascii()
             assert ours.with_metadata(found) == ours
     assert values > 100, "junk that nobody notices is part of it"
+
+
+def _decoded(
+    call: Callable[[], LedgerMetadata | None],
+) -> tuple[LedgerMetadata | None, str | None]:
+    try:
+        return call(), None
+    except MetadataFormatError as error:
+        return None, error.message
+
+
+@pytest.mark.parametrize("state", list(LedgerState))
+def test_a_look_for_one_bookie_refuses_what_decoding_refuses_and_nothing_else(
+    state: LedgerState,
+) -> None:
+    real = encode_ledger(ledger(state))
+    nobody, somebody = {BookieId("nobody:1")}, {ledger(state).last_fragment.ensemble[0]}
+    refused = 0
+    for number in range(1500):
+        seed = f"{state.name}-{number}"
+        data = junk.ledger(random.Random(seed), real)
+        found, refusal = _decoded(lambda d=data: decode_ledger(d, "x"))  # type: ignore[misc]
+        refused += refusal is not None
+        for wanted in (nobody, somebody):
+            looked = _decoded(lambda d=data, w=wanted: decode_ledger_naming(d, "x", w))  # type: ignore[misc]
+            is_named = found is not None and wanted & found.members()
+            assert looked == (found if is_named else None, refusal), seed
+    assert 100 < refused < 1400
 
 
 def test_any_cookie_is_a_value_or_is_refused() -> None:

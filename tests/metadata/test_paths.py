@@ -70,6 +70,19 @@ def test_other_nodes_are_no_ledgers(path: str) -> None:
     assert paths.parse_ledger(R, path) is None
 
 
+@pytest.mark.parametrize(
+    "parent", ["00/0000", "21/4748", "99/9999", "000/0000/0021/4748", "922/3372/0368/5477", "00/x"]
+)
+def test_the_ledgers_below_a_node_are_those_that_their_paths_lead_to(parent: str) -> None:
+    names = [f"L{n:04d}" for n in (9999, 0, 3646, 3647, 5807, 5808)]
+    names += ["L٠٠٠١", "l0001", "L00001", "0001", "L-001", "L0001x"]
+    wanted = [paths.parse_ledger(R, f"{R}/{parent}/{name}") for name in sorted(names)]
+
+    found = list(paths.ledgers_below(R, f"{R}/{parent}", names))
+
+    assert found == [ledger_id for ledger_id in wanted if ledger_id is not None]
+
+
 def test_bookies_have_bookkeepers_paths() -> None:
     bookie = BookieId("10.0.0.3:3181")
 

@@ -41,7 +41,7 @@ from spark_bookkeeper.metadata.zookeeper.link import AbsentError
 from spark_bookkeeper.metadata.zookeeper.multi_read import MultiRead, read_together
 from spark_bookkeeper.metadata.zookeeper.nodes import Node, Nodes, _node
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
-from spark_bookkeeper.protocol.ids import EntryId, LedgerId
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
 from spark_bookkeeper.testing.conformance.election import ElectionConformance
 from spark_bookkeeper.testing.conformance.metadata import (
@@ -345,6 +345,8 @@ def test_one_ledger_that_cannot_be_decoded_does_not_hide_the_others(
         MetadataFormatError,
         Versioned,
     ]
+    sought = list(store.read_ledgers(store.ledger_ids(), naming={BookieId("nobody:3181")}))
+    assert [(i, type(each)) for i, each in sought] == [(7, MetadataFormatError)]
 
 
 @pytest.mark.parametrize("readonly", [False, True])

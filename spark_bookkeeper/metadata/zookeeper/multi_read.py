@@ -9,20 +9,23 @@ Source: ZooKeeper 3.9 ``ZooDefs.OpCode.multiRead``, ``MultiOperationRecord``, ``
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from struct import Struct
+from typing import Any, ClassVar, Final
 
 from kazoo.exceptions import EXCEPTIONS
 from kazoo.protocol.serialization import (
     GetData,
-    MultiHeader,
     ZnodeStat,
-    int_struct,
     multiheader_struct,
-    read_buffer,
     stat_struct,
 )
 
-_ERROR = -1
+_ERROR: Final = -1
+_ASKED: Final = Struct("!iBii")
+"""Before a path: the header of a read, and the length of the path. kazoo has these as two."""
+_NO_WATCH: Final = b"\0"
+_ANSWERED: Final = _ASKED
+"""Before an answer: its header, and the length of the data or the code of the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +40,8 @@ class MultiRead:
         """As ZooKeeper reads it."""
         written = bytearray()
         for path in self.nodes:
-            written += multiheader_struct.pack(GetData.type, False, -1)
-            written += GetData(path, None).serialize()
+            name = path.encode()
+            written += _ASKED.pack(GetData.type, False, -1, len(name)) + name + _NO_WATCH
         written += multiheader_struct.pack(-1, True, -1)
         return written
 
@@ -46,19 +49,18 @@ class MultiRead:
     def deserialize(data: bytes, offset: int) -> list[Any]:
         """For each path what ``get`` returns, or its exception."""
         found: list[Any] = []
-        while True:
-            header, offset = MultiHeader.deserialize(data, offset)
-            if header.done:
-                return found
-            if header.type == _ERROR:
-                (code,) = int_struct.unpack_from(data, offset)
-                offset += int_struct.size
-                found.append(EXCEPTIONS[code]())
-            else:
-                content, offset = read_buffer(data, offset)
-                stat = ZnodeStat._make(stat_struct.unpack_from(data, offset))
-                offset += stat_struct.size
-                found.append((content, stat))
+        end = len(data) - multiheader_struct.size
+        while offset < end:
+            kind, _, _, number = _ANSWERED.unpack_from(data, offset)
+            offset += _ANSWERED.size
+            if kind == _ERROR:
+                found.append(EXCEPTIONS[number]())
+                continue
+            content = None if number < 0 else data[offset : offset + number]
+            offset += max(number, 0)
+            found.append((content, ZnodeStat._make(stat_struct.unpack_from(data, offset))))
+            offset += stat_struct.size
+        return found
 
 
 def read_together(client: Any, paths: tuple[str, ...]) -> Any:

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kazoo.exceptions import (
     KazooException,
@@ -68,8 +68,7 @@ READS_AHEAD: Final = 4
 """Such requests under way at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """A node as it was read."""
 
     data: bytes

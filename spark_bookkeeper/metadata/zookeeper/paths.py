@@ -13,6 +13,7 @@ Source: BookKeeper 4.17 ``util/StringUtils``, ``meta/HierarchicalLedgerManager``
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
@@ -199,6 +200,24 @@ def parse_ledger(root: str, path: str) -> LedgerId | None:
     if ledger_id >= 1 << 63:
         return None
     return ledger_id if ledger(root, ledger_id) == path else None
+
+
+def ledgers_below(root: str, parent: str, names: Iterable[str]) -> Iterator[LedgerId]:
+    """``parse_ledger`` of the children of one node, in order; what is no ledger's is left out."""
+    parents = parent[len(root) + 1 :].split("/")
+    digits = "".join(parents)
+    if not digits.isascii() or not is_parent_name(parents):
+        return
+    if len(digits) == 6:
+        first, end = 0, LONG_ID_FIRST
+    elif len(digits) == 15:
+        first, end = LONG_ID_FIRST, 1 << 63
+    else:
+        return
+    base = int(digits) * 10_000
+    for name in sorted(names):
+        if name.isascii() and _LEAF.fullmatch(name) and first <= base + int(name[1:]) < end:
+            yield LedgerId(base + int(name[1:]))
 
 
 def is_parent_name(parts: list[str]) -> bool:

@@ -28,7 +28,7 @@ from typing import Final
 
 from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError, MetadataUnavailableError
 from spark_bookkeeper.metadata import refusals
-from spark_bookkeeper.metadata.codec import decode_ledger, encode_ledger
+from spark_bookkeeper.metadata.codec import decode_ledger, decode_ledger_naming, encode_ledger
 from spark_bookkeeper.metadata.cookie_text import decode_cookie, encode_cookie, unreadable_cookie
 from spark_bookkeeper.metadata.store import (
     Cookie,
@@ -315,12 +315,10 @@ class ZooKeeperStore:
         for width, depth in ((2, 2), (3, 4)):  # all short ids are smaller than all long ones
             tops = sorted(n for n in names if len(n) == width and paths.is_parent_name([n]))
             level: Iterator[str] = (f"{self._root}/{name}" for name in tops)
-            for _ in range(depth):
+            for _ in range(depth - 1):
                 level = self._children_in_order(level)
-            for path in level:
-                ledger_id = paths.parse_ledger(self._root, path)
-                if ledger_id is not None:
-                    yield ledger_id
+            for parent, found in self._zk.children_of_many(level):
+                yield from paths.ledgers_below(self._root, parent, found or [])
 
     def _children_in_order(self, parents: Iterator[str]) -> Iterator[str]:
         for parent, names in self._zk.children_of_many(parents):
@@ -328,7 +326,7 @@ class ZooKeeperStore:
                 yield f"{parent}/{name}"
 
     def read_ledgers(
-        self, ledger_ids: Iterable[LedgerId]
+        self, ledger_ids: Iterable[LedgerId], *, naming: Set[BookieId] | None = None
     ) -> Iterator[tuple[LedgerId, Versioned[LedgerMetadata] | MetadataFormatError | None]]:
         self._require_cluster()
         asked, wanted = tee(ledger_ids)
@@ -338,7 +336,10 @@ class ZooKeeperStore:
                 yield ledger_id, None
                 continue
             try:
-                yield ledger_id, self._metadata(node, path)
+                if naming is None:
+                    yield ledger_id, self._metadata(node, path)
+                elif (metadata := decode_ledger_naming(node.data, path, naming)) is not None:
+                    yield ledger_id, Versioned(metadata, node.version, node.children_made)
             except MetadataFormatError as error:
                 yield ledger_id, error
 

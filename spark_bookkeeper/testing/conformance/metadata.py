@@ -433,6 +433,24 @@ class MetadataStoreConformance:
 
         assert read == [(i, created.get(i)) for i in ids]
 
+    def test_many_ledgers_are_looked_through_for_some_bookies(self, store: MetadataStore) -> None:
+        other = BookieId("10.0.0.4:3181")
+        old, new = open_ledger(), open_ledger().with_new_ensemble(EntryId(4), (A, B, other))
+        created = {
+            LedgerId(n): store.create_ledger(LedgerId(n), new if n % 3 == 0 else old)
+            for n in range(1, 40)
+        }
+        ids = [LedgerId(n) for n in range(41)]
+        gone = [(LedgerId(0), None), (LedgerId(40), None)]
+
+        def look(*bookies: BookieId) -> list[tuple[LedgerId, object]]:
+            return list(store.read_ledgers(iter(ids), naming=set(bookies)))
+
+        changed = [(i, found) for i, found in created.items() if i % 3 == 0]
+        assert look(other) == [gone[0], *changed, gone[1]], "not only in the first ensemble"
+        assert look(other, A) == [gone[0], *created.items(), gone[1]]
+        assert look(BookieId("nobody:3181")) == look() == gone
+
     def test_many_ledgers_are_written_at_once_each_by_itself(
         self, stores: Stores, store: MetadataStore
     ) -> None:
