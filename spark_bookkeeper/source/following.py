@@ -33,6 +33,7 @@ from spark_bookkeeper.metadata.store import Unchanged, Versioned
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import LogHead, Position
 from spark_bookkeeper.source.front import Front, Sight
+from spark_bookkeeper.source.named_places import check_in_log
 from spark_bookkeeper.source.offsets import Offset
 from spark_bookkeeper.source.options import SourceOptions
 from spark_bookkeeper.source.places import EARLIEST, LATEST, Moment, Place
@@ -92,6 +93,14 @@ class FollowedLedger:
             entry_id = self._opened().entry_at(place.time)
             return front.at(Position(self._ledger_id, entry_id))
         assert isinstance(place, Position)
+        if place.ledger_id != self._ledger_id:
+            raise NoSuchEntryError(
+                f"startingOffsets {place.ledger_id}:{place.entry_id} names ledger "
+                f"{place.ledger_id}, and ledger {self._ledger_id} is followed. Name an entry of "
+                "that, or earliest or latest",
+                ledger_id=place.ledger_id,
+                entry_id=place.entry_id,
+            )
         _check_not_ahead(place, front)
         return front.at(place)
 
@@ -103,6 +112,8 @@ class FollowedLedger:
         front = self.front()
         self._check_life(start, front)
         if front.position <= start.position:
+            if self._opened().is_closed and front.position < start.position:
+                raise _ahead_of_end(f"ledger {self._ledger_id}", start, front)
             return start
         reader = self._opened()
         count = front.position.entry_id - start.position.entry_id
@@ -196,6 +207,8 @@ class FollowedLog:
         _check_not_ahead(place, front)
         if place.ledger_id < head.begins_at:
             return self._offset(self._passed_over(place, head))
+        remedy = "earliest and latest are places of every log"
+        check_in_log(self._context, self.name, self.nonce, "startingOffsets", place, remedy)
         return self._offset(place)
 
     def front(self) -> Offset:
@@ -206,6 +219,9 @@ class FollowedLog:
         front = self.front().position
         begin = start.position
         if begin >= front:
+            is_closed = front.entry_id == 0
+            if begin.ledger_id > front.ledger_id or (is_closed and begin > front):
+                raise _ahead_of_end(f"log {self.name!r}", start, self._offset(front))
             return start
         if limits == Limits():
             return self._offset(front)
@@ -430,6 +446,18 @@ def _check_not_ahead(place: Position, front: Offset) -> None:
             ledger_id=place.ledger_id,
             entry_id=place.entry_id,
         )
+
+
+def _ahead_of_end(of: str, start: Offset, front: Offset) -> DataLossError:
+    """Whoever has read further than there is something to read has read what is gone since."""
+    place, end = start.position, front.position
+    return _data_loss(
+        f"the checkpoint is ahead of the end of {of}: {place.ledger_id}:{place.entry_id} was to be "
+        f"read next, and the end is {end.ledger_id}:{end.entry_id}. What was read from there is no "
+        "longer in it: an older state was put back, or the checkpoint was changed. Begin a new "
+        "checkpoint",
+        place,
+    )
 
 
 def _data_loss(text: str, position: Position) -> DataLossError:

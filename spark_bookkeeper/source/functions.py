@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from spark_bookkeeper.errors import MissingRequirementError
+from spark_bookkeeper.errors import InvalidArgumentError, MissingRequirementError
 from spark_bookkeeper.logs.consumers import CONSUMERS, consumers_table
 from spark_bookkeeper.source.conditions import told
-from spark_bookkeeper.source.options import SourceOptions
+from spark_bookkeeper.source.options import OF_LEDGERS, SourceOptions
 from spark_bookkeeper.source.registration import defaults_of, register_source
 from spark_bookkeeper.source.selection import named_ledgers
 from spark_bookkeeper.source.views import VIEW_SCHEMAS, view_table
@@ -115,7 +115,12 @@ def rows_of_function(
     with told():
         given = dict(options)
         if ledger is not None:
-            given["ledgers"] = str(ledger)
+            if view not in OF_LEDGERS:
+                raise InvalidArgumentError(
+                    f"bk_{view} takes no ledger, and {ledger!r} was given: it tells of all there "
+                    "are. Leave it out, and choose rows with WHERE"
+                )
+            given |= {"ledgers": str(ledger), "view": view}
         if uri is not None:
             given["metadatauri"] = str(uri)
         parsed = SourceOptions.parse(given)
@@ -123,8 +128,7 @@ def rows_of_function(
         if view == OF_LOGS:
             tables: Iterator[pa.Table] = iter([consumers_table(context, str(log))])
         else:
-            chosen = named_ledgers(parsed) or None
-            tables = view_table(context, view, chosen)
+            tables = view_table(context, view, named_ledgers(context, parsed))
         schema = delivered_schema({**VIEW_SCHEMAS, OF_LOGS: CONSUMERS}[view])
         for table in tables:
             for batch in table.to_batches():

@@ -55,7 +55,7 @@ class Offset:
             position = Position(LedgerId(ledger), EntryId(entry))
             log = value.get("log")
             return cls(position, str(value["nonce"]), None if log is None else str(log))
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, OverflowError) as error:
             raise InvalidArgumentError(
                 f"the checkpoint holds an offset that this source cannot read: {value!r} "
                 f"({error}). A newer version may have written it, or another source: use the "

@@ -17,7 +17,7 @@ from enum import Flag, auto
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from spark_bookkeeper.errors import InvalidArgumentError
-from spark_bookkeeper.source.places import Place, parse_place
+from spark_bookkeeper.source.places import Place, is_reversed, parse_place
 
 if TYPE_CHECKING:
     from spark_bookkeeper.connection import Connection
@@ -67,6 +67,8 @@ _USE_NAMES: Final = {
     Use.WRITE: "df.write",
     Use.STREAM_WRITE: "df.writeStream",
 }
+
+_SHOWN_MOST: Final = 200
 
 _OF_SPARK: Final = re.compile(
     r"checkpointlocation|queryname|provider|owner|location|external|is_managed_location|option\..*"
@@ -151,6 +153,11 @@ def _ids(text: str) -> tuple[tuple[int, int], ...]:
             raise ValueError(f"{part.strip()!r} is no run of ledger ids; 9-12 is one")
         runs.append((first, last))
     return tuple(runs)
+
+
+def _cut(text: str) -> str:
+    """As much of a value as a person wants to see in an error."""
+    return text if len(text) <= _SHOWN_MOST else f"{text[:_SHOWN_MOST]}..."
 
 
 def _bytes(text: str) -> bytes:
@@ -327,7 +334,7 @@ class SourceOptions:
             try:
                 values[found.name] = found.metadata["parse"](text)
             except (ValueError, InvalidArgumentError) as error:
-                shown = "" if found.name == "password" else f"={text!r}"
+                shown = "" if found.name == "password" else f"={_cut(text)!r}"
                 why = error.message if isinstance(error, InvalidArgumentError) else str(error)
                 raise InvalidArgumentError(
                     f"option {option_name(found.name)}{shown}: {why}"
@@ -351,6 +358,11 @@ class SourceOptions:
         """Raises ``InvalidArgumentError`` unless one thing is to be read, with what it knows."""
         self.check_use(use)
         self.check_one_thing()
+        if self.consumer is not None and self.log is None:
+            raise InvalidArgumentError(
+                f"option consumer={self.consumer!r} is for logs, beside which it publishes how far "
+                "the stream has come; this stream reads one ledger. Leave it out"
+            )
 
     def check_one_thing(self) -> None:
         """Raises ``InvalidArgumentError`` unless exactly one thing is to be read."""
@@ -365,6 +377,11 @@ class SourceOptions:
                 f"exactly one of ledger, ledgers, log and view is read, and {told}. "
                 '.option("log", "orders") reads a log; in SQL: '
                 "CREATE TEMPORARY VIEW v USING bookkeeper OPTIONS (log 'orders', ...)"
+            )
+        if is_reversed(self.starting_offsets, self.ending_offsets):
+            raise InvalidArgumentError(
+                "the read begins behind its end: startingOffsets is after endingOffsets, up to "
+                "and without which is read. Exchange them"
             )
 
     def connection(self) -> Connection:
@@ -429,7 +446,7 @@ def _check_view(options: SourceOptions, chosen: list[str]) -> None:
 
 
 def _unknown(name: str, text: str) -> InvalidArgumentError:
-    if name.lower() == "path":
+    if name.lower() in {"path", "paths"}:
         return InvalidArgumentError(
             f"nothing here has a path: load({text!r}) and save({text!r}) take none. "
             f'.option("log", {text!r}) names a log, .option("ledger", 7) a ledger'

@@ -51,7 +51,7 @@ def parse_place(text: str) -> Place:
         return position
     try:
         value = json.loads(stripped)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"it is not JSON: {error}") from None
     if isinstance(value, dict) and value.keys() == {"time"}:
         return Moment(_time(value["time"]))
@@ -60,13 +60,28 @@ def parse_place(text: str) -> Place:
 
 def _time(value: object) -> datetime:
     """Of milliseconds since 1970 or a text of ISO 8601, which is UTC without a zone."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return datetime.fromtimestamp(value / 1000, timezone.utc)
-    text = str(value)
-    if text.endswith("Z"):  # not known to Python 3.10
-        text = text.removesuffix("Z") + "+00:00"
-    time = datetime.fromisoformat(text)
+    try:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return datetime.fromtimestamp(value / 1000, timezone.utc)
+        text = str(value)
+        if text.endswith("Z"):  # not known to Python 3.10
+            text = text.removesuffix("Z") + "+00:00"
+        time = datetime.fromisoformat(text)
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(
+            f"{value!r} is no time: milliseconds since 1970, or a text like 2026-11-22T06:30:00Z"
+        ) from None
     return time if time.tzinfo is not None else time.replace(tzinfo=timezone.utc)
+
+
+def is_reversed(start: Place | None, end: Place | None) -> bool:
+    """Whether a read from one place to another would begin behind its end.
+
+    Of a time and a position nobody can say that without looking.
+    """
+    if isinstance(start, Moment) and isinstance(end, Moment):
+        return start.time > end.time
+    return isinstance(start, Position) and isinstance(end, Position) and start > end
 
 
 def position_of(value: object) -> Position:

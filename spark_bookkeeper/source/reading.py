@@ -21,7 +21,7 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.source.conditions import told
 from spark_bookkeeper.source.options import OF_LEDGERS, SourceOptions
 from spark_bookkeeper.source.rows import delivered_rows, sent
-from spark_bookkeeper.spark.schemas import arrow_schema, delivered, delivered_schema
+from spark_bookkeeper.spark.schemas import arrow_schema, delivered
 from spark_bookkeeper.spark.workers import task_context
 
 if TYPE_CHECKING:
@@ -88,10 +88,11 @@ class RowsReader(DataSourceReader):
 class ViewReader(DataSourceReader):
     """Rows of a view."""
 
-    def __init__(self, options: SourceOptions) -> None:
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         assert options.view is not None
         self._options = options
         self._view = options.view
+        self._schema = schema
 
     @override
     def partitions(self) -> Sequence[InputPartition]:
@@ -113,25 +114,33 @@ class ViewReader(DataSourceReader):
             return open_log(context, self._options.log).ledgers()
         from spark_bookkeeper.source.selection import named_ledgers
 
-        return named_ledgers(self._options) or None
+        return named_ledgers(context, self._options)
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from spark_bookkeeper.source.views import VIEW_SCHEMAS, view_table
+        from spark_bookkeeper.source.views import view_table
 
         assert isinstance(partition, ViewShare)
-        schema = delivered_schema(VIEW_SCHEMAS[self._view])
         with told():
             context = task_context(partition.connection)
             for table in view_table(context, self._view, partition.ledgers):
-                for batch in table.to_batches():
-                    yield delivered(batch, schema)
+                for batch in table.select(self._schema.names).to_batches():
+                    yield delivered(batch, self._schema)
 
 
 def batch_reader(options: SourceOptions, schema: StructType) -> DataSourceReader:
-    """The reader of a batch read; ``schema`` is what was said that it delivers."""
+    """The reader of a batch read; ``schema`` is what was said that it delivers.
+
+    Raises:
+        InvalidArgumentError: that was said by somebody, and the view has other columns.
+    """
     if options.view is not None:
-        return ViewReader(options)
+        from spark_bookkeeper.source.schema import wanted_columns
+        from spark_bookkeeper.source.views import VIEW_SCHEMAS
+
+        told_of = arrow_schema(schema)
+        wanted_columns(VIEW_SCHEMAS[options.view], told_of, options)
+        return ViewReader(options, told_of)
     return RowsReader(options, arrow_schema(schema))
 
 

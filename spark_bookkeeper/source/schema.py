@@ -51,7 +51,27 @@ def wanted_columns(schema: pa.Schema, told: pa.Schema, options: SourceOptions) -
     """The columns of ledgers from which what Spark was told is made; a log may have more by now.
 
     Raises:
-        InvalidArgumentError: Spark was told of a column that there is not.
+        InvalidArgumentError: Spark was told of a column that there is not, or that may be null
+            where it was told that none is; somebody gave it a schema.
     """
-    names = told.names[:-1] if options.include_metadata else told.names
-    return schema if names == schema.names else projected(schema, names)
+    names = told.names
+    if options.include_metadata:
+        if not names or names[-1] != METADATA_COLUMN:
+            raise InvalidArgumentError(
+                f"the schema that was given names no column {METADATA_COLUMN} as its last, and "
+                "includeMetadata adds one there. Leave .schema(...) out: ledgers have their own"
+            )
+        names = names[:-1]
+    if len(set(names)) != len(names):
+        raise InvalidArgumentError(
+            f"the schema that was given names a column twice: {', '.join(names)}. Leave "
+            ".schema(...) out: ledgers have their own"
+        )
+    wanted = schema if names == schema.names else projected(schema, names)
+    for field, given in zip(wanted, told, strict=False):
+        if field.nullable and not given.nullable:
+            raise InvalidArgumentError(
+                f"column {field.name!r} may be null, and the schema that was given says that none "
+                "is. Leave .schema(...) out: ledgers have their own"
+            )
+    return wanted

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, count
+from typing import Final
 
 import pyarrow as pa
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.read.reader import LedgerReader, read_last_add_confirmed
+from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.errors import (
     DataLossError,
     InvalidArgumentError,
     MetadataFormatError,
-    NoSuchEntryError,
     NoSuchLedgerError,
 )
 from spark_bookkeeper.logs.listing import list_ledgers
@@ -27,8 +28,14 @@ from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.log import Position
+from spark_bookkeeper.source.named_places import check_in_ledger, check_in_log, readable_end
 from spark_bookkeeper.source.options import SourceOptions
 from spark_bookkeeper.source.places import EARLIEST, LATEST, Moment, Place
+
+NAMED_ONE_BY_ONE: Final = 10_000
+"""More ledgers than so many are looked for in the list of all there are."""
+
+_OPTIONS: Final = {"starting_offsets": "startingOffsets", "ending_offsets": "endingOffsets"}
 
 
 @dataclass(frozen=True)
@@ -50,10 +57,15 @@ class Selection:
         Raises:
             NoSuchLedgerError, NoSuchEntryError, DataLossError: some of it is not there; with
                 ``failOnDataLoss=false`` it is passed over.
+            InvalidArgumentError: the bookie that was named holds nothing of it.
             UnauthorizedError, RecoveryUndecidedError, EntryUnreadableError.
         """
-        if self.options.log is not None:
-            return self._ranges_of_log(self.options.log)
+        log = self.options.log
+        found = self._ranges_of_ledgers() if log is None else self._ranges_of_log(log)
+        self._check_bookie(found)
+        return found
+
+    def _ranges_of_ledgers(self) -> list[EntryRange]:
         ledgers = open_ledgers(self.context, self.options, self.ledgers)
         self._check_named(self.options.starting_offsets, "startingOffsets")
         self._check_named(self.options.ending_offsets, "endingOffsets")
@@ -63,11 +75,17 @@ class Selection:
                 recovered = recover_ledger(self.context, ledger.ledger_id)
                 ledger = Ledger.of(ledger.ledger_id, recovered.value)
             start, end = self.options.starting_offsets, self.options.ending_offsets
+            self._check_in(ledger)
             found.append(self._range(ledger, self._in(ledger, start), self._in(ledger, end)))
         return [each for each in found if each.first <= each.last]
 
     def _ranges_of_log(self, name: str) -> list[EntryRange]:
         head = logs.read_log(self.context.store.registers, name)
+        if self.options.fail_on_data_loss:
+            for field, option in _OPTIONS.items():
+                place = getattr(self.options, field)
+                if isinstance(place, Position):
+                    check_in_log(self.context, name, head.nonce, option, place)
         start, end = self._in_log(name, "starting_offsets"), self._in_log(name, "ending_offsets")
         if start == LATEST or end == EARLIEST:
             return []
@@ -110,19 +128,23 @@ class Selection:
             first = _place_in(ledger, start, readable)
         if isinstance(end, Position):
             last = EntryId(_place_in(ledger, end, readable) - 1)
-            self._check_end(ledger, end, readable)
         return EntryRange(ledger, first, last)
 
-    def _check_end(self, ledger: Ledger, end: Position, readable: EntryId) -> None:
-        is_beyond = end.ledger_id == ledger.ledger_id and end.entry_id > readable + 1
-        if is_beyond and self.options.fail_on_data_loss:
-            raise NoSuchEntryError(
-                f"endingOffsets {end.ledger_id}:{end.entry_id} is beyond the end of ledger "
-                f"{ledger.ledger_id}: entries up to {readable} can be read, so the end is at most "
-                f"{readable + 1}. With failOnDataLoss=false what there is is read",
-                ledger_id=ledger.ledger_id,
-                entry_id=end.entry_id,
+    def _check_bookie(self, ranges: Sequence[EntryRange]) -> None:
+        """Reading the copies of a bookie that has none would be an empty read without a word."""
+        holders = {bookie for each in ranges for bookie in each.ledger.metadata.bookies()}
+        if self.options.bookie is not None and holders and self.options.bookie not in holders:
+            raise InvalidArgumentError(
+                f"option bookie={self.options.bookie!r}: that bookie holds nothing of what is "
+                f"read. Those that do are {', '.join(sorted(holders))}"
             )
+
+    def _check_in(self, ledger: Ledger) -> None:
+        if self.options.fail_on_data_loss:
+            for field, option in _OPTIONS.items():
+                place = getattr(self.options, field)
+                if isinstance(place, Position) and place.ledger_id == ledger.ledger_id:
+                    check_in_ledger(option, place, ledger, readable_end(self.context, ledger))
 
     def _check_named(self, place: Place | None, option: str) -> None:
         if isinstance(place, Position) and place.ledger_id not in self.ledgers:
@@ -140,24 +162,45 @@ def open_selection(context: ClientContext, options: SourceOptions) -> Selection:
     """
     if options.log is not None:
         return Selection(context, options, open_log(context, options.log).schema)
-    ids = named_ledgers(options)
+    ids = named_ledgers(context, options) or []
     schemas = [ledger.schema for ledger in open_ledgers(context, options, ids)]
     if not schemas:
+        first = (options.ledgers or ((0, 0),))[0][0] if options.ledger is None else options.ledger
         raise NoSuchLedgerError(
             "none of the ledgers that were to be read is there; `spark-bookkeeper ledger list` "
             "shows those that are",
-            ledger_id=ids[0],
+            ledger_id=first,
         )
     return Selection(context, options, united(schemas), ids)
 
 
-def named_ledgers(options: SourceOptions) -> list[LedgerId]:
-    """The ledgers that were named, each once, in their order."""
-    runs = options.ledgers or ()
+def named_ledgers(context: ClientContext, options: SourceOptions) -> list[LedgerId] | None:
+    """The ledgers that were named, each once, in their order; ``None`` when none was.
+
+    Where very many were named, those of them that there are; and, for who may miss none, the
+    first that is not there.
+    """
     if options.ledger is not None:
-        runs = ((options.ledger, options.ledger),)
-    named = chain.from_iterable(range(first, last + 1) for first, last in runs)
+        return [parse_ledger_id(options.ledger)]
+    if options.ledgers is None:
+        return None
+    runs = options.ledgers
+    if sum(last - first + 1 for first, last in runs) <= NAMED_ONE_BY_ONE:
+        named = chain.from_iterable(range(first, last + 1) for first, last in runs)
+    else:
+        there = list(context.store.ledger_ids())
+        may_miss = options.view is not None or not options.fail_on_data_loss
+        named = chain.from_iterable(_there(there, first, last, may_miss) for first, last in runs)
     return list(dict.fromkeys(parse_ledger_id(ledger) for ledger in named))
+
+
+def _there(there: Sequence[int], first: int, last: int, may_miss: bool) -> Iterator[int]:
+    """Those of a run that there are, or the first of it that is not there."""
+    found = there[bisect_left(there, first) : bisect_right(there, last)]
+    if may_miss or len(found) == last - first + 1:
+        yield from found
+    else:
+        yield next(n for n, each in zip(count(first), [*found, None], strict=False) if n != each)
 
 
 def open_ledgers(
@@ -193,12 +236,6 @@ def open_ledgers(
         ledger.check_password(options.password if password is None else password)
         found.append(ledger)
     return found
-
-
-def readable_end(context: ClientContext, ledger: Ledger) -> EntryId:
-    """The last entry that can be read now; -1 when there is none."""
-    last = ledger.metadata.last_entry_id
-    return read_last_add_confirmed(context, ledger) if last is None else last
 
 
 def united(schemas: Sequence[pa.Schema]) -> pa.Schema:

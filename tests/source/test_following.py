@@ -229,6 +229,47 @@ def test_a_beginning_behind_the_end_is_refused_with_the_end(
         follow(context).begin(Position(LedgerId(place.ledger_id + 9), place.entry_id))
 
 
+def test_a_beginning_in_another_ledger_is_no_place_of_this_one(
+    context: ClientContext, log: Log
+) -> None:
+    with log.become_writer() as writer:
+        first = writer.append(b"a").ledger_id
+        with lifecycle.create_ledger(context, Quorum(3, 3, 2)) as foreign:
+            foreign.append_async(b"0")
+        writer.roll()
+        writer.append(b"b")
+    stream = follow(context)
+    between = Position(foreign.ledger_id, EntryId(1))
+
+    with pytest.raises(NoSuchEntryError, match=f"has no ledger {foreign.ledger_id}"):
+        stream.begin(between)
+    with pytest.raises(NoSuchEntryError, match=f"{first}:2 is beyond the end"):
+        stream.begin(Position(first, EntryId(2)))
+    start = stream.begin(Position(foreign.ledger_id, EntryId(0)))
+    assert list(batches(context, stream, start)) == [[b"b"]]
+    one = follow(context, ledger=str(foreign.ledger_id))
+    with pytest.raises(NoSuchEntryError, match=f"names ledger {first}, and ledger"):
+        one.begin(Position(first, EntryId(1)))
+
+
+def test_a_checkpoint_that_is_ahead_of_all_there_is_is_told_as_lost_data(
+    context: ClientContext, log: Log
+) -> None:
+    with log.become_writer() as writer:
+        place = writer.append(b"a")
+    for options in ({"log": "orders"}, {"ledger": str(place.ledger_id)}):
+        stream = follow(context, **options)
+        start = stream.begin(LATEST)
+        assert stream.ahead(start, Limits()) == start
+        ahead = start.at(Position(LedgerId(place.ledger_id + 7), EntryId(3)))
+        if "ledger" in options:
+            ahead = start.at(Position(place.ledger_id, EntryId(3)))
+        with pytest.raises(DataLossError, match="ahead of the end"):
+            stream.ahead(ahead, Limits())
+        with pytest.raises(DataLossError, match="ahead of the end"):
+            follow(context, failOnDataLoss="false", **options).ahead(ahead, Limits())
+
+
 def test_an_empty_log_begins_where_its_first_ledger_will_be(
     context: ClientContext, log: Log
 ) -> None:
@@ -471,6 +512,7 @@ def test_a_log_of_many_ledgers_is_looked_at_by_its_end(tmp_path: Path) -> None:
         {"version": 2, "nonce": "x", "ledger": 1, "entry": 1},
         {"version": 1, "nonce": "x", "ledger": "one", "entry": 1},
         {"version": 1, "nonce": "x", "ledger": -1, "entry": 1},
+        {"version": 1, "nonce": "x", "ledger": float("inf"), "entry": 1},
     ],
 )
 def test_an_offset_of_somebody_else_is_refused(value: dict[str, object]) -> None:

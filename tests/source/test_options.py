@@ -73,6 +73,11 @@ def test_what_is_not_given_has_its_default() -> None:
         ({"startingOffsets": '{"entry": 7}'}, "not of the form"),
         ({"startingOffsets": '{"ledger": -7}'}, "no ledger or entry id"),
         ({"startingOffsets": "7:12:3"}, "within an entry"),
+        ({"startingOffsets": '{"time": 1%s}' % ("0" * 30)}, "is no time"),
+        ({"startingOffsets": '{"time": 1000000000000000}'}, "is no time"),
+        ({"startingOffsets": '{"time": true}'}, "is no time"),
+        ({"startingOffsets": '{"a":' * 100_000}, r"^.{0,400}$"),
+        ({"columns": "a," * 100_000}, r"^.{0,400}$"),
         ({"includeMetadata": "yes"}, "neither true nor false"),
         ({"maxBytesPerTrigger": "much"}, "size in bytes"),
         ({"maxBytesPerTrigger": "0"}, "below 1"),
@@ -114,6 +119,8 @@ def test_secrets_are_in_no_text() -> None:
         ({"view": "logs", "ledger": "7"}, Use.READ, "ledger means nothing to view=logs"),
         ({"view": "slots", "ledger": "7", "log": "x"}, Use.READ, "were given"),
         ({"view": "slots", "columns": "a"}, Use.READ, "columns means nothing to view=slots"),
+        ({"ledger": "7", "consumer": "etl"}, Use.STREAM, "consumer=.* is for logs"),
+        ({"log": "x", "startingOffsets": "7:2", "endingOffsets": "7:1"}, Use.READ, "behind its"),
     ],
 )
 def test_an_option_that_means_nothing_there_is_refused(

@@ -1,0 +1,165 @@
+"""What a batch read chooses: ledgers and places that are there, or a sentence that says why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.errors import (
+    InvalidArgumentError,
+    NoSuchEntryError,
+    NoSuchLedgerError,
+)
+from spark_bookkeeper.logs.log import Log
+from spark_bookkeeper.logs.logs import create_log
+from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.source.metadata_column import METADATA_TYPE
+from spark_bookkeeper.source.options import SourceOptions, Use
+from spark_bookkeeper.source.schema import wanted_columns
+from spark_bookkeeper.source.selection import named_ledgers, open_selection
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime
+
+HUGE = "0-9999999999"
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> ClientContext:
+    return Ground(tmp_path, runtime=InlineRuntime()).context
+
+
+@pytest.fixture
+def log(context: ClientContext) -> Log:
+    """Two ledgers of two entries each, and a ledger of nobody between them."""
+    log = create_log(context, "orders", LogOptions(Quorum(3, 3, 2)))
+    with log.become_writer() as writer:
+        writer.append(b"a")
+        writer.append(b"b")
+        closed(context, 3)
+        writer.roll()
+        writer.append(b"c")
+        writer.append(b"d")
+    return log
+
+
+def closed(context: ClientContext, entries: int) -> LedgerId:
+    with lifecycle.create_ledger(context, Quorum(3, 3, 2)) as writer:
+        for number in range(entries):
+            writer.append(b"%d" % number)
+    return writer.ledger_id
+
+
+def chosen(context: ClientContext, **options: str) -> list[tuple[int, int, int]]:
+    parsed = SourceOptions.parse(options)
+    parsed.check_reading(Use.READ)
+    ranges = open_selection(context, parsed).ranges()
+    return [(each.ledger.ledger_id, each.first, each.last) for each in ranges]
+
+
+def test_a_run_of_ten_thousand_million_ids_is_the_ledgers_there_are(
+    context: ClientContext,
+) -> None:
+    ids = [closed(context, 1) for _ in range(3)]
+
+    assert chosen(context, ledgers=HUGE, failOnDataLoss="false") == [(i, 0, 0) for i in ids]
+    with pytest.raises(NoSuchLedgerError, match=f"there is no ledger {ids[-1] + 1}"):
+        chosen(context, ledgers=HUGE)
+    with pytest.raises(NoSuchLedgerError, match="none of the ledgers"):
+        chosen(context, ledgers="5000-9999999999", failOnDataLoss="false")
+
+
+def test_a_view_of_a_run_of_ids_is_of_those_there_are(context: ClientContext) -> None:
+    ids = [closed(context, 1) for _ in range(3)]
+
+    def named(**options: str) -> list[LedgerId] | None:
+        return named_ledgers(context, SourceOptions.parse({"view": "entries", **options}))
+
+    assert named(ledgers=f"{ids[2]},{HUGE}") == [ids[2], ids[0], ids[1]]
+    assert named(ledgers="5000-9999999999") == []
+    assert named() is None
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        ("{ledger}:2", "{ledger}:1"),
+        ('{{"time": "2026-11-22T06:30:00Z"}}', '{{"time": "2026-11-22T06:29:00Z"}}'),
+    ],
+)
+def test_a_read_that_begins_behind_its_end_is_refused(
+    context: ClientContext, start: str, end: str
+) -> None:
+    ledger = closed(context, 3)
+    places = start.format(ledger=ledger), end.format(ledger=ledger)
+
+    with pytest.raises(InvalidArgumentError, match="begins behind its end"):
+        chosen(context, ledger=str(ledger), startingOffsets=places[0], endingOffsets=places[1])
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_a_place_behind_the_end_is_refused_with_the_end(
+    context: ClientContext, log: Log, option: str
+) -> None:
+    ledger = closed(context, 3)
+    first, newest = log.ledgers()
+
+    assert chosen(context, ledger=str(ledger), **{option: f"{ledger}:3"}) == (
+        [] if option == "startingOffsets" else [(ledger, 0, 2)]
+    )
+    with pytest.raises(NoSuchEntryError, match=f"which is {ledger}:3 now"):
+        chosen(context, ledger=str(ledger), **{option: f"{ledger}:4"})
+    assert chosen(context, log="orders", **{option: f"{newest + 1}:0"}) == (
+        [] if option == "startingOffsets" else [(first, 0, 1), (newest, 0, 1)]
+    )
+    for place in (f"{first}:3", f"{newest}:3", f"{newest + 1}:1", "99999:0"):
+        with pytest.raises(NoSuchEntryError, match=f"{option} {place} is beyond the end"):
+            chosen(context, log="orders", **{option: place})
+        chosen(context, log="orders", failOnDataLoss="false", **{option: place})
+
+
+@pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
+def test_an_entry_of_another_log_is_no_place_of_this_one(
+    context: ClientContext, log: Log, option: str
+) -> None:
+    first, newest = log.ledgers()
+    (between,) = range(first + 1, newest)
+
+    with pytest.raises(NoSuchEntryError, match=f"has no ledger {between}"):
+        chosen(context, log="orders", **{option: f"{between}:1"})
+    # Before the first entry of whatever comes next: where a stream stands that has read all.
+    at_its_begin = chosen(context, log="orders", **{option: f"{between}:0"})
+    assert at_its_begin == [(newest if option == "startingOffsets" else first, 0, 1)]
+
+
+def test_a_bookie_that_holds_nothing_of_what_is_read_is_refused_with_those_that_do(
+    context: ClientContext,
+) -> None:
+    ledger = closed(context, 1)
+    (holder, *_) = open_selection(context, SourceOptions.parse({"ledger": str(ledger)})).ranges()
+    bookie = sorted(holder.ledger.metadata.bookies())[0]
+
+    assert chosen(context, ledger=str(ledger), bookie=bookie) == [(ledger, 0, 0)]
+    with pytest.raises(InvalidArgumentError, match=f"bookie='nobody:1'.*{bookie}"):
+        chosen(context, ledger=str(ledger), bookie="nobody:1")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([("id", pa.int64(), True)], "names no column _metadata as its last"),
+        ([("id", pa.int64(), False), ("_metadata", METADATA_TYPE, False)], "'id' may be null"),
+    ],
+)
+def test_a_schema_that_was_given_and_does_not_fit_is_refused(
+    given: list[tuple[str, pa.DataType, bool]], said: str
+) -> None:
+    options = SourceOptions.parse({"ledger": "7", "includeMetadata": "true"})
+    told = pa.schema([pa.field(name, kind, nullable) for name, kind, nullable in given])
+
+    with pytest.raises(InvalidArgumentError, match=said):
+        wanted_columns(pa.schema([("id", pa.int64())]), told, options)
