@@ -126,7 +126,8 @@ class _Plain:
         self._bk = bk
         self.hosts, _, root = bk.metadata_uri.split("://")[1].partition("/")
         self.root = f"/{root}"
-        self._client = KazooClient(self.hosts)
+        # A server that takes a million nodes is silent for seconds.
+        self._client = KazooClient(self.hosts, timeout=40)
 
     def __enter__(self) -> _Plain:
         self._client.start()
