@@ -39,6 +39,8 @@ class LedgerEncoding:
             raise InvalidArgumentError(
                 f"compression {self.compression!r} is unknown; use None, 'lz4' or 'zstd'"
             )
+        if self.schema is PAYLOAD_SCHEMA:
+            return
         schema = plain_schema(self.schema)
         if schema.equals(PAYLOAD_SCHEMA, check_metadata=True):
             schema = PAYLOAD_SCHEMA  # known by its identity, which is quicker than comparing

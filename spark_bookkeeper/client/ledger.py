@@ -16,7 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from spark_bookkeeper.bookie.encoding import LedgerEncoding
+from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA, LedgerEncoding
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import (
@@ -40,6 +40,8 @@ _NONCE: Final = re.compile(rb"[0-9A-Za-z]{1,100}")
 
 DEFAULT_ENTRY_TARGET_BYTES: Final = 8 << 20
 """About how many bytes of rows one entry of a bulk append holds (8 MiB)."""
+
+_PAYLOAD: Final = PAYLOAD_SCHEMA.serialize().to_pybytes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ def custom_metadata(
     return {
         **told,
         NONCE: nonce.encode("ascii"),
-        SCHEMA: schema.serialize().to_pybytes(),
+        SCHEMA: _PAYLOAD if schema is PAYLOAD_SCHEMA else schema.serialize().to_pybytes(),
         INCARNATIONS: _dump(incarnations),
         ENCODING: _dump(form),
     }

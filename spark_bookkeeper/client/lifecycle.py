@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 import pyarrow as pa
 
@@ -20,10 +21,10 @@ from spark_bookkeeper.client.recover.recovery import recover_ledger
 from spark_bookkeeper.client.write.bulk import Frames
 from spark_bookkeeper.client.write.columns import check_columns
 from spark_bookkeeper.client.write.writer import LedgerWriter
-from spark_bookkeeper.errors import InvalidArgumentError, LedgerExistsError
-from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.errors import InvalidArgumentError, LedgerExistsError, NotEnoughBookiesError
+from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.protocol.arguments import check_labels, check_text, whole_number
-from spark_bookkeeper.protocol.ids import EntryId, parse_ledger_id
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import DigestType, Fragment, LedgerMetadata, LedgerState
 from spark_bookkeeper.protocol.placement import choose_ensemble
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -122,46 +123,77 @@ def make_ledger(
     encoding = LedgerEncoding(
         PAYLOAD_SCHEMA if schema is None else schema, digest_type, password, compression
     )
-    if wanted is None:
-        chosen = context.store.generate_ledger_id()
-        # With this answer the store has told of everything that became of bookies before it.
-        alive = context.bookies.last_registrations()
-    else:
-        chosen, alive = wanted, context.bookies.registrations()
-    reasons = context.bookies.ineligible(alive, quorum.ensemble_size)
-    ensemble = choose_ensemble(quorum, context.bookies.candidates(alive), reasons)
-    incarnations = {bookie: alive[bookie].incarnation for bookie in ensemble}
-    nonce = context.runtime.token()
     told = context.writer if notes is None else None
-    ours = custom_metadata(
-        nonce, encoding.schema, compression, entry_target_bytes, incarnations, told
+
+    def create(
+        ledger_id: LedgerId, alive: Mapping[BookieId, Registration], *, is_expected: bool = False
+    ) -> tuple[Ledger, Versioned[LedgerMetadata]]:
+        reasons = context.bookies.ineligible(alive, quorum.ensemble_size)
+        ensemble = choose_ensemble(quorum, context.bookies.candidates(alive), reasons)
+        incarnations = {bookie: alive[bookie].incarnation for bookie in ensemble}
+        nonce = context.runtime.token()
+        ours = custom_metadata(
+            nonce, encoding.schema, compression, entry_target_bytes, incarnations, told
+        )
+        metadata = LedgerMetadata(
+            quorum=quorum,
+            state=LedgerState.OPEN,
+            fragments=(Fragment(EntryId(0), ensemble),),
+            digest_type=digest_type,
+            password=password,
+            ctime_ms=context.runtime.wall_ms(),
+            custom_metadata={**(labels or {}), **(notes or {}), **ours},
+            ctoken=int(context.runtime.token()[:15], 16),
+        )
+        writer = None if told is None else nonce
+        while True:
+            try:
+                created = context.store.create_ledger(
+                    ledger_id,
+                    metadata,
+                    is_generated=wanted is None,
+                    is_expected=is_expected,
+                    writer=writer,
+                )
+            except LedgerExistsError:
+                if wanted is not None or is_expected:
+                    raise
+                ledger_id = context.store.generate_ledger_id()
+            else:
+                # What ``Ledger.of`` would read out of it again.
+                key = LedgerKey(ledger_id, nonce)
+                return Ledger(
+                    key, encoding, created.value, incarnations, entry_target_bytes
+                ), created
+
+    if wanted is not None:
+        return create(wanted, context.bookies.registrations())
+    expected = context.store.expected_ledger_id()
+    if expected is not None:
+        with suppress(LedgerExistsError, NotEnoughBookiesError):
+            made = create(expected, context.bookies.last_registrations(), is_expected=True)
+            if _is_alive(context, made[0]):
+                return made
+            context.store.delete_ledger(expected, made[1])  # nobody knows of it
+            context.store.leave_ledger(expected)
+    chosen = context.store.generate_ledger_id()
+    # With this answer the store has told of everything that became of bookies before it.
+    return create(chosen, context.bookies.last_registrations())
+
+
+def _is_alive(context: ClientContext, ledger: Ledger) -> bool:
+    """Whether the bookies of a new ledger were there when it was created.
+
+    They were chosen before. With the answer to the creation the store has told of what became of
+    them meanwhile.
+    """
+    alive = context.bookies.last_registrations()
+    return all(
+        bookie in alive
+        and alive[bookie].incarnation == incarnation
+        and not alive[bookie].is_readonly
+        for bookie, incarnation in ledger.incarnations.items()
     )
-    metadata = LedgerMetadata(
-        quorum=quorum,
-        state=LedgerState.OPEN,
-        fragments=(Fragment(EntryId(0), ensemble),),
-        digest_type=digest_type,
-        password=password,
-        ctime_ms=context.runtime.wall_ms(),
-        custom_metadata={**(labels or {}), **(notes or {}), **ours},
-        ctoken=int(context.runtime.token()[:15], 16),
-    )
-    writer = None if told is None else nonce
-    while True:
-        try:
-            created = context.store.create_ledger(
-                chosen, metadata, is_generated=wanted is None, writer=writer
-            )
-        except LedgerExistsError:
-            if wanted is not None:
-                raise
-            chosen = context.store.generate_ledger_id()
-        else:
-            # What ``Ledger.of`` would read out of it again.
-            ledger = Ledger(
-                LedgerKey(chosen, nonce), encoding, created.value, incarnations, entry_target_bytes
-            )
-            return ledger, created
 
 
 def open_ledger(

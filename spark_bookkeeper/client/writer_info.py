@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +41,7 @@ class WriterInfo:
         program = Path(sys.argv[0]).name if sys.argv and sys.argv[0] not in ("", "-c") else ""
         return cls(socket.gethostname(), os.getpid(), user, application or program or "python")
 
+    @lru_cache(maxsize=8)  # noqa: B019  (a process has one or two of them)
     def encode(self) -> bytes:
         """As ``decode`` reads it."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode()

@@ -174,6 +174,9 @@ class MemoryStore:
 
         return self._call("generate_ledger_id", "", effect)
 
+    def expected_ledger_id(self) -> LedgerId | None:
+        return None  # a simulation has many sessions that ask, and its histories stay as they are
+
     def create_ledger(
         self,
         ledger_id: LedgerId,
@@ -181,6 +184,7 @@ class MemoryStore:
         *,
         is_generated: bool = False,
         is_kept: bool = False,
+        is_expected: bool = False,
         writer: str | None = None,
     ) -> Versioned[LedgerMetadata]:
         if metadata.ctoken is None and metadata.format_version >= 3:

@@ -120,6 +120,12 @@ class LedgerStore(Protocol):
     def generate_ledger_id(self) -> LedgerId:
         """A ledger id that was never given out before."""
 
+    def expected_ledger_id(self) -> LedgerId | None:
+        """The id that is given out next if nobody else asks meanwhile; ``None``: not known.
+
+        It is for ``create_ledger`` with ``is_expected``, which takes it. Asks nobody.
+        """
+
     def create_ledger(
         self,
         ledger_id: LedgerId,
@@ -127,6 +133,7 @@ class LedgerStore(Protocol):
         *,
         is_generated: bool = False,
         is_kept: bool = False,
+        is_expected: bool = False,
         writer: str | None = None,
     ) -> Versioned[LedgerMetadata]:
         """Create a ledger; a create whose answer was lost is recognised by its cToken.
@@ -140,12 +147,14 @@ class LedgerStore(Protocol):
             is_kept: the id came from ``generate_ledger_id`` earlier, and whoever got it has made no
                 ledger of it, and kept it for restores (``restores.py``). It is marked as a chosen
                 one is.
+            is_expected: the id comes from ``expected_ledger_id``: it is given out and used in one
+                step, or neither.
             writer: hexadecimal token of this life of the ledger. From now on this session is
                 shown as one that writes it, until it closes the ledger, leaves it or ends.
 
         Raises:
             LedgerExistsError: the id is taken by somebody else, or was used before. A generated
-                one: take the next.
+                or expected one: let the next be generated.
             MetadataUnavailableError: it may or may not have been created.
         """
 

@@ -663,7 +663,60 @@ def test_parents_that_always_go_are_an_error_that_says_so(
         store.create_ledger(LedgerId(7), open_ledger())
 
 
+def test_an_expected_id_is_taken_once_also_when_the_answer_is_lost(
+    zookeeper: ZooKeeperStores, raw: KazooClient
+) -> None:
+    store, other = zookeeper.session(), zookeeper.session()
+    store.initialize_cluster()
+
+    def make_two() -> LedgerId:
+        for _ in range(2):
+            store.create_ledger(store.generate_ledger_id(), open_ledger(), is_generated=True)
+        expected = store.expected_ledger_id()
+        assert expected is not None
+        return expected
+
+    taken = make_two()
+    with zookeeper.answer_lost(store):
+        store.create_ledger(taken, open_ledger(), is_expected=True)
+    assert store.read_ledger(taken).value == open_ledger()
+    assert other.generate_ledger_id() == taken + 1
+
+    lost = make_two()
+    with zookeeper.request_lost(store), pytest.raises(LedgerExistsError):
+        store.create_ledger(lost, open_ledger(), is_expected=True)
+    assert other.generate_ledger_id() == lost
+
+    used = other.generate_ledger_id()
+    seen = make_two()
+    other.generate_ledger_id()
+    with pytest.raises(LedgerExistsError):
+        store.create_ledger(seen, open_ledger(), is_expected=True)
+    assert used not in store.ledger_ids()
+    assert not any(n.startswith("taken") for n in raw.get_children(paths.short_ids(zookeeper.root)))
+
+
 # What an operation costs
+
+
+def test_ledgers_that_are_made_in_a_row_cost_a_request_each_and_one_to_be_closed(
+    zookeeper: ZooKeeperStores,
+) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    for _ in range(2):
+        ledger_id = store.generate_ledger_id()
+        store.create_ledger(ledger_id, open_ledger(), is_generated=True, writer="a0")
+    before = len(zookeeper.sessions[store].requests)
+
+    for number in range(2, 5):
+        assert store.expected_ledger_id() == number
+        made = store.create_ledger(LedgerId(number), open_ledger(), is_expected=True, writer="a1")
+        store.write_ledger(LedgerId(number), made.value.closed(EntryId(-1), 0), made)
+
+    ping, multi = 11, 14
+    asked = [kind for kind in zookeeper.sessions[store].requests[before:] if kind != ping]
+    assert asked == 3 * 2 * [multi]
 
 
 def test_who_chooses_bookies_asks_for_them_once(zookeeper: ZooKeeperStores) -> None:

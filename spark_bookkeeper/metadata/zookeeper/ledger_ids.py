@@ -3,20 +3,28 @@
 A number is that of a sequential node, which is deleted again. Ids above 31 bits come from
 numbered counters, of which the highest is in use.
 
+Who makes one ledger after the other knows which number the counter gives next, unless somebody
+else asks meanwhile. So the number is taken in the transaction that creates the ledger, which is
+refused as a whole when it is another one (decision 0043).
+
 Source: BookKeeper 4.17 ``meta/ZkLedgerIdGenerator``, ``meta/LongZkLedgerIdGenerator``.
 """
 
 from __future__ import annotations
 
 import re
+import threading
+from collections.abc import Sequence
 from typing import Final
 
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.link import AbsentError
-from spark_bookkeeper.metadata.zookeeper.nodes import Nodes
+from spark_bookkeeper.metadata.zookeeper.nodes import Create, Delete, Nodes, Operation
 from spark_bookkeeper.protocol.ids import LedgerId
 
 _COUNTER: Final = "ID-"
+_TAKEN: Final = "taken-"
+"""Never seen: such a node is made and deleted in one transaction."""
 _LONG_COUNTER: Final = "HOB-"
 _LONG_COUNTER_NAME: Final = re.compile(r"HOB-([0-9]{10})")
 _COUNTERS_KEPT: Final = 3
@@ -29,6 +37,10 @@ class LedgerIds:
         self._zk = zk
         self._root = root
         self._has_long_ids: bool | None = None
+        self._last: tuple[int, int] | None = None
+        """The thread that the last number was for, and that number."""
+        self._follows = False
+        """Whether that thread had the number before it as well: nobody else asks just now."""
 
     def next(self) -> LedgerId:
         """An id that was never given out before."""
@@ -40,6 +52,8 @@ class LedgerIds:
         if not self._has_long_ids:
             number = self._count(paths.short_ids(self._root))
             if 0 <= number < paths.LONG_ID_FIRST:
+                here = threading.get_ident()
+                self._follows, self._last = self._last == (here, number - 1), (here, number)
                 return LedgerId(number)
             self._zk.ensure(long_ids)
             self._has_long_ids = True
@@ -49,6 +63,37 @@ class LedgerIds:
             if 0 <= number < paths.LONG_ID_FIRST:
                 return LedgerId(high << 32 | number)
             self._zk.ensure(self._long_counter(high + 1))
+
+    def expected(self) -> LedgerId | None:
+        """What the counter gives next if nobody else asks; ``None``: somebody else may well.
+
+        Ledgers that several threads of a session make get their ids together, each from ``next``.
+        """
+        last, follows = self._last, self._follows
+        if not follows or last is None or last[0] != threading.get_ident():
+            return None
+        number = last[1] + 1
+        return LedgerId(number) if number < paths.LONG_ID_FIRST else None
+
+    def taking(self, ledger_id: LedgerId) -> Sequence[Operation]:
+        """Take this very number from the counter, in a transaction that it refuses otherwise.
+
+        The node that is made has the counter's next number in its name, and what is deleted is the
+        node of that name with the number expected: there is none when they differ. The name is
+        not that of ``next``, whose nodes stay for a while: somebody else's with this number would
+        be deleted in place of ours. All children of a node are counted together, whatever their
+        names.
+        """
+        node = f"{paths.short_ids(self._root)}/{_TAKEN}"
+        return [Create(node, is_sequential=True), Delete(f"{node}{ledger_id:010d}")]
+
+    def taken(self, ledger_id: LedgerId) -> None:
+        """That transaction was carried out."""
+        self._last = (threading.get_ident(), ledger_id)
+
+    def not_taken(self) -> None:
+        """It was refused: somebody else asks as well."""
+        self._last, self._follows = None, False
 
     def has_given(self, ledger_id: LedgerId) -> bool:
         """Whether an id was given out before, by whichever client, and may have been used.

@@ -106,7 +106,7 @@ class Nodes:
         )
         self._client = self._link.client
         self._reads_in_flight = reads_in_flight
-        self._writes = GroupedWrites(self._client)
+        self._writes = GroupedWrites(self._client, self._client.default_acl)
         self._has_multi_read = True
         """As long as no server has said that it knows no such request."""
         self.watches = Watches(self._link)

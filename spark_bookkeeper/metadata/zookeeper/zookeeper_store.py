@@ -129,6 +129,9 @@ class ZooKeeperStore:
         self._require_cluster()
         return self._ids.next()
 
+    def expected_ledger_id(self) -> LedgerId | None:
+        return self._ids.expected()
+
     # Ledgers
 
     def create_ledger(
@@ -138,6 +141,7 @@ class ZooKeeperStore:
         *,
         is_generated: bool = False,
         is_kept: bool = False,
+        is_expected: bool = False,
         writer: str | None = None,
     ) -> Versioned[LedgerMetadata]:
         self._require_cluster()
@@ -146,7 +150,9 @@ class ZooKeeperStore:
         if writer is not None:
             self._presences.enter(ledger_id, writer)
         try:
-            if is_generated or is_kept:
+            if is_expected:
+                created = self._create_expected(ledger_id, metadata)
+            elif is_generated or is_kept:
                 created = self._create_ledger(ledger_id, metadata, is_generated=is_generated)
             else:
                 created = self._create_chosen(ledger_id, metadata)
@@ -172,16 +178,38 @@ class ZooKeeperStore:
             raise refusals.id_used(ledger_id)
         return created
 
+    def _create_expected(
+        self, ledger_id: LedgerId, metadata: LedgerMetadata
+    ) -> Versioned[LedgerMetadata]:
+        also = [*self._life(ledger_id, is_marked=False), *self._ids.taking(ledger_id)]
+        path = paths.ledger(self._root, ledger_id)
+        try:
+            self._zk.create(path, encode_ledger(metadata), also=also, once=True)
+        except (AbsentError, PresentError):
+            # The counter was at another number, or nobody has made the parents yet.
+            self._ids.not_taken()
+            raise refusals.id_used(ledger_id) from None
+        except BaseException:
+            self._ids.not_taken()
+            raise
+        self._ids.taken(ledger_id)
+        return Versioned(metadata, 0, own_writes=1)
+
+    def _life(self, ledger_id: LedgerId, *, is_marked: bool) -> list[Operation]:
+        """What is done with the creation of a ledger: its write is counted, its id was not used."""
+        mark = paths.used_id(self._instance.folder(), ledger_id)
+        also = [*_counted_write(paths.ledger(self._root, ledger_id), 0), Create(mark)]
+        if not is_marked:
+            # A mark that can be created was not there before: this checks that the id is unused.
+            # A generated id needs no mark of its own, so it is deleted in the same transaction.
+            also.append(Delete(mark))
+        return also
+
     def _create_ledger(
         self, ledger_id: LedgerId, metadata: LedgerMetadata, *, is_generated: bool
     ) -> Versioned[LedgerMetadata]:
         path = paths.ledger(self._root, ledger_id)
-        mark = paths.used_id(self._instance.folder(), ledger_id)
-        also = [*_counted_write(path, 0), Create(mark)]
-        if is_generated:
-            # A mark that can be created was not there before: this checks that the id is unused.
-            # A generated id needs no mark of its own, so it is deleted in the same transaction.
-            also.append(Delete(mark))
+        also = self._life(ledger_id, is_marked=not is_generated)
         try:
             self._zk.create_below_parents(
                 path, encode_ledger(metadata), also=also, once=is_generated

@@ -1,0 +1,206 @@
+"""A ledger that takes the counter's next id in the transaction that creates it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spark_bookkeeper.client.bookies.known_bookies import Bookies
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.lifecycle import make_ledger
+from spark_bookkeeper.config import ClientConfig
+from spark_bookkeeper.errors import LedgerExistsError
+from spark_bookkeeper.metadata.store import Registration
+from spark_bookkeeper.metadata.zookeeper import link, paths
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.testing.conformance.metadata import open_ledger
+from spark_bookkeeper.testing.znodes import ZNodes, client_class
+
+ROOT = "/ledgers"
+BOOKIES = [BookieId(f"10.0.0.{n}:3181") for n in range(1, 6)]
+
+
+@pytest.fixture
+def znodes(monkeypatch: pytest.MonkeyPatch) -> ZNodes:
+    made = ZNodes()
+    monkeypatch.setattr(link, "KazooClient", client_class(made))
+    return made
+
+
+@pytest.fixture
+def store(znodes: ZNodes) -> Iterator[ZooKeeperStore]:
+    made = opened()
+    made.initialize_cluster()
+    for bookie in BOOKIES[:4]:
+        made.register(registration(bookie))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def other(store: ZooKeeperStore) -> Iterator[ZooKeeperStore]:
+    made = opened()
+    yield made
+    made.close()
+
+
+def opened() -> ZooKeeperStore:
+    numbers = itertools.count(1)
+    return ZooKeeperStore("zk://nowhere:2181/ledgers", token=lambda: f"{next(numbers):032x}")
+
+
+def registration(bookie: BookieId, incarnation: str = "3f2a") -> Registration:
+    return Registration(bookie, "file:///somewhere", incarnation)
+
+
+def context(store: ZooKeeperStore) -> ClientContext:
+    runtime = ThreadRuntime()
+
+    def opener(*_: object) -> Any:
+        raise AssertionError("no bookie is asked")
+
+    return ClientContext(store, Bookies(store, opener, runtime), runtime, ClientConfig())
+
+
+def ids_given(store: ZooKeeperStore) -> int:
+    return next(n for n in range(1_000) if not store._ids.has_given(LedgerId(n)))
+
+
+def in_a_row(store: ZooKeeperStore) -> None:
+    """Somebody makes one ledger after the other: 0 and 1."""
+    for number in range(2):
+        assert store.expected_ledger_id() is None
+        assert store.generate_ledger_id() == number
+        store.create_ledger(LedgerId(number), open_ledger(), is_generated=True)
+
+
+def test_from_the_third_ledger_in_a_row_the_id_is_taken_with_its_creation(
+    store: ZooKeeperStore, other: ZooKeeperStore
+) -> None:
+    in_a_row(store)
+
+    for number in range(2, 6):
+        assert store.expected_ledger_id() == number
+        created = store.create_ledger(LedgerId(number), open_ledger(), is_expected=True)
+        assert created == store.read_ledger(LedgerId(number))
+        assert ids_given(other) == number + 1, "and none is left out"
+    assert other.generate_ledger_id() == 6
+    assert list(store.ledger_ids()) == [0, 1, 2, 3, 4, 5]
+
+
+def test_nothing_is_written_where_somebody_else_has_asked_meanwhile(
+    store: ZooKeeperStore, other: ZooKeeperStore, znodes: ZNodes
+) -> None:
+    in_a_row(store)
+    assert store.expected_ledger_id() == 2
+    assert other.generate_ledger_id() == 2
+    before = sorted(znodes.nodes)
+
+    with pytest.raises(LedgerExistsError):
+        store.create_ledger(LedgerId(2), open_ledger(), is_expected=True)
+
+    assert sorted(znodes.nodes) == before
+    assert ids_given(other) == 3
+    other.create_ledger(LedgerId(2), open_ledger(), is_generated=True)
+    assert store.expected_ledger_id() is None
+    assert store.generate_ledger_id() == 3
+    assert store.expected_ledger_id() is None, "two in a row"
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_an_expected_id_that_was_chosen_is_not_used(
+    store: ZooKeeperStore, other: ZooKeeperStore, is_deleted: bool
+) -> None:
+    in_a_row(store)
+    chosen = other.create_ledger(LedgerId(2), open_ledger())
+    if is_deleted:
+        other.delete_ledger(LedgerId(2), chosen)
+
+    with pytest.raises(LedgerExistsError):
+        store.create_ledger(LedgerId(2), open_ledger(), is_expected=True)
+
+    assert ids_given(other) == 2
+    assert make_ledger(context(store), Quorum(3, 3, 2))[0].ledger_id == 3
+
+
+def test_threads_that_make_ledgers_side_by_side_expect_nothing(store: ZooKeeperStore) -> None:
+    in_a_row(store)
+    seen: list[LedgerId | None] = []
+
+    thread = threading.Thread(target=lambda: seen.append(store.expected_ledger_id()))
+    thread.start()
+    thread.join()
+
+    assert seen == [None]
+
+
+def test_short_ids_that_run_out_are_not_expected(store: ZooKeeperStore, znodes: ZNodes) -> None:
+    znodes.nodes[paths.short_ids(ROOT)].made_below = paths.LONG_ID_FIRST - 2
+
+    for number in (2, 1):
+        assert store.generate_ledger_id() == paths.LONG_ID_FIRST - number
+    assert store.expected_ledger_id() is None
+
+
+def test_parents_that_nobody_has_made_yet_are_made(store: ZooKeeperStore, znodes: ZNodes) -> None:
+    znodes.nodes[paths.short_ids(ROOT)].made_below = 9_998
+    made = [make_ledger(context(store), Quorum(3, 3, 2))[0].ledger_id for _ in range(5)]
+
+    assert made == [9_998, 9_999, 10_000, 10_001, 10_002]
+
+
+@pytest.mark.parametrize("becomes", ["gone", "read-only", "formatted again"])
+def test_a_ledger_whose_bookies_changed_before_it_was_there_is_made_again(
+    store: ZooKeeperStore, other: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch, becomes: str
+) -> None:
+    makes = context(store)
+    quorum = Quorum(4, 4, 2)
+    for _ in range(2):
+        make_ledger(makes, quorum)
+    create = store.create_ledger
+
+    def meanwhile(ledger_id: LedgerId, *arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(store, "create_ledger", create)
+        lost = BOOKIES[0]
+        store.unregister(lost)
+        if becomes == "read-only":
+            other.register(Registration(lost, "file:///somewhere", "3f2a", is_readonly=True))
+        elif becomes == "formatted again":
+            other.register(registration(lost, "b7c1"))
+        other.register(registration(BOOKIES[4]))
+        return create(ledger_id, *arguments, **named)
+
+    monkeypatch.setattr(store, "create_ledger", meanwhile)
+    ledger, _ = make_ledger(makes, quorum)
+
+    alive = {each.bookie_id: each for each in other.registrations() if not each.is_readonly}
+    assert ledger.ledger_id == 3
+    assert all(alive[b].incarnation == i for b, i in ledger.incarnations.items())
+    assert list(other.ledger_ids()) == [0, 1, 3]
+    assert make_ledger(makes, quorum)[0].ledger_id == 4
+
+
+def test_too_few_bookies_by_what_was_told_last_are_asked_for_once_more(
+    store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    makes = context(store)
+    for _ in range(2):
+        make_ledger(makes, Quorum(4, 4, 2))
+    told = store.last_registrations
+    monkeypatch.setattr(store, "last_registrations", lambda: told()[:2])
+    generate = store.generate_ledger_id
+
+    def and_then_all_are_told() -> LedgerId:
+        monkeypatch.setattr(store, "last_registrations", told)
+        return generate()
+
+    monkeypatch.setattr(store, "generate_ledger_id", and_then_all_are_told)
+
+    assert make_ledger(makes, Quorum(4, 4, 2))[0].ledger_id == 2
