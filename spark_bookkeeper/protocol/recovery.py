@@ -108,14 +108,18 @@ class Recovery:
         self._answers: dict[int, Answer] = {}
         self._refuted: dict[tuple[int, EntryId], str] = {}
         self._rescued: set[EntryId] = set()
+        self._decision: Decision | Undecided | None = None
+        """What follows from all that is known so far, once it was asked for."""
 
     def answered(self, position: int, answer: Answer) -> None:
         """Take in what one bookie answered; a later answer replaces an earlier one."""
         self._answers[position] = answer
+        self._decision = None
 
     def refute(self, position: int, entry_id: EntryId, reason: str) -> None:
         """An entry that a bookie seemed to hold is corrupt there: it says nothing about it."""
         self._refuted[position, entry_id] = reason
+        self._decision = None
 
     def refuted_from(self, first: EntryId) -> list[EntryId]:
         """The entries from ``first`` on that some bookie seemed to hold and does not."""
@@ -127,6 +131,7 @@ class Recovery:
         copy counts, so all of them are made again.
         """
         self._rescued.update(entries)
+        self._decision = None
 
     @property
     def is_fenced(self) -> bool:
@@ -166,6 +171,11 @@ class Recovery:
         One verified hit keeps an entry (R6b); (Qw-Qa)+1 fenced misses of its own write set end
         the ledger before it (R5); anything else is no answer at all.
         """
+        if self._decision is None:
+            self._decision = self._decided()
+        return self._decision
+
+    def _decided(self) -> Decision | Undecided:
         if not self.is_fenced:
             return self._unfenced()
         first = entry_id = self.first_recovered

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 from spark_bookkeeper.bookie.bookie import LedgerTail, Verdict, Verification
 from spark_bookkeeper.bookie.replica import Replica
@@ -229,7 +229,7 @@ class LedgerRecovery:
         tail = self._tails[position]
         return FencedAnswer(
             EntryId(tail.last_add_confirmed),
-            frozenset(map(EntryId, tail.entries.entry_ids.tolist())),
+            frozenset(cast("list[EntryId]", tail.entries.entry_ids.tolist())),
             tuple((EntryId(d.first), EntryId(d.last)) for d in tail.entries.doubts),
         )
 
