@@ -11,7 +11,6 @@ is found then, as after any call whose answer was lost (SLOT-LOG rule R3).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import suppress
 from typing import TypeVar
 
 from spark_bookkeeper.bookie.bookie import NewCopies, Verdict
@@ -118,6 +117,8 @@ def _of_each(each: Mapping[int, V], look: Callable[[V, int], W]) -> dict[int, W]
     """
     found: dict[int, W] = {}
     for n, one in each.items():
-        with suppress(BookKeeperError):
+        try:
             found[n] = look(one, n)
+        except BookKeeperError:
+            continue
     return found

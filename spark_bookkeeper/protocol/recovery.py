@@ -149,21 +149,16 @@ class Recovery:
         decision = self.decide()
         end = decision.last_entry_id if isinstance(decision, Decision) else decision.entry_id - 1
         first = self.first_recovered
-        return [
-            Verify(position, entries)
-            for position, answer in sorted(self._fenced().items())
-            if (
-                entries := tuple(
-                    sorted(
-                        entry_id
-                        for entry_id in answer.held
-                        if first <= entry_id <= end
-                        and self.quorum.holds(position, entry_id)
-                        and (position, entry_id) not in self._refuted
-                    )
-                )
-            )
-        ]
+        found: list[Verify] = []
+        for position, answer in sorted(self._fenced().items()):
+            entries = [entry_id for entry_id in answer.held if first <= entry_id <= end]
+            if self.quorum.is_striped:
+                entries = [e for e in entries if self.quorum.holds(position, e)]
+            if self._refuted:
+                entries = [e for e in entries if (position, e) not in self._refuted]
+            if entries:
+                found.append(Verify(position, tuple(sorted(entries))))
+        return found
 
     def decide(self) -> Decision | Undecided:
         """The end of the ledger, or the entry that cannot be decided.
@@ -189,13 +184,15 @@ class Recovery:
             else:
                 return self._undecided(entry_id)
             entry_id = EntryId(entry_id + 1)
+        whole = self.quorum.write_quorum_size
+        short = [e for e, positions in sources.items() if len(positions) < whole]
         missing = {
             position: lacking
-            for position in range(self.quorum.ensemble_size)
+            for position in range(self.quorum.ensemble_size if short else 0)
             if (
                 lacking := tuple(
                     e
-                    for e in sources
+                    for e in short
                     if self.quorum.holds(position, e) and position not in sources[e]
                 )
             )

@@ -254,7 +254,12 @@ class LedgerRecovery:
         """Positions with entries there that must be verified before they count."""
         self.is_settled = True
         todo = [
-            (w.position, tuple(e for e in w.entries if (w.position, e) not in self._verified))
+            (
+                w.position,
+                tuple(e for e in w.entries if (w.position, e) not in self._verified)
+                if self._verified
+                else w.entries,
+            )
             for w in self._machine.verifications()
         ]
         return [(position, entries) for position, entries in todo if entries]
