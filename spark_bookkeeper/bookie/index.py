@@ -75,6 +75,16 @@ class EntryIndex:
         return LedgerPaths(self.key)
 
     @lazy
+    def _only(self) -> Record | None:
+        """The one record that holds all that is here, and nothing beside it, in its order."""
+        if len(self.holdings) != 1:
+            return None
+        record = self.holdings[0].record
+        ids = record.ids
+        is_inside = len(ids) and self.first <= ids[0] and ids[-1] <= self.last and record.is_rising
+        return record if is_inside else None
+
+    @lazy
     def _table(self) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Ids ascending, and for each its holding and its index in the record's columns."""
         ids = [holding.record.ids for holding in self.holdings]
@@ -94,6 +104,8 @@ class EntryIndex:
     @lazy
     def entry_ids(self) -> Int64Array:
         """Ids of the entries that are here, ascending, each once."""
+        if (only := self._only) is not None:
+            return only.ids
         return self._table[0][self._is_first]
 
     @lazy
@@ -112,6 +124,19 @@ class EntryIndex:
             none = _NOTHING
             return Holdings(
                 self.first, self.last, none, none, none, none, none, doubts, (), places=self
+            )
+        if (only := self._only) is not None:
+            return Holdings(
+                self.first,
+                self.last,
+                only.ids,
+                only.sizes,
+                only.lengths,
+                only.messages,
+                only.times_ms,
+                doubts,
+                only.parts,
+                places=self,
             )
         _, owners, positions = self._table
         records = [holding.record for holding in self.holdings]
@@ -204,6 +229,10 @@ class EntryIndex:
 
         One search for all: with small entries, looking up one by one is most of a scan.
         """
+        if (only := self._only) is not None:
+            found = only.few(entry_ids, self._paths, self.holdings[0].path)
+            if found:
+                return list(found)
         is_here, rows = self._first_rows(entry_ids)
         _, owners, positions = self._table
         places: list[Location | None] = [None] * len(entry_ids)
@@ -216,8 +245,9 @@ class EntryIndex:
             end += count
             if not count:
                 continue
-            found = holding.record.locations(positions[rows[of_one]], self._paths, holding.path)
-            for number, place in zip(of_one.tolist(), found, strict=True):
+            record = holding.record
+            located = record.locations(positions[rows[of_one]], self._paths, holding.path)
+            for number, place in zip(of_one.tolist(), located, strict=True):
                 places[number] = place
         return places
 

@@ -9,7 +9,7 @@ Source: SLOT-LOG, "Steps", rules R1 to R6, R9, R11, R15. Rule names stand where 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -76,9 +76,11 @@ class LedgerLog:
         self.encoding = ledger.encoding
         self.paths = LedgerPaths(ledger.key)
         self.parts = PartFiles(storage, self.paths, ledger)
+        self._slots = SlotReader(storage, ledger.key, ledger.encoding)
         self.reader = EntryReader(storage, ledger.encoding)
         """Of what ``locate`` finds."""
-        self._slots = SlotReader(storage, ledger.key, ledger.encoding)
+        self.durable: set[str] = set()
+        """Slots that were found, and made durable since the last look (R9b)."""
         self._ranges: dict[int, tuple[int, int]] = {}
         """First and last entry of the slots added in this session, where still needed."""
         self._good_marker: bytes | None = None
@@ -232,16 +234,24 @@ class LedgerLog:
         Raises ``BookieUnavailableError`` without an answer.
         """
         self._slots.forget()
+        self.durable.clear()
         return self._slots.numbers()
 
     def usual_fence(self, occupied: set[int]) -> tuple[str, bytes] | None:
         """Where a fence goes, and its bytes, if all slots below are there by a listing; ``None``
         where there is more to it, and ``fence`` finds out. It counts if the put makes it.
+
+        Small files that are read from now on are kept for ``take_whole``.
         """
         number = len(occupied)
+        self._slots.keep_whole()
         if number and (max(occupied) != number - 1 or self._slots.is_fence(number - 1)):
             return None
         return self.paths.slot(number), _fence(self.key)
+
+    def take_whole(self) -> Mapping[str, bytes]:
+        """Small slots that were read whole since ``usual_fence``, by their paths; once."""
+        return self._slots.take_whole()
 
     def end(self, occupied: set[int]) -> Tail:
         """What is in the slots that a fence met, and in copies, behind that fence."""
@@ -322,6 +332,7 @@ class LedgerLog:
     def look_again(self) -> None:
         """Forget what was seen of its files: some of them are gone."""
         self._slots.forget()
+        self.durable.clear()
 
     def locate(self, first: int, last: int | None = None) -> EntryIndex:
         """Where the entries ``first..last`` are on this bookie, in slots or copies.

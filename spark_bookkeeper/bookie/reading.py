@@ -10,7 +10,7 @@ replica, where a mapped page would end the process.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -37,6 +37,8 @@ _LARGE_BYTES: Final = 1 << 20
 
 _GAP_BYTES: Final = 64 << 10
 """Reading over a gap of this size is cheaper than a second request."""
+
+_NOTHING_READ: Final[Mapping[str, bytes]] = {}
 
 Refused: TypeAlias = tuple[Location, BookieError]
 """A place whose entry cannot be used, and why."""
@@ -134,6 +136,7 @@ class EntryReader:
         places: Iterable[Location],
         wanted: Wanted,
         columns: Sequence[str] | None = None,
+        read: Mapping[str, bytes] = _NOTHING_READ,
     ) -> Iterator[Message]:
         """Messages in the order of the places given; neighbours in a file are read together.
 
@@ -142,19 +145,20 @@ class EntryReader:
 
         Args:
             columns: decode only these, in this order; ``None`` decodes all. Payloads have one.
+            read: files that the caller has just read, whole, by their paths.
         """
-        for run in _runs(places):
-            groups = list(_same_message(run))
+        for groups in _runs(places):
             if wanted is Wanted.NOTHING and self._is_summed and _is_large(groups):
-                yield self._compared(run)
+                yield self._compared(groups[0])
                 continue
-            data = self._read(run)
+            first = groups[0][0]
+            data = self._read(first, groups[-1][-1], read)
             for group in groups:
                 if isinstance(data, BookieError):
-                    alone = data if len(groups) == 1 else self._read(group)
+                    alone = data if len(groups) == 1 else self._read(group[0], group[-1], read)
                     yield self._message(group, alone, 0, wanted, columns)
                 else:
-                    at = group[0].offset - run[0].offset
+                    at = group[0].offset - first.offset
                     yield self._message(group, data, at, wanted, columns)
 
     def entries(self, places: Iterable[Location]) -> Iterator[StoredEntry]:
@@ -171,9 +175,13 @@ class EntryReader:
                 raise message.refused[0][1]
             yield from message.entries(self._schema)
 
-    def _read(self, run: Sequence[Location]) -> pa.Buffer | BookieError:
-        first, last = run[0], run[-1]
+    def _read(
+        self, first: Location, last: Location, read: Mapping[str, bytes]
+    ) -> pa.Buffer | BookieError:
+        """From the first of some messages to the end of the last."""
         length = last.offset + last.extent - first.offset
+        if (whole := read.get(first.path)) is not None:
+            return pa.py_buffer(memoryview(whole)[first.offset : first.offset + length])
         try:
             data = self._storage.read_range(first.path, first.offset, length)
         except BookieError as error:
@@ -306,36 +314,35 @@ def _is_large(groups: Sequence[Sequence[Location]]) -> bool:
     return len(groups) == 1 and groups[0][0].extent >= _LARGE_BYTES
 
 
-def _runs(locations: Iterable[Location]) -> Iterator[list[Location]]:
-    """Locations that one read serves."""
-    run: list[Location] = []
-    for location in locations:
-        if run and not _joins(run, location):
+def _runs(locations: Iterable[Location]) -> Iterator[list[list[Location]]]:
+    """Locations that one read serves, by the messages that they are in."""
+    run: list[list[Location]] = []
+    for group in _same_message(locations):
+        if run and not _joins(run[0][0], run[-1][-1], group[0]):
             yield run
             run = []
-        run.append(location)
+        run.append(group)
     if run:
         yield run
 
 
-def _joins(run: Sequence[Location], location: Location) -> bool:
-    first, last = run[0], run[-1]
+def _joins(first: Location, last: Location, location: Location) -> bool:
     end = last.offset + last.extent
-    return location.path == last.path and (
-        location.offset == last.offset
-        or (
-            0 <= location.offset - end <= _GAP_BYTES
-            and location.offset + location.extent - first.offset <= _READ_BYTES
-        )
+    return (
+        location.path == last.path
+        and 0 <= location.offset - end <= _GAP_BYTES
+        and location.offset + location.extent - first.offset <= _READ_BYTES
     )
 
 
 def _same_message(locations: Iterable[Location]) -> Iterator[list[Location]]:
     group: list[Location] = []
+    offset, path = -1, ""
     for location in locations:
-        if group and (location.offset != group[0].offset or location.path != group[0].path):
-            yield group
-            group = []
+        if location.offset != offset or location.path != path:
+            if group:
+                yield group
+            group, offset, path = [], location.offset, location.path
         group.append(location)
     if group:
         yield group

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import accumulate, chain, groupby, repeat
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -62,6 +62,8 @@ from spark_bookkeeper.protocol.metadata import DigestType
 _HEADER_KEYS: Final = (RECORD_KEY, ENTRIES_KEY, DIGESTS_KEY, DIGEST_KEY)
 
 _JSON: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
+_FEW: Final = 64
 
 _FENCE_ENCODING: Final = LedgerEncoding(pa.schema([]))
 """A fence has no owner, so no password, and no rows."""
@@ -156,6 +158,30 @@ class Record:
         numbers[: self.row_count] = 0
         return numbers
 
+    @lazy
+    def is_rising(self) -> bool:
+        """Whether its entries stand in it in their order, each once."""
+        return bool((self.ids[1:] > self.ids[:-1]).all())
+
+    @lazy
+    def _few(self) -> tuple[str, tuple[int, ...], Sequence[Location]]:
+        """A path, and then the ids and places of all entries of the record there; see ``few``."""
+        return "", (), ()
+
+    def few(self, entry_ids: Sequence[int], at: LedgerPaths, path: str) -> Sequence[Location]:
+        """The places of these entries, where they are all that the record has, and few; else none.
+
+        They are worked out once: the record has the same path on every bookie.
+        """
+        if not 0 < len(self.ids) == len(entry_ids) <= _FEW:
+            return ()
+        known, ids, places = self._few
+        if known != path:
+            ids = tuple(self.ids.tolist())
+            places = tuple(self.locations(np.arange(len(ids)), at, path))
+            self.__dict__["_few"] = path, ids, places
+        return places if tuple(entry_ids) == ids else ()
+
     def location(self, position: int, at: LedgerPaths, path: str) -> Location:
         """Where the entry at an index in the columns is; ``path`` is the record's own."""
         return next(self.locations(np.array([position]), at, path))
@@ -181,7 +207,7 @@ class Record:
             self._times(positions),
         )
 
-    @property
+    @lazy
     def times_ms(self) -> Int64Array:
         """When each entry was appended, -1 where that is not known."""
         if not self.times:
@@ -372,7 +398,12 @@ def decode(
         CorruptEntryError: it is damaged, cut short, of another ledger, or not a record.
     """
     try:
-        return _decode(data, key, encoding)
+        # The bookies of a write set have the same bytes, and whoever recovers reads all of them.
+        kind = _kind_of(data, key, encoding)
+        known = None if kind is None else _decoded.get(kind)
+        if known is not None:
+            return known[1]
+        record = _decode(data, key, encoding)
     except framing.UNDECODABLE as error:
         raise CorruptEntryError(
             f"{bookie_id} {path}: not a valid record of ledger {key.ledger_id} ({error}); "
@@ -380,6 +411,27 @@ def decode(
             bookie_id=bookie_id,
             path=path,
         ) from error
+    if kind is not None:
+        if len(_decoded) >= _DECODED_KEPT:
+            _decoded.clear()
+        _decoded[kind] = encoding, record
+    return record
+
+
+_HEADER_KEPT_BYTES: Final = 4096
+_DECODED_KEPT: Final = 1024
+
+_Kind: TypeAlias = tuple[int, LedgerKey, bytes]
+"""The encoding's identity, which is quicker than its hash, the ledger, and all that is decoded."""
+
+_decoded: dict[_Kind, tuple[LedgerEncoding, Record]] = {}
+"""Short headers that were decoded last; the encoding is kept, since its identity is a key."""
+
+
+def _kind_of(data: Buffer, key: LedgerKey, encoding: LedgerEncoding) -> _Kind | None:
+    """What the record in some bytes follows from; ``None`` where that is long."""
+    end = framing.header_end(data) + framing.MARK_BYTES
+    return (id(encoding), key, bytes(memoryview(data)[:end])) if end <= _HEADER_KEPT_BYTES else None
 
 
 def _decode(data: Buffer, key: LedgerKey, encoding: LedgerEncoding) -> Record:

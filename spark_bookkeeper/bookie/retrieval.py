@@ -19,6 +19,8 @@ from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.reading import Message, Refused, Wanted
 from spark_bookkeeper.errors import BookieError, BookKeeperError, CorruptEntryError
 
+_NOTHING_READ: Final[Mapping[str, bytes]] = {}
+
 LOOKS: Final = 3
 """At where entries are, while the files are gone that they were in."""
 
@@ -37,7 +39,8 @@ class Retrieval:
     def __init__(
         self, log: LedgerLog, entries: Sequence[int], index: EntryIndex, looks: int = LOOKS
     ) -> None:
-        self._log = log
+        self.log = log
+        """What it is read from."""
         self._entries = entries
         self._index = index
         self._looks = looks
@@ -48,7 +51,7 @@ class Retrieval:
 
     def read(self) -> Delivery[StoredEntry]:
         """Whole entries."""
-        schema = self._log.encoding.schema
+        schema = self.log.encoding.schema
         found = [e for m in self._messages(Wanted.ENTRIES) for e in m.entries(schema)]
         return Delivery(found, self._reasons())
 
@@ -56,7 +59,7 @@ class Retrieval:
         self, columns: Sequence[str] | None = None, *, has_details: bool = False
     ) -> Delivery[Rows]:
         """Their rows, a message at a time."""
-        bookie_id = self._log.bookie_id if has_details else None
+        bookie_id = self.log.bookie_id if has_details else None
         found = [message.rows(bookie_id) for message in self._messages(Wanted.ROWS, columns)]
         return Delivery(found, self._reasons())
 
@@ -67,16 +70,20 @@ class Retrieval:
         """
         good = self.compare()
         try:
-            self._log.storage.sync(*self.relied_on(good))
+            self.log.storage.sync(*self.relied_on(good))
         except BookieError as error:
             unknown = Refusal(RefusalKind.UNREADABLE, error.message)
             return Verdict({}, dict.fromkeys(self._entries, unknown))
         return self.verdict(good, with_files=with_files)
 
-    def compare(self) -> dict[int, Location]:
-        """The entries that are as they were written, each with where it is."""
+    def compare(self, read: Mapping[str, bytes] = _NOTHING_READ) -> dict[int, Location]:
+        """The entries that are as they were written, each with where it is.
+
+        Args:
+            read: small files that the fence of this session has read, whole, by their paths.
+        """
         good: dict[int, Location] = {}
-        for message in self._messages(Wanted.NOTHING):
+        for message in self._messages(Wanted.NOTHING, read=read):
             good.update((place.entry_id, place) for place in message.places)
         return good
 
@@ -92,13 +99,18 @@ class Retrieval:
             self._in_spoilt_files(good) if with_files else {},
         )
 
-    def _messages(self, wanted: Wanted, columns: Sequence[str] | None = None) -> Iterator[Message]:
+    def _messages(
+        self,
+        wanted: Wanted,
+        columns: Sequence[str] | None = None,
+        read: Mapping[str, bytes] = _NOTHING_READ,
+    ) -> Iterator[Message]:
         """All that is good, from the first good place of each entry."""
         places = self._first_places()
         turn, looks = 0, self._looks
         while places:
             bad: list[int] = []
-            for message in self._log.reader.messages(places, wanted, columns):
+            for message in self.log.reader.messages(places, wanted, columns, read):
                 for place, error in message.refused:
                     self._bad.setdefault(place.entry_id, []).append((place, error))
                     bad.append(place.entry_id)
@@ -120,9 +132,9 @@ class Retrieval:
 
     def _places_now(self, entry_ids: Sequence[int]) -> list[Location]:
         """Where entries are by now, if anywhere else than where they were looked for."""
-        self._log.look_again()
+        self.log.look_again()
         try:
-            index = self._log.locate(entry_ids[0], entry_ids[-1])
+            index = self.log.locate(entry_ids[0], entry_ids[-1])
         except BookKeeperError:
             return []
         before = {place.path for bad in self._bad.values() for place, _ in bad}
@@ -160,7 +172,7 @@ class Retrieval:
         if isinstance(error, CorruptEntryError):
             return True
         try:
-            return self._log.storage.size(place.path) is None
+            return self.log.storage.size(place.path) is None
         except BookieError:
             return False
 
@@ -171,22 +183,20 @@ class Retrieval:
         paths |= {
             holding.path
             for holding in self._index.holdings
-            if any(self._log.paths.part(p.ref.name) in paths for p in holding.record.parts)
+            if any(self.log.paths.part(p.ref.name) in paths for p in holding.record.parts)
         }
         return sorted(paths)
 
     def _in_spoilt_files(self, good: Mapping[int, Location]) -> dict[int, str]:
         """Of good entries, those that are in no whole file, with what is wrong with theirs."""
-        spoilt = self._log.spoilt_files(self._index)
+        spoilt = self.log.spoilt_files(self._index)
         if not spoilt:
             return {}
         why: dict[int, str] = {}
         sound: set[int] = set()
         for holding in self._index.holdings:
             record = holding.record
-            for place in record.locations(
-                np.arange(len(record.ids)), self._log.paths, holding.path
-            ):
+            for place in record.locations(np.arange(len(record.ids)), self.log.paths, holding.path):
                 entry_id = place.entry_id
                 if entry_id not in good or entry_id in sound:
                     continue
@@ -198,7 +208,7 @@ class Retrieval:
         return {entry_id: reason for entry_id, reason in why.items() if entry_id not in sound}
 
     def _is_good(self, place: Location) -> bool:
-        (message,) = self._log.reader.messages([place], Wanted.NOTHING)
+        (message,) = self.log.reader.messages([place], Wanted.NOTHING)
         return not message.refused
 
 

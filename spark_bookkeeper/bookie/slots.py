@@ -8,11 +8,11 @@ Source: SLOT-LOG rule R5.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Final
 
-from typing_extensions import Buffer
+import pyarrow as pa
 
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.framing import MARK_BYTES, FrameError, header_end
@@ -36,6 +36,9 @@ _HEADER_GUESS_BYTES: Final = 64 << 10
 
 _CACHED_RECORDS: Final = 256
 
+_WHOLE_BYTES: Final = 16 << 10
+_WHOLE_KEPT: Final = 4
+
 _GONE: Final = "it is gone"
 
 _LOOKS: Final = 3
@@ -53,10 +56,22 @@ class SlotReader:
         self._paths = LedgerPaths(key)
         self._encoding = encoding
         self._records: dict[str, Record] = {}  # present records never change (R1)
+        self._whole: dict[str, bytes] | None = None
+        """Small files of which all was read with the header, where somebody will want it."""
 
     def forget(self) -> None:
         """Read everything again: what was seen earlier may have vanished in a power cut."""
         self._records.clear()
+        self._whole = None
+
+    def keep_whole(self) -> None:
+        """From now on, keep small files that are read."""
+        self._whole = {}
+
+    def take_whole(self) -> Mapping[str, bytes]:
+        """Small files that were read whole since ``keep_whole``, by their paths."""
+        found, self._whole = self._whole, None
+        return found or {}
 
     def search(self, numbers: Set[int], first: int, last: int) -> EntryIndex:
         """Where the entries ``first..last`` are, in these slots or in copies."""
@@ -263,12 +278,15 @@ class SlotReader:
             if head is None:
                 return None
             record = decode(head, self._key, self._encoding, bookie_id=self._bookie_id, path=path)
+            whole = self._whole
+            if whole is not None and len(head) <= _WHOLE_BYTES and len(whole) < _WHOLE_KEPT:
+                whole[path] = bytes(head)
             if len(self._records) >= _CACHED_RECORDS:
                 self._records.clear()
             self._records[path] = record
         return record
 
-    def _head(self, path: str) -> Buffer | None:
+    def _head(self, path: str) -> bytes | pa.Buffer | None:
         head = self._storage.read_range(path, 0, _HEADER_GUESS_BYTES)
         if head is None or len(head) < _HEADER_GUESS_BYTES:
             return head

@@ -10,8 +10,7 @@ is found then, as after any call whose answer was lost (SLOT-LOG rule R3).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TypeVar
 
 from spark_bookkeeper.bookie.bookie import NewCopies, Verdict
@@ -43,9 +42,12 @@ def fence_together(storage: Storage, logs: Mapping[int, LedgerLog]) -> dict[int,
             kept = _of_each({n: logs[n] for n in unknown}, lambda log, _: log.check_tombstone())
             unknown &= kept.keys()  # as in ``LedgerLog.prepare`` [gc_tombstone]
             wanted = {n: place for n, place in wanted.items() if occupied[n] or n in unknown}
-        if known := [logs[n].paths.slot(max(occupied[n])) for n in wanted if n not in unknown]:
-            storage.sync_all(known)  # merely found, and relied on (R9b)
-        put = _put(storage, wanted)  # what is not new is a lost race, or this very put before
+        below = {n: logs[n].paths.slot(max(occupied[n])) for n in wanted if n not in unknown}
+        # What is below is merely found, and relied on (R9b).
+        # What is not new is a lost race, or this very put before.
+        put = _put(storage, wanted, list(below.values()))
+        for n, path in below.items():
+            logs[n].durable.add(path)
         ends = _of_each(put, lambda _, n: logs[n].end(occupied[n]))
         marker = read_marker_data(storage)
     except BookKeeperError:
@@ -58,8 +60,14 @@ def fence_together(storage: Storage, logs: Mapping[int, LedgerLog]) -> dict[int,
 
 def verify_together(storage: Storage, retrievals: Mapping[int, Retrieval]) -> dict[int, Verdict]:
     """``Retrieval.verify`` for those whose files can be made durable with those of others."""
-    good = _of_each(retrievals, lambda each, _: each.compare())
-    paths = [path for n, found in good.items() for path in retrievals[n].relied_on(found)]
+    good = _of_each(retrievals, lambda each, _: each.compare(each.log.take_whole()))
+    # What a fence of this session stands on was made durable before it (R9b).
+    paths = [
+        path
+        for n, found in good.items()
+        for path in retrievals[n].relied_on(found)
+        if path not in retrievals[n].log.durable
+    ]
     try:
         if paths:
             storage.sync_all(paths)
@@ -92,11 +100,13 @@ def _check_copy(log: LedgerLog, copy: NewCopies, marker: MarkerData) -> None:
     log.check_life(marker)
 
 
-def _put(storage: Storage, files: Mapping[int, tuple[str, bytes]]) -> dict[int, bool]:
+def _put(
+    storage: Storage, files: Mapping[int, tuple[str, bytes]], relied_on: Sequence[str] = ()
+) -> dict[int, bool]:
     """Those whose files this call has created."""
     if not files:
         return {}
-    created = storage.put_all(list(files.values()))
+    created = storage.put_all(list(files.values()), relied_on=relied_on)
     return {n: is_new for n, is_new in zip(files, created, strict=True) if is_new}
 
 
@@ -107,6 +117,8 @@ def _of_each(each: Mapping[int, V], look: Callable[[V, int], W]) -> dict[int, W]
     """
     found: dict[int, W] = {}
     for n, one in each.items():
-        with suppress(BookKeeperError):
+        try:
             found[n] = look(one, n)
+        except BookKeeperError:
+            continue
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from numbers import Integral
 
 from spark_bookkeeper.errors import InvalidArgumentError
@@ -50,7 +51,7 @@ class Quorum:
     def write_set(self, entry_id: EntryId) -> tuple[int, ...]:
         """Positions in the ensemble that hold an entry, in the order it is striped to them."""
         first = entry_id % self.ensemble_size
-        return tuple((first + i) % self.ensemble_size for i in range(self.write_quorum_size))
+        return _write_set(first, self.ensemble_size, self.write_quorum_size)
 
     def write_sets(self) -> list[tuple[int, ...]]:
         """The distinct write sets, one for each stripe class (``entry_id mod E``)."""
@@ -83,6 +84,8 @@ class Quorum:
         Fencing waits for this. It is asked of every write set, not of the ensemble as a
         whole: with E=5, Qw=2, Qa=2 three well-placed answers are enough.
         """
+        if not self.is_striped:  # one write set: everybody
+            return len(answered) >= self.misses_needed
         return all(
             len(answered & set(write_set)) >= self.misses_needed for write_set in self.write_sets()
         )
@@ -117,3 +120,9 @@ class Share:
     first: EntryId
     last: EntryId
     """``first - 1`` where the fragment holds nothing."""
+
+
+@lru_cache(maxsize=1024)
+def _write_set(first: int, ensemble_size: int, write_quorum_size: int) -> tuple[int, ...]:
+    """It is asked for every entry, and there are few of them."""
+    return tuple((first + i) % ensemble_size for i in range(write_quorum_size))

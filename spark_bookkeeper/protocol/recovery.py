@@ -108,14 +108,18 @@ class Recovery:
         self._answers: dict[int, Answer] = {}
         self._refuted: dict[tuple[int, EntryId], str] = {}
         self._rescued: set[EntryId] = set()
+        self._decision: Decision | Undecided | None = None
+        """What follows from all that is known so far, once it was asked for."""
 
     def answered(self, position: int, answer: Answer) -> None:
         """Take in what one bookie answered; a later answer replaces an earlier one."""
         self._answers[position] = answer
+        self._decision = None
 
     def refute(self, position: int, entry_id: EntryId, reason: str) -> None:
         """An entry that a bookie seemed to hold is corrupt there: it says nothing about it."""
         self._refuted[position, entry_id] = reason
+        self._decision = None
 
     def refuted_from(self, first: EntryId) -> list[EntryId]:
         """The entries from ``first`` on that some bookie seemed to hold and does not."""
@@ -127,6 +131,7 @@ class Recovery:
         copy counts, so all of them are made again.
         """
         self._rescued.update(entries)
+        self._decision = None
 
     @property
     def is_fenced(self) -> bool:
@@ -144,21 +149,16 @@ class Recovery:
         decision = self.decide()
         end = decision.last_entry_id if isinstance(decision, Decision) else decision.entry_id - 1
         first = self.first_recovered
-        return [
-            Verify(position, entries)
-            for position, answer in sorted(self._fenced().items())
-            if (
-                entries := tuple(
-                    sorted(
-                        entry_id
-                        for entry_id in answer.held
-                        if first <= entry_id <= end
-                        and self.quorum.holds(position, entry_id)
-                        and (position, entry_id) not in self._refuted
-                    )
-                )
-            )
-        ]
+        found: list[Verify] = []
+        for position, answer in sorted(self._fenced().items()):
+            entries = [entry_id for entry_id in answer.held if first <= entry_id <= end]
+            if self.quorum.is_striped:
+                entries = [e for e in entries if self.quorum.holds(position, e)]
+            if self._refuted:
+                entries = [e for e in entries if (position, e) not in self._refuted]
+            if entries:
+                found.append(Verify(position, tuple(sorted(entries))))
+        return found
 
     def decide(self) -> Decision | Undecided:
         """The end of the ledger, or the entry that cannot be decided.
@@ -166,6 +166,11 @@ class Recovery:
         One verified hit keeps an entry (R6b); (Qw-Qa)+1 fenced misses of its own write set end
         the ledger before it (R5); anything else is no answer at all.
         """
+        if self._decision is None:
+            self._decision = self._decided()
+        return self._decision
+
+    def _decided(self) -> Decision | Undecided:
         if not self.is_fenced:
             return self._unfenced()
         first = entry_id = self.first_recovered
@@ -179,13 +184,15 @@ class Recovery:
             else:
                 return self._undecided(entry_id)
             entry_id = EntryId(entry_id + 1)
+        whole = self.quorum.write_quorum_size
+        short = [e for e, positions in sources.items() if len(positions) < whole]
         missing = {
             position: lacking
-            for position in range(self.quorum.ensemble_size)
+            for position in range(self.quorum.ensemble_size if short else 0)
             if (
                 lacking := tuple(
                     e
-                    for e in sources
+                    for e in short
                     if self.quorum.holds(position, e) and position not in sources[e]
                 )
             )

@@ -57,11 +57,16 @@ class CountingStorage(Storage):
 
     @override
     def put_all(
-        self, files: Sequence[tuple[str, bytes]], progress: Callable[[], None] = nothing
+        self,
+        files: Sequence[tuple[str, bytes]],
+        progress: Callable[[], None] = nothing,
+        relied_on: Sequence[str] = (),
     ) -> Sequence[bool]:
+        for path in relied_on:
+            self._note("sync", path)
         for path, _ in files:
             self._note("put_if_absent", path)
-        return self.inner.put_all(files, progress)
+        return self.inner.put_all(files, progress, relied_on)
 
     @override
     def make_directories(

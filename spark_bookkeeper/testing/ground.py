@@ -272,9 +272,12 @@ class GroundStorage(CountingStorage):
 
     @override
     def put_all(
-        self, files: Sequence[tuple[str, bytes]], progress: Callable[[], None] = nothing
+        self,
+        files: Sequence[tuple[str, bytes]],
+        progress: Callable[[], None] = nothing,
+        relied_on: Sequence[str] = (),
     ) -> Sequence[bool]:
-        created = super().put_all(files, progress)
+        created = super().put_all(files, progress, relied_on)
         for path, _ in files:
             self._after("put_if_absent", path)
         return created

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Final
@@ -39,9 +39,9 @@ class FileSystem:
         self._descriptor = descriptor
         self._device = os.fstat(descriptor).st_dev
 
-    def has(self, path: str) -> bool:
-        """Whether a file or directory is in it, and not in one mounted below."""
-        return os.stat(path).st_dev == self._device
+    def has_all(self, devices: Iterable[int]) -> bool:
+        """Whether what is on these devices is in it, and not in one mounted below."""
+        return all(device == self._device for device in devices)
 
     def check_has(self, descriptor: int) -> None:
         """Raises ``OSError`` for an open file that is elsewhere."""

@@ -16,8 +16,8 @@ from __future__ import annotations
 import errno
 import os
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -55,6 +55,9 @@ _NO_UNNAMED_FILES = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS}
 _DURABLE_KEPT = 4096
 _FILES_TOGETHER = 128
 """So many are open at once."""
+
+_LITTLE_BYTES = 64 << 10
+"""Read sooner as plain bytes than into Arrow's memory."""
 
 
 class LocalStorage(Storage):
@@ -126,38 +129,48 @@ class LocalStorage(Storage):
 
     @override
     def put_all(
-        self, files: Sequence[tuple[str, bytes]], progress: Callable[[], None] = nothing
+        self,
+        files: Sequence[tuple[str, bytes]],
+        progress: Callable[[], None] = nothing,
+        relied_on: Sequence[str] = (),
     ) -> Sequence[bool]:
         created: list[bool] = []
         for start in range(0, len(files), _FILES_TOGETHER):
-            created += self._put_together(files[start : start + _FILES_TOGETHER], progress)
+            some = files[start : start + _FILES_TOGETHER]
+            created += self._put_together(some, progress, () if start else relied_on)
         return created
 
     def _put_together(
-        self, files: Sequence[tuple[str, bytes]], progress: Callable[[], None]
+        self,
+        files: Sequence[tuple[str, bytes]],
+        progress: Callable[[], None],
+        relied_on: Sequence[str],
     ) -> Sequence[bool]:
         if len(files) < FEWEST or not self._unnamed_files:
-            return super().put_all(files, progress)
-        with self._translated(self._root), ExitStack() as stack:
-            whole = stack.enter_context(file_system(self._root))
-            if whole is None:
-                return super().put_all(files, progress)
+            return super().put_all(files, progress, relied_on)
+        with self._translated(self._root), file_system(self._root) as whole:
+            found = self._parents(relied_on)
+            if whole is None or not whole.has_all(found.values()):
+                return super().put_all(files, progress, relied_on)
             written: list[tuple[str, int]] = []
-            for path, data in files:
-                target = f"{self._root}/{path}"
-                descriptor = open_unnamed(os.path.dirname(target))
-                stack.callback(os.close, descriptor)
-                whole.check_has(descriptor)
-                write(descriptor, data)
-                written.append((target, descriptor))
-            progress()
-            whole.sync()
-            progress()
-            created = [link_unnamed(descriptor, target) for target, descriptor in written]
-            progress()
-            if any(created):
-                whole.sync()
-            return created
+            try:
+                for path, data in files:
+                    target = f"{self._root}/{path}"
+                    descriptor = open_unnamed(target.rpartition("/")[0])
+                    written.append((target, descriptor))
+                    whole.check_has(descriptor)
+                    write(descriptor, data)
+                progress()
+                whole.sync()  # what is relied on as well
+                progress()
+                created = [link_unnamed(descriptor, target) for target, descriptor in written]
+                progress()
+                if any(created):
+                    whole.sync()
+                return created
+            finally:
+                for _, descriptor in written:
+                    os.close(descriptor)
 
     @override
     def create(self, path: str) -> FileSink:
@@ -222,6 +235,8 @@ class LocalStorage(Storage):
             except FileNotFoundError:
                 return None
             try:  # fewer calls than a file object makes
+                if length <= _LITTLE_BYTES:
+                    return _read_little(descriptor, offset, length)
                 if offset:
                     os.lseek(descriptor, offset, os.SEEK_SET)
                 return _read_fully(descriptor, length)
@@ -288,36 +303,37 @@ class LocalStorage(Storage):
         # A directory that was merely found may not be durable yet (rule R9b): its parent is
         # synced either way, unless this very directory was made durable here before. All are
         # made first, as one commit of the file system's journal then does for every sync.
-        doubtful: dict[str, int] = {}
+        doubtful: dict[str, os.stat_result] = {}
         for path in paths:
             with self._translated(f"{self._root}/{path}"):
                 doubtful |= self._make(path)
-        self._sync_directories({os.path.dirname(made): None for made in doubtful}, progress)
+        parents = {made.rpartition("/")[0]: status.st_dev for made, status in doubtful.items()}
+        self._sync_directories(parents, progress)
         if len(self._durable) > _DURABLE_KEPT:
             self._durable = {}
-        self._durable |= doubtful
+        self._durable |= {made: status.st_ino for made, status in doubtful.items()}
 
-    def _make(self, path: str) -> dict[str, int]:
-        """Make a directory; those on its way that may not be durable, with their inodes."""
-        doubtful: dict[str, int] = {}
+    def _make(self, path: str) -> dict[str, os.stat_result]:
+        """Make a directory; those on its way that may not be durable, as they are."""
+        doubtful: dict[str, os.stat_result] = {}
         directory = self._root
         top, *below = path.split("/")
         if below:
             directory = f"{directory}/{top}"
             try:
-                inode = os.stat(directory).st_ino
+                status = os.stat(directory)
             except FileNotFoundError:
                 raise top_is_gone(self, path) from None
-            if self._durable.get(directory) != inode:
-                doubtful[directory] = inode
+            if self._durable.get(directory) != status.st_ino:
+                doubtful[directory] = status
         for name in below or [top]:
             directory = f"{directory}/{name}"
             with suppress(FileExistsError):
                 os.mkdir(directory)
                 self._durable.pop(directory, None)
-            inode = os.stat(directory).st_ino
-            if self._durable.get(directory) != inode:
-                doubtful[directory] = inode
+            status = os.stat(directory)
+            if self._durable.get(directory) != status.st_ino:
+                doubtful[directory] = status
         return doubtful
 
     @override
@@ -328,21 +344,24 @@ class LocalStorage(Storage):
     def sync_all(self, paths: Sequence[str], progress: Callable[[], None] = nothing) -> None:
         # Their content was durable before they got these names (rule R1), so the names are what
         # is in doubt, and one sync of a directory settles all of them.
-        directories: dict[str, None] = {}
+        self._sync_directories(self._parents(paths), progress)
+
+    def _parents(self, paths: Sequence[str]) -> dict[str, int]:
+        """The directories of files that must be there, and on which device what is in them is."""
+        directories: dict[str, int] = {}
         for path in paths:
             target = f"{self._root}/{path}"
             with self._translated(target):
-                os.stat(target)
-            directories[os.path.dirname(target)] = None
-        self._sync_directories(directories, progress)
+                directories[target.rpartition("/")[0]] = os.stat(target).st_dev
+        return directories
 
     def _sync_directories(
-        self, directories: Iterable[str], progress: Callable[[], None] = nothing
+        self, directories: Mapping[str, int], progress: Callable[[], None] = nothing
     ) -> None:
-        directories = list(directories)
+        """Args: ``directories`` with the device of what is in them."""
         if len(directories) >= FEWEST:
             with self._translated(self._root), file_system(self._root) as whole:
-                if whole is not None and all(map(whole.has, directories)):
+                if whole is not None and whole.has_all(directories.values()):
                     whole.sync()
                     return
         for directory in directories:
@@ -483,6 +502,15 @@ def _remove_tree(path: str) -> None:
             with suppress(FileNotFoundError):
                 os.unlink(entry.path)
     os.rmdir(path)
+
+
+def _read_little(descriptor: int, offset: int, length: int) -> bytes:
+    data = os.pread(descriptor, length, offset)
+    while len(data) < length and (
+        piece := os.pread(descriptor, length - len(data), offset + len(data))
+    ):
+        data += piece
+    return data
 
 
 def _read_fully(descriptor: int, length: int) -> pa.Buffer:

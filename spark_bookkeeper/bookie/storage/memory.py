@@ -151,11 +151,16 @@ class MemoryStorage(Storage):
 
     @override
     def put_all(
-        self, files: Sequence[tuple[str, bytes]], progress: Callable[[], None] = nothing
+        self,
+        files: Sequence[tuple[str, bytes]],
+        progress: Callable[[], None] = nothing,
+        relied_on: Sequence[str] = (),
     ) -> Sequence[bool]:
         """As a disk does it: all are visible before any is durable."""
         if not self.disk.has_directories:
-            return super().put_all(files, progress)
+            return super().put_all(files, progress, relied_on)
+        if relied_on:
+            self.sync_all(relied_on, progress)
         for path, data in files:
             try:
                 self.faults("put", path, "before")

@@ -95,14 +95,9 @@ def open_unnamed(directory: str) -> int:
 def link_unnamed(descriptor: int, target: str) -> bool:
     """Give an open file its name, of the directory that is there now; False if it is taken."""
     try:
-        with open_directory(os.path.dirname(target)) as directory:
-            os.link(
-                f"/proc/self/fd/{descriptor}",
-                os.path.basename(target),
-                src_dir_fd=directory,
-                dst_dir_fd=directory,
-                follow_symlinks=True,
-            )
+        # Any descriptor will do, since both paths are absolute: see ``UnnamedFile``.
+        source = f"/proc/self/fd/{descriptor}"
+        os.link(source, target, src_dir_fd=descriptor, follow_symlinks=True)
     except FileExistsError:
         return False
     return True

@@ -108,9 +108,19 @@ class Storage(Protocol):
         """
 
     def put_all(
-        self, files: Sequence[tuple[str, bytes]], progress: Callable[[], None] = nothing
+        self,
+        files: Sequence[tuple[str, bytes]],
+        progress: Callable[[], None] = nothing,
+        relied_on: Sequence[str] = (),
     ) -> Sequence[bool]:
-        """``put_if_absent`` for many files, path and content; all are durable when it returns."""
+        """``put_if_absent`` for many files, path and content; all are durable when it returns.
+
+        Args:
+            relied_on: files that were merely found. They are durable, as by ``sync_all``, before
+                any of the new ones appears.
+        """
+        if relied_on:
+            self.sync_all(relied_on, progress)
         created = []
         for path, data in files:
             created.append(self.put_if_absent(path, data))

@@ -68,10 +68,16 @@ class BoundedStorage(Storage):
 
     @override
     def put_all(
-        self, files: Sequence[tuple[str, bytes]], progress: Callable[[], None] = nothing
+        self,
+        files: Sequence[tuple[str, bytes]],
+        progress: Callable[[], None] = nothing,
+        relied_on: Sequence[str] = (),
     ) -> Sequence[bool]:
+        def put(files: Sequence[tuple[str, bytes]], progress: Callable[[], None]) -> Sequence[bool]:
+            return self._storage.put_all(files, progress, relied_on)
+
         size = sum(len(data) for _, data in files)
-        return self._together("put", files[0][0], size, self._storage.put_all, files)
+        return self._together("put", files[0][0], size, put, files)
 
     @override
     def make_directories(

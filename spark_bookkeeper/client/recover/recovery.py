@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 from spark_bookkeeper.bookie.bookie import LedgerTail, Verdict, Verification
 from spark_bookkeeper.bookie.replica import Replica
@@ -229,7 +229,7 @@ class LedgerRecovery:
         tail = self._tails[position]
         return FencedAnswer(
             EntryId(tail.last_add_confirmed),
-            frozenset(map(EntryId, tail.entries.entry_ids.tolist())),
+            frozenset(cast("list[EntryId]", tail.entries.entry_ids.tolist())),
             tuple((EntryId(d.first), EntryId(d.last)) for d in tail.entries.doubts),
         )
 
@@ -254,7 +254,12 @@ class LedgerRecovery:
         """Positions with entries there that must be verified before they count."""
         self.is_settled = True
         todo = [
-            (w.position, tuple(e for e in w.entries if (w.position, e) not in self._verified))
+            (
+                w.position,
+                tuple(e for e in w.entries if (w.position, e) not in self._verified)
+                if self._verified
+                else w.entries,
+            )
             for w in self._machine.verifications()
         ]
         return [(position, entries) for position, entries in todo if entries]

@@ -168,6 +168,11 @@ class StorageConformance:
         assert isinstance(storage.syncs_as_one, bool)
         with pytest.raises(BookieUnavailableError):
             storage.sync_all([*(path for path, _ in files), "d/0/b"])
+        above = [(f"{directory}/above", b"") for directory in directories]
+        with pytest.raises(BookieUnavailableError):
+            storage.put_all(above, relied_on=["d/0/b"])
+        assert all(storage.size(path) is None for path, _ in above)
+        assert list(storage.put_all(above, relied_on=["d/0/a", "d/1/a"])) == [True] * 10
 
     def test_many_files_that_hang_come_back_unknown(self, storages: Storages) -> None:
         storage = self.directory(storages)
