@@ -378,7 +378,9 @@ class SourceOptions:
             raise InvalidArgumentError(
                 f"exactly one of ledger, ledgers, log and view is read, and {told}. "
                 '.option("log", "orders") reads a log; in SQL: '
-                "CREATE TEMPORARY VIEW v USING bookkeeper OPTIONS (log 'orders', ...)"
+                "CREATE TEMPORARY VIEW v USING bookkeeper OPTIONS (log 'orders', ...). Of a table "
+                "made by CREATE TABLE Spark keeps no options: SELECT * FROM t WITH (log = 'orders')"
+                " gives them each time"
             )
         if is_reversed(self.starting_offsets, self.ending_offsets):
             raise InvalidArgumentError(
