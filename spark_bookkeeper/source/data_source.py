@@ -62,7 +62,7 @@ class BookKeeperSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from spark_bookkeeper.source.stream_reading import stream_reader
 
-        return stream_reader(self.source_options(), schema)
+        return stream_reader(self.source_options, schema)
 
     @override
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

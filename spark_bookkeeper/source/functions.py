@@ -89,7 +89,7 @@ def _function_class(
     if view == OF_LOGS:
 
         class OfOneLog:
-            def eval(self, log: Any, uri: Any = None) -> Iterator[Any]:
+            def eval(self, log: Any = None, uri: Any = None) -> Iterator[Any]:
                 found = rows_of_function(view, options, log=_value(log), uri=_value(uri))
                 yield from form(found)
 
@@ -126,6 +126,11 @@ def rows_of_function(
         parsed = SourceOptions.parse(given)
         context = task_context(parsed.connection())
         if view == OF_LOGS:
+            if log is None:
+                raise InvalidArgumentError(
+                    "bk_consumers takes the name of a log, and none was given: "
+                    "SELECT * FROM bk_consumers('orders')"
+                )
             tables: Iterator[pa.Table] = iter([consumers_table(context, str(log))])
         else:
             tables = view_table(context, view, named_ledgers(context, parsed))

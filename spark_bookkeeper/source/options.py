@@ -68,6 +68,7 @@ _USE_NAMES: Final = {
     Use.STREAM_WRITE: "df.writeStream",
 }
 
+_AS_CREATED: Final = "As of `create_ledger`"
 _SHOWN_MOST: Final = 200
 
 _OF_SPARK: Final = re.compile(
@@ -257,18 +258,19 @@ class SourceOptions:
     name: str | None = option(
         _text, Use.WRITE, "Write a new ledger with this label, to find it by: `bk.ledgers()`"
     )
-    ensemble_size: int | None = option(_number(1), WRITES, "As of `create_ledger`", shown="3")
-    write_quorum_size: int | None = option(_number(1), WRITES, "As of `create_ledger`", shown="3")
-    ack_quorum_size: int | None = option(_number(1), WRITES, "As of `create_ledger`", shown="2")
+    ensemble_size: int | None = option(_number(1), Use.WRITE, _AS_CREATED, shown="3")
+    write_quorum_size: int | None = option(_number(1), Use.WRITE, _AS_CREATED, shown="3")
+    ack_quorum_size: int | None = option(_number(1), Use.WRITE, _AS_CREATED, shown="2")
     digest_type: str | None = option(
-        _one_of("CRC32C", "CRC32", "MAC", "DUMMY"), WRITES, "As of `create_ledger`", shown="CRC32C"
+        _one_of("CRC32C", "CRC32", "MAC", "DUMMY"),
+        Use.WRITE,
+        _AS_CREATED,
+        shown="CRC32C",
     )
     password: bytes = option(_bytes, ALL, "Of the ledger", b"", shown="none")
-    compression: str | None = option(
-        _one_of("lz4", "zstd"), WRITES, "As of `create_ledger`", shown="none"
-    )
+    compression: str | None = option(_one_of("lz4", "zstd"), Use.WRITE, _AS_CREATED, shown="none")
     entry_target_bytes: int | None = option(
-        _size, WRITES, "About how large entries get", shown="8m"
+        _size, Use.WRITE, "About how large entries get", shown="8m"
     )
     txn_app_id: str | None = option(
         _text,
@@ -376,7 +378,9 @@ class SourceOptions:
             raise InvalidArgumentError(
                 f"exactly one of ledger, ledgers, log and view is read, and {told}. "
                 '.option("log", "orders") reads a log; in SQL: '
-                "CREATE TEMPORARY VIEW v USING bookkeeper OPTIONS (log 'orders', ...)"
+                "CREATE TEMPORARY VIEW v USING bookkeeper OPTIONS (log 'orders', ...). Of a table "
+                "made by CREATE TABLE Spark keeps no options: SELECT * FROM t WITH (log = 'orders')"
+                " gives them each time"
             )
         if is_reversed(self.starting_offsets, self.ending_offsets):
             raise InvalidArgumentError(

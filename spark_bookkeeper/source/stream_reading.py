@@ -7,7 +7,7 @@ is asked for: an error while this reader is made reaches nobody in one piece.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -160,6 +160,33 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return followed(self._context, self._options)
 
 
-def stream_reader(options: SourceOptions, schema: StructType) -> DataSourceStreamReader:
+class RefusingReader(DataSourceStreamReader):
+    """In place of a reader that cannot be made, where somebody gave Spark a schema and so nothing
+    was looked at before: it tells why at the first question.
+    """
+
+    def __init__(self, error: InvalidArgumentError) -> None:
+        self._error = error
+
+    @override
+    def initialOffset(self) -> dict[str, Any]:
+        with told():
+            raise self._error
+
+    @override
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        return self.initialOffset()
+
+    @override
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise AssertionError("it has no partitions")
+
+
+def stream_reader(parse: Callable[[], SourceOptions], schema: StructType) -> DataSourceStreamReader:
     """The reader of a stream; ``schema`` is what was said that it delivers."""
-    return StreamReader(options, arrow_schema(schema))
+    try:
+        return StreamReader(parse(), arrow_schema(schema))
+    except InvalidArgumentError as error:
+        return RefusingReader(error)

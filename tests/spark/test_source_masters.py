@@ -49,12 +49,27 @@ with sbk.local(bookies=4, spark=spark) as bk:
     assert reading.option("view", "entries").load().count() > 0
     spark.sql(f"CREATE TEMPORARY VIEW seen USING bookkeeper OPTIONS (log 'shared'{options})")
     assert spark.sql("SELECT count(*) AS n FROM seen").collect()[0].n == 2000
+    first, newest = log.ledgers()
+    for wrong, said in (
+        ({"lgo": "shared"}, "[BOOKKEEPER_INVALID_ARGUMENT] option 'lgo' is not known"),
+        ({"log": "nobody"}, "[BOOKKEEPER_NO_SUCH_LOG]"),
+        ({"ledgers": f"{first}-9999999999"}, "[BOOKKEEPER_NO_SUCH_LEDGER]"),
+        ({"log": "shared", "startingOffsets": f"{first}:99"}, "[BOOKKEEPER_NO_SUCH_ENTRY]"),
+        ({"ledger": str(first), "password": "wrong"}, "[BOOKKEEPER_UNAUTHORIZED]"),
+        ({"ledger": str(first), "bookie": "nobody:1"}, "holds nothing of what is read"),
+    ):
+        try:
+            spark.read.format("bookkeeper").options(**cluster, **wrong).load().count()
+        except Exception as error:
+            assert said in str(error), error
+        else:
+            raise AssertionError(f"{wrong} was taken")
     try:
-        spark.read.format("bookkeeper").option("lgo", "shared").load().schema
+        frame.write.format("bookkeeper").mode("overwrite").options(**cluster, log="shared").save()
     except Exception as error:
-        assert "did you mean 'log'" in str(error), error
+        assert "never overwritten" in str(error), error
     else:
-        raise AssertionError("an unknown option was taken")
+        raise AssertionError("a log was overwritten")
 
     query = (
         spark.readStream.format("bookkeeper")

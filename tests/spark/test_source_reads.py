@@ -282,6 +282,9 @@ def test_sql_has_a_table_function_for_each_view(bk: BookKeeper, ledger: int) -> 
         log.publish("etl", writer.append(b"a"))
     (row,) = spark.sql("SELECT * FROM bk_consumers('consumed-in-sql')").collect()
     assert (row.consumer, row.entries_behind) == ("etl", 1)
+    for call, said in (("bk_bookies(ledger => '7')", "no ledger"), ("bk_consumers()", "a log")):
+        with pytest.raises(PySparkException, match=rf"\[BOOKKEEPER_INVALID_ARGUMENT\].*{said}"):
+            spark.sql(f"SELECT * FROM {call}").collect()
     # The session knows its cluster, so that it is not named with each read.
     knowing = spark.read.format("bookkeeper").option("ledger", ledger)
     if REPLACES_SOURCES:
