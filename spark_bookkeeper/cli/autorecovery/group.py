@@ -159,6 +159,7 @@ def underreplicated(settings: Settings, access: Access) -> int:
     """
     with connected(settings, access) as bk:
         rows = bk.underreplicated_arrow().to_pylist()
+        warning = bk.autorecovery.warning()
         now = datetime.fromtimestamp(bk.context.runtime.wall_ms() / 1000, timezone.utc)
     rows.sort(key=lambda row: (row["live_copies"] or 0, row["marked_at"] or now))
 
@@ -173,6 +174,8 @@ def underreplicated(settings: Settings, access: Access) -> int:
         )
 
     settings.output.result({"underreplicated": rows}, show)
+    if warning is not None:  # why nothing is published, or why nothing of it is done
+        settings.output.note(warning)
     return EXIT_DONE
 
 
