@@ -145,7 +145,8 @@ class AutorecoveryControl:
         if self._tree.auditor() is None:
             raise InvalidArgumentError(
                 "there is no auditor to ask; nothing was done. `spark-bookkeeper autorecovery "
-                "start` runs one, and bk.audit() does one audit by itself"
+                "start` runs one; `spark-bookkeeper autorecovery audit`, or bk.audit(), does one "
+                "audit by itself"
             )
         self._tree.set_delay_seconds(self.lost_bookie_recovery_delay)
 

@@ -19,6 +19,7 @@ from spark_bookkeeper.cli.shell.logs import start_logging
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.work import open_table, report_table
 from spark_bookkeeper.protocol.ids import parse_bookie_id
+from spark_bookkeeper.session.arguments import known_bookies
 
 
 @click.group(
@@ -68,6 +69,8 @@ def start(
             "--report-table keeps the report of --once; without it there is none"
         )
     with connected(settings, access, with_spark=engine == "spark") as bk:
+        if beside is not None:
+            known_bookies(bk.context, [beside])
         config = access.conf.autorecovery
         if once:
             return run_once(settings, bk, config, open_table(settings, report_table))
