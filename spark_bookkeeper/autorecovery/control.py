@@ -7,7 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
-from spark_bookkeeper.autorecovery.names import FOREIGN, is_ours, process_name
+from spark_bookkeeper.autorecovery.names import (
+    DISABLED,
+    FOREIGN,
+    NONE_RUNS,
+    is_ours,
+    process_name,
+)
 from spark_bookkeeper.autorecovery.publishing import check_enabled
 from spark_bookkeeper.autorecovery.worker import read_limit, write_limit
 from spark_bookkeeper.client.context import ClientContext
@@ -63,27 +69,28 @@ class AutorecoveryControl:
     def status(self) -> AutorecoveryStatus:
         """How it stands. Also says when nobody does the work, or somebody unfit."""
         tree = self._tree
-        auditor = tree.auditor()
         tasks = sum(1 for _ in tree.ledger_ids())
-        is_enabled = tree.is_enabled()
-        warning = None
-        if auditor is not None and not is_ours(auditor):
-            warning = FOREIGN.format(name=auditor)
-        elif auditor is None and is_enabled:
-            warning = (
-                "no autorecovery runs, so nobody notices a lost bookie: start it with "
-                "`spark-bookkeeper autorecovery start`, or beside bookies with `bookie start "
-                "--autorecovery`"
-            )
         return AutorecoveryStatus(
-            is_enabled=is_enabled,
-            auditor=auditor,
+            is_enabled=tree.is_enabled(),
+            auditor=tree.auditor(),
             underreplicated=tasks,
             locked=len(tree.locks()),
             lost_bookie_recovery_delay=self.lost_bookie_recovery_delay,
             bytes_per_second=self.bytes_per_second,
-            warning=warning,
+            warning=self.warning(),
         )
+
+    def warning(self) -> str | None:
+        """Why nobody does the work, or somebody unfit, and what to do; ``None`` when all is well.
+
+        Two requests, however many tasks there are.
+        """
+        auditor = self._tree.auditor()
+        if not self._tree.is_enabled():
+            return DISABLED
+        if auditor is None:
+            return NONE_RUNS
+        return None if is_ours(auditor) else FOREIGN.format(name=auditor)
 
     def enable(self) -> bool:
         """Let autorecovery go on in the whole cluster; ``False`` when it was enabled already."""
@@ -138,7 +145,8 @@ class AutorecoveryControl:
         if self._tree.auditor() is None:
             raise InvalidArgumentError(
                 "there is no auditor to ask; nothing was done. `spark-bookkeeper autorecovery "
-                "start` runs one, and bk.audit() does one audit by itself"
+                "start` runs one; `spark-bookkeeper autorecovery audit`, or bk.audit(), does one "
+                "audit by itself"
             )
         self._tree.set_delay_seconds(self.lost_bookie_recovery_delay)
 

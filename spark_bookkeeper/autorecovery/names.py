@@ -23,6 +23,19 @@ FOREIGN: Final = (
 )
 """What is said of a foreign auditor; ``name`` is its own."""
 
+DISABLED: Final = (
+    "autorecovery is disabled for the whole cluster: nobody publishes the ledgers of a lost "
+    "bookie, and nobody repairs what was published. When maintenance is over: `spark-bookkeeper "
+    "autorecovery enable`"
+)
+"""What is said while the switch is off."""
+
+NONE_RUNS: Final = (
+    "no autorecovery runs, so nobody notices a lost bookie: start it with `spark-bookkeeper "
+    "autorecovery start`, or beside bookies with `bookie start --autorecovery`"
+)
+"""What is said where there is no auditor."""
+
 
 def process_name(bookie: BookieId | None = None) -> str:
     """Of this process: by the bookie beside which it runs, or by machine and process id."""

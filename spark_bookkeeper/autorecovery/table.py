@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.task_notes import TaskNote
 from spark_bookkeeper.protocol.underreplication import absent_members, fewest_copies
+from spark_bookkeeper.replication.report import Outcome, Row
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -100,3 +101,37 @@ def _time(ms: int | None) -> datetime | None:
         return None if ms is None else _EPOCH + timedelta(milliseconds=ms)
     except OverflowError:  # nobody's clock: it was damaged
         return None
+
+
+def why_waiting(row: Mapping[str, Any], at_ms: int, *, is_whole: bool = False) -> str:
+    """Why a task is still there, in words.
+
+    Args:
+        row: of ``underreplicated_table``.
+        at_ms: now, in milliseconds since 1970.
+        is_whole: the bookies that the metadata name now are all there.
+    """
+    said = []
+    if is_whole:
+        said.append("its bookies are all there now: a replication worker looks, and withdraws it")
+    if row["locked_by"] is not None:
+        holder = "somebody" if row["locked_by"] == "?" else row["locked_by"]
+        said.append(f"{holder} has its lock, and is at it; the lock goes when that process ends")
+    if row["blocker"]:
+        said.append(row["blocker"])
+    if row["last_error"]:
+        tries = row["attempts"]
+        said.append(f"after {tries} attempt{'' if tries == 1 else 's'}: {row['last_error']}")
+    if row["next_try_at"] is not None:
+        wait_ms = round(row["next_try_at"].timestamp() * 1000) - at_ms
+        if wait_ms > 0:
+            said.append(f"tried again in {wait_ms // 1000 + 1:,} s")
+    return "; ".join(said) or "waits for a replication worker"
+
+
+def left_waiting(context: ClientContext, worked_on: Container[int]) -> Iterator[Row]:
+    """A row for each task that is there and that a round of work did not take, with the reason."""
+    at_ms = context.runtime.wall_ms()
+    for row in _rows(context):
+        if row["ledger_id"] not in worked_on:
+            yield Row(row["ledger_id"], "task", Outcome.LEFT, why_waiting(row, at_ms))

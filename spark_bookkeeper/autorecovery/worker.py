@@ -11,6 +11,7 @@ from typing import Final
 
 from spark_bookkeeper.autorecovery.publishing import check_enabled, chunks
 from spark_bookkeeper.autorecovery.replication import TaskWork, task_step
+from spark_bookkeeper.autorecovery.table import left_waiting
 from spark_bookkeeper.autorecovery.tasks import Tasks
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.config import AutorecoveryConfig
@@ -176,10 +177,15 @@ def rereplicate(
     dry_run: bool = False,
     progress: Progress = no_progress,
 ) -> RecoveryReport:
-    """Rounds until one leaves nothing that can be done now; a row for each share and each task."""
+    """Rounds until one leaves nothing that can be done now; a row for each share and each task.
+
+    Tasks that are there and were not taken, since another has their lock or it is not their time
+    yet, are rows too: nobody is to read that all is done while they wait.
+    """
     started = context.runtime.now()
     if dry_run:
         planned = worker.plan()
+        planned += left_waiting(context, {row.ledger_id for row in planned})
         duration_ms = round((context.runtime.now() - started) * 1000)
         return RecoveryReport("rereplicate", tuple(planned), True, duration_ms)
     rows: Spool[Row] = Spool()
@@ -192,6 +198,8 @@ def rereplicate(
         if ids <= tried:  # what was left is not tried again at once
             break
         tried |= ids
+    for row in left_waiting(context, tried):
+        rows.append(row)
     duration_ms = round((context.runtime.now() - started) * 1000)
     return RecoveryReport("rereplicate", report_rows(rows), duration_ms=duration_ms)
 

@@ -111,7 +111,12 @@ class BackupFolder:
         Raises:
             InvalidArgumentError: there is no backup here, or one of another cluster.
         """
-        marker = read_marker(self._storage)
+        try:
+            marker = read_marker(self._storage)
+        except BookieUnavailableError as error:
+            if not isinstance(error.__cause__, NotADirectoryError):
+                raise
+            marker = None  # the path of a file, which is no backup for certain
         if marker is None or not marker.bookie_id.startswith("backup-"):
             raise InvalidArgumentError(
                 f"{self.uri} is no backup: it has no file BOOKIE of one; nothing was changed. "

@@ -168,7 +168,10 @@ def report(settings: Settings, access: Access, path: Path | None, serve: bool, p
             try:
                 path.write_text(text, encoding="utf-8")
             except OSError as error:
-                raise InvalidArgumentError(f"{path} cannot be written: {error}") from error
+                raise InvalidArgumentError(
+                    f"--html {path} cannot be written: {error.strerror or error}; name a file in a "
+                    "directory that is there and may be written. Nothing was changed"
+                ) from error
             settings.output.result(
                 {"file": str(path)}, lambda: settings.output.say(f"{path} is written")
             )

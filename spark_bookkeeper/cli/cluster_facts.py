@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from spark_bookkeeper.autorecovery.table import why_waiting
 from spark_bookkeeper.client.ledger import in_limbo, live_members, registered_incarnations
 from spark_bookkeeper.client.presence import age, ledgers_with_writers
 from spark_bookkeeper.client.views import bookie_rows
@@ -130,7 +131,9 @@ def _lacking(
             tuple(sorted({*row["missing_replicas"], *_away(metadata, registered)})),
             row["live_copies"],
             None if row["marked_at"] is None else _ms(row["marked_at"]),
-            "; ".join([*_to_refill(limbo.get(ledger_id, ())), _why(row, at_ms, is_whole=is_whole)]),
+            "; ".join(
+                [*_to_refill(limbo.get(ledger_id, ())), why_waiting(row, at_ms, is_whole=is_whole)]
+            ),
         )
     for ledger_id, metadata in ledgers.items():
         missing = _away(metadata, registered)
@@ -160,28 +163,6 @@ def _to_refill(bookies: Iterable[BookieId]) -> Iterator[str]:
             f"in limbo on {bookie}, which was formatted again: spark-bookkeeper bookie refill "
             f"{bookie} copies its share back"
         )
-
-
-def _why(row: Mapping[str, Any], at_ms: int, *, is_whole: bool) -> str:
-    """Why a task is still there.
-
-    Args:
-        is_whole: the bookies that the metadata name now are all there.
-    """
-    said = []
-    if is_whole:
-        said.append("its bookies are all there now: a replication worker looks, and withdraws it")
-    if row["locked_by"]:
-        said.append(f"{row['locked_by']} is at it")
-    if row["blocker"]:
-        said.append(row["blocker"])
-    if row["last_error"]:
-        tries = row["attempts"]
-        said.append(f"after {tries} attempt{'' if tries == 1 else 's'}: {row['last_error']}")
-    if row["next_try_at"] is not None and _ms(row["next_try_at"]) > at_ms:
-        seconds = (_ms(row["next_try_at"]) - at_ms) // 1000 + 1
-        said.append(f"tried again in {seconds:,} s")
-    return "; ".join(said) or "waits for a replication worker"
 
 
 def _of_tasks(tasks: Sequence[Mapping[str, Any]]) -> Iterator[Diagnosis]:

@@ -243,13 +243,19 @@ def truncate(settings: Settings, access: Access, name: str, before: str, yes: bo
 def consumers(settings: Settings, access: Access, name: str, forget: str | None) -> int:
     """Show who follows a log under a name, and how far behind its end each is."""
     with connected(settings, access) as bk:
+        rows = bk.consumers_arrow(name).to_pylist()
+        is_known = forget in {row["consumer"] for row in rows}
         if forget is not None:
             bk.open_log(name).forget_consumer(forget)
-        rows = bk.consumers_arrow(name).to_pylist()
+            rows = [row for row in rows if row["consumer"] != forget]
 
     def present() -> None:
         if forget is not None:
-            settings.output.say(f"consumer {forget} of log {name} is forgotten")
+            settings.output.say(
+                f"consumer {forget} of log {name} is forgotten"
+                if is_known
+                else f"log {name} has no consumer {forget}; nothing was changed"
+            )
         if not rows:
             settings.output.say(f"log {name} has no named followers")
             return

@@ -30,6 +30,7 @@ from spark_bookkeeper.cli.shell.logs import (
     start_logging,
 )
 from spark_bookkeeper.cli.shell.output import Output, print_what_can_be_printed
+from spark_bookkeeper.cli.shell.parameters import refuse_empty
 from spark_bookkeeper.cli.shell.settings import (
     EXIT_DONE,
     EXIT_LEFT_UNDONE,
@@ -95,6 +96,7 @@ def _accept_global_options(command: click.Command) -> None:
         for child in command.commands.values():
             _accept_global_options(child)
         return
+    refuse_empty(command)
     taken = {text for parameter in command.params for text in parameter.opts}
     command.params.extend(option for option in _global_options() if option.opts[0] not in taken)
 

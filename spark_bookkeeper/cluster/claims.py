@@ -221,5 +221,7 @@ def mismatch(claims: Claims, meaning: str, remedy: str) -> CookieMismatchError:
         bookie_id=claims.bookie_id,
         stored=claims.cookie,
         found=claims.marker,
+        meaning=meaning,
+        remedy=remedy,
         nothing_changed=True,
     )

@@ -20,6 +20,7 @@ from spark_bookkeeper.client.presence import (
     writer_of,
 )
 from spark_bookkeeper.client.read.newest import newest_entry
+from spark_bookkeeper.cluster.absent import absent_bookie
 from spark_bookkeeper.cluster.diagnosis import Diagnosis, Verdict
 from spark_bookkeeper.cluster.restored import restore_diagnoses
 from spark_bookkeeper.cluster.scrubbing import scrub_problems
@@ -27,7 +28,7 @@ from spark_bookkeeper.cluster.sharing import Place, place_of, shared
 from spark_bookkeeper.cluster.tables import table_diagnoses
 from spark_bookkeeper.config import GIB
 from spark_bookkeeper.connection import partition_of
-from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError
+from spark_bookkeeper.errors import BookieFullError, BookKeeperError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
@@ -101,7 +102,9 @@ def cluster_diagnoses(
     if not metadata_only:
         yield _writers(context, ledgers, states)
         yield from table_diagnoses(context, ledgers)
-    yield _autorecovery(context)
+    lost = set(known) - alive.keys()
+    lacking = sum(1 for metadata in ledgers.values() if lost & metadata.bookies())
+    yield _autorecovery(context, lacking)
     yield from restore_diagnoses(context)
     for scrubbed, bad in scrub_problems(context, sorted(set(known) & alive.keys())):
         yield Diagnosis(
@@ -111,19 +114,32 @@ def cluster_diagnoses(
             "autorecovery makes them again where it runs; look at the disk. The next round of "
             "scrubbing says whether it is well",
         )
-    yield from _ledgers(ledgers, set(known) - alive.keys(), alive)
+    yield from _ledgers(ledgers, lost, alive)
 
 
-def _autorecovery(context: ClientContext) -> Diagnosis:
-    """Whether anybody notices a lost bookie; a cluster to play with may do without."""
+def _autorecovery(context: ClientContext, lacking: int) -> Diagnosis:
+    """Whether anybody notices a lost bookie; a cluster to play with may do without.
+
+    Args:
+        lacking: ledgers that name a lost bookie.
+    """
     found = AutorecoveryControl(context, lambda _: LocalRunner(context)).status()
     counts = f"{found.underreplicated:,} ledgers published as under-replicated"
     if not found.is_enabled:
         return Diagnosis(
             "autorecovery",
             "warning",
-            f"disabled for the cluster; {counts}",
+            f"disabled for the cluster; {counts}, {lacking:,} name a lost bookie, and nobody "
+            "publishes or repairs one",
             "spark-bookkeeper autorecovery enable, when maintenance is over",
+        )
+    if found.auditor is None and (lacking or found.underreplicated):
+        return Diagnosis(
+            "autorecovery",
+            "warning",
+            f"none runs, so nobody repairs anything: {counts}, {lacking:,} name a lost bookie",
+            "have it done now and from now on: spark-bookkeeper autorecovery start; or once: "
+            "spark-bookkeeper autorecovery start --once",
         )
     if found.auditor is None:
         return Diagnosis(
@@ -208,13 +224,19 @@ def _by_registration(check: str, live: Registration) -> Diagnosis:
     """A bookie that is alive, by what its agent says of it."""
     if not live.is_readonly:
         return Diagnosis(check, "ok", "registered, writable")
-    why = f": {live.readonly_reason}" if live.readonly_reason else ""
-    return Diagnosis(
-        check,
-        "warning",
-        f"read-only{why}",
-        "make room if it is full; if it was set by hand: spark-bookkeeper bookie set-writable "
-        f"{live.bookie_id}",
+    return Diagnosis(check, "warning", _state(live), _make_writable(live))
+
+
+def _state(live: Registration) -> str:
+    why = f" ({live.readonly_reason})" if live.readonly_reason else ""
+    return f"read-only{why}" if live.is_readonly else "writable"
+
+
+def _make_writable(live: Registration) -> str:
+    return (
+        "make room if it is full: delete ledgers and collect what is left of them "
+        f"(spark-bookkeeper bookie gc {live.bookie_id}), or add a disk or a bookie; if it was set "
+        f"by hand: spark-bookkeeper bookie set-writable {live.bookie_id}"
     )
 
 
@@ -235,21 +257,12 @@ class _Look:
         check = f"bookie {bookie}"
         live, cookie = self.alive.get(bookie), self.cookies.get(bookie)
         if live is None:
-            where = f"; its storage was {cookie.root_uri}" if cookie else "; it has no cookie"
-            if bookie not in self.named:
-                return Diagnosis(
-                    check,
-                    "warning",
-                    f"not registered{where}, and no ledger counts on it",
-                    "start its agent again, or have it forgotten: "
-                    f"spark-bookkeeper bookie recover {bookie} --delete-cookie",
-                )
-            return Diagnosis(
-                check,
-                "problem",
-                f"lost: not registered{where}",
-                "start its agent again if its storage is there; else make its copies again: "
-                f"spark-bookkeeper bookie recover {bookie} --delete-cookie",
+            return absent_bookie(
+                self.context,
+                bookie,
+                cookie,
+                is_named=bookie in self.named,
+                metadata_only=self.metadata_only,
             )
         if not live.incarnation:
             return Diagnosis(
@@ -299,6 +312,14 @@ class _Look:
                 )
             probe(storage, ThreadRuntime().token)
             space = storage.space()
+        except BookieFullError as error:
+            return Diagnosis(
+                check,
+                "problem",
+                f"{_state(live)}, and so full that not even a probe can be written: fences and "
+                f"recovery find no space either. {error.message}",
+                _make_writable(live),
+            )
         except BookKeeperError as error:
             return Diagnosis(
                 check,
@@ -306,15 +327,12 @@ class _Look:
                 f"registered, but from here: {error.message}",
                 f"can this machine reach {live.root_uri} (mount, credentials, --storage-option)?",
             )
-        state = "read-only" if live.is_readonly else "writable"
-        facts = f"{state}, {live.root_uri}, cookie = marker, conditional create works"
+        facts = f"{_state(live)}, {live.root_uri}, cookie = marker, conditional create works"
         if space is None:
             return Diagnosis(check, "ok", facts)
         facts += f", {space[0] / GIB:,.1f} of {space[1] / GIB:,.1f} GiB free"
         if live.is_readonly or space[0] < LITTLE_SPACE:
-            return Diagnosis(
-                check, "warning", facts, "make room: delete ledgers, or add a disk or a bookie"
-            )
+            return Diagnosis(check, "warning", facts, _make_writable(live))
         return Diagnosis(check, "ok", facts)
 
 

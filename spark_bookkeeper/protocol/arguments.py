@@ -37,6 +37,15 @@ def check_text(name: str, value: Any) -> None:
         raise InvalidArgumentError(f"{name}={value!r} is a {type(value).__name__}; it is text")
 
 
+def check_filled(name: str, value: Any) -> None:
+    """Raises ``InvalidArgumentError`` unless ``value`` is a ``str`` that says something."""
+    check_text(name, value)
+    if not value.strip():
+        raise InvalidArgumentError(
+            f"{name}={value!r} is empty; is a variable not set that should hold it?"
+        )
+
+
 def check_labels(labels: Any) -> None:
     """Raises ``InvalidArgumentError`` unless these are custom metadata: text -> bytes."""
     if not isinstance(labels, Mapping):

@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import InvalidArgumentError
-from spark_bookkeeper.protocol.arguments import check_text, whole_number
+from spark_bookkeeper.protocol.arguments import check_filled, check_text, whole_number
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId, parse_bookie_id, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import DigestType
 
@@ -47,7 +48,7 @@ def in_words(what: str, ids: Sequence[Any] | None) -> str | None:
 
 def uri_of(place: str) -> str:
     """A URI, or an absolute path: other processes are elsewhere."""
-    check_text("uri", place)
+    check_filled("uri", place)
     return place if "://" in place else os.path.abspath(os.path.expanduser(place))
 
 
@@ -55,6 +56,25 @@ def bookie_ids_of(bookie_ids: Sequence[str] | None) -> list[BookieId] | None:
     if bookie_ids is None:
         return None
     return [parse_bookie_id(each) for each in list_of("bookie_ids", bookie_ids)]
+
+
+def known_bookies(
+    context: ClientContext, bookie_ids: Sequence[str] | None
+) -> list[BookieId] | None:
+    """The same ids, if the cluster knows them: a slip of the pen is no bookie with nothing to do.
+
+    Raises:
+        InvalidArgumentError: one of them has neither a registration nor a cookie.
+    """
+    wanted = bookie_ids_of(bookie_ids)
+    alive = context.bookies.registrations() if wanted else {}
+    for bookie in wanted or ():
+        if bookie not in alive and context.store.read_cookie(bookie) is None:
+            raise InvalidArgumentError(
+                f"bookie {bookie} is unknown: it has no registration and no cookie. Nothing was "
+                "changed; `spark-bookkeeper bookie list` shows the bookies"
+            )
+    return wanted
 
 
 def rate_of(bytes_per_second: int | None) -> int | None:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from spark_bookkeeper.config import COMPACTED_FROM_FILES, SPARE_BYTES
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import parse_bookie_id
-from spark_bookkeeper.session.arguments import bookie_ids_of, ids_of, in_words, list_of, rate_of
+from spark_bookkeeper.session.arguments import (
+    ids_of,
+    in_words,
+    known_bookies,
+    list_of,
+    rate_of,
+)
 from spark_bookkeeper.session.handle import ClusterHandle
 
 if TYPE_CHECKING:
@@ -169,7 +175,7 @@ def collect_garbage(
         leftovers_after_ms=1000 * whole_number("leftovers_after_s", leftovers_after_s, 0),
         bytes_per_second=rate_of(bytes_per_second),
     )
-    wanted = bookie_ids_of(bookie_ids)
+    wanted = known_bookies(self.context, bookie_ids)
     return self.reported(
         "collect_garbage",
         in_words("bookie", wanted),
@@ -206,7 +212,7 @@ def compact(
         whole_number("files_least", files_least, 2),
         rate_of(bytes_per_second),
     )
-    wanted, bookies = ids_of(ledger_ids), bookie_ids_of(bookie_ids)
+    wanted, bookies = ids_of(ledger_ids), known_bookies(self.context, bookie_ids)
     return self.reported(
         "compact",
         in_words("ledger", wanted),
@@ -237,6 +243,7 @@ def scrub(
 
     wish = Scrubbing(rate_of(bytes_per_second), from_start)
     bookie = parse_bookie_id(bookie_id)
+    known_bookies(self.context, [bookie])
     return self.reported(
         "scrub",
         in_words("bookie", [bookie]),

@@ -193,6 +193,10 @@ class Ground:
         if destroy:
             self._destroy(bookie)
 
+    def end_agent(self, bookie: str) -> None:
+        """The registration of a bookie goes; its partition stays and answers."""
+        self._agent.unregister(BookieId(bookie))
+
     def start(self, bookie: str, *, is_readonly: bool = False, rack: str = "/default-rack") -> None:
         """A bookie comes back with the partition that it had, or says something new of itself."""
         self._down.discard(bookie)

@@ -10,6 +10,7 @@ import pytest
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import DisabledError
 from spark_bookkeeper.autorecovery.table import underreplicated_table
+from spark_bookkeeper.autorecovery.worker import rereplicate
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import MetadataUnavailableError
@@ -17,6 +18,7 @@ from spark_bookkeeper.metadata.update import delete_ledger
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerState
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
 from spark_bookkeeper.testing.ground import METADATA, Ground
 from tests.whole import assert_replicated
@@ -455,6 +457,36 @@ def test_what_another_worker_has_locked_is_passed_over(ground: Ground) -> None:
     assert done == set(rest)
     other.die()  # and its lock with it
     process.work()
+    assert_replicated(ground, *writers)
+
+
+def test_a_round_that_took_not_every_task_says_which_and_why(ground: Ground) -> None:
+    writers = written_on(ground, ground.bookie_ids[0], 3)
+    opened = written(ground, close=False)
+    while ground.bookie_ids[0] not in opened.metadata.bookies():
+        opened = written(ground, close=False)
+    process, other = Process(ground), Process(ground, "two")
+    ground.stop(ground.bookie_ids[0], destroy=True)
+    process.audit()
+    locked = next(i for i in task_ids(ground) if i != opened.ledger_id)
+    assert other.context.store.underreplication.lock(LedgerId(locked), "two")
+
+    planned = rereplicate(process.context, process.worker, dry_run=True)
+    first = rereplicate(process.context, process.worker)
+    again = rereplicate(process.context, process.worker)
+
+    (held,) = [row for row in planned.rows if row.ledger_id == locked]
+    assert (held.status, "two has its lock" in str(held.reason)) == (Outcome.LEFT, True)
+    left = {row.ledger_id: row.reason for row in first.rows if row.status is Outcome.LEFT}
+    assert left.keys() == {locked, opened.ledger_id}
+    assert not first.is_complete
+    # It is not the time of the open one yet: that is not the same as nothing to do.
+    left = {row.ledger_id: row.reason for row in again.rows if row.status is Outcome.LEFT}
+    assert left.keys() == {locked, opened.ledger_id}
+    assert "tried again in" in str(left[opened.ledger_id])
+    other.die()
+    process.runtime.sleep(60)
+    assert rereplicate(process.context, process.worker).is_complete
     assert_replicated(ground, *writers)
 
 

@@ -19,6 +19,7 @@ from spark_bookkeeper.cli.shell.logs import start_logging
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.work import open_table, report_table
 from spark_bookkeeper.protocol.ids import parse_bookie_id
+from spark_bookkeeper.session.arguments import known_bookies
 
 
 @click.group(
@@ -68,6 +69,8 @@ def start(
             "--report-table keeps the report of --once; without it there is none"
         )
     with connected(settings, access, with_spark=engine == "spark") as bk:
+        if beside is not None:
+            known_bookies(bk.context, [beside])
         config = access.conf.autorecovery
         if once:
             return run_once(settings, bk, config, open_table(settings, report_table))
@@ -159,6 +162,7 @@ def underreplicated(settings: Settings, access: Access) -> int:
     """
     with connected(settings, access) as bk:
         rows = bk.underreplicated_arrow().to_pylist()
+        warning = bk.autorecovery.warning()
         now = datetime.fromtimestamp(bk.context.runtime.wall_ms() / 1000, timezone.utc)
     rows.sort(key=lambda row: (row["live_copies"] or 0, row["marked_at"] or now))
 
@@ -173,6 +177,8 @@ def underreplicated(settings: Settings, access: Access) -> int:
         )
 
     settings.output.result({"underreplicated": rows}, show)
+    if warning is not None:  # why nothing is published, or why nothing of it is done
+        settings.output.note(warning)
     return EXIT_DONE
 
 

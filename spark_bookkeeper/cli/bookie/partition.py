@@ -56,9 +56,18 @@ def open_partition(root: str, access: Access) -> Storage:
     storage = access.open_root(root, ThreadRuntime())
     place = urlsplit(storage.uri)
     if place.scheme == "file":
-        storage.list("")  # a mount that hangs is found out here
+        try:
+            storage.list("")  # a mount that hangs is found out here
+        except BookieUnavailableError as error:
+            if not isinstance(error.__cause__, NotADirectoryError):
+                raise
     if place.scheme == "file" and not Path(unquote(place.path)).is_dir():
         path = shlex.quote(unquote(place.path))
+        if Path(unquote(place.path)).exists():
+            raise InvalidArgumentError(
+                f"{path} is a file, and a bookie's root is a directory. Nothing was changed; name "
+                "the directory that the bookie is to have to itself"
+            )
         raise InvalidArgumentError(
             f"{path} is not a directory; make it first, on the disk that the bookie is to have to "
             f"itself: mkdir -p {path}. Nothing was changed"

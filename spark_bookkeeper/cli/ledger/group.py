@@ -27,6 +27,7 @@ from spark_bookkeeper.client.presence import GONE, age
 from spark_bookkeeper.client.views import SLOTS, UNREADABLE, ledger_rows, moment, moment_text
 from spark_bookkeeper.protocol.ids import BookieId, parse_ledger_id
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+from spark_bookkeeper.session.arguments import known_bookies
 
 MOST_SLOTS: Final = 200
 """Slots that are listed for a person; programs get them all."""
@@ -115,6 +116,8 @@ def list_(
             {**row, "custom_metadata": dict(row["custom_metadata"])}
             for row in ledger_rows(bk.context, ask_bookies=ask_bookies)
         ]
+        if bookie is not None and not any(bookie in row["bookies"] for row in rows):
+            known_bookies(bk.context, [bookie])  # that it holds nothing is said of no other
         now_ms = bk.context.runtime.wall_ms()
     rows = [
         row

@@ -32,6 +32,7 @@ from spark_bookkeeper.cli.shell.logs import (
     start_logging,
 )
 from spark_bookkeeper.cli.shell.output import Output
+from spark_bookkeeper.cli.shell.parameters import refuse_empty
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.spark.submitted import separate_stderr
 
@@ -117,7 +118,7 @@ def job_command(name: str) -> click.Command:
         assert verb.callback is not None
         return int(verb.callback(**options, **answers) or EXIT_DONE)
 
-    return click.Command(
+    command = click.Command(
         name,
         params=[
             click.Argument(["metadata_uri"], metavar="METADATA_URI"),
@@ -139,3 +140,5 @@ def job_command(name: str) -> click.Command:
         epilog=f"Example: spark-submit jobs/{name}.py {_EXAMPLES[name]}",
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
+    refuse_empty(command)
+    return command

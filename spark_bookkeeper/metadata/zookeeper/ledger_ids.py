@@ -19,7 +19,8 @@ from typing import Final
 
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.link import AbsentError
-from spark_bookkeeper.metadata.zookeeper.nodes import Create, Delete, Nodes, Operation
+from spark_bookkeeper.metadata.zookeeper.nodes import Nodes
+from spark_bookkeeper.metadata.zookeeper.operations import Create, Delete, Operation
 from spark_bookkeeper.protocol.ids import LedgerId
 
 _COUNTER: Final = "ID-"

@@ -1,0 +1,86 @@
+"""What is to be said of a bookie that is not registered; its storage often tells why."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+
+from spark_bookkeeper.bookie.marker import lost_directory
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.cluster.claims import claims_of, judge
+from spark_bookkeeper.cluster.diagnosis import Diagnosis
+from spark_bookkeeper.connection import partition_of
+from spark_bookkeeper.errors import BookKeeperError, CookieMismatchError
+from spark_bookkeeper.metadata.store import Cookie
+from spark_bookkeeper.protocol.ids import BookieId
+
+
+def absent_bookie(
+    context: ClientContext,
+    bookie: BookieId,
+    cookie: Cookie | None,
+    *,
+    is_named: bool,
+    metadata_only: bool,
+) -> Diagnosis:
+    """Lost, or only away: where its storage can be reached, that is looked at, and not changed.
+
+    Args:
+        cookie: what the cluster knows of it.
+        is_named: whether some ledger counts on it.
+        metadata_only: do not look at its storage.
+    """
+    check = f"bookie {bookie}"
+    where = f"; its storage was {cookie.root_uri}" if cookie else "; it has no cookie"
+    if not is_named:
+        return Diagnosis(
+            check,
+            "warning",
+            f"not registered{where}, and no ledger counts on it",
+            "start its agent again, or have it forgotten: "
+            f"spark-bookkeeper bookie recover {bookie} --delete-cookie",
+        )
+    seen = None
+    if cookie is not None and cookie.incarnation and not metadata_only:
+        seen = _seen_at(context, bookie, cookie)
+    if seen is None:
+        return Diagnosis(
+            check,
+            "problem",
+            f"lost: not registered{where}",
+            "start its agent again if its storage is there; else make its copies again: "
+            f"spark-bookkeeper bookie recover {bookie} --delete-cookie",
+        )
+    found, remedy = seen
+    return Diagnosis(
+        check,
+        "problem",
+        f"lost: not registered{where}. Seen from {socket.gethostname()}: {found}",
+        remedy,
+    )
+
+
+def _seen_at(context: ClientContext, bookie: BookieId, cookie: Cookie) -> tuple[str, str] | None:
+    """What is at its root, and what to do about that; ``None`` where nobody can tell.
+
+    The agent judges by the same rules before it serves the partition.
+    """
+    recover = f"spark-bookkeeper bookie recover {bookie} --delete-cookie"
+    try:
+        storage = partition_of(context, bookie)
+        claims = claims_of(context.store, storage, bookie, context.store.read_cookie(bookie))
+        judge(claims)
+        gone = None if claims.marker is None else lost_directory(storage, claims.marker)
+    except CookieMismatchError as error:
+        meaning, remedy = error.facts.get("meaning"), error.facts.get("remedy")
+        return (str(meaning), str(remedy)) if meaning and remedy else (error.message, recover)
+    except BookKeeperError as error:
+        return f"no answer: {error.message}", f"make its storage answer again; else {recover}"
+    if claims.marker is None:
+        return None
+    if gone is not None:
+        return gone, f"if what it held cannot be put back: {recover}"
+    return (
+        "its storage is there and is its own, so only its agent does not run",
+        f"spark-bookkeeper bookie start --bookie-id {bookie} --root {shlex.quote(cookie.root_uri)}",
+    )

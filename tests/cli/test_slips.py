@@ -1,0 +1,154 @@
+"""Slips of the pen: an empty variable, the path of a file, a bookie that is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from spark_bookkeeper.cli.main import root, run
+from spark_bookkeeper.cli.shell.jobs import JOBS, job_command
+from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.testing.sessions import connect_without_spark
+
+Call = Callable[..., Any]
+"""See ``conftest.py``."""
+
+UNKNOWN = "1.2.3.4:99"
+"""A bookie that no cluster here has."""
+
+
+def commands(command: click.Command, *path: str) -> Iterator[tuple[str, click.Command]]:
+    if isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            child = command.get_command(click.Context(command), name)
+            assert child is not None
+            yield from commands(child, *path, name)
+    else:
+        yield " ".join(path), command
+
+
+def every_command() -> list[tuple[str, click.Command]]:
+    return [*commands(root), *((f"jobs/{name}.py", job_command(name)) for name in JOBS)]
+
+
+def test_no_command_takes_a_text_or_path_that_is_empty() -> None:
+    taken: list[str] = []
+    for name, command in every_command():
+        for parameter in command.params:
+            is_text = isinstance(parameter.type, click.Path | click.types.StringParamType)
+            if not is_text or parameter.name in ("metadata_uri", "password"):
+                continue  # the first has a text of its own; no password is one
+            try:
+                parameter.type.convert("", parameter, click.Context(command))
+            except click.BadParameter:
+                continue
+            taken.append(f"{name} {parameter.name}")
+
+    assert taken == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("cluster", "restore", ""),
+        ("bookie", "verify", ""),
+        ("ledger", "append", ""),
+        ("local", "start", "--directory", ""),
+    ],
+)
+def test_an_empty_argument_is_not_the_directory_one_is_in(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["--metadata-uri", "127.0.0.1:1", *arguments]) == 2
+    assert "it is empty" in capsys.readouterr().err
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("bookie", "gc", UNKNOWN, "--yes"),
+        ("bookie", "compact", UNKNOWN),
+        ("bookie", "scrub", UNKNOWN),
+        ("ledger", "list", "--bookie", UNKNOWN),
+        ("ledger", "list", "--bookie", "slip"),
+        ("autorecovery", "start", "--once", "--engine", "local", "--beside", UNKNOWN),
+    ],
+)
+def test_a_bookie_that_is_not_there_is_no_bookie_with_nothing_to_do(
+    arguments: tuple[str, ...], cluster: LocalCluster, call: Call
+) -> None:
+    done = call(*arguments, "--json")
+
+    assert (done.code, done.out) == (2, "")
+    assert (UNKNOWN if UNKNOWN in arguments else "slip") in done.err
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("bookie", "verify"),
+        ("bookie", "format", "--yes", "--bookie-id", UNKNOWN, "--root"),
+        ("bookie", "start", "--bookie-id", UNKNOWN, "--root"),
+        ("cluster", "restore", "--no-spark"),
+        ("cluster", "backup", "--no-spark"),
+    ],
+)
+def test_where_a_directory_is_asked_for_a_file_is_a_call_that_was_wrong(
+    arguments: tuple[str, ...], cluster: LocalCluster, call: Call, numbers: Path
+) -> None:
+    done = call(*arguments, numbers)
+
+    assert (done.code, str(numbers) in done.err) == (2, True)
+    assert "may or may not" not in done.err
+
+
+@pytest.mark.integration
+def test_what_is_empty_or_unknown_is_refused_in_python_too(
+    cluster: LocalCluster, call: Call
+) -> None:
+    with connect_without_spark(cluster.metadata_uri) as bk:
+        calls: list[Callable[[], object]] = [
+            lambda: bk.backup(""),
+            lambda: bk.restore(" "),
+            lambda: bk.create_ledger(name=""),
+            lambda: bk.create_ledger(owner=""),
+            lambda: bk.scrub(UNKNOWN),
+            lambda: bk.compact(bookie_ids=[UNKNOWN]),
+            lambda: bk.collect_garbage(bookie_ids=[UNKNOWN]),
+        ]
+        for each in calls:
+            with pytest.raises(InvalidArgumentError):
+                each()
+        (row,) = bk.compact([987_654]).rows
+        assert (row.ledger_id, row.status) == (987_654, "gone")
+        bk.create_log("followed")
+
+    done = call("log", "consumers", "followed", "--forget", "nobody")
+
+    assert "no consumer nobody; nothing was changed" in done.out
+
+
+@pytest.mark.integration
+def test_who_asks_for_what_waits_is_told_why_nobody_works_on_it(
+    own_cluster: LocalCluster, call_own: Call, numbers: Path
+) -> None:
+    made = call_own("ledger", "append", numbers, "-e", 5, "-w", 3, "-a", 2, "--json").json
+    own_cluster.stop_bookie(own_cluster.bookie_ids[0])
+
+    unnoticed = call_own("autorecovery", "underreplicated")
+    assert "autorecovery start" in unnoticed.err
+    call_own("autorecovery", "audit")
+    call_own("autorecovery", "disable")
+    waiting = call_own("autorecovery", "underreplicated", "--json")
+    status = call_own("autorecovery", "status", "--json").json
+
+    assert [row["ledger_id"] for row in waiting.json["underreplicated"]] == [made["ledger_id"]]
+    assert "autorecovery enable" in waiting.err
+    assert "autorecovery enable" in status["warning"]

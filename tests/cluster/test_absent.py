@@ -1,0 +1,132 @@
+"""A bookie that is not registered: what ``doctor`` finds at its root, and what it says to do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_bookkeeper.autorecovery.names import process_name
+from spark_bookkeeper.bookie.schema import LEDGERS, MARKER_PATH
+from spark_bookkeeper.cluster import examination
+from spark_bookkeeper.cluster.diagnosis import Diagnosis
+from spark_bookkeeper.cluster.examination import cluster_diagnoses
+from spark_bookkeeper.errors import BookieFullError
+from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.testing.autorecovery import Process, written
+from spark_bookkeeper.testing.ground import Ground
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    """Four bookies in directories, metadata in memory."""
+    return Ground(tmp_path)
+
+
+def findings(ground: Ground) -> dict[str, Diagnosis]:
+    return {found.check: found for found in cluster_diagnoses(ground.context)}
+
+
+def lose(ground: Ground) -> BookieId:
+    """The agent of a bookie that a ledger counts on ends; its storage can still be reached."""
+    bookie = written(ground).metadata.last_fragment.ensemble[0]
+    ground.end_agent(bookie)
+    return bookie
+
+
+def nothing_happened(root: Path) -> None:
+    """Only the agent ended."""
+
+
+def wiped(root: Path) -> None:
+    for each in root.iterdir():
+        shutil.rmtree(each) if each.is_dir() else each.unlink()
+
+
+def formatted_again(root: Path) -> None:
+    marker = root / MARKER_PATH
+    marker.chmod(0o644)
+    marker.write_text(json.dumps(json.loads(marker.read_text()) | {"incarnation": "other"}))
+
+
+def emptied(root: Path) -> None:
+    shutil.rmtree(root / LEDGERS)
+
+
+@pytest.mark.parametrize(
+    ("happen", "found", "remedy"),
+    [
+        (nothing_happened, "only its agent does not run", "bookie start --bookie-id {0} --root"),
+        (wiped, "not mounted, or it was wiped", "bookie refill {0}"),
+        (formatted_again, "formatted at another time", "bookie recover {0}"),
+        (emptied, "what it held was removed", "bookie recover {0}"),
+    ],
+)
+def test_a_lost_bookie_is_told_with_what_is_at_its_root(
+    ground: Ground, happen: Callable[[Path], None], found: str, remedy: str
+) -> None:
+    lost = lose(ground)
+    happen(ground.root(lost))
+    before = sorted(ground.root(lost).rglob("*"))
+
+    told = findings(ground)[f"bookie {lost}"]
+
+    assert (told.verdict, found in told.detail) == ("problem", True), told
+    assert told.detail.startswith("lost: not registered; its storage was file://")
+    assert remedy.format(lost) in str(told.remedy)
+    assert sorted(ground.root(lost).rglob("*")) == before, "looking changed it"
+
+
+def test_a_lost_bookie_whose_storage_gives_no_answer_is_told_so(ground: Ground) -> None:
+    lost = lose(ground)
+    ground.stop(lost)
+
+    told = findings(ground)[f"bookie {lost}"]
+
+    assert (told.verdict, "no answer" in told.detail) == ("problem", True)
+    assert f"bookie recover {lost} --delete-cookie" in str(told.remedy)
+
+
+def test_where_only_the_metadata_is_asked_no_storage_is(ground: Ground) -> None:
+    lost = lose(ground)
+    ground.forget()
+
+    told = {d.check: d for d in cluster_diagnoses(ground.context, metadata_only=True)}
+
+    assert told[f"bookie {lost}"].verdict == "problem"
+    assert not [step for step in ground.steps if step.place == lost]
+
+
+def test_a_full_disk_is_told_as_full_and_not_as_out_of_reach(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = ground.bookie_ids[0]
+
+    def probe(storage: object, token: object) -> None:
+        raise BookieFullError("No space left on device", bookie_id=full)
+
+    monkeypatch.setattr(examination, "probe", probe)
+    told = findings(ground)[f"bookie {full}"]
+
+    assert (told.verdict, "so full" in told.detail) == ("problem", True)
+    assert f"bookie gc {full}" in str(told.remedy)
+    assert "reach" not in str(told.remedy)
+
+
+def test_nobody_at_work_is_a_warning_where_ledgers_lack_copies(ground: Ground) -> None:
+    assert findings(ground)["autorecovery"].verdict == "ok"
+    lose(ground)
+
+    assert (found := findings(ground)["autorecovery"]).verdict == "warning"
+    assert "1 name a lost bookie" in found.detail
+    assert "autorecovery start" in str(found.remedy)
+    ground.context.store.underreplication.disable()
+    assert (found := findings(ground)["autorecovery"]).verdict == "warning"
+    assert "autorecovery enable" in str(found.remedy)
+    ground.context.store.underreplication.enable()
+    process = Process(ground, process_name().removeprefix("spark-bookkeeper@"))
+    process.audit()
+    assert findings(ground)["autorecovery"].verdict == "ok"
