@@ -35,6 +35,9 @@ _READ_BYTES: Final = 16 << 20
 _LARGE_BYTES: Final = 1 << 20
 """A message of this size does not stay near the processor between being read and being summed."""
 
+_APART_RATIO: Final = 2
+"""Columns that are a smaller share of their message than this are copied out of it."""
+
 _GAP_BYTES: Final = 64 << 10
 """Reading over a gap of this size is cheaper than a second request."""
 
@@ -288,8 +291,9 @@ class EntryReader:
                 read_batch(data, self._schema).validate(full=True)
             if columns is None or location.row != NO_ROW:
                 return read_batch(data, self._schema)
-            if self._encoding.compression is None or not columns:  # nothing is copied
-                return read_batch(data, self._schema).select(list(columns))
+            if self._encoding.compression is None or not columns:
+                batch = read_batch(data, self._schema).select(list(columns))
+                return _apart(batch) if _APART_RATIO * batch.nbytes <= data.size else batch
             return framing.read_columns(data, self._schema, columns)
         except UNDECODABLE as error:
             raise self._corrupt(location, f"its rows cannot be decoded ({error})") from error
@@ -308,6 +312,12 @@ class EntryReader:
             path=location.path,
             entry_id=location.entry_id,
         )
+
+
+def _apart(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows in memory of their own, so that the memory of the whole message is free."""
+    columns = [pa.concat_arrays([column, column.slice(0, 0)]) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def _is_large(groups: Sequence[Sequence[Location]]) -> bool:

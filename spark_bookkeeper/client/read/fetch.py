@@ -28,7 +28,7 @@ from spark_bookkeeper.runtime.own_machine import is_here
 
 T = TypeVar("T")
 
-WINDOW_BYTES = 64 << 20
+WINDOW_BYTES = 16 << 20
 """About how many bytes of entries are fetched before the first of them is handed on."""
 
 WINDOW_ENTRIES = 65_536
