@@ -31,7 +31,7 @@ from spark_bookkeeper.replication.repair_ledgers import RepairWork, repair_one
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
-from spark_bookkeeper.replication.runner import Failure, Step, reason_of
+from spark_bookkeeper.replication.runner import Failure, Step, limited, reason_of
 from spark_bookkeeper.replication.shares import share_bytes
 
 
@@ -44,8 +44,6 @@ class TaskWork:
     """Copy only to this bookie; ``None`` spreads targets."""
     config: AutorecoveryConfig
     bytes_per_second: int | None = None
-    may_wait: bool = True
-    """Whether a writer gets the grace period; otherwise its ledger is fenced at once."""
     size_bytes: int = 0
     """Not known before its metadata is read."""
 
@@ -70,7 +68,7 @@ def replicate_task(context: ClientContext, work: TaskWork) -> Sequence[Row]:
 
 def task_step() -> Step[TaskWork, Row]:
     """The doing of many tasks, with a limit on what is copied."""
-    return Step("replicating", replicate_task, _failed, _limited, _replicate_some)
+    return Step("replicating", replicate_task, _failed, limited, _replicate_some)
 
 
 def _replicate_some(
@@ -139,10 +137,6 @@ def _fragment_work(
 
 def _failed(work: TaskWork, failure: Failure) -> Row:
     return Row(work.ledger_id, "task", Outcome.LEFT, failure.reason)
-
-
-def _limited(work: TaskWork, bytes_per_second: int) -> TaskWork:
-    return replace(work, bytes_per_second=bytes_per_second)
 
 
 class _Replication:
@@ -215,7 +209,7 @@ class _Replication:
         """Whether the writer of an open ledger has time left to replace the bookie itself."""
         grace_ms = self._work.config.open_ledger_grace_ms
         now_ms = self._context.runtime.wall_ms()
-        if not self._work.may_wait or grace_ms == 0 or note.grace_over(fragment, now_ms, grace_ms):
+        if grace_ms == 0 or note.grace_over(fragment, now_ms, grace_ms):
             return False
         away, writable = self._away(absent), self._writable()
         after = self._notes.change(
