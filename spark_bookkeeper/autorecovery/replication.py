@@ -74,11 +74,10 @@ def task_step() -> Step[TaskWork, Row]:
 def _replicate_some(
     context: ClientContext, works: Sequence[TaskWork]
 ) -> Sequence[Sequence[Row] | None]:
-    """Small shares of many ledgers are copied together, then each task is done by itself: what
-    it still lacks is looked at there, with news of its own, and so is what has to be said.
-
-    So nothing is decided here, and no lock is relied on: a ledger whose lock was lost in the middle
-    is one that two workers replicate, and the register takes the word of one of them.
+    """Copy small shares of many ledgers together, then do each task by itself. That reads again
+    what its ledger lacks, and reports on it, so nothing is decided here and no lock is relied on:
+    where a lock is lost in the middle, two workers replicate the ledger, and the compare-and-swap
+    of its metadata takes one of them.
     """
     if not context.store.underreplication.is_enabled():
         return [None] * len(works)
@@ -271,7 +270,8 @@ class _Replication:
             self.defer(reason, self._blocker(ledger, absent, unfinished), absent)
 
     def _is_for_others(self, ledger: Ledger, absent: Sequence[BookieId]) -> bool:
-        """Whether the local bookie is in everything that is left: the lock is simply released.
+        """Whether the local bookie is in the ensemble of every fragment that is left, so that only
+        others can take its shares: then the lock is simply released.
 
         Not while the ledger could not be recovered, which is anybody's work, this worker's too: it
         would take the task again at once, and for ever.
@@ -365,7 +365,9 @@ class _Replication:
         return absent_members(ledger.metadata, live_bookies(registered, ledger.incarnations))
 
     def _away(self, absent: Sequence[BookieId]) -> Sequence[BookieId]:
-        """Those whose coming would be news: another incarnation of one may be there already."""
+        """The absent bookies whose return could help. One that is registered in another incarnation
+        is not among them: it has returned.
+        """
         return [bookie for bookie in absent if bookie not in self._alive]
 
     def _writable(self) -> int:

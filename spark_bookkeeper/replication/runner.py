@@ -22,7 +22,8 @@ _log = logging.getLogger(__name__)
 
 
 ITEMS_TOGETHER: Final = 128
-"""That a step does together at a time: enough that what they share costs each of them little."""
+"""How many items a step does together: enough that the cost of what they share is small for
+each."""
 
 
 BATCHES_AT_ONCE: Final = 2
