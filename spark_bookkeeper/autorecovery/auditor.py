@@ -36,7 +36,8 @@ _WAIT_MOST_SECONDS: Final = 60.0
 
 
 class Auditor:
-    """In office from the moment that it is made. Call ``step`` and ``check``, and when they say.
+    """In office from the moment that it is made. Call ``step`` and ``check``, and each again when
+    what it returned has passed.
 
     They may be called by two tasks at once: a check may take hours, and a bookie that goes is
     news at once.

@@ -32,7 +32,7 @@ from spark_bookkeeper.protocol.task_notes import TaskNote
 from spark_bookkeeper.replication.check_ledgers import check_step, check_works
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Row, report_rows
-from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
+from spark_bookkeeper.replication.runner import Failure, Runner, Step
 from spark_bookkeeper.replication.shares import share_of
 from spark_bookkeeper.runtime.spool import Spool
 
@@ -50,7 +50,6 @@ def check_all_ledgers(
     percentage: int = 0,
     *,
     bytes_per_second: int | None = None,
-    progress: Progress = no_progress,
 ) -> AuditReport:
     """Read from every replica of every ledger, and publish those with missing or damaged ones.
 
@@ -58,8 +57,8 @@ def check_all_ledgers(
         DisabledError: somebody disabled autorecovery, before or meanwhile.
     """
 
-    def check(chunk: list[LedgerId], tell: Progress) -> Iterator[Row]:
-        job = Job("check_all_ledgers", context, runner, tell, bytes_per_second)
+    def check(chunk: list[LedgerId]) -> Iterator[Row]:
+        job = Job("check_all_ledgers", context, runner, bytes_per_second=bytes_per_second)
         missing: dict[LedgerId, set[str]] = {}
         for finding in job.run(check_step(), check_works(context, chunk, percentage)):
             is_table_bad = finding.source is not None and is_table(finding.source)  # doctor tells
@@ -71,7 +70,7 @@ def check_all_ledgers(
         for ledger_id, bookies in missing.items():
             publish_finding(context, ledger_id, sorted(bookies), percentage)
 
-    return _checked(context, "check_all_ledgers", check, progress)
+    return _checked(context, "check_all_ledgers", check)
 
 
 def publish_finding(
@@ -87,7 +86,7 @@ def publish_finding(
     context.store.underreplication.mark(ledger_id, bookies, context.runtime.wall_ms())
 
 
-def check_placement(context: ClientContext, *, progress: Progress = no_progress) -> AuditReport:
+def check_placement(context: ClientContext) -> AuditReport:
     """Closed ledgers with copies on fewer racks than a new ledger's would be; nothing is published.
 
     A fragment that counts on a bookie which is not there is passed over: it is to be copied anyhow.
@@ -96,7 +95,7 @@ def check_placement(context: ClientContext, *, progress: Progress = no_progress)
         DisabledError: somebody disabled autorecovery, before or meanwhile.
     """
 
-    def check(chunk: list[LedgerId], tell: Progress) -> Iterator[Row]:
+    def check(chunk: list[LedgerId]) -> Iterator[Row]:
         alive = context.bookies.registrations()
         offered = [each.rack for each in alive.values() if not each.is_readonly]
         most: dict[Quorum, int] = {}
@@ -116,7 +115,7 @@ def check_placement(context: ClientContext, *, progress: Progress = no_progress)
                     reason = f"copies on {count} racks, and {wanted} could be used"
                     yield Row(ledger_id, "placement", Outcome.MISPLACED, reason, first, last)
 
-    return _checked(context, "check_placement", check, progress)
+    return _checked(context, "check_placement", check)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +126,7 @@ class CountWork:
     size_bytes: int = 0
 
 
-def check_replicas(
-    context: ClientContext, runner: Runner, *, progress: Progress = no_progress
-) -> AuditReport:
+def check_replicas(context: ClientContext, runner: Runner) -> AuditReport:
     """Closed ledgers with entries of which too few replicas are there; nothing is published.
 
     Bookies are asked which entries they have, and no entry is read. Ledgers that have a task are
@@ -139,14 +136,14 @@ def check_replicas(
         DisabledError: somebody disabled autorecovery, before or meanwhile.
     """
 
-    def check(chunk: list[LedgerId], tell: Progress) -> Iterator[Row]:
+    def check(chunk: list[LedgerId]) -> Iterator[Row]:
         tasks = dict(context.store.underreplication.read_many(chunk))
         works = [CountWork(ledger_id) for ledger_id in chunk if tasks.get(ledger_id) is None]
-        job = Job("check_replicas", context, runner, tell)
+        job = Job("check_replicas", context, runner)
         rows = job.run(Step("counting replicas", count_replicas, _not_counted), works)
         yield from (row for row in rows if row.status is not Outcome.HEALTHY)
 
-    return _checked(context, "check_replicas", check, progress)
+    return _checked(context, "check_replicas", check)
 
 
 def _not_counted(work: CountWork, failure: Failure) -> Row:
@@ -199,22 +196,13 @@ def count_replicas(context: ClientContext, work: CountWork) -> Sequence[Row]:
 
 
 def _checked(
-    context: ClientContext,
-    job: str,
-    check: Callable[[list[LedgerId], Progress], Iterator[Row]],
-    progress: Progress,
+    context: ClientContext, job: str, check: Callable[[list[LedgerId]], Iterator[Row]]
 ) -> AuditReport:
     started = context.runtime.now()
     rows: Spool[Row] = Spool()
-    done = 0
     for chunk in chunks(context.store.ledger_ids(), LEDGERS_AT_ONCE):
         check_enabled(context)
-
-        def tell(phase: str, now: int, total: int, size_bytes: int, before: int = done) -> None:
-            progress(phase, before + now, before + total, size_bytes)
-
-        rows.extend(check(chunk, tell))
-        done += len(chunk)
+        rows.extend(check(chunk))
     duration_ms = round((context.runtime.now() - started) * 1000)
     return AuditReport(job, report_rows(rows), duration_ms=duration_ms)
 

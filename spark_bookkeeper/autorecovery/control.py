@@ -67,7 +67,9 @@ class AutorecoveryControl:
         return "AutorecoveryControl()"
 
     def status(self) -> AutorecoveryStatus:
-        """How it stands. Also says when nobody does the work, or somebody unfit."""
+        """The state of autorecovery. Its ``warning`` says if nobody does the work, or if
+        BookKeeper's own auditor holds the office.
+        """
         tree = self._tree
         tasks = sum(1 for _ in tree.ledger_ids())
         return AutorecoveryStatus(
@@ -136,7 +138,8 @@ class AutorecoveryControl:
     def trigger_audit(self) -> None:
         """Have the auditor look for lost bookies now, whatever the delay.
 
-        As BookKeeper's tools ask for it: the delay is set to what it is.
+        As BookKeeper's tools do it: the delay is written again as it is, and the auditor, which
+        watches it, looks.
 
         Raises:
             InvalidArgumentError: autorecovery is disabled, or nobody is auditor. Nothing was done.

@@ -39,7 +39,7 @@ class AtRisk:
     live_copies: int
     """Now, of the entries that have the fewest."""
     copies_without: int
-    """Then. With 0 there are entries that nobody could read."""
+    """The same without the bookies. With 0 there are entries that nobody could read."""
 
 
 @dataclass(frozen=True)

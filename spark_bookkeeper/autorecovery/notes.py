@@ -72,7 +72,7 @@ def _encode(note: TaskNote) -> bytes:
 
 
 def _decode(found: Versioned[bytes] | None) -> TaskNote:
-    """Whoever cannot read a note begins anew: it only says what to do later."""
+    """A note that cannot be read counts as an empty one: it only says what is to be tried later."""
     try:
         values = json.loads(found.value) if found is not None else {}
         known = {k: v for k, v in values.items() if k in _KNOWN}

@@ -31,7 +31,7 @@ from spark_bookkeeper.replication.repair_ledgers import RepairWork, repair_one
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_fragment
 from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
-from spark_bookkeeper.replication.runner import Failure, Step, reason_of
+from spark_bookkeeper.replication.runner import Failure, Step, limited, reason_of
 from spark_bookkeeper.replication.shares import share_bytes
 
 
@@ -44,8 +44,6 @@ class TaskWork:
     """Copy only to this bookie; ``None`` spreads targets."""
     config: AutorecoveryConfig
     bytes_per_second: int | None = None
-    may_wait: bool = True
-    """Whether a writer gets the grace period; otherwise its ledger is fenced at once."""
     size_bytes: int = 0
     """Not known before its metadata is read."""
 
@@ -70,17 +68,16 @@ def replicate_task(context: ClientContext, work: TaskWork) -> Sequence[Row]:
 
 def task_step() -> Step[TaskWork, Row]:
     """The doing of many tasks, with a limit on what is copied."""
-    return Step("replicating", replicate_task, _failed, _limited, _replicate_some)
+    return Step("replicating", replicate_task, _failed, limited, _replicate_some)
 
 
 def _replicate_some(
     context: ClientContext, works: Sequence[TaskWork]
 ) -> Sequence[Sequence[Row] | None]:
-    """Small shares of many ledgers are copied together, then each task is done by itself: what
-    it still lacks is looked at there, with news of its own, and so is what has to be said.
-
-    So nothing is decided here, and no lock is relied on: a ledger whose lock was lost in the middle
-    is one that two workers replicate, and the register takes the word of one of them.
+    """Copy small shares of many ledgers together, then do each task by itself. That reads again
+    what its ledger lacks, and reports on it, so nothing is decided here and no lock is relied on:
+    where a lock is lost in the middle, two workers replicate the ledger, and the compare-and-swap
+    of its metadata takes one of them.
     """
     if not context.store.underreplication.is_enabled():
         return [None] * len(works)
@@ -139,10 +136,6 @@ def _fragment_work(
 
 def _failed(work: TaskWork, failure: Failure) -> Row:
     return Row(work.ledger_id, "task", Outcome.LEFT, failure.reason)
-
-
-def _limited(work: TaskWork, bytes_per_second: int) -> TaskWork:
-    return replace(work, bytes_per_second=bytes_per_second)
 
 
 class _Replication:
@@ -215,7 +208,7 @@ class _Replication:
         """Whether the writer of an open ledger has time left to replace the bookie itself."""
         grace_ms = self._work.config.open_ledger_grace_ms
         now_ms = self._context.runtime.wall_ms()
-        if not self._work.may_wait or grace_ms == 0 or note.grace_over(fragment, now_ms, grace_ms):
+        if grace_ms == 0 or note.grace_over(fragment, now_ms, grace_ms):
             return False
         away, writable = self._away(absent), self._writable()
         after = self._notes.change(
@@ -277,7 +270,8 @@ class _Replication:
             self.defer(reason, self._blocker(ledger, absent, unfinished), absent)
 
     def _is_for_others(self, ledger: Ledger, absent: Sequence[BookieId]) -> bool:
-        """Whether the local bookie is in everything that is left: the lock is simply released.
+        """Whether the local bookie is in the ensemble of every fragment that is left, so that only
+        others can take its shares: then the lock is simply released.
 
         Not while the ledger could not be recovered, which is anybody's work, this worker's too: it
         would take the task again at once, and for ever.
@@ -371,7 +365,9 @@ class _Replication:
         return absent_members(ledger.metadata, live_bookies(registered, ledger.incarnations))
 
     def _away(self, absent: Sequence[BookieId]) -> Sequence[BookieId]:
-        """Those whose coming would be news: another incarnation of one may be there already."""
+        """The absent bookies whose return could help. One that is registered in another incarnation
+        is not among them: it has returned.
+        """
         return [bookie for bookie in absent if bookie not in self._alive]
 
     def _writable(self) -> int:

@@ -44,7 +44,6 @@ class ReplicationWorker:
         runner: does the work: this process, or the tasks of a Spark job.
         name: what others are told who holds a lock.
         local: the bookie beside which it runs; it copies to no other.
-        may_wait: whether writers get the grace period.
     """
 
     def __init__(
@@ -54,15 +53,12 @@ class ReplicationWorker:
         config: AutorecoveryConfig,
         name: str,
         local: BookieId | None = None,
-        *,
-        may_wait: bool = True,
     ) -> None:
         self._context = context
         self._runner = runner
         self._config = config
         self._name = name
         self._local = local
-        self._may_wait = may_wait
         self._locked: dict[LedgerId, None] = {}
         """Locks to be released, also those whose release has failed until now."""
         longest_ms = max(config.retry_most_ms, config.open_ledger_grace_ms)
@@ -139,7 +135,7 @@ class ReplicationWorker:
                 if not tree.lock(ledger_id, self._name):
                     del self._locked[ledger_id]
             items = [
-                TaskWork(ledger_id, self._local, self._config, may_wait=self._may_wait)
+                TaskWork(ledger_id, self._local, self._config)
                 for ledger_id in self._locked
                 if ledger_id in ledger_ids
             ]

@@ -72,7 +72,7 @@ class _Survey:
     slots: tuple[str, ...]
     """Of adds without an entry of the ledger: explicit LACs, and what is beyond its end."""
     moved: tuple[tuple[int, ...], ...]
-    """Entries to be written again, those of each new file."""
+    """Entries to be written again: for each new file, those that it will hold."""
     parts: tuple[PlacedPart, ...]
     """Parts that stay, and that a new file must list."""
 
@@ -205,7 +205,7 @@ class Compactor:
         return Compacted(len(removed), len(written), len(moved), size_bytes)
 
     def _kept(self, survey: _Survey, written: set[str]) -> EntryIndex:
-        """What the files say that stay: those that are full, and one's own."""
+        """An index of the files that stay: the full ones, and those that this run has written."""
         stay = written | {holding.path for holding in survey.staying}
         self._log.look_again()
         found = self._log.locate(0, self._wanted.last)
@@ -213,8 +213,9 @@ class Compactor:
         return EntryIndex(found.bookie_id, found.key, 0, self._wanted.last, holdings)
 
     def _removable(self, survey: _Survey, kept: EntryIndex) -> list[str]:
-        """Files of which every entry is in those that stay, read there and as it was
-        [compact_verified]; slots first, and parts after all that list them.
+        """The files that may go: every entry of theirs was read from a file that stays, and is as
+        it was written [compact_verified]. Slots come first, and parts after the records that list
+        them.
         """
         last = self._wanted.last
         small = {p.ref.name: p for p in _parts(survey.leaving) if not is_large(p.ref)}
@@ -236,7 +237,9 @@ class Compactor:
         return [*sorted([*slots, *survey.slots]), *copies, *map(self._paths.part, parts)]
 
     def _verified(self, before: EntryIndex, kept: EntryIndex, ids: list[int]) -> set[int]:
-        """Those that are in the files that stay what they were, and durable there."""
+        """Of these entries, those that the files that stay have durably, and as they were
+        written.
+        """
         if not ids:
             return set()
         verdict = Retrieval(self._log, ids, kept, looks=0).verify()

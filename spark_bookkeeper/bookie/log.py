@@ -78,15 +78,17 @@ class LedgerLog:
         self.parts = PartFiles(storage, self.paths, ledger)
         self._slots = SlotReader(storage, ledger.key, ledger.encoding)
         self.reader = EntryReader(storage, ledger.encoding)
-        """Of what ``locate`` finds."""
+        """Reads the entries that ``locate`` finds."""
         self.durable: set[str] = set()
         """Slots that were found, and made durable since the last look (R9b)."""
         self._ranges: dict[int, tuple[int, int]] = {}
-        """First and last entry of the slots added in this session, where still needed."""
+        """First and last entry of the slots sent in this session, each until the next is there."""
         self._good_marker: bytes | None = None
-        """The marker as it was found to be right; the same bytes need not be decoded again."""
+        """The bytes of the marker when it was last found right. While they are the same, none is
+        decoded."""
         self._kept: object = None
-        """What makes puts cheaper, of a writer."""
+        """What ``Storage.keep`` gave for the directory of the slots: while a writer holds it, puts
+        are cheaper."""
         self._top: int | None = None
         """The highest slot that ``tail`` has seen, -1 for none; ``None`` before it was asked."""
 
@@ -122,7 +124,7 @@ class LedgerLog:
         self.check_tombstone()
 
     def was_sent(self, slot: int) -> bool:
-        """Whether a record was sent to a slot before, in this session; not of all long ago."""
+        """Whether a record was sent to a slot in this session, and none above it is there yet."""
         return slot in self._ranges
 
     def add(self, slot: int, data: bytes, held: tuple[int, int]) -> None:
@@ -271,7 +273,8 @@ class LedgerLog:
         return replace(end, slots=fence_at, is_fenced=True)
 
     def tail(self) -> Tail:
-        """The same without fencing. It proves of no entry that it is absent.
+        """What is at the end, without a fence. It proves of no entry that it is absent: a writer
+        may be putting it.
 
         Raises:
             CookieMismatchError: another incarnation.
@@ -357,7 +360,9 @@ class LedgerLog:
         return index.only(lambda path: is_of_era(path.rpartition("/")[2], self.ledger.era))
 
     def translated(self, index: EntryIndex) -> EntryIndex:
-        """What another bookie said, with the names that its files would have here."""
+        """An index that another bookie gave, with the names that the same files have on this
+        one.
+        """
         copies = self.storage.list(self.paths.copies)
 
         def path_here(path: str) -> str:
@@ -384,7 +389,9 @@ class LedgerLog:
     # Inside
 
     def _admit(self, slot: int, held: tuple[int, int]) -> None:
-        """What ``locate`` and ``fence`` rely on when they stop early, and R3 when it compares."""
+        """Note the entries of a slot. They ascend with the slots, so that ``locate`` and ``fence``
+        may stop early, and are the same when the slot is sent again (R3).
+        """
         known = self._ranges.setdefault(slot, held)
         assert known == held, "content_fixed"
         below, above = self._ranges.get(slot - 1), self._ranges.get(slot + 1)
@@ -392,7 +399,9 @@ class LedgerLog:
         assert above is None or held[1] < above[0], "entries-in-write-order"
 
     def _check_exists(self, slot: int, path: str, data: bytes) -> None:
-        """A name that is taken is not success: is it ours? [exists_check]."""
+        """The name of the slot is taken. That is success only if the bytes are ours, from an
+        earlier try [exists_check].
+        """
         found = self.storage.read(path)
         if found is None:
             raise BookieUnavailableError(
@@ -456,7 +465,9 @@ class LedgerLog:
         return self.storage.size(self.paths.slot(number)) is None
 
     def _check_holes(self, count: int, top: int) -> None:
-        """So many are not filled one by one."""
+        """Refuse to fill more holes than ``_MOST_HOLES``: so many say that the ledger was lost
+        here.
+        """
         if count > _MOST_HOLES:
             path = self.paths.slot(top)
             raise CorruptEntryError(
@@ -515,7 +526,9 @@ class LedgerLog:
 
 
 class _Compared:
-    """Bytes that come in pieces, beside those that they should be, in other pieces."""
+    """Compares bytes that are read in pieces with expected ones, which come in pieces of other
+    sizes.
+    """
 
     def __init__(self, expected: Iterable[Buffer]) -> None:
         self._expected = iter(expected)
@@ -534,7 +547,7 @@ class _Compared:
 
     @property
     def is_same(self) -> bool:
-        """Whether these were all, and no others."""
+        """Whether all that was expected has come, and nothing besides."""
         return self._is_same and not self._goes_on()
 
     def _goes_on(self) -> bool:
@@ -548,5 +561,5 @@ class _Compared:
 
 @lru_cache(maxsize=1024)
 def _fence(key: LedgerKey) -> bytes:
-    """Every bookie of an ensemble takes the same bytes."""
+    """The bytes of a ledger's fence, which are the same for every bookie."""
     return encode_fence(key)

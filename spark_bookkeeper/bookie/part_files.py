@@ -33,11 +33,11 @@ _BROUGHT: Final = re.compile(r"\.[0-9a-f]{16}(?:-[0-9]+)?\.arrow$")
 """What is added to the name of a part that is brought to a bookie."""
 
 MOST_NAMES: Final = 100
-"""Tried for one copy, whose own name is taken by something else."""
+"""So many names are tried for one copy, when something else has taken the first of them."""
 
 
 def names_are_taken(storage: Storage, path: str) -> BookieUnavailableError:
-    """A copy finds no name: each is taken, and none by what is to be copied."""
+    """The error of a copy that found no name: all are taken, and none of the files is that copy."""
     reason = (
         f"{path} and {MOST_NAMES - 1} names beside it are taken by something "
         "else, or what was put there is not read back; look at the storage"
@@ -83,8 +83,8 @@ class PartFiles:
     def find(self, part: PartRef, *, is_copy: bool) -> PartPlace:
         """Where a part is, durable from now on (R9b); or the first name that is free for it.
 
-        Under the name that it has elsewhere it is here only if a task wrote it here: what is
-        brought gets a name of this era [copy_era].
+        A part has here the name that it has elsewhere only if a task wrote it on this bookie as
+        well; one that is brought gets a name of this era [copy_era].
 
         Args:
             is_copy: see ``Bookie.find_part``.
@@ -105,8 +105,9 @@ class PartFiles:
         raise names_are_taken(self._storage, self._paths.part(first))
 
     def name_here(self, part: PartRef) -> str:
-        """What a part is called here, if it is, of which another bookie tells. What was brought is
-        looked for first: it may be a task's that is damaged, and was brought again.
+        """The name that a part has here which another bookie lists; ``None`` if it is not here.
+        Names of parts that were brought are looked for first: where a task's file was damaged here,
+        the part was brought again under such a name.
         """
         for name in (self._brought(part.name), part.name, _written(part.name)):
             if self._storage.size(self._paths.part(name)) == part.size_bytes:
@@ -156,7 +157,7 @@ class PartFiles:
         return data
 
     def _checksum(self, name: str, size: int) -> int:
-        """CRC32C of a part, as far as it should go."""
+        """CRC32C of as many bytes of a file as the part should have."""
         path = self._paths.part(name)
         value = 0
 

@@ -44,12 +44,6 @@ def race_in_threads(functions: Sequence[Callable[[], None]]) -> None:
             future.result()
 
 
-def race_in_turn(functions: Sequence[Callable[[], None]]) -> None:
-    """For the in-memory twin, whose order belongs to the simulator."""
-    for function in functions:
-        function()
-
-
 OnCheck = Callable[[str], None]
 """Told what was found to hold, in a few words, as soon as it was."""
 

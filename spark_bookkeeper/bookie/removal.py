@@ -77,7 +77,8 @@ def _unlisted_parts(
 
 
 def _unlisted(log: LedgerLog, names: Sequence[str], shares: Sequence[Share]) -> list[str]:
-    """Those of some parts that no record lists; raises ``CorruptEntryError`` if that is not sure.
+    """Of some parts, those that no record lists. Raises ``CorruptEntryError`` if that is not
+    certain.
 
     A slot that is lost listed nothing that is needed if all is here that it may have held and the
     metadata name this bookie for: compaction moved it, or somebody repaired it.
@@ -104,8 +105,8 @@ def _unlisted(log: LedgerLog, names: Sequence[str], shares: Sequence[Share]) -> 
 
 
 def _is_here(log: LedgerLog, index: EntryIndex, doubt: Doubt, share: Share) -> bool:
-    """Whether the bookie holds all of a share that may have been in what is in doubt, read now: a
-    record may tell of a part that is gone, or damaged.
+    """Whether the bookie holds every entry of a share that may have been in a slot in doubt. They
+    are read for that, since a record may list a part that is gone or damaged.
     """
     quorum = share.quorum
     first, last = max(share.first, EntryId(doubt.first)), min(share.last, EntryId(doubt.last))

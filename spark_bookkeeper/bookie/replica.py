@@ -1,4 +1,4 @@
-"""One ledger on one bookie, in the hand of one who works on that ledger alone."""
+"""One ledger on one bookie, for a caller that works on that ledger alone."""
 
 from __future__ import annotations
 

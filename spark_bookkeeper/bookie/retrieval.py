@@ -22,7 +22,8 @@ from spark_bookkeeper.errors import BookieError, BookKeeperError, CorruptEntryEr
 _NOTHING_READ: Final[Mapping[str, bytes]] = {}
 
 LOOKS: Final = 3
-"""At where entries are, while the files are gone that they were in."""
+"""So often it is looked up again where entries are, while the files that were to have them are
+gone."""
 
 
 class Retrieval:
@@ -32,8 +33,8 @@ class Retrieval:
         log: to read from.
         entries: their ids, ascending.
         index: where they are; of this bookie, or of another whose slots often hold the same.
-        looks: how often to look anew where entries are whose files are gone; 0 takes them from
-            where the index says, or not at all.
+        looks: how often to look up again where entries are whose files are gone; with 0 only the
+            places that the index names are tried.
     """
 
     def __init__(
@@ -47,7 +48,8 @@ class Retrieval:
         self._absent: dict[int, Refusal] = {}
         """Entries without a place."""
         self._bad: dict[int, list[Refused]] = {}
-        """Entries none of whose places so far could be used, with what was met there."""
+        """Entries that could be read from no place so far: the places that were tried, each with
+        its error."""
 
     def read(self) -> Delivery[StoredEntry]:
         """Whole entries."""
@@ -64,9 +66,8 @@ class Retrieval:
         return Delivery(found, self._reasons())
 
     def verify(self, *, with_files: bool = False) -> Verdict:
-        """Whether they are as they were written.
-
-        Whatever counts is also made durable: it was merely found (SLOT-LOG rule R9b).
+        """Compare the entries with their digests. The good ones are made durable too, since so far
+        they were merely found (SLOT-LOG rule R9b).
         """
         good = self.compare()
         try:
@@ -88,7 +89,7 @@ class Retrieval:
         return good
 
     def verdict(self, good: Mapping[int, Location], *, with_files: bool = False) -> Verdict:
-        """On entries that were compared, and whose files are durable."""
+        """What is said of entries that were compared; their files were made durable before."""
         refused = self._absent | {
             entry_id: Refusal(self._kind(bad), bad[-1][1].message)
             for entry_id, bad in self._bad.items()
@@ -105,7 +106,9 @@ class Retrieval:
         columns: Sequence[str] | None = None,
         read: Mapping[str, bytes] = _NOTHING_READ,
     ) -> Iterator[Message]:
-        """All that is good, from the first good place of each entry."""
+        """The messages of all entries that can be read, each entry from the first of its places
+        that is good.
+        """
         places = self._first_places()
         turn, looks = 0, self._looks
         while places:
@@ -126,12 +129,14 @@ class Retrieval:
                 places = self._places_now(gone)
 
     def _gone(self) -> list[int]:
-        """Entries that were in no place but files that are gone: compacted since one looked."""
+        """Entries all of whose places were in files that are gone: compaction moved them after the
+        look-up.
+        """
         found = [e for e, bad in self._bad.items() if all(_is_gone(error) for _, error in bad)]
         return sorted(found)
 
     def _places_now(self, entry_ids: Sequence[int]) -> list[Location]:
-        """Where entries are by now, if anywhere else than where they were looked for."""
+        """Where entries are by now; nothing if no place is in a file that was not tried before."""
         self.log.look_again()
         try:
             index = self.log.locate(entry_ids[0], entry_ids[-1])
@@ -164,7 +169,9 @@ class Retrieval:
         return reasons | {entry_id: bad[-1][1].message for entry_id, bad in self._bad.items()}
 
     def _kind(self, bad: Iterable[Refused]) -> RefusalKind:
-        """Damaged, if that is certain of every place where the entry is."""
+        """Damaged, if every place of the entry is certainly damaged or gone; else unreadable just
+        now.
+        """
         is_damaged = all(self._is_damaged(place, error) for place, error in bad)
         return RefusalKind.DAMAGED if is_damaged else RefusalKind.UNREADABLE
 
@@ -188,7 +195,9 @@ class Retrieval:
         return sorted(paths)
 
     def _in_spoilt_files(self, good: Mapping[int, Location]) -> dict[int, str]:
-        """Of good entries, those that are in no whole file, with what is wrong with theirs."""
+        """The good entries of which every file is damaged elsewhere in it, with what is wrong
+        there.
+        """
         spoilt = self.log.spoilt_files(self._index)
         if not spoilt:
             return {}

@@ -42,8 +42,8 @@ _WHOLE_KEPT: Final = 4
 _GONE: Final = "it is gone"
 
 _LOOKS: Final = 3
-"""At the copies of a ledger, while some that were listed are gone: compaction writes what takes
-their place before it removes them."""
+"""So often the copies of a ledger are listed again while some of them are gone when they are read.
+Compaction removes files after it has written what replaces them, so a later listing has that."""
 
 
 class SlotReader:
@@ -153,7 +153,8 @@ class SlotReader:
         return Tail(top + 1, is_fenced, confirmed, entries)
 
     def _bisect(self, numbers: Sequence[int], entry_id: int) -> int:
-        """Index to read on from, upwards, to meet every slot with entries from ``entry_id`` on.
+        """Where to begin to read, upwards, so as to meet every slot that has entries from
+        ``entry_id`` on: an index into the slot numbers.
 
         A readable slot below them comes first, since it bounds what damaged ones can hold.
         """
@@ -182,7 +183,7 @@ class SlotReader:
     def _collect(
         self, slots: Iterable[tuple[int, int, bool]], first: int, last: int
     ) -> tuple[list[Holding], list[Doubt]]:
-        """Records that hold entries of a range, and doubts about slots that are no use.
+        """Records that hold entries of a range, and doubts about slots that cannot be used.
 
         Args:
             slots: runs of slot numbers, ascending, and whether the run is a hole.
@@ -251,7 +252,7 @@ class SlotReader:
 
         Raises:
             CorruptEntryError: it cannot be decoded, or is not the record of this slot. Its bytes
-                may be whole: another file's, that were copied over it.
+            may be whole, and those of another file that was copied over it.
         """
         record, complaint = self._look(number)
         if complaint is not None:
@@ -313,15 +314,15 @@ class _Found:
         """Slot numbers with their records, in the order of the walk."""
         self.fences: list[int] = []
         self.strays: list[Holding] = []
-        """Records in the slots of others: what they hold counts (R6b), and says nothing of where
-        they are."""
+        """Records that lie in a slot of another number. The entries that they hold count (R6b); of
+        the slot that they lie in they say nothing."""
 
     def doubt(self, low: int, high: int, reason: str, *, is_corrupt: bool) -> None:
         """A run of slots says nothing."""
         self._useless.append((low, high, reason, is_corrupt))
 
     def astray(self, number: int, record: Record, complaint: str) -> None:
-        """A slot says nothing of what was in it, as it has the bytes of another file."""
+        """Note a slot that has the bytes of another file, so that nobody knows what was in it."""
         self.strays.append(Holding(self._paths.slot(number), record))
         self.doubt(number, number, complaint, is_corrupt=True)
 
@@ -355,7 +356,7 @@ class _Found:
 
 
 def _astray(record: Record) -> str:
-    """What a file holds that is in the wrong place, or was written over."""
+    """What the file in a slot holds, in words, where that is not the slot's own record."""
     if record.kind is RecordKind.ADD:
         return f"it holds the record of slot {record.slot}"
     return f"it holds a {record.kind.value} of the entries {record.first} to {record.last}"

@@ -191,11 +191,11 @@ def commit(
         except (OvertakenError, LedgerFencedError, LedgerClosedError, NoSuchLedgerError) as error:
             _log.info("a write to log %s is staged anew: %r", staged.log, error)
         except BookKeeperError:
-            _discard(context, staged)
+            abort(context, staged)
             raise
         else:
             for each in left if written.is_new else (*left, staged):
-                _discard(context, each)
+                abort(context, each)
             if written.is_new:
                 _forget_leftovers(context, staged)
             return written
@@ -203,9 +203,9 @@ def commit(
         plan, results = staging.restage(context, staged.plan, results, note, _labels(staged.log))
         staged = replace(staged, plan=plan)
         _remember(context, staged)
-        if not _discard(context, before):
+        if not abort(context, before):
             left.append(before)  # certainly not added when the list has gone past it
-    _discard(context, staged)
+    abort(context, staged)
     raise LogOwnershipLostError(
         f"others added ledgers to log {staged.log!r} more quickly than this write could follow, "
         f"{ATTEMPTS_MAX} times in a row. Nothing was added; repeat it when fewer write, or in "
@@ -243,15 +243,6 @@ def _attempt(
     assert sealed.last_entry_id is not None, "a closed ledger has an end"
     retain(context, staged.log, staged.nonce, LogOptions.from_json(staged.log, head.options))
     return LogWrite(staged.log, ledger_id, sealed.last_entry_id, rows, is_new=True)
-
-
-def abort(context: ClientContext, staged: StagedWrite) -> bool:
-    """Give a write up; nothing where it is in the log already, or may still come there.
-
-    Returns:
-        whether nothing of it is left.
-    """
-    return _discard(context, staged)
 
 
 def remove_leftovers(context: ClientContext, name: str, owner: str) -> None:
@@ -353,7 +344,7 @@ def _commit_nothing(
         if transaction is not None:
             logs.change_log(context.store.registers, staged.log, staged.nonce, step)
     finally:
-        _discard(context, staged)
+        abort(context, staged)
     return LogWrite(staged.log, None, NO_ENTRY, 0, is_new=is_new)
 
 
@@ -371,8 +362,12 @@ def _note(log: str, nonce: str, transaction: Transaction | None, owner: str | No
     return json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
 
 
-def _discard(context: ClientContext, staged: StagedWrite) -> bool:
-    """Remove the ledger of a write if it is certain that it is not added; whether it is gone."""
+def abort(context: ClientContext, staged: StagedWrite) -> bool:
+    """Give a write up; nothing where it is in the log already, or may still come there.
+
+    Returns:
+        whether nothing of it is left.
+    """
     try:
         gone = _discard_ledger(context, staged.log, staged.nonce, staged.ledger_id)
         if gone:

@@ -61,11 +61,6 @@ def open_log(context: ClientContext, name: str, frames: Frames | None = None) ->
     return Log(context, name, logs.read_log(context.store.registers, name), frames)
 
 
-def delete_log(context: ClientContext, name: str) -> None:
-    """Delete a log with all its ledgers; see ``truncation.delete``."""
-    truncation.delete(context, name)
-
-
 def logs_table(context: ClientContext) -> pa.Table:
     """One row for each ledger of each log (``LOGS``), those not yet deleted included.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -104,18 +104,16 @@ def copies_kept(metadata: LedgerMetadata, leaving: Collection[BookieId]) -> int:
     )
 
 
-def leaving(metadata: LedgerMetadata, keep: int, first: Sequence[BookieId] = ()) -> set[BookieId]:
+def leaving(metadata: LedgerMetadata, keep: int) -> set[BookieId]:
     """The bookies that may give up their copies, so that ``keep`` of every entry are left.
 
-    As many as can, in order: ``first``, which are the ones that are down, say; then the others, the
-    last in the first ensemble before the first in it.
+    As many as can, the last in the first ensemble before the first in it.
     """
     assert keep >= 0, "a number of copies"
     held = [b for f in metadata.fragments for b in f.ensemble if not is_table(b)]
-    named = list(dict.fromkeys(held))
     found: set[BookieId] = set()
-    for bookie in [*(b for b in first if b in named), *reversed(named)]:
-        if bookie not in found and copies_kept(metadata, found | {bookie}) >= keep:
+    for bookie in reversed(dict.fromkeys(held)):
+        if copies_kept(metadata, found | {bookie}) >= keep:
             found.add(bookie)
     return found
 

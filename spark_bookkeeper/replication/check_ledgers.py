@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -37,6 +37,7 @@ from spark_bookkeeper.replication.runner import (
     Progress,
     Runner,
     Step,
+    limited,
     no_progress,
     reason_of,
 )
@@ -135,7 +136,7 @@ def check_ledgers(
 
 def check_step() -> Step[CheckWork, Finding]:
     """The checking of many ledgers, with a limit on what is read."""
-    return Step("checking ledgers", check_one, _failed, _limited)
+    return Step("checking ledgers", check_one, _failed, limited)
 
 
 def check_works(
@@ -159,10 +160,6 @@ def check_works(
             yield from shares
         else:
             yield CheckWork(ledger_id, percentage, size_bytes=size, nonce=nonce)
-
-
-def _limited(work: CheckWork, bytes_per_second: int) -> CheckWork:
-    return replace(work, bytes_per_second=bytes_per_second)
 
 
 def _failed(work: CheckWork, failure: Failure) -> Finding:

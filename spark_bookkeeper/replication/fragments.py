@@ -7,7 +7,7 @@ rebalance. What becomes of one fragment is in ``rereplicate.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
@@ -27,7 +27,7 @@ from spark_bookkeeper.replication.rereplicate import (
     rereplicate_fragment,
 )
 from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
-from spark_bookkeeper.replication.runner import Failure, Step, reason_of
+from spark_bookkeeper.replication.runner import Failure, Step, limited, reason_of
 from spark_bookkeeper.replication.targets import Chooser
 
 _Copying = FragmentWork | PieceWork
@@ -70,14 +70,14 @@ def copy_fragments(
                 yield each.work
 
     copying: Step[_Copying, _Copied] = Step(
-        "copying fragments", _copy_one, _failed, _limited, _copy_some
+        "copying fragments", _copy_one, _failed, limited, _copy_some
     )
     for copied in job.run(copying, plan(), total):
         if isinstance(copied, PieceCopied):
             cut[_key(copied.work)].take(copied)
         else:
             yield copied
-    replacing = Step("replacing bookies", rereplicate_fragment, _fragment_failed, _fragment_limited)
+    replacing = Step("replacing bookies", rereplicate_fragment, _fragment_failed, limited)
     yield from job.run(replacing, [fragment.finish() for fragment in cut.values()])
 
 
@@ -120,11 +120,3 @@ def _failed(work: _Copying, failure: Failure) -> _Copied:
 
 def _fragment_failed(work: FragmentWork, failure: Failure) -> ShareCopied:
     return ShareCopied(work.ledger_id, Outcome.LEFT, failure.reason, work.first_entry_id)
-
-
-def _limited(work: _Copying, bytes_per_second: int) -> _Copying:
-    return replace(work, bytes_per_second=bytes_per_second)
-
-
-def _fragment_limited(work: FragmentWork, bytes_per_second: int) -> FragmentWork:
-    return replace(work, bytes_per_second=bytes_per_second)

@@ -161,13 +161,11 @@ def noted(
     return report
 
 
-def add_note(
-    context: ClientContext, job: str, by: str, started_ms: int, tally: Tally, about: str = ""
-) -> None:
+def add_note(context: ClientContext, job: str, by: str, started_ms: int, tally: Tally) -> None:
     """Note what was done since ``started_ms``; it joins what the same one did shortly before."""
     now_ms = context.runtime.wall_ms()
     token = context.runtime.token()
-    new = JobNote(token, job, by, started_ms, now_ms, about or None, now_ms)
+    new = JobNote(token, job, by, started_ms, now_ms, None, now_ms)
     new = tally.on(new)
 
     def step(notes: tuple[JobNote, ...]) -> tuple[JobNote, ...]:

@@ -56,6 +56,7 @@ from spark_bookkeeper.replication.runner import (
     Progress,
     Runner,
     Step,
+    limited,
     no_progress,
     reason_of,
 )
@@ -143,13 +144,13 @@ def _results(job: Job, survey: _Survey) -> Iterator[Reported]:
             else:
                 yield work
 
-    copying: Step[_Copying, _Copied] = Step("filling ledgers", _copy_one, _failed, _limited)
+    copying: Step[_Copying, _Copied] = Step("filling ledgers", _copy_one, _failed, limited)
     for copied in job.run(copying, plan()):
         if isinstance(copied, PieceCopied):
             cut[copied.work.ledger_id].take(copied)
         else:
             yield copied
-    finishing = Step("finishing large ledgers", refill_ledger, _ledger_failed, _ledger_limited)
+    finishing = Step("finishing large ledgers", refill_ledger, _ledger_failed, limited)
     yield from job.run(finishing, [ledger.finish() for ledger in cut.values()])
 
 
@@ -392,11 +393,3 @@ def _failed(work: _Copying, failure: Failure) -> _Copied:
 
 def _ledger_failed(work: RefillWork, failure: Failure) -> ShareCopied:
     return ShareCopied(work.ledger_id, Outcome.LEFT, failure.reason, source=work.bookie)
-
-
-def _limited(work: _Copying, bytes_per_second: int) -> _Copying:
-    return replace(work, bytes_per_second=bytes_per_second)
-
-
-def _ledger_limited(work: RefillWork, bytes_per_second: int) -> RefillWork:
-    return replace(work, bytes_per_second=bytes_per_second)

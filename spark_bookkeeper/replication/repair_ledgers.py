@@ -12,7 +12,7 @@ replaces the bookie instead.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
@@ -27,6 +27,7 @@ from spark_bookkeeper.replication.runner import (
     Progress,
     Runner,
     Step,
+    limited,
     no_progress,
     reason_of,
 )
@@ -106,7 +107,7 @@ def repair_ledgers(
     """
     job = Job("repair_ledgers", context, runner, progress, bytes_per_second)
     wanted = wanted_ids(context, ledger_ids)
-    step = Step("repairing ledgers", repair_one, _failed, _limited)
+    step = Step("repairing ledgers", repair_one, _failed, limited)
     plan = (RepairWork(check, dry_run) for check in check_works(context, wanted, percentage))
     return job.report(RecoveryReport, job.run(step, plan, len(wanted)), dry_run=dry_run)
 
@@ -115,10 +116,6 @@ def repair_one(context: ClientContext, work: RepairWork) -> Sequence[Repaired]:
     """Repair one ledger; a result for each share that was not as it should be."""
     found = check_one(context, work.check)
     return [_repair(context, work, f) for f in found if f.status is not Outcome.HEALTHY]
-
-
-def _limited(work: RepairWork, bytes_per_second: int) -> RepairWork:
-    return replace(work, bytes_per_second=bytes_per_second)
 
 
 def _failed(work: RepairWork, failure: Failure) -> Repaired:

@@ -175,7 +175,9 @@ class FragmentCopy:
         return [self._after_publishing(share, now) for share in shares]
 
     def _after_publishing(self, share: ShareCopied, now: LedgerMetadata) -> ShareCopied:
-        """A share that somebody else gave to another bookie meanwhile is not ours to claim."""
+        """What is reported of a share after the metadata were written: if somebody else gave it to
+        another bookie meanwhile, it is not reported as ours.
+        """
         if share.target is None or share.source is None:
             return share
         fragment = now.fragment_range(self.fragment.first_entry_id)
@@ -280,7 +282,7 @@ class FragmentCopy:
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """Who takes the place of a lost bookie."""
+    """The bookie that takes the place of a lost one, and its incarnation."""
 
     bookie: BookieId
     incarnation: str

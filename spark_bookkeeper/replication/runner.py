@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import BookKeeperError
@@ -22,7 +22,8 @@ _log = logging.getLogger(__name__)
 
 
 ITEMS_TOGETHER: Final = 128
-"""That a step does together at a time: enough that what they share costs each of them little."""
+"""How many items a step does together: enough that the cost of what they share is small for
+each."""
 
 
 BATCHES_AT_ONCE: Final = 2
@@ -89,6 +90,13 @@ class Step(Generic[ItemT, ResultT_co]):
     """Does many items, where that is cheaper than one by one."""
     job: str | None = None
     """The name of the job, for the log; a run of the job fills it in."""
+
+
+def limited(item: ItemT, bytes_per_second: int) -> ItemT:
+    """An item of work with its share of a limit, which it keeps under this name."""
+    work: Any = item  # the type checker cannot say "a dataclass that has this field"
+    changed: ItemT = replace(work, bytes_per_second=bytes_per_second)
+    return changed
 
 
 def no_progress(phase: str, done: int, total: int, size_bytes: int) -> None:

@@ -22,7 +22,7 @@ TRACK: Final = pa.schema(
 )
 
 MOST_MOMENTS: Final = 10_000
-"""Of a job that tells more, every other moment is forgotten, and again when there are too many."""
+"""When a job has told more than this, every other moment is forgotten; and so again each time."""
 
 
 class Track:

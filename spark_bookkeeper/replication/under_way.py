@@ -15,12 +15,12 @@ LEAST_SECONDS: Final = 10.0
 """What was begun less long ago is not slow."""
 
 TIMES: Final = 4.0
-"""As long as the median of those that have ended: what takes longer is slow."""
+"""What takes this many times as long as the median of those that have ended is slow."""
 
 MOST_NAMED: Final = 3
 
 _REMEMBERED: Final = 200
-"""Of those that have ended, so many of the last say what is usual."""
+"""The median is taken over so many of those that have ended last."""
 
 
 class Slow(NamedTuple):
@@ -74,7 +74,7 @@ class UnderWay:
 
 
 def said(slow: Sequence[Slow]) -> str:
-    """To be said behind the name of a phase; empty: nothing is slow."""
+    """What is slow, in words that follow the name of a phase; empty if nothing is."""
     named = " and ".join(f"{what} for {seconds:.0f} s" for what, seconds in slow)
     return f", slowest {named}" if named else ""
 

@@ -11,6 +11,7 @@ from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES
 from spark_bookkeeper.logs import consumers as followers
 from spark_bookkeeper.logs import logs as log_calls
+from spark_bookkeeper.logs import truncation
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -70,7 +71,7 @@ def open_log(self: ClusterHandle, name: str) -> Log:
 
 def delete_log(self: ClusterHandle, name: str) -> None:
     """Delete a log with all its ledgers, its writer fenced first; idempotent."""
-    log_calls.delete_log(self.context, name)
+    truncation.delete(self.context, name)
 
 
 def logs(self: ClusterHandle) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from spark_bookkeeper.bookie.marker import Marker, check_marker, decode_marker, 
 from spark_bookkeeper.bookie.partition import (
     format_partition,
     probe,
-    race_in_turn,
     wipe_partition,
 )
 from spark_bookkeeper.bookie.storage.local import LocalStorage
@@ -30,6 +29,12 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.testing.slotlog import BOOKIE_ID
 
 Token = Callable[[], str]
+
+
+def race_in_turn(functions: Sequence[Callable[[], None]]) -> None:
+    """For the in-memory twin, whose order belongs to the simulator."""
+    for function in functions:
+        function()
 
 
 def test_a_formatted_partition_says_who_it_is(tmp_path: Path, token: Token) -> None:

@@ -20,7 +20,7 @@ from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.partition import format_partition, wipe_partition
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.schema import MARKER_PATH
-from spark_bookkeeper.bookie.storage import kept_directory, new_file
+from spark_bookkeeper.bookie.storage import new_file
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.errors import BookieUnavailableError, CookieMismatchError
 from spark_bookkeeper.testing.slotlog import BOOKIE_ID
@@ -67,7 +67,7 @@ class Writer:
 @pytest.fixture(params=[True, False], ids=["disk", "network"])
 def has_disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether one ``stat`` shows what others did, wherever the test's directory is."""
-    monkeypatch.setattr(kept_directory, "shows_changes_at_once", lambda device: request.param)
+    monkeypatch.setattr(new_file, "shows_changes_at_once", lambda device: request.param)
     return bool(request.param)
 
 
@@ -192,7 +192,7 @@ def test_the_descriptor_is_closed_with_the_session(writer: Writer, has_disk: boo
 def test_an_add_makes_eight_calls_of_the_system(
     tmp_path: Path, token: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_directory, "shows_changes_at_once", lambda device: True)
+    monkeypatch.setattr(new_file, "shows_changes_at_once", lambda device: True)
     writer = Writer(tmp_path / "bookie", token)
 
     with _counted(monkeypatch) as calls:

@@ -610,6 +610,38 @@ def test_a_put_whose_answer_is_lost_is_repeated_in_the_same_slot(ground: Ground)
     assert len(ground.files(flaky, "slots")) == 4
 
 
+def test_a_put_whose_answer_is_lost_again_and_again_is_repeated_later_each_time(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = lifecycle.create_ledger(ground.context, USUAL)
+    writer.append(b"a")
+    victim = writer.metadata.last_fragment.ensemble[0]
+    own = threading.local()
+    pauses: list[float] = []
+    paths: list[str] = []
+
+    def lose(place: str, operation: str, path: str) -> None:
+        if (place, operation) == (victim, "put_if_absent"):
+            own.is_victims = True
+            paths.append(path)
+            raise BookieUnavailableError("the answer was lost", bookie_id=victim)
+
+    def sleep(seconds: float) -> None:
+        if getattr(own, "is_victims", False):
+            pauses.append(seconds)
+
+    monkeypatch.setattr(ground.context.runtime, "sleep", sleep)
+    ground.before.append(lose)
+    writer.append(b"b")
+    ground.until(lambda: victim not in writer.metadata.last_fragment.ensemble)
+    ground.before.clear()
+    writer.close()
+
+    assert pauses == [0.05, 0.1, 0.2, 0.4]
+    assert len(paths) == 6
+    assert len(set(paths)) == 1
+
+
 @pytest.mark.usefixtures("unsynced")
 def test_a_bookie_that_never_answers_is_given_up_after_the_time_limit(tmp_path: Path) -> None:
     ground = Ground(tmp_path, config=ClientConfig(add_timeout_ms=3_000))

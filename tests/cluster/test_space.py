@@ -14,7 +14,8 @@ from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.orphans import ORPHANS, orphans_table
 from spark_bookkeeper.cluster.space import DELETED, NOT_NAMED, SPACE, space_table
 from spark_bookkeeper.errors import NoSuchLedgerError
-from spark_bookkeeper.logs.logs import create_log, delete_log
+from spark_bookkeeper.logs import truncation
+from spark_bookkeeper.logs.logs import create_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -76,7 +77,7 @@ def test_the_ledgers_of_a_log_are_the_logs(ground: Ground) -> None:
 
     assert list(orphans(ground)) == [stray.ledger_id]
     assert "log 'orders'" in orphans(ground)[stray.ledger_id]
-    delete_log(ground.context, "orders")
+    truncation.delete(ground.context, "orders")
     assert list(orphans(ground)) == [stray.ledger_id]
 
 

@@ -29,10 +29,10 @@ from spark_bookkeeper.errors import (
     MetadataUnavailableError,
     NoSuchLogError,
 )
-from spark_bookkeeper.logs import atomic
+from spark_bookkeeper.logs import atomic, truncation
 from spark_bookkeeper.logs.atomic import LogWrite, StagedWrite
 from spark_bookkeeper.logs.log import Log
-from spark_bookkeeper.logs.logs import create_log, delete_log, logs_table, open_log
+from spark_bookkeeper.logs.logs import create_log, logs_table, open_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol import transactions
@@ -234,7 +234,7 @@ def test_transactions_outlive_truncation_and_end_with_the_log(ground: Ground, lo
 
     assert not log.write(table(b"a"), txn_app_id="app", txn_version=1).is_new
 
-    delete_log(ground.context, "orders")
+    truncation.delete(ground.context, "orders")
     anew = create_log(ground.context, "orders", USUAL)
     assert anew.write(table(b"a"), txn_app_id="app", txn_version=1).is_new
 
@@ -435,7 +435,7 @@ def test_a_staged_ledger_that_somebody_takes_away_is_staged_anew(
 def test_a_log_that_was_deleted_takes_no_write_that_began_before(ground: Ground, log: Log) -> None:
     staged = atomic.stage(ground.context, "orders")
     results = written(ground.context, staged, b"a")
-    delete_log(ground.context, "orders")
+    truncation.delete(ground.context, "orders")
     anew = create_log(ground.context, "orders", USUAL)
 
     with pytest.raises(NoSuchLogError):
@@ -612,7 +612,7 @@ def test_a_deleted_log_leaves_no_notes_of_what_was_staged(ground: Ground, log: L
     atomic.stage(ground.context, "orders", Transaction("app", 1))
     assert ground.context.store.registers.names("logs/orders")
 
-    delete_log(ground.context, "orders")
+    truncation.delete(ground.context, "orders")
 
     assert ground.context.store.registers.names("logs/orders") == []
 

@@ -8,9 +8,10 @@ from datetime import datetime, timezone
 import pytest
 
 from spark_bookkeeper.errors import InvalidArgumentError, NoSuchLogError
+from spark_bookkeeper.logs import truncation
 from spark_bookkeeper.logs.consumers import consumers_table, show_lag
 from spark_bookkeeper.logs.log import Log
-from spark_bookkeeper.logs.logs import create_log, delete_log, open_log
+from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metrics import BookieMetrics, Metrics
 from spark_bookkeeper.protocol.ids import EntryId
@@ -51,7 +52,7 @@ def test_a_follower_tells_its_place_and_is_told_how_far_behind_that_is(
 
 def test_a_place_of_another_life_of_the_log_says_nothing(ground: Ground, log: Log) -> None:
     log.publish("etl", "7:0")
-    delete_log(ground.context, "orders")
+    truncation.delete(ground.context, "orders")
     with pytest.raises(NoSuchLogError):
         consumers_table(ground.context, "orders")
     create_log(ground.context, "orders", USUAL)
@@ -92,7 +93,7 @@ def test_followers_of_a_log_that_is_gone_are_shown_no_more(ground: Ground, log: 
     with log.become_writer() as writer:
         log.publish("etl", writer.append(b"a"))
     assert lag_of(ground.context.metrics, "etl")
-    delete_log(ground.context, "orders")
+    truncation.delete(ground.context, "orders")
 
     assert lag_of(ground.context.metrics, "etl") == {}
 

@@ -6,8 +6,9 @@ import pytest
 
 from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.errors import LogOwnershipLostError
+from spark_bookkeeper.logs import truncation
 from spark_bookkeeper.logs.log import Log
-from spark_bookkeeper.logs.logs import create_log, delete_log, open_log
+from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata.memory import MemoryStore
 from spark_bookkeeper.protocol.quorum import Quorum
@@ -52,7 +53,7 @@ def test_everybody_is_told_who_is_to_lead(ground: Ground, log: Log) -> None:
 
 def test_a_candidate_of_a_log_that_was_deleted_is_in_nobodys_way(ground: Ground, log: Log) -> None:
     log.elect()
-    delete_log(ground.context, "orders")
+    truncation.delete(ground.context, "orders")
     again = create_log(ground.context, "orders", LogOptions(Quorum(3, 3, 2)))
 
     assert again.elect().wait(0)

@@ -19,11 +19,11 @@ from spark_bookkeeper.errors import (
     MetadataUnavailableError,
     NoSuchLogError,
 )
-from spark_bookkeeper.logs import opening
+from spark_bookkeeper.logs import opening, truncation
 from spark_bookkeeper.logs import writer as log_writer
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.log import Log
-from spark_bookkeeper.logs.logs import create_log, delete_log, logs_table, open_log
+from spark_bookkeeper.logs.logs import create_log, logs_table, open_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.metadata import logs
@@ -168,14 +168,14 @@ def test_deleting_a_log_never_deletes_another_life_of_it(
 
     def overtaken(*args: Any) -> Any:
         monkeypatch.setattr(logs, "mark_deleted", mark)
-        delete_log(ground.context, "orders")
+        truncation.delete(ground.context, "orders")
         writer = create_log(ground.context, "orders", USUAL).become_writer()
         writer.append(b"new")
         writer.close()
         return mark(*args)
 
     monkeypatch.setattr(logs, "mark_deleted", overtaken)
-    delete_log(ground.context, "orders")
+    truncation.delete(ground.context, "orders")
 
     assert payloads(open_log(ground.context, "orders")) == [b"new"]
 
@@ -198,10 +198,10 @@ def test_a_deletion_that_fails_half_way_is_finished_by_the_next(
     hook = bad_ledger(ground, victim)
 
     with pytest.raises(MetadataFormatError):
-        delete_log(ground.context, "orders")
+        truncation.delete(ground.context, "orders")
     assert list(ground.context.store.ledger_ids()) == [victim], "one does not stop the others"
     with pytest.raises(MetadataFormatError):
-        delete_log(ground.context, "orders")
+        truncation.delete(ground.context, "orders")
     with pytest.raises(BookKeeperError):
         create_log(ground.context, "orders", USUAL)
     ground.before.remove(hook)
@@ -240,7 +240,7 @@ def test_a_log_whose_creation_had_no_answer_and_that_was_deleted_stays_deleted(
     def lose(place: str, operation: str, path: str) -> None:
         if operation == "create_register":
             ground.after.remove(lose)
-            delete_log(ground.client(), "brief")
+            truncation.delete(ground.client(), "brief")
             raise MetadataUnavailableError("the answer was lost")
 
     ground.after.append(lose)

@@ -22,9 +22,9 @@ from spark_bookkeeper.errors import (
     NoSuchEntryError,
     NoSuchLogError,
 )
-from spark_bookkeeper.logs import opening
+from spark_bookkeeper.logs import opening, truncation
 from spark_bookkeeper.logs.log import Log
-from spark_bookkeeper.logs.logs import create_log, delete_log, logs_table, open_log
+from spark_bookkeeper.logs.logs import create_log, logs_table, open_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol import log as protocol_log
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
@@ -191,8 +191,8 @@ def test_the_name_of_a_deleted_log_is_free_and_its_writer_writes_no_more(
     writer = log.become_writer()
     writer.append(b"a")
 
-    delete_log(ground.context, "orders")
-    delete_log(ground.context, "orders")
+    truncation.delete(ground.context, "orders")
+    truncation.delete(ground.context, "orders")
 
     assert list(ground.context.store.ledger_ids()) == []
     with pytest.raises(NoSuchLogError, match="create_log"):
@@ -305,13 +305,13 @@ def test_a_deletion_that_crashes_between_any_two_steps_is_finished_by_the_next(
             writer.append(b"%d" % n)
             writer.roll()
     with suppress(Killed):
-        delete_log(ground.client(None, KillAt(step)), "orders")
+        truncation.delete(ground.client(None, KillAt(step)), "orders")
     try:
         assert payloads(log) == [b"0", b"1", b"2"], "it is there as before, or not at all"
     except NoSuchLogError:
         create_log(ground.context, "orders", USUAL)
     else:
-        delete_log(ground.context, "orders")
+        truncation.delete(ground.context, "orders")
     assert list(ground.context.store.ledger_ids()) == []
 
 

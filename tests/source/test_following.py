@@ -18,9 +18,10 @@ from spark_bookkeeper.errors import (
     NoSuchEntryError,
     NoSuchLogError,
 )
+from spark_bookkeeper.logs import truncation
 from spark_bookkeeper.logs.consumers import consumers_table
 from spark_bookkeeper.logs.log import Log
-from spark_bookkeeper.logs.logs import create_log, delete_log, open_log
+from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata.store import Unchanged
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
@@ -211,7 +212,7 @@ def test_another_log_of_the_same_name_is_not_taken_for_the_old_one(
     with log.become_writer() as writer:
         writer.append(b"a")
     start = follow(context).begin(EARLIEST)
-    delete_log(context, "orders")
+    truncation.delete(context, "orders")
     with create_log(context, "orders", USUAL).become_writer() as writer:
         writer.append(b"another")
 
@@ -457,7 +458,7 @@ def test_what_is_lost_while_a_stream_is_idle_is_told_by_its_next_trigger(
             other.roll()
             open_log(behind, "orders").truncate(other.ledger_id)
     elif deleted == "log":
-        delete_log(behind, "orders")
+        truncation.delete(behind, "orders")
     else:
         lifecycle.delete_ledger(behind, ledger, even_if_alive=is_written)
     ground.context.runtime.sleep(0.1)

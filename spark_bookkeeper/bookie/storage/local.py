@@ -24,12 +24,12 @@ from typing import TypeAlias
 import pyarrow as pa
 from typing_extensions import Buffer, override
 
-from spark_bookkeeper.bookie.storage import kept_directory
+from spark_bookkeeper.bookie.storage import new_file
 from spark_bookkeeper.bookie.storage.file_system import FEWEST, file_system, is_fit
-from spark_bookkeeper.bookie.storage.kept_directory import KeptDirectory
 from spark_bookkeeper.bookie.storage.new_file import (
     O_TMPFILE,
     PIECE_BYTES,
+    KeptDirectory,
     NamedFile,
     NewFile,
     UnnamedFile,
@@ -203,7 +203,7 @@ class LocalStorage(Storage):
             if _stamp(status) == before[0]:
                 return before[1]
         found = self._content(target)
-        if found is None or not kept_directory.shows_changes_at_once(found[0].st_dev):
+        if found is None or not new_file.shows_changes_at_once(found[0].st_dev):
             self._read.pop(path, None)
         else:
             self._read[path] = (_stamp(found[0]), found[1])

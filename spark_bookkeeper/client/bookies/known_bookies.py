@@ -43,7 +43,6 @@ class Bookies:
 
     Args:
         config: how long a bookie may be silent.
-        roots: root URIs that are known already, so that nobody needs to ask the registry.
     """
 
     def __init__(
@@ -52,13 +51,12 @@ class Bookies:
         open_bookie: OpenBookie,
         runtime: Runtime,
         config: ClientConfig | None = None,
-        roots: Mapping[BookieId, str] | None = None,
     ) -> None:
         self._registry = registry
         self._open_bookie = open_bookie
         self._runtime = runtime
         self._patience = Patience.of(config or ClientConfig())
-        self._roots: dict[BookieId, str] = dict(roots or {})
+        self._roots: dict[BookieId, str] = {}
         self._opened: dict[str, tuple[Door, Bookie]] = {}
         self._looks: dict[BookieId, Call[None]] = {}
 

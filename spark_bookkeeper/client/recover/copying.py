@@ -120,7 +120,9 @@ def _held(target: Replica, entries: Sequence[EntryId]) -> Collection[int]:
 
 
 def _check_found(target: Replica, entries: Sequence[EntryId]) -> None:
-    """Whoever looks for the copies finds them. Every file was read back when it was written."""
+    """Check that a look-up finds the copies. Their bytes were read back when each file was
+    written.
+    """
     try:
         missing = target.holdings(entries[0], entries[-1]).lacking(entries)
     except BookKeeperError as error:
@@ -206,7 +208,9 @@ class _CopyRun:
     def copy_crosswise(
         self, replicas: Sequence[Replica], entries: Sequence[EntryId]
     ) -> list[EntryId]:
-        """Copy what one bookie's records tell of from another's files; what was copied."""
+        """Copy entries that the records of one bookie list and the files of another hold; returns
+        those copied.
+        """
         done: dict[EntryId, None] = {}
         for replica, told, known in crosswise(replicas, entries):
             wanted = [entry_id for entry_id in known if entry_id not in done]

@@ -133,19 +133,21 @@ class LedgerRecovery:
         self._context = context
         self._on_silent = on_silent
         self._silent: dict[BookieId, str] = {}
-        """Whose fence was not waited for, or not any longer."""
+        """The bookies whose fence was not waited for, or no longer, each with what was asked and
+        for how long."""
         self._ledger = ledger
         self._found = found
         self._machine = Recovery(found.value)
         self.ensemble = found.value.last_fragment.ensemble
-        """As it is seen now; whom the recovery asks."""
+        """The last ensemble, as it is seen now: the bookies that the recovery asks."""
         self._fences = Answers[int, tuple[Replica, LedgerTail]](context.runtime)
         self._replicas: dict[int, Replica] = {}
         self._tails: dict[int, LedgerTail] = {}
         self._verified: set[tuple[int, EntryId]] = set()
         """Positions and entries that were looked at, whatever came of it."""
         self.is_settled = False
-        """Whether nothing was refuted since ``unverified``, which may tell more then."""
+        """Whether every verification since the last call of ``unverified`` held. If one did not,
+        ``unverified`` may name further entries."""
         self._joined: dict[BookieId, str] = {}
         """Bookies that took copies in place of others, with the incarnation that took them."""
 
@@ -265,14 +267,16 @@ class LedgerRecovery:
         return [(position, entries) for position, entries in todo if entries]
 
     def verification(self, position: int, entries: Sequence[EntryId]) -> Verification:
-        """What to ask there: the bookie need not look again where they are."""
+        """The request for a position. It says where the entries are, so that the bookie need not
+        look them up again.
+        """
         known = self._tails[position].entries
         return Verification(self._replicas[position].ledger, entries, known)
 
     def verified(
         self, position: int, entries: Sequence[EntryId], verdict: Verdict | BookKeeperError
     ) -> None:
-        """What became of that; of entries that could not be looked at, nothing is known there."""
+        """Take in what a bookie verified. Entries that it could not look at stay unknown there."""
         if isinstance(verdict, BookKeeperError):
             bad = dict.fromkeys(entries, verdict.message)
         else:
@@ -461,7 +465,9 @@ class LedgerRecovery:
         return close
 
     def _changed_by_others(self, found: LedgerMetadata) -> VersionConflictError:
-        """Nobody but a close may do that, so it was none of our clients, or an error in one."""
+        """The error for metadata that were changed as only a close may change them: by a client
+        that is not ours, or by a fault in one that is.
+        """
         known, now = self._found.value.last_fragment, found.last_fragment
         return VersionConflictError(
             f"ledger {self._ledger.ledger_id} was changed during its recovery by another program, "

@@ -80,7 +80,8 @@ class Adds:
         self._runtime = context.runtime
         self._max_pending_bytes = context.config.max_pending_bytes
         self._quick_bytes = min(self._max_pending_bytes, MOST_ENTRY_BYTES)
-        """With no more than this pending, a new entry is neither too large nor too early."""
+        """While no more bytes than this are pending, with the new entry, it is not too large for
+        one entry and need not wait for others."""
         self.versioned = versioned
         """The same metadata, with their version."""
         self._quorum = ledger.metadata.quorum
@@ -89,7 +90,7 @@ class Adds:
         self._standing = Standing()
         self._is_started = False
         self._ended: Callable[[], None] | None = None
-        """Called at the end, when nobody waits for it: the writer was dropped."""
+        """Called when a writer that was dropped has ended; nobody waits for that."""
         self._bulk: object | None = None
         """The bulk append that runs; the others wait for it."""
         self._delivery = Delivery(self._changed, self._runtime)
@@ -119,7 +120,7 @@ class Adds:
             return Promise(self._promises, self._pending.last)
 
     def push_payload(self, payload: bytes, expected: int | None) -> Future[int]:
-        """The same for one entry of bytes, which is what must be quick."""
+        """Take one entry of bytes; as ``push``, and quick, for this is what small appends call."""
         size = len(payload)
         pending, standing = self._pending, self._standing
         with self._changed:
@@ -229,7 +230,7 @@ class Adds:
 
     @property
     def last_add_pushed(self) -> EntryId:
-        """The last entry taken; the machine hears of it when a lane does."""
+        """The last entry that was pushed. The machine is told of entries when a lane takes them."""
         return self._pending.last
 
     # Waiting and ending
@@ -359,7 +360,7 @@ class Adds:
         ended()
 
     def _leave(self) -> None:
-        """Others are shown that nobody writes the ledger; nothing is waited for."""
+        """Withdraw the sign that somebody writes the ledger, without waiting until that is done."""
         self._context.store.leave_ledger(self.ledger.ledger_id)
 
     def _has_pending(self) -> bool:

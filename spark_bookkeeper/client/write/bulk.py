@@ -224,7 +224,8 @@ class FanOut:
         self._limit = context.config.bookie_timeout_ms / 1000
         self._changed = runtime.condition()
         self._calls: dict[Target, Call[None] | None] = dict.fromkeys(plan.targets)
-        """The bookies that are still written to; each is over once, and stays so."""
+        """The bookies that are still written to; one that has left this mapping never returns to
+        it."""
         self._over = Bell(runtime)
         self._encoders: dict[int, PartEncoder] = {}
         self._channels = {t[0]: Channel[_Chunk](runtime, CHANNEL_BYTES) for t in plan.targets}
@@ -333,7 +334,9 @@ class FanOut:
                 sink.abandon()
 
     def _end_of(self, target: Target, failure: str | None) -> None:
-        """A bookie is written to no more. What happens there after it was given up is nothing."""
+        """End the writing to a bookie. Nothing that it answers after it was given up is looked
+        at.
+        """
         position, bookie = target[0], target[1]
         channel = self._channels[position]
         with self._changed:

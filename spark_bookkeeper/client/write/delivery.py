@@ -1,7 +1,8 @@
 """Tells callers what became of their appends: in entry order, and outside the writer's lock.
 
-The writer notes under its lock what is certain. Whoever comes by then tells it, one thread at a
-time; callbacks may append, and whatever they raise, everybody else is told as well.
+The writer notes under its lock what is certain. The next thread that calls ``deliver`` tells it,
+one thread at a time. Callbacks may append; and whatever one of them raises, the others are called
+as well.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from spark_bookkeeper.runtime.runtime import Condition, Runtime
 
 _TELLING: ContextVar[tuple[Delivery, int] | None] = ContextVar("telling", default=None)
-"""Whose callbacks the thread is calling. With the thread's number, since a context may be copied
-to where others go on with it."""
+"""The delivery whose callbacks this thread is calling, with the thread's number: a context may be
+copied into another thread, and says nothing there."""
 
 
 class Delivery:
@@ -61,8 +62,8 @@ class Delivery:
     def deliver(self) -> None:
         """Resolve futures, and call who asked to be called. The lock is not held.
 
-        What a callback raises that is no ``Exception`` (those are logged) goes to the caller at
-        once, for it is to end this thread; another one tells the rest.
+        An ``Exception`` that a callback raises is logged. Anything else, Ctrl-C for example, is
+        raised here at once, as it is meant to end this thread; another thread then tells the rest.
         """
         is_telling = False
         try:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from spark_bookkeeper.runtime.runtime import Condition
 
 SETTLE_SECONDS: Final = 60.0
-"""For so long it is asked whether a change was made that could have been left alone."""
+"""So long a writer that could go on without a change asks whether it was made, when the answer to
+it was lost."""
 
 SETTLE_PAUSE_SECONDS: Final = 1.0
 """Between two such questions."""
@@ -115,7 +116,7 @@ def change_ensemble(
 
 
 class Changing(Protocol):
-    """Whose ensemble it is. The lock is held in each of these."""
+    """The writer whose ensemble is changed. Its lock is held while any of these is called."""
 
     ledger: Ledger
     versioned: Versioned[LedgerMetadata]
@@ -163,7 +164,7 @@ class EnsembleChanges:
             self._writer.fail(self.gave_up(cause, wanted.first))
 
     def gave_up(self, cause: str, first: EntryId) -> AppendFailedError:
-        """What a writer is told that can go on with no ensemble.
+        """The error of a writer for which no ensemble is left.
 
         Args:
             first: the first entry that is not acknowledged.

@@ -27,7 +27,7 @@ AHEAD_BYTES: Final = 1 << 16
 
 
 class Reports(Protocol):
-    """Who is told. The lock is held in each of these."""
+    """Who is told what lanes report. The writer's lock is held while any of these is called."""
 
     ledger: Ledger
 
@@ -89,9 +89,11 @@ class Lanes:
         self._ahead: Group | None = None
         """What was encoded for lanes that are about to wake; they send it if nothing came since."""
         self._explicit_lac: Group | None = None
-        """What lanes with nothing to send tell their bookies; until there are entries again."""
+        """The explicit LAC that lanes with nothing to send put on their bookies, until there are
+        entries again."""
         self._time_ms = 0
-        """Of the last group: within a ledger times do not go back, so that it can be searched."""
+        """The time of the last group. Within a ledger times never go back, so that a time can be
+        searched for."""
 
     @property
     def token(self) -> str:

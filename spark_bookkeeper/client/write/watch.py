@@ -1,4 +1,4 @@
-"""Looks at the lanes of one open ledger now and then, as nobody in them can.
+"""Looks at the lanes of one open ledger now and then; a lane that waits for its bookie cannot.
 
 Whether a bookie is silent or has become read-only, and whether the writer pauses, so that its
 bookies are to be told how far is confirmed.

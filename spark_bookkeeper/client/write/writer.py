@@ -61,7 +61,7 @@ class LedgerWriter(PublicNames):
 
     @property
     def ledger_id(self) -> LedgerId:
-        """Which ledger it writes; whoever reads it asks for that."""
+        """The id of the ledger that it writes, by which others open it."""
         return self._adds.ledger.ledger_id
 
     @property

@@ -1,0 +1,82 @@
+"""How many files of the package a reader walks through who follows a call from its beginning.
+
+``python -m tests.tidy.walked [-v]`` calls ``append`` of a table, ``open_ledger`` of a closed and an
+open ledger, and ``recover_bookie``, on bookies in files with metadata in memory, in this process.
+A file counts if one of its functions is entered, in any thread; the stand-ins of ``testing/`` do
+not. A call may find a thread of an earlier one still at work, so that counts differ by one or two.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import pyarrow as pa
+
+import spark_bookkeeper
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
+from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.testing.ground import Ground
+
+PACKAGE: Final = f"{Path(spark_bookkeeper.__file__).parent}{os.sep}"
+
+
+def walked(call: Callable[[], object]) -> dict[str, set[str]]:
+    """The functions that a call enters, by file."""
+    found: dict[str, set[str]] = {}
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        name, path = frame.f_code.co_name, frame.f_code.co_filename
+        if event == "call" and path.startswith(PACKAGE) and name != "<module>":
+            found.setdefault(path.removeprefix(PACKAGE), set()).add(name)
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return {path: names for path, names in found.items() if not path.startswith("testing")}
+
+
+def main() -> None:
+    """Print the counts; with ``-v`` the files and functions, too."""
+    ground = Ground(Path(tempfile.mkdtemp()), bookies=5)
+    context = ground.client()
+    quorum, table = Quorum(3, 3, 2), pa.table({"n": list(range(1_000))})
+    closed = lifecycle.create_ledger(context, quorum, schema=table.schema)
+    left = lifecycle.create_ledger(context, quorum, schema=table.schema)
+    left.append(table)
+    left.abandon()
+    lost = closed.metadata.last_fragment.ensemble[0]
+
+    def recover() -> None:
+        client = ground.client()
+        recover_bookie(client, LocalRunner(client), BookieRecovery((lost,)))
+
+    for name, call in {
+        "append": lambda: closed.append(table),
+        "close": closed.close,
+        "open_ledger, closed": lambda: lifecycle.open_ledger(context, closed.ledger_id),
+        "open_ledger, to be recovered": lambda: lifecycle.open_ledger(context, left.ledger_id),
+        "stop a bookie": lambda: ground.stop(lost, destroy=True),
+        "recover_bookie": recover,
+    }.items():
+        files = walked(call)
+        print(f"{name}: {len(files)} files, {sum(map(len, files.values()))} functions")
+        if "-v" in sys.argv:
+            for path in sorted(files):
+                print(f"    {path}: {', '.join(sorted(files[path]))}")
+
+
+if __name__ == "__main__":
+    main()
