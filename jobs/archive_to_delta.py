@@ -4,7 +4,7 @@ r"""Put the rows of closed ledgers into a Delta table, each row exactly once.
 
 The same as ``spark-bookkeeper`` on the command line; ``--help`` lists the options. For example::
 
-    spark-submit --packages io.delta:delta-spark_2.13:4.4.0 \
+    spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 \
         --conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension \
         --conf spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog \
         jobs/archive_to_delta.py zk1.example.com:2181 /data/clicks --log clicks

@@ -1,16 +1,19 @@
 """Giving back the bookies' space of archived ledgers: the table stands for copies from then on.
 
-In this order, and each step only when the one before it is certain:
+In this order, and each step of a ledger only when the one before it is certain:
 
 1. Every entry is made again of the table's rows, and compared with what bookies have, byte for
-   byte; how both differ, if at all, goes into the list of entries.
-2. The list is put beside the table, and every entry is read back by it, as readers will.
+   byte (``comparing.py``); how both differ, if at all, goes into the list of entries, which is put
+   beside the table.
+2. Every entry is read back by the list, as readers will (``reading_back.py``).
 3. Copies that are to be kept are verified where they are.
 4. One compare-and-swap of the ledger's metadata puts the table where bookies leave, and names
    these as about to drop what they hold.
-5. They drop it, and a second compare-and-swap says so.
+5. They drop it, and a second compare-and-swap says so (``dropping.py``).
 
-Whoever repeats it begins with what the metadata say, so that it may be killed anywhere.
+Whoever repeats it begins with what the metadata say, so that it may be killed anywhere. Many
+ledgers go through the steps together, a step at a time: what each of them costs is the same for
+one ledger and for hundreds (decision 0037).
 """
 
 from __future__ import annotations
@@ -18,56 +21,47 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
-import pyarrow as pa
-
-from spark_bookkeeper.bookie.bookie import LedgerRef
-from spark_bookkeeper.bookie.entry import StoredEntry
-from spark_bookkeeper.bookie.replica import Replica
-from spark_bookkeeper.client.bookies.known_bookies import TABLE_ROOT
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, incarnations_of, with_incarnations
-from spark_bookkeeper.client.read.fetch import Fetcher
-from spark_bookkeeper.cluster.collection import withdraw
 from spark_bookkeeper.delta.archive import ArchiveReport
-from spark_bookkeeper.errors import (
-    BookieUnavailableError,
-    BookKeeperError,
-    CookieMismatchError,
-    InvalidArgumentError,
-    NoSuchLedgerError,
+from spark_bookkeeper.delta.comparing import COMPARING, Compared, CompareWork, put_list
+from spark_bookkeeper.delta.dropping import (
+    DROPPING,
+    RELEASE,
+    DropWork,
+    release_row,
+    released_row,
+    to_drop,
 )
-from spark_bookkeeper.metadata.store import Versioned
+from spark_bookkeeper.delta.pieces import ranges_of, table_of
+from spark_bookkeeper.delta.reading_back import READING_BACK, ReadBackWork
+from spark_bookkeeper.errors import BookKeeperError, NoSuchLedgerError
+from spark_bookkeeper.metadata.store import LedgerChange, Versioned
 from spark_bookkeeper.metadata.update import update_ledger
-from spark_bookkeeper.protocol.archive import (
-    Archived,
-    archived_of,
-    copies_kept,
-    dropped,
-    leaving,
-    released,
-    table_member,
-)
+from spark_bookkeeper.protocol.archive import Archived, archived_of, leaving, released
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import NO_ENTRY, BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, is_table
 from spark_bookkeeper.replication.check_ledgers import CheckWork, Finding, check_one
+from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Row, report_rows
 from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
-from spark_bookkeeper.table.listing import ENTRIES, encode_listing, patch_of, to_table
-from spark_bookkeeper.table.rows import CannotRebuildError, batches_of
+from spark_bookkeeper.replication.shares import share_bytes
 from spark_bookkeeper.table.snapshot import TableFiles
-from spark_bookkeeper.table.table_bookie import TableBookie, rebuilt_bytes
-from spark_bookkeeper.table.values import values_digest
 
-PIECE_BYTES: Final = 128 << 20
-"""About how much of a ledger one task compares; no more entries than one batch of the list."""
+BATCH_LEDGERS: Final = 1000
+"""So many ledgers go through the steps together, at the most."""
 
-WINDOW_BYTES: Final = 32 << 20
-"""And about how much of it is in memory at once."""
+BATCH_ENTRIES: Final = 1 << 20
+"""And about so many entries: their lists are in memory, some 100 bytes for each."""
 
-_ACTION: Final = "release"
+BATCH_BYTES: Final = 4 << 30
+"""And about so many bytes: what is read again when all of it is killed before the change."""
+
+STEPS: Final = 4
+"""In which something is waited for; the change of the metadata is part of the last one."""
 
 
 class _RefusedError(Exception):
@@ -88,30 +82,39 @@ def release_ledgers(
 
     Args:
         table: URI of the Delta table, as bookies' roots are given: a path, ``s3://...``.
+        ledger_ids: which; one that is named twice is released once.
         keep: copies of every entry that stay on bookies, at the least; 0 is none.
         dry_run: only say which bookies would drop how much.
+        progress: told how many ledgers are done, in which step the next ones are, and what
+            was read.
 
     Raises:
         InvalidArgumentError: ``keep`` is below 0, or no storage is at the URI.
     """
     check_release(context, table, keep)
-    for ledger_id in ledger_ids:
-        try:
-            one = _Release(context, runner, table, ledger_id, keep, progress)
-            row = one.run(dry_run=dry_run)
-        except NoSuchLedgerError as error:
-            row = Row(ledger_id, _ACTION, Outcome.GONE, error.message)
-        except BookKeeperError as error:
-            row = Row(ledger_id, _ACTION, Outcome.LEFT, error.message, target=table)
-        except _RefusedError as error:
-            row = Row(ledger_id, _ACTION, Outcome.LEFT, str(error), target=table)
-        yield row
+    wanted = list(dict.fromkeys(ledger_ids))
+    told = _Told(progress, len(wanted))
+    heard = no_progress if progress is no_progress else told
+    job = Job("release_ledgers", context, runner, heard)
+    for start in range(0, len(wanted), BATCH_LEDGERS):
+        some = wanted[start : start + BATCH_LEDGERS]
+        planned = list(_planned(context, table, some, keep))
+        rows = [each for each in planned if isinstance(each, Row)]
+        told.done += len(rows)
+        ledgers = [each for each in planned if isinstance(each, _Releasing)]
+        for batch in _batches(ledgers):
+            if dry_run:
+                rows += [each.plan() for each in batch]
+            else:
+                rows += _Batch(context, job, table, batch, told).run()
+        asked = {ledger_id: number for number, ledger_id in enumerate(some)}
+        yield from sorted(rows, key=lambda row: asked[LedgerId(row.ledger_id)])
 
 
 def check_release(context: ClientContext, table: str, keep: int) -> None:
     """Raises ``InvalidArgumentError``: a number or a table to which nothing can be released."""
     whole_number("keep", keep, 0)
-    table_of(context, table_member(table, 0), table)
+    table_of(context, table)
 
 
 def release_archived(
@@ -145,399 +148,354 @@ def release_archived(
     return replace(report, rows=rows, duration_ms=report.duration_ms + took_ms)
 
 
-def table_of(context: ClientContext, member: BookieId, table: str) -> TableBookie:
-    """The table as readers meet it.
-
-    Raises:
-        InvalidArgumentError: no storage is there.
-    """
-    context.bookies.learn({member: TABLE_ROOT + table})
-    try:
-        bookie = context.bookies.bookie(member)
-    except BookieUnavailableError as error:
-        raise InvalidArgumentError(
-            f"the table {table!r} cannot be opened as storage: {error.message}. Copies are "
-            "released only to a table that readers find by a path or URI"
-        ) from error
-    assert isinstance(bookie, TableBookie), "its root says that it is a table"
-    return bookie
+# The plan
 
 
-class _Release:
-    """One ledger."""
+@dataclass(slots=True, eq=False)
+class _Releasing:
+    """A ledger that is to be released, or whose release is to be brought to its end."""
+
+    ledger: Ledger
+    known: Versioned[LedgerMetadata]
+    table: str
+    keep: int
+    archived: Archived | None
+    leave: set[BookieId]
+    """Who gives its copies up."""
+    goes_on: bool
+    """Whether it was released before, and only what follows from that is left to do."""
+    files: TableFiles | None = None
+    index: str | None = None
+    """The digest of its list, when all of it was compared."""
+    row: Row | None = None
+    """How it ended, when that is known."""
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        return self.ledger.ledger_id
+
+    def left(self, reason: str) -> None:
+        """It goes no further."""
+        self.row = release_row(self.ledger, self.table, Outcome.LEFT, reason)
+
+    def plan(self) -> Row:
+        """What a run would do."""
+        if self.goes_on:
+            reason = f"{', '.join(to_drop(self.known.value))} would drop what they hold"
+        else:
+            reason = f"{', '.join(sorted(self.leave))} would drop its copies"
+        return release_row(self.ledger, self.table, Outcome.PLANNED, reason)
+
+
+def _planned(
+    context: ClientContext, table: str, ledger_ids: Sequence[LedgerId], keep: int
+) -> Iterator[_Releasing | Row]:
+    """Ledgers for which there is something to do, and what is to be said of the others."""
+    for ledger_id, found in context.store.read_ledgers(ledger_ids):
+        if found is None:
+            reason = f"ledger {ledger_id} does not exist: it was deleted"
+            yield Row(ledger_id, RELEASE, Outcome.GONE, reason)
+            continue
+        try:
+            if not isinstance(found, Versioned):
+                raise found
+            yield _plan(Ledger.of(ledger_id, found.value), found, table, keep)
+        except BookKeeperError as error:
+            yield Row(ledger_id, RELEASE, Outcome.LEFT, error.message, target=table)
+
+
+def _plan(
+    ledger: Ledger, known: Versioned[LedgerMetadata], table: str, keep: int
+) -> _Releasing | Row:
+    """Raises ``BookKeeperError``: its metadata say something that is not understood."""
+    metadata = known.value
+    if metadata.last_entry_id is None:
+        reason = "not closed: only a ledger that cannot change any more is released"
+        return release_row(ledger, table, Outcome.PENDING, reason)
+    if metadata.last_entry_id == NO_ENTRY:
+        reason = "it has no entries, and so no copies"
+        return release_row(ledger, table, Outcome.RELEASED, reason)
+    archived = archived_of(metadata)
+    leave = leaving(metadata, keep)
+    # One that was released to another table is compared with this one, which takes its place.
+    if leave or (archived is not None and archived.table != table):
+        return _Releasing(ledger, known, table, keep, archived, leave, goes_on=False)
+    if archived is None:
+        reason = f"{keep} copies are to be kept, and it has no more"
+        return release_row(ledger, table, Outcome.NO_LONGER_NEEDED, reason)
+    if not to_drop(metadata):
+        return released_row(ledger)
+    return _Releasing(ledger, known, table, keep, archived, leave, goes_on=True)
+
+
+def _batches(ledgers: Iterable[_Releasing]) -> Iterator[list[_Releasing]]:
+    """As many as go through the steps together; a large ledger goes alone."""
+    batch: list[_Releasing] = []
+    entries = size = 0
+    for each in ledgers:
+        metadata = each.known.value
+        assert metadata.last_entry_id is not None, "release-needs-an-end"
+        entries += metadata.last_entry_id + 1
+        size += metadata.length_bytes or 0
+        if batch and (entries > BATCH_ENTRIES or size > BATCH_BYTES):
+            yield batch
+            batch, entries, size = [], metadata.last_entry_id + 1, metadata.length_bytes or 0
+        batch.append(each)
+    if batch:
+        yield batch
+
+
+# Progress
+
+
+class _Told:
+    """Tells of the steps of one batch after another as of one work on so many ledgers."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress = progress
+        self._total = total
+        self.done = 0
+        """Ledgers that are through all steps."""
+        self._ledgers = 0
+        self._step = 0
+        self._bytes = 0
+        self._bytes_before = 0
+
+    def begin(self, step: int, ledgers: int) -> None:
+        """So many ledgers go through a step now; steps count from 0."""
+        self._step, self._ledgers = step, ledgers
+        self._bytes_before += self._bytes
+        self._bytes = 0
+
+    def __call__(self, phase: str, done: int, total: int, size_bytes: int) -> None:
+        share = (self._step + (done / total if total else 1)) / STEPS
+        self._bytes = size_bytes
+        self._progress(
+            f"releasing ledgers, {phase}",
+            self.done + int(self._ledgers * share),
+            self._total,
+            self._bytes_before + size_bytes,
+        )
+
+
+# The steps
+
+
+class _Batch:
+    """Ledgers that go through the steps together."""
 
     def __init__(
         self,
         context: ClientContext,
-        runner: Runner,
+        job: Job,
         table: str,
-        ledger_id: LedgerId,
-        keep: int,
-        progress: Progress,
+        ledgers: Sequence[_Releasing],
+        told: _Told,
     ) -> None:
         self._context = context
-        self._runner = runner
+        self._job = job
         self._table = table
-        self._keep = keep
-        self._progress = progress
-        self._ledger, self._known = context.ledger(ledger_id)
-        self._member = table_member(table, 0)
+        self._ledgers = {each.ledger_id: each for each in ledgers}
+        self._told = told
 
-    def run(self, *, dry_run: bool) -> Row:
-        metadata = self._ledger.metadata
-        last = metadata.last_entry_id
-        if last is None:
-            reason = "not closed: only a ledger that cannot change any more is released"
-            return self._row(Outcome.PENDING, reason)
-        archived = archived_of(metadata)
-        if last == NO_ENTRY:
-            return self._row(Outcome.RELEASED, "it has no entries, and so no copies")
-        leave = leaving(metadata, self._keep)
-        # One that was released to another table is compared with this one, which takes its place.
-        if not leave and (archived is None or archived.table == self._table):
-            if archived is None:
-                return self._row(
-                    Outcome.NO_LONGER_NEEDED,
-                    f"{self._keep} copies are to be kept, and it has no more",
-                )
-            if not dry_run:
-                self._verify_whole()
-            return self._drop(dry_run=dry_run)
-        if dry_run:
-            return self._row(Outcome.PLANNED, f"{', '.join(sorted(leave))} would drop its copies")
-        index, files = self._listed(last)
-        self._verify_kept(leave)
-        self._publish(leave, index, files.version, archived)
-        return self._drop(dry_run=False)
+    def run(self) -> list[Row]:
+        """A row for each of them."""
+        self._find_files()
+        self._begin(0)
+        self._compare()
+        self._begin(1)
+        self._read_back()
+        self._begin(2)
+        self._verify()
+        self._publish()
+        self._begin(3)
+        self._drop()
+        self._told.done += len(self._ledgers)
+        return [each.row for each in self._ledgers.values() if each.row is not None]
 
-    def _row(self, status: Outcome, reason: str | None) -> Row:
-        metadata = self._ledger.metadata
-        last = metadata.last_entry_id
-        return Row(
-            self._ledger.ledger_id,
-            _ACTION,
-            status,
-            reason,
-            0,
-            last,
-            None,
-            self._table,
-            0 if last is None else last + 1,
-            metadata.length_bytes or 0,
-        )
+    def _begin(self, step: int) -> None:
+        self._told.begin(step, len(self._ledgers))
+
+    @property
+    def _left(self) -> list[_Releasing]:
+        """Those with which nothing is the matter until now."""
+        return [each for each in self._ledgers.values() if each.row is None]
+
+    @property
+    def _unproven(self) -> list[_Releasing]:
+        """Those of them for which the table does not stand yet."""
+        return [each for each in self._left if not each.goes_on]
+
+    def _find_files(self) -> None:
+        """One look at the table, for all of them."""
+        wanted = self._unproven
+        if not wanted:
+            return
+        try:
+            rows = table_of(self._context, self._table).rows
+            found = rows.files_of_each([each.ledger_id for each in wanted])
+        except BookKeeperError as error:
+            for each in wanted:
+                each.left(error.message)
+            return
+        for each in wanted:
+            each.files = found[each.ledger_id]
+            if not each.files.paths:
+                each.left(f"the table at {self._table} has no rows of it; archive it first")
 
     # Proof
 
-    def _listed(self, last: EntryId) -> tuple[str, TableFiles]:
-        """Compare, put the list, and read everything back by it."""
-        table = table_of(self._context, self._member, self._table)
-        files = table.rows.files_of(self._ledger.ledger_id)
-        if not files.paths:
-            raise _RefusedError(f"the table at {self._table} has no rows of it; archive it first")
-        ranges = list(_pieces(self._ledger.metadata, last))
+    def _compare(self) -> None:
+        """Compare all, and put the lists."""
+        works = {
+            (each.ledger_id, first): CompareWork(each.ledger, self._table, first, last, each.files)
+            for each in self._unproven
+            if each.files is not None
+            for first, last in ranges_of(each.ledger)
+        }
+        pieces: dict[LedgerId, dict[EntryId, Compared]] = {}
+        for piece in self._job.run(COMPARING, list(works.values())):
+            if piece.reason is not None:
+                self._ledgers[piece.ledger_id].left(piece.reason)
+            pieces.setdefault(piece.ledger_id, {})[piece.first] = piece
+        for each in self._unproven:
+            try:
+                each.index = self._index_of(works, pieces[each.ledger_id])
+            except BookKeeperError as error:
+                each.left(error.message)
+
+    def _index_of(
+        self,
+        works: Mapping[tuple[LedgerId, EntryId], CompareWork],
+        pieces: Mapping[EntryId, Compared],
+    ) -> str:
+        ordered = [pieces[first] for first in sorted(pieces)]
+        if ordered[0].index is not None:
+            return ordered[0].index
+        work = works[ordered[0].ledger_id, ordered[0].first]
+        return put_list(work.open_table(self._context), work, ordered)
+
+    def _read_back(self) -> None:
+        """Read everything back by the lists."""
         works = [
-            _CompareWork(self._ledger, self._table, files, first, end) for first, end in ranges
+            ReadBackWork(each.ledger, self._table, first, last, each.index)
+            for each in self._unproven
+            if each.index is not None
+            for first, last in ranges_of(each.ledger)
         ]
-        step = Step("comparing with the table", _compare, _not_compared)
-        found = {piece.first: piece for piece in self._runner.run(step, works, self._progress)}
-        pieces = [found[first] for first, _ in ranges]
-        if bad := next((piece.reason for piece in pieces if piece.reason is not None), None):
-            raise _RefusedError(bad)
-        tables = (pa.ipc.open_stream(piece.listed).read_all() for piece in pieces)
-        key = self._ledger.key
-        index = table.put_listing(key, encode_listing(key, files, tables))
-        readings = [
-            _ReadBackWork(self._ledger, self._table, index, first, end) for first, end in ranges
-        ]
-        step_back = Step("reading it back from the table", _read_back, _not_read_back)
-        for read in self._runner.run(step_back, readings, self._progress):
+        for read in self._job.run(READING_BACK, works):
             if read.reason is not None:
-                raise _RefusedError(read.reason)
-        return index, files
+                self._ledgers[read.ledger_id].left(read.reason)
 
-    def _verify_kept(self, leave: set[BookieId]) -> None:
-        """Copies that are to stay are whole: what is dropped cannot be copied any more."""
-        metadata = self._ledger.metadata
-        works = [
-            CheckWork(
-                self._ledger.ledger_id,
-                100,
-                (fragment.first_entry_id, bookie),
-                nonce=metadata.nonce,
-            )
-            for fragment in metadata.fragment_ranges()
-            for bookie in fragment.ensemble
-            if bookie not in leave and not is_table(bookie)
-        ]
-        step = Step("verifying copies that stay", check_one, _not_checked)
-        for found in self._runner.run(step, works, self._progress):
-            if found.status is not Outcome.HEALTHY:
-                raise _RefusedError(
-                    f"{self._keep} copies are to be kept, and one of them is "
-                    f"{found.status} on {found.source}: {found.reason}. Nothing was released"
+    def _verify(self) -> None:
+        """Copies that are to stay are whole: what is dropped cannot be copied any more.
+
+        Of a ledger whose release goes on all that stays, its table too: whoever was killed before
+        may have left the last good copies.
+        """
+        works = [work for each in self._left for work in _to_verify(each)]
+        for found in self._job.run(_VERIFYING, works):
+            each = self._ledgers[found.ledger_id]
+            if found.status is Outcome.HEALTHY or each.row is not None:
+                continue
+            what = f"{found.status} on {found.source}: {found.reason}"
+            if each.goes_on:
+                each.left(
+                    f"what stays is not whole: {what}. Copies that were to be dropped stay until "
+                    "it is"
                 )
-
-    def _verify_whole(self) -> None:
-        """Whoever goes on after another was killed looks again: these may be the last copies."""
-        work = CheckWork(self._ledger.ledger_id, 100, nonce=self._ledger.metadata.nonce)
-        step = Step("verifying what stays", check_one, _not_checked)
-        for found in self._runner.run(step, [work], self._progress):
-            if found.status is not Outcome.HEALTHY:
-                raise _RefusedError(
-                    f"what stays is not whole: {found.status} on {found.source}: {found.reason}. "
-                    "Copies that were to be dropped stay until it is"
+            else:
+                each.left(
+                    f"{each.keep} copies are to be kept, and one of them is {what}. Nothing was "
+                    "released"
                 )
 
     # The change
 
-    def _publish(
-        self, leave: set[BookieId], index: str, version: int, archived: Archived | None
-    ) -> None:
-        """The one step by which the ledger is released (``release-after-proof``)."""
-        proven = self._ledger.metadata.fragments
-        incarnations = self._ledger.incarnations
-        # Versions before this one do not know the rule: one that is named again keeps its copy.
-        named = self._ledger.metadata.members()
-        before = {} if archived is None else archived.dropping
-        dropping = {bookie: inc for bookie, inc in before.items() if bookie not in named}
-        dropping |= {bookie: incarnations.get(bookie, "") for bookie in sorted(leave)}
+    def _publish(self) -> None:
+        """The one step by which each ledger is released (``release-after-proof``)."""
         now_ms = self._context.runtime.wall_ms()
-        record = Archived(self._table, index, version, self._keep, now_ms, dropping)
-
-        def step(old: LedgerMetadata) -> LedgerMetadata | None:
-            if old.fragments != proven or any(
-                incarnations_of(old).get(bookie) != incarnations.get(bookie) for bookie in leave
-            ):
-                raise _RefusedError(
-                    "its fragments were changed meanwhile, by a recovery or another release: "
-                    "nothing was released here. Repeat it"
-                )
-            new = released(old, record)
-            tables = {bookie: index for bookie in new.members() if is_table(bookie)}
-            return with_incarnations(new, tables, renewed=True)
-
-        self._seen(
-            update_ledger(self._context.store, self._ledger.ledger_id, step, known=self._known)
+        changes = [_Change(each, now_ms) for each in self._unproven]
+        if not changes:
+            return
+        # Written together first; what did not come through is changed by itself (rule R14).
+        answers = self._context.store.write_ledgers(
+            [
+                LedgerChange(each.of.ledger_id, each(each.of.known.value), each.of.known)
+                for each in changes
+            ]
         )
+        for change, answer in zip(changes, answers, strict=True):
+            if not isinstance(answer, Versioned):
+                self._publish_one(change)
 
-    def _seen(self, known: Versioned[LedgerMetadata]) -> None:
-        self._known = known
-        self._ledger = self._ledger.with_metadata(known.value)
+    def _publish_one(self, change: _Change) -> None:
+        each = change.of
+        try:
+            update_ledger(self._context.store, each.ledger_id, change, known=each.known)
+        except NoSuchLedgerError as error:
+            each.row = release_row(each.ledger, self._table, Outcome.GONE, error.message)
+        except BookKeeperError as error:
+            each.left(error.message)
+        except _RefusedError as error:
+            each.left(str(error))
 
     # What follows from it
 
-    def _drop(self, *, dry_run: bool) -> Row:
-        """Have those bookies drop what they hold that no fragment counts on any more."""
-        ledger_id = self._ledger.ledger_id
-        # Read now: whoever was named again since, or has dropped it, is left alone.
-        self._seen(self._context.ledger(ledger_id, self._ledger.metadata.nonce)[1])
-        archived = archived_of(self._ledger.metadata)
-        assert archived is not None, "release-after-proof"
-        kept = copies_kept(self._ledger.metadata, ())
-        named = self._ledger.metadata.members()
-        wanted = [b for b in archived.dropping if b not in named]
-        if dry_run and wanted:
-            return self._row(Outcome.PLANNED, f"{', '.join(wanted)} would drop what they hold")
-        done: list[BookieId] = []
-        failures: dict[BookieId, str] = {}
-        for bookie in wanted:
-            try:
-                if withdraw(self._context, self._ledger, bookie, archived.dropping[bookie]):
-                    done.append(bookie)
-                else:
-                    failures[bookie] = "the ledger was changed meanwhile"
-            except CookieMismatchError:
-                done.append(bookie)  # it was formatted since, and holds none of them
-            except BookieUnavailableError as error:
-                if self._is_forgotten(bookie):
-                    done.append(bookie)
-                else:
-                    failures[bookie] = error.message
-            except BookKeeperError as error:
-                failures[bookie] = error.message
-        if done:
-            update = update_ledger(
-                self._context.store, ledger_id, lambda old: dropped(old, done), known=self._known
-            )
-            self._seen(update)
-        where = f"read from {archived.table}; {kept} copies are on bookies"
-        if failures:
-            said = "; ".join(f"{bookie}: {why}" for bookie, why in failures.items())
-            return self._row(
-                Outcome.PENDING,
-                f"{where}, and could not be dropped everywhere ({said}). Nothing counts on these; "
-                "repeat it when the bookies are back",
-            )
-        return self._row(Outcome.RELEASED, where)
-
-    def _is_forgotten(self, bookie: BookieId) -> bool:
-        """Whether the cluster has no such bookie any more."""
-        return (
-            bookie not in self._context.bookies.registrations()
-            and self._context.store.cookie_version(bookie) is None
-        )
+    def _drop(self) -> None:
+        works = [
+            DropWork(each.ledger_id, each.known.value.nonce, self._table) for each in self._left
+        ]
+        for row in self._job.run(DROPPING, works):
+            self._ledgers[LedgerId(row.ledger_id)].row = row
 
 
-def _pieces(metadata: LedgerMetadata, last: EntryId) -> Iterator[tuple[EntryId, EntryId]]:
-    average = max(1, (metadata.length_bytes or 0) // (last + 1))
-    count = max(1, min(ENTRIES, PIECE_BYTES // average))
-    for first in range(0, last + 1, count):
-        yield EntryId(first), EntryId(min(last, first + count - 1))
-
-
-# Work on a part of a ledger, wherever the runner has it done
-
-
-@dataclass(frozen=True, slots=True)
-class _CompareWork:
-    """Make entries of the table's rows, and compare them with what bookies have."""
-
-    ledger: Ledger
-    table: str
-    files: TableFiles
-    first: EntryId
-    last: EntryId
-
-    @property
-    def size_bytes(self) -> int:
-        return _size(self.ledger, self.first, self.last)
-
-
-@dataclass(frozen=True, slots=True)
-class _Compared:
-    first: EntryId
-    bytes: int
-    listed: pa.Buffer | None = None
-    """An Arrow stream of ``LISTING``; ``None`` where there is a reason."""
-    reason: str | None = None
-    """Why the table cannot stand for copies of this ledger."""
-
-
-def _size(ledger: Ledger, first: int, last: int) -> int:
-    end = ledger.metadata.last_entry_id
-    assert end is not None, "release-needs-an-end"
-    return round((ledger.metadata.length_bytes or 0) * (last - first + 1) / (end + 1))
-
-
-def _not_compared(work: _CompareWork, failure: Failure) -> _Compared:
-    return _Compared(work.first, 0, reason=failure.reason)
-
-
-def _compare(context: ClientContext, work: _CompareWork) -> Sequence[_Compared]:
-    ledger = work.ledger
-    table = table_of(context, table_member(work.table, 0), work.table)
-    listed: list[Mapping[str, Any]] = []
-    size = 0
-    window = max(1, WINDOW_BYTES // max(1, work.size_bytes // (work.last - work.first + 1)))
-    for start in range(work.first, work.last + 1, window):
-        end = min(work.last, start + window - 1)
-        ids = range(start, end + 1)
-        rows = table.rows.read(ledger.ledger_id, ledger.schema, work.files, start, end)
-        originals = _from_bookies(context, ledger, EntryId(start), EntryId(end))
-        try:
-            made = batches_of(rows, ledger.schema, ids)
-            for original, (entry_id, batch) in zip(originals, made, strict=True):
-                assert original.entry_id == entry_id, "entries are read in order"
-                listed.append(_listed(ledger, original, batch))
-                size += original.size_bytes
-        except (CannotRebuildError, _RefusedError) as error:
-            return [_Compared(work.first, size, reason=str(error))]
-    sink = pa.BufferOutputStream()
-    whole = to_table(listed)
-    with pa.ipc.new_stream(sink, whole.schema) as writer:
-        writer.write_table(whole)
-    return [_Compared(work.first, size, sink.getvalue())]
-
-
-def _from_bookies(
-    context: ClientContext, ledger: Ledger, first: EntryId, last: EntryId
-) -> Iterator[StoredEntry]:
-    """As bookies have them, where any does; a table would be compared with itself."""
-    yield from Fetcher(context, ledger).fetch(first, last)
-
-
-def _listed(ledger: Ledger, original: StoredEntry, batch: pa.RecordBatch) -> Mapping[str, Any]:
-    """The entry's line in the list. Raises ``_RefusedError``: the table has something else."""
-    rows = original.batch()
-    values = values_digest(rows)
-    if rows.num_rows != batch.num_rows:
-        raise _RefusedError(
-            f"the table has {batch.num_rows} rows of entry {original.entry_id}, which has "
-            f"{rows.num_rows}; nothing was released. Archive the ledger to another table"
-        )
-    if values != values_digest(batch):
-        raise _RefusedError(
-            f"entry {original.entry_id} is not the same in the table: {_difference(rows, batch)}. "
-            "Nothing was released"
-        )
-    made = rebuilt_bytes(batch, ledger.encoding, is_payload=original.is_payload)
-    return {
-        "entry_id": original.entry_id,
-        "length_after": original.length_after,
-        "last_add_confirmed": original.last_add_confirmed,
-        "appended_at_ms": original.appended_at_ms,
-        "size": original.size_bytes,
-        "rows": rows.num_rows,
-        "is_payload": original.is_payload,
-        "digest": original.digest,
-        "values": values,
-        "patch": patch_of(made, bytes(original.data)),
-    }
-
-
-def _difference(rows: pa.RecordBatch, batch: pa.RecordBatch) -> str:
-    for field in rows.schema:
-        one, other = rows.select([field.name]), batch.select([field.name])
-        if values_digest(one) != values_digest(other):
-            return f"column {field.name!r} ({field.type}) has other values there"
-    return "its rows differ"
-
-
-@dataclass(frozen=True, slots=True)
-class _ReadBackWork:
-    """Read entries by the list, as a reader of the released ledger will."""
-
-    ledger: Ledger
-    table: str
-    index: str
-    first: EntryId
-    last: EntryId
-
-    @property
-    def size_bytes(self) -> int:
-        return _size(self.ledger, self.first, self.last)
-
-
-@dataclass(frozen=True, slots=True)
-class _ReadBack:
-    bytes: int
-    reason: str | None = None
-
-
-def _not_read_back(work: _ReadBackWork, failure: Failure) -> _ReadBack:
-    return _ReadBack(0, failure.reason)
-
-
-def _read_back(context: ClientContext, work: _ReadBackWork) -> Sequence[_ReadBack]:
-    bookie = table_of(context, table_member(work.table, 0), work.table)
-    ref = LedgerRef(work.ledger.key, work.index, work.ledger.encoding)
-    replica = Replica(bookie, ref)
-    listing = bookie.listing(ref)
-    size = 0
-    window = max(1, WINDOW_BYTES // max(1, work.size_bytes // (work.last - work.first + 1)))
-    for start in range(work.first, work.last + 1, window):
-        ids = range(start, min(work.last, start + window - 1) + 1)
-        delivery = replica.read(ids)
-        if delivery.refused:
-            entry_id, reason = next(iter(delivery.refused.items()))
-            return [_ReadBack(size, f"entry {entry_id} is not read back: {reason}")]
-        for entry in delivery.found:
-            told = listing.entry(entry.entry_id)
-            if told is None or (told.digest, told.size) != (entry.digest, entry.size_bytes):
-                return [_ReadBack(size, f"entry {entry.entry_id} is read back in other bytes")]
-            size += entry.size_bytes
-    return [_ReadBack(size)]
+def _to_verify(each: _Releasing) -> Iterator[CheckWork]:
+    metadata = each.known.value
+    for fragment in metadata.fragment_ranges():
+        for bookie in fragment.ensemble:
+            if each.goes_on or (bookie not in each.leave and not is_table(bookie)):
+                size = share_bytes(metadata, fragment)
+                share = fragment.first_entry_id, bookie
+                yield CheckWork(each.ledger_id, 100, share, size, metadata.nonce)
 
 
 def _not_checked(work: CheckWork, failure: Failure) -> Finding:
     return Finding(work.ledger_id, Outcome.LEFT, failure.reason)
+
+
+_VERIFYING: Final = Step("verifying what stays", check_one, _not_checked)
+
+
+class _Change:
+    """The step of a ledger's metadata that releases it.
+
+    Raises ``_RefusedError`` when what was proven is not what is there.
+    """
+
+    def __init__(self, of: _Releasing, now_ms: int) -> None:
+        assert of.index is not None, "release-after-proof"
+        self.of = of
+        self._index = of.index
+        self._proven = of.known.value.fragments
+        self._incarnations = of.ledger.incarnations
+        # Versions before this one do not know the rule: one that is named again keeps its copy.
+        dropping = to_drop(of.known.value)
+        dropping |= {bookie: self._incarnations.get(bookie, "") for bookie in sorted(of.leave)}
+        assert of.files is not None, "release-after-proof"
+        version = of.files.version
+        self._record = Archived(of.table, of.index, version, of.keep, now_ms, dropping)
+
+    def __call__(self, old: LedgerMetadata) -> LedgerMetadata:
+        """The metadata afterwards."""
+        if old.fragments != self._proven or any(
+            incarnations_of(old).get(bookie) != self._incarnations.get(bookie)
+            for bookie in self.of.leave
+        ):
+            raise _RefusedError(
+                "its fragments were changed meanwhile, by a recovery or another release: nothing "
+                "was released here. Repeat it"
+            )
+        new = released(old, self._record)
+        tables = {bookie: self._index for bookie in new.members() if is_table(bookie)}
+        return with_incarnations(new, tables, renewed=True)

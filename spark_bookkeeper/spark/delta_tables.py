@@ -42,10 +42,11 @@ def check_has_delta(spark: SparkSession, path: str, consequence: str) -> None:
         spark.read.format("delta").load(path)
     except spark_errors() as error:
         if "DATA_SOURCE_NOT_FOUND" in str(error):
+            its_spark = ".".join(spark.version.split(".")[:2])
             raise MissingRequirementError(
                 f"{consequence}: this Spark has no Delta Lake. Start it with its jars: "
                 "spark_session(delta=True), or spark-submit --packages "
-                "io.delta:delta-spark_2.13:4.4.0 --conf "
+                f"io.delta:delta-spark_{its_spark}_2.13:4.4.0 --conf "
                 "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension --conf "
                 "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog. "
                 "Nothing was done"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -28,6 +29,15 @@ class CannotRebuildError(ValueError):
     """The table's rows do not fit the ledger's schema; the message says which column."""
 
 
+@dataclass(frozen=True, slots=True)
+class LedgerRows:
+    """All rows of a ledger, to be read with those of others."""
+
+    ledger_id: int
+    schema: pa.Schema
+    pinned: TableFiles
+
+
 class TableRows:
     """Reads rows of ledgers; keeps what it learnt of the files. Any thread may call.
 
@@ -43,7 +53,11 @@ class TableRows:
 
     def files_of(self, ledger_id: int) -> TableFiles:
         """The files with rows of a ledger, in the table's newest version."""
-        return files_of(self.folder, ledger_id, self.bookie_id)
+        return self.files_of_each([ledger_id])[ledger_id]
+
+    def files_of_each(self, ledger_ids: Sequence[int]) -> Mapping[int, TableFiles]:
+        """The same for many, of one version: the table's log is read once."""
+        return files_of(self.folder, ledger_ids, self.bookie_id)
 
     def read(
         self, ledger_id: int, schema: pa.Schema, pinned: TableFiles, first: int, last: int
@@ -66,9 +80,62 @@ class TableRows:
                 files = self._newest[ledger_id] = self.files_of(ledger_id)
         raise AssertionError("the last turn returns or raises")
 
+    def read_many(self, wanted: Sequence[LedgerRows]) -> list[pa.Table]:
+        """The rows of small ledgers, of each as ``read`` gives them; no file is read twice.
+
+        Raises:
+            BookieUnavailableError: the table cannot be read, or a file that one of them pins is
+                gone. ``read`` asks for the newest ones then.
+        """
+        alike: dict[tuple[object, ...], list[int]] = {}
+        for number, each in enumerate(wanted):
+            # Only what has the same columns under the same names is read by them together.
+            columns = tuple(sorted(each.pinned.columns.items()))
+            alike.setdefault((columns, *each.schema.names), []).append(number)
+        found: dict[int, pa.Table] = {}
+        for numbers in alike.values():
+            found |= zip(numbers, self._read_alike([wanted[n] for n in numbers]), strict=True)
+        return [found[number] for number in range(len(wanted))]
+
+    def _read_alike(self, wanted: Sequence[LedgerRows]) -> list[pa.Table]:
+        held = self._held(wanted[0].schema, wanted[0].pinned)
+        by_path: dict[str, list[int]] = {}
+        for each in wanted:
+            for path in each.pinned.paths:
+                by_path.setdefault(path, []).append(each.ledger_id)
+        pieces = []
+        for path, ledger_ids in by_path.items():
+            bounds = {LEDGER_COLUMN: (min(ledger_ids), max(ledger_ids))}
+            piece = self._piece(path, held, bounds)
+            if piece is not None:
+                # A file that another one pins may have rows that this one has elsewhere.
+                meant = pc.is_in(piece[LEDGER_COLUMN], pa.array(ledger_ids, pa.int64()))
+                pieces.append(piece.filter(meant))
+        rows = _in_order(pieces, PLACE)
+        ids = rows[LEDGER_COLUMN].to_numpy()
+        wanted_ids = np.asarray([each.ledger_id for each in wanted], dtype=np.int64)
+        starts: Int64Array = np.searchsorted(ids, wanted_ids, side="left")
+        ends: Int64Array = np.searchsorted(ids, wanted_ids, side="right")
+        places = zip(starts.tolist(), ends.tolist(), strict=True)
+        return [rows.slice(start, end - start) for start, end in places]
+
     def _read(
         self, ledger_id: int, schema: pa.Schema, files: TableFiles, first: int, last: int
     ) -> pa.Table:
+        held = self._held(schema, files)
+        bounds = {LEDGER_COLUMN: (ledger_id, ledger_id), ENTRY_COLUMN: (first, last)}
+        pieces = []
+        for path in files.paths:
+            piece = self._piece(path, held, bounds)
+            if piece is not None:
+                entry_ids = piece[ENTRY_COLUMN]
+                inside = pc.and_(pc.greater_equal(entry_ids, first), pc.less_equal(entry_ids, last))
+                meant = pc.and_(pc.equal(piece[LEDGER_COLUMN], ledger_id), inside)
+                pieces.append(piece.filter(meant))
+        return _in_order(pieces, (ENTRY_COLUMN, ROW_COLUMN))
+
+    def _held(self, schema: pa.Schema, files: TableFiles) -> dict[str, str]:
+        """What files call the columns that the table has of a ledger's, by the ledger's names."""
         names = {name: files.columns.get(name.lower()) for name in (*PLACE, *schema.names)}
         if not all(names[name] for name in PLACE):
             raise BookieUnavailableError(
@@ -76,48 +143,47 @@ class TableRows:
                 "nothing tells which rows are this ledger's",
                 bookie_id=self.bookie_id,
             )
-        held = {name: stored for name, stored in names.items() if stored is not None}
-        pieces = []
-        for path in files.paths:
-            try:
-                piece = self._rows_of(path, held, ledger_id, first, last)
-            except pa.ArrowInvalid as error:
-                raise BookieUnavailableError(
-                    f"{self.folder.uri}/{path} cannot be read: {error}", bookie_id=self.bookie_id
-                ) from error
-            if piece is not None:
-                pieces.append(piece)
-        if not pieces:
-            return pa.table({name: pa.array([], pa.int64()) for name in PLACE})
-        rows = pa.concat_tables(pieces, promote_options="permissive")
-        return rows.sort_by([(ENTRY_COLUMN, "ascending"), (ROW_COLUMN, "ascending")])
+        return {name: stored for name, stored in names.items() if stored is not None}
+
+    def _piece(
+        self, path: str, names: Mapping[str, str], bounds: Mapping[str, tuple[int, int]]
+    ) -> pa.Table | None:
+        """What a file has between some bounds, and more; ``None``: nothing."""
+        try:
+            return self._rows_of(path, names, bounds)
+        except pa.ArrowInvalid as error:
+            raise BookieUnavailableError(
+                f"{self.folder.uri}/{path} cannot be read: {error}", bookie_id=self.bookie_id
+            ) from error
 
     def _rows_of(
-        self, path: str, names: Mapping[str, str], ledger_id: int, first: int, last: int
+        self, path: str, names: Mapping[str, str], bounds: Mapping[str, tuple[int, int]]
     ) -> pa.Table | None:
         source = pa.PythonFile(OpenFile(self.folder, path, self.bookie_id), mode="r")
         file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=True)
-        groups = list(_groups(file, names, ledger_id, first, last))
+        groups = list(_groups(file, {names[name]: wanted for name, wanted in bounds.items()}))
         if not groups:
             return None
         there = [stored for stored in names.values() if stored in file.schema_arrow.names]
         back = {stored: name for name, stored in names.items()}
         rows = _without_views(file.read_row_groups(groups, columns=there))
-        rows = rows.rename_columns([back[stored] for stored in rows.column_names])
-        keep = pc.and_(
-            pc.equal(rows[LEDGER_COLUMN], ledger_id),
-            pc.and_(
-                pc.greater_equal(rows[ENTRY_COLUMN], first), pc.less_equal(rows[ENTRY_COLUMN], last)
-            ),
-        )
-        return rows.filter(keep)
+        return rows.rename_columns([back[stored] for stored in rows.column_names])
 
 
-def _groups(
-    file: pq.ParquetFile, names: Mapping[str, str], ledger_id: int, first: int, last: int
-) -> Iterator[int]:
-    """The row groups that may have such rows, as their bounds tell."""
-    wanted = {names[LEDGER_COLUMN]: (ledger_id, ledger_id), names[ENTRY_COLUMN]: (first, last)}
+def _in_order(pieces: Sequence[pa.Table], by: Sequence[str]) -> pa.Table:
+    """The rows of all pieces, sorted by some columns of their place."""
+    if not pieces:
+        return pa.table({name: pa.array([], pa.int64()) for name in PLACE})
+    rows = pa.concat_tables(pieces, promote_options="permissive")
+    return rows.sort_by([(name, "ascending") for name in by])
+
+
+def _groups(file: pq.ParquetFile, wanted: Mapping[str, tuple[int, int]]) -> Iterator[int]:
+    """The row groups that may have such rows, as their bounds tell.
+
+    Args:
+        wanted: what columns of the file are to be between, both ends included.
+    """
     for number in range(file.metadata.num_row_groups):
         group = file.metadata.row_group(number)
         may_have = True

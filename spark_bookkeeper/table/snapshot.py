@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -44,14 +45,14 @@ class TableFiles:
     """What files call a column, by its name in lower case: Delta tells names apart by no more."""
 
 
-def files_of(folder: Folder, ledger_id: int, bookie_id: str) -> TableFiles:
-    """The files that have, or may have, rows of a ledger, in the newest version of a table.
+def files_of(folder: Folder, ledger_ids: Sequence[int], bookie_id: str) -> Mapping[int, TableFiles]:
+    """The files that have, or may have, rows of each ledger, in the newest version of a table.
 
     Raises:
         BookieUnavailableError: there is no table, or its log cannot be read.
     """
     try:
-        return _files_of(folder, ledger_id, bookie_id)
+        return _files_of(folder, ledger_ids, bookie_id)
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise BookieUnavailableError(
             f"the log of the table at {folder.uri} cannot be read ({type(error).__name__}: "
@@ -60,7 +61,9 @@ def files_of(folder: Folder, ledger_id: int, bookie_id: str) -> TableFiles:
         ) from error
 
 
-def _files_of(folder: Folder, ledger_id: int, bookie_id: str) -> TableFiles:
+def _files_of(
+    folder: Folder, ledger_ids: Sequence[int], bookie_id: str
+) -> Mapping[int, TableFiles]:
     version, actions = _actions(folder, bookie_id)
     files: dict[str, Mapping[str, Any]] = {}
     columns: dict[str, str] = {}
@@ -72,15 +75,22 @@ def _files_of(folder: Folder, ledger_id: int, bookie_id: str) -> TableFiles:
         elif (metadata := action.get("metaData")) is not None:
             columns = dict(_columns(json.loads(metadata["schemaString"])))
     ledger_column = columns.get(LEDGER_COLUMN, LEDGER_COLUMN)
-    paths = [path for path, add in files.items() if _may_have(add, ledger_column, ledger_id)]
-    for path in paths:
-        if ":" in path or path.startswith("/"):
+    wanted = sorted(ledger_ids)
+    paths: dict[int, list[str]] = {ledger_id: [] for ledger_id in wanted}
+    for path, add in files.items():
+        held = _may_be_in(add, ledger_column, wanted)
+        if held and (":" in path or path.startswith("/")):
             raise BookieUnavailableError(
                 f"the table at {folder.uri} has files elsewhere ({path}), as a shallow clone does; "
                 "copy it, or archive to another table",
                 bookie_id=bookie_id,
             )
-    return TableFiles(version, tuple(sorted(map(unquote, paths))), columns)
+        for ledger_id in held:
+            paths[ledger_id].append(unquote(path))
+    return {
+        ledger_id: TableFiles(version, tuple(sorted(found)), columns)
+        for ledger_id, found in paths.items()
+    }
 
 
 def _columns(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -89,11 +99,15 @@ def _columns(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield field["name"].lower(), physical or field["name"]
 
 
-def _may_have(add: Mapping[str, Any], column: str, ledger_id: int) -> bool:
-    """As the file's bounds tell; without them it may have anything."""
+def _may_be_in(add: Mapping[str, Any], column: str, ledger_ids: Sequence[int]) -> Sequence[int]:
+    """Those of some ledgers, in order, that a file may have rows of, as its bounds tell; without
+    them it may have anything.
+    """
     stats = json.loads(add.get("stats") or "{}")
     low, high = (stats.get(bound, {}).get(column) for bound in ("minValues", "maxValues"))
-    return low is None or high is None or low <= ledger_id <= high
+    if low is None or high is None:
+        return ledger_ids
+    return ledger_ids[bisect_left(ledger_ids, low) : bisect_right(ledger_ids, high)]
 
 
 def _actions(folder: Folder, bookie_id: str) -> tuple[int, Iterable[Mapping[str, Any]]]:

@@ -61,7 +61,7 @@ from spark_bookkeeper.table.listing import (
     listing_path,
     patched,
 )
-from spark_bookkeeper.table.rows import CannotRebuildError, TableRows, batches_of
+from spark_bookkeeper.table.rows import CannotRebuildError, LedgerRows, TableRows, batches_of
 from spark_bookkeeper.table.values import values_digest
 
 _LISTS_KEPT: Final = 16
@@ -163,7 +163,36 @@ class TableBookie(Bookie):
     def read(
         self, ledger: LedgerRef, entry_ids: Sequence[int], known: Holdings | None = None
     ) -> Delivery[StoredEntry]:
-        rebuilt, refused = self._rebuilt(ledger, entry_ids)
+        return self._delivered(ledger, *self._rebuilt(ledger, entry_ids))
+
+    def read_many(
+        self, ledgers: Sequence[LedgerRef]
+    ) -> Sequence[tuple[Listing, Delivery[StoredEntry]]]:
+        """All entries of small ledgers, each with the list by which it was read: what ``read``
+        gives, and no file of the table is read twice.
+
+        Raises:
+            BookieUnavailableError: it cannot be done for all of them.
+        """
+        lists = [self.listing(ledger, is_fresh=True) for ledger in ledgers]
+        wanted = [
+            LedgerRows(ledger.key.ledger_id, ledger.encoding.schema, listing.files)
+            for ledger, listing in zip(ledgers, lists, strict=True)
+        ]
+        return [
+            (listing, self._delivered(ledger, *self._matched(ledger, listing, entries, rows)))
+            for ledger, listing, rows in zip(
+                ledgers, lists, self.rows.read_many(wanted), strict=True
+            )
+            for entries in [range(listing.count)]
+        ]
+
+    def _delivered(
+        self,
+        ledger: LedgerRef,
+        rebuilt: Sequence[tuple[Listed, pa.RecordBatch]],
+        refused: Mapping[int, Refusal],
+    ) -> Delivery[StoredEntry]:
         found = [_stored(listed, batch, ledger.encoding) for listed, batch in rebuilt]
         return Delivery(found, _reasons(refused))
 
@@ -205,6 +234,13 @@ class TableBookie(Bookie):
         schema = ledger.encoding.schema
         first, last = entry_ids[0], entry_ids[-1]
         rows = self.rows.read(ledger.key.ledger_id, schema, listing.files, first, last)
+        return self._matched(ledger, listing, entry_ids, rows)
+
+    def _matched(
+        self, ledger: LedgerRef, listing: Listing, entry_ids: Sequence[int], rows: pa.Table
+    ) -> tuple[list[tuple[Listed, pa.RecordBatch]], dict[int, Refusal]]:
+        """Rows of entries against the list."""
+        schema = ledger.encoding.schema
         found: list[tuple[Listed, pa.RecordBatch]] = []
         refused: dict[int, Refusal] = {}
         try:

@@ -142,11 +142,11 @@ def test_a_release_that_goes_on_looks_first_whether_what_stays_is_whole(
     archive(ground.context, lake, [ledger_id])
     before = holders(ground, ledger_id)
 
-    def killed(self: object, *, dry_run: bool) -> None:
+    def killed(self: object) -> None:
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(release_module._Release, "_drop", killed)
+        patch.setattr(release_module._Batch, "_drop", killed)
         with pytest.raises(Killed):
             release(ground.context, lake, [ledger_id], keep=1)
     (kept,) = metadata_of(ground, ledger_id).bookies()

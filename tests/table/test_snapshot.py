@@ -28,7 +28,7 @@ def rows(ledger_id: int, entries: range) -> pa.Table:
 
 
 def ours(path: Path, ledger_id: int) -> TableFiles:
-    return files_of(LocalStorage(str(path)), ledger_id, "archive-0:1")
+    return files_of(LocalStorage(str(path)), [ledger_id], "archive-0:1")[ledger_id]
 
 
 def theirs(path: Path) -> set[str]:

@@ -70,7 +70,7 @@ def environment(place: Path) -> dict[str, str]:
 
 
 def use_jars(place: Path, jars: str) -> None:
-    """Have the command archive with a session of Spark that has these jars of Delta."""
+    """Have commands archive with a session of Spark that has these jars of Delta."""
     shim = place / "bin" / "spark-bookkeeper"
     shim.write_text(
         f"#!{sys.executable}\n"
@@ -81,6 +81,24 @@ def use_jars(place: Path, jars: str) -> None:
         f"    sbk.spark_session(delta=True, spark_jars={jars!r})\n"
         "sys.exit(main())\n"
     )
+    _submit_with(place / "bin" / "spark-submit", jars)
+
+
+def _submit_with(shim: Path, jars: str) -> None:
+    """Have ``spark-submit`` take these jars where it is told to fetch them: the same ones."""
+    real = Path(sys.executable).with_name("spark-submit")
+    shim.write_text(
+        f"#!{sys.executable}\n"
+        "import os, sys\n"
+        "arguments = sys.argv[1:]\n"
+        "if '--packages' in arguments:\n"
+        "    at = arguments.index('--packages')\n"
+        "    _, name, version = arguments[at + 1].split(':')\n"
+        f"    assert f'/{{name}}-{{version}}.jar' in {jars!r}, arguments[at + 1]\n"
+        f"    arguments[at : at + 2] = ['--jars', {jars!r}]\n"
+        f"os.execv({str(real)!r}, [{str(real)!r}, *arguments])\n"
+    )
+    shim.chmod(0o755)
 
 
 def follow(

@@ -1,0 +1,126 @@
+"""Bookies that drop the copies for which a table stands now.
+
+What is to be dropped stands in the ledger's metadata, so whoever comes later goes on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.cluster.collection import withdraw
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    BookKeeperError,
+    CookieMismatchError,
+    NoSuchLedgerError,
+)
+from spark_bookkeeper.metadata.update import read_again, update_ledger
+from spark_bookkeeper.protocol.archive import archived_of, copies_kept, dropped
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.replication.report import Outcome, Row
+from spark_bookkeeper.replication.runner import Failure, Step
+
+RELEASE: Final = "release"
+"""The action in the rows of a report."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropWork:
+    """Have bookies drop their copies of a released ledger that no fragment counts on. Picklable."""
+
+    ledger_id: LedgerId
+    nonce: bytes | None
+    table: str
+    size_bytes: int = 0
+    """Nothing is read for it."""
+
+
+def to_drop(metadata: LedgerMetadata) -> dict[BookieId, str]:
+    """The bookies that are to drop their copies, and their incarnations; those that were named
+    again since keep theirs.
+    """
+    archived = archived_of(metadata)
+    named = metadata.members()
+    said = {} if archived is None else archived.dropping
+    return {bookie: inc for bookie, inc in said.items() if bookie not in named}
+
+
+def release_row(ledger: Ledger, table: str, status: Outcome, reason: str | None) -> Row:
+    """How a ledger stands in a report."""
+    last, size = ledger.metadata.last_entry_id, ledger.metadata.length_bytes or 0
+    place = (0, last, None, table, 0 if last is None else last + 1, size)
+    return Row(ledger.ledger_id, RELEASE, status, reason, *place)
+
+
+def released_row(ledger: Ledger, failures: Sequence[str] = ()) -> Row:
+    """Of a ledger for which a table stands.
+
+    Args:
+        failures: where copies could not be dropped, and why.
+    """
+    archived = archived_of(ledger.metadata)
+    assert archived is not None, "release-after-proof"
+    kept = copies_kept(ledger.metadata, ())
+    where = f"read from {archived.table}; {kept} copies are on bookies"
+    if not failures:
+        return release_row(ledger, archived.table, Outcome.RELEASED, where)
+    reason = (
+        f"{where}, and could not be dropped everywhere ({'; '.join(failures)}). Nothing counts on "
+        "these; repeat it when the bookies are back"
+    )
+    return release_row(ledger, archived.table, Outcome.PENDING, reason)
+
+
+def drop(context: ClientContext, work: DropWork) -> Sequence[Row]:
+    """One ledger. Who is to drop is read now: whoever was named again is left alone."""
+    try:
+        return [_drop(context, work)]
+    except NoSuchLedgerError as error:
+        return [Row(work.ledger_id, RELEASE, Outcome.GONE, error.message)]
+
+
+def _drop(context: ClientContext, work: DropWork) -> Row:
+    ledger, _ = context.ledger(work.ledger_id, work.nonce)
+    done: list[BookieId] = []
+    failures: list[str] = []
+    for bookie, incarnation in to_drop(ledger.metadata).items():
+        try:
+            if withdraw(context, ledger, bookie, incarnation):
+                done.append(bookie)
+            else:
+                failures.append(f"{bookie}: the ledger was changed meanwhile")
+        except CookieMismatchError:
+            done.append(bookie)  # it was formatted since, and holds none of them
+        except BookieUnavailableError as error:
+            if _is_forgotten(context, bookie):
+                done.append(bookie)
+            else:
+                failures.append(f"{bookie}: {error.message}")
+        except BookKeeperError as error:
+            failures.append(f"{bookie}: {error.message}")
+    if done:
+        store, ledger_id = context.store, work.ledger_id
+        known = read_again(store, ledger_id, work.nonce)
+        found = update_ledger(store, ledger_id, lambda old: dropped(old, done), known=known)
+        ledger = ledger.with_metadata(found.value)
+    return released_row(ledger, failures)
+
+
+def not_dropped(work: DropWork, failure: Failure) -> Row:
+    return Row(work.ledger_id, RELEASE, Outcome.LEFT, failure.reason, target=work.table)
+
+
+DROPPING: Final = Step("dropping copies", drop, not_dropped)
+
+
+def _is_forgotten(context: ClientContext, bookie: BookieId) -> bool:
+    """Whether the cluster has no such bookie any more."""
+    return (
+        bookie not in context.bookies.registrations()
+        and context.store.cookie_version(bookie) is None
+    )

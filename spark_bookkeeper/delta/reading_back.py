@@ -1,0 +1,101 @@
+"""Every entry read once more by the list beside the table, as a reader of the released ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from spark_bookkeeper.bookie.bookie import Delivery, LedgerRef
+from spark_bookkeeper.bookie.entry import StoredEntry
+from spark_bookkeeper.bookie.replica import Replica
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.delta.pieces import Piece, together
+from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.replication.runner import Failure, Step
+from spark_bookkeeper.table.listing import Listing
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBackWork(Piece):
+    """Read entries by the list that is put."""
+
+    index: str
+    """Its digest."""
+
+    @property
+    def ref(self) -> LedgerRef:
+        """The ledger as the table is asked for it."""
+        return LedgerRef(self.ledger.key, self.index, self.ledger.encoding)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBack:
+    """What a piece came to."""
+
+    ledger_id: LedgerId
+    bytes: int = 0
+    reason: str | None = None
+    """Why it is not what the list says."""
+
+
+def read_back(context: ClientContext, work: ReadBackWork) -> Sequence[ReadBack]:
+    """One piece of a ledger."""
+    bookie = work.open_table(context)
+    replica = Replica(bookie, work.ref)
+    listing = bookie.listing(work.ref)
+    size = 0
+    for start, end in work.windows():
+        ids = range(start, end + 1)
+        delivery = replica.read(ids)
+        if (reason := _trouble(listing, ids, delivery)) is not None:
+            return [ReadBack(work.ledger_id, size, reason)]
+        size += _bytes(delivery)
+    return [ReadBack(work.ledger_id, size)]
+
+
+def read_back_many(
+    context: ClientContext, works: Sequence[ReadBackWork]
+) -> Sequence[Sequence[ReadBack] | None]:
+    """Small ledgers whose rows are read from the table together; ``None`` for every other, and for
+    each with which something is the matter: ``read_back`` says what.
+    """
+    done: list[Sequence[ReadBack] | None] = [None] * len(works)
+    for some in together(works):
+        bookie = some[0][1].open_table(context)
+        try:
+            found = bookie.read_many([work.ref for _, work in some])
+        except BookKeeperError:
+            continue
+        for (number, work), (listing, delivery) in zip(some, found, strict=True):
+            if _trouble(listing, range(work.first, work.last + 1), delivery) is None:
+                done[number] = [ReadBack(work.ledger_id, _bytes(delivery))]
+    return done
+
+
+def not_read_back(work: ReadBackWork, failure: Failure) -> ReadBack:
+    return ReadBack(work.ledger_id, reason=failure.reason)
+
+
+READING_BACK: Final = Step(
+    "reading it back from the table", read_back, not_read_back, do_many=read_back_many
+)
+
+
+def _trouble(listing: Listing, ids: Sequence[int], delivery: Delivery[StoredEntry]) -> str | None:
+    """What is not as the list says, if anything."""
+    if delivery.refused:
+        entry_id, reason = next(iter(delivery.refused.items()))
+        return f"entry {entry_id} is not read back: {reason}"
+    if [entry.entry_id for entry in delivery.found] != list(ids):
+        return f"not all of the entries {ids[0]} to {ids[-1]} are read back"
+    for entry in delivery.found:
+        told = listing.entry(entry.entry_id)
+        if told is None or (told.digest, told.size) != (entry.digest, entry.size_bytes):
+            return f"entry {entry.entry_id} is read back in other bytes"
+    return None
+
+
+def _bytes(delivery: Delivery[StoredEntry]) -> int:
+    return sum(entry.size_bytes for entry in delivery.found)

@@ -1,0 +1,435 @@
+"""Many ledgers that are released together: what one of them costs or lacks is its own affair."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.delta import comparing, pieces
+from spark_bookkeeper.delta import release as release_module
+from spark_bookkeeper.delta.release import release_ledgers
+from spark_bookkeeper.errors import MetadataUnavailableError
+from spark_bookkeeper.metadata.update import update_ledger
+from spark_bookkeeper.protocol.archive import archived_of
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
+from spark_bookkeeper.replication.report import Outcome, Row
+from spark_bookkeeper.replication.runner import (
+    ItemT,
+    LocalRunner,
+    Progress,
+    ResultT,
+    Step,
+    no_progress,
+)
+from spark_bookkeeper.testing.ground import METADATA, TABLE, Ground, InlineRuntime, KillAt, Killed
+from spark_bookkeeper.testing.lake import (
+    archived_rows,
+    bytes_ledger,
+    entries_of,
+    holders,
+    metadata_of,
+    release,
+    rows_ledger,
+)
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    return Ground(tmp_path / "cluster", runtime=InlineRuntime())
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    return tmp_path / "lake"
+
+
+def archive_together(context: ClientContext, lake: Path, ledger_ids: Sequence[LedgerId]) -> None:
+    """One commit and one file, as the archive has it."""
+    rows = [archived_rows(context, ledger_id) for ledger_id in ledger_ids]
+    whole = pa.concat_tables(rows, promote_options="default")
+    write_deltalake(str(lake), whole, mode="append", schema_mode="merge")
+
+
+class Counting(LocalRunner):
+    """Notes what it was asked to run: on Spark each is a job."""
+
+    def __init__(self, context: ClientContext) -> None:
+        super().__init__(context)
+        self.jobs: list[tuple[str, int]] = []
+
+    def run(
+        self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
+    ) -> Iterator[ResultT]:
+        self.jobs.append((step.phase, len(items)))
+        return super().run(step, items, progress)
+
+
+def released(
+    ground: Ground, lake: Path, ids: Sequence[LedgerId], progress: Progress = no_progress
+) -> tuple[list[Row], Counting]:
+    context = ground.client()
+    runner = Counting(context)
+    rows = list(release_ledgers(context, runner, str(lake), ids, keep=1, progress=progress))
+    return rows, runner
+
+
+# Cost
+
+
+def test_many_cost_as_many_jobs_as_one_and_read_each_file_as_often(tmp_path: Path) -> None:
+    costs: dict[int, tuple[list[str], Counter[str]]] = {}
+    for count in (1, 12):
+        ground = Ground(tmp_path / f"cluster {count}", runtime=InlineRuntime())
+        ids = [bytes_ledger(ground, entries=3) for _ in range(count)]
+        lake = tmp_path / f"lake {count}"
+        archive_together(ground.context, lake, ids)
+        ground.forget()
+
+        rows, runner = released(ground, lake, ids)
+
+        assert [row.status for row in rows] == [Outcome.RELEASED] * count, rows
+        of_files = Counter(
+            step.operation
+            for step in ground.steps
+            if step.place == TABLE and not step.path.startswith("_spark_bookkeeper")
+        )
+        costs[count] = [phase for phase, _ in runner.jobs], of_files
+
+    assert costs[12] == costs[1]
+    assert len(costs[12][0]) == 4
+
+
+def test_a_ledger_costs_six_changes_of_its_metadata(ground: Ground, lake: Path) -> None:
+    """One that releases it; two around each of two removals, and one that says they are done."""
+    ids = [bytes_ledger(ground, entries=2) for _ in range(3)]
+    archive_together(ground.context, lake, ids)
+    ground.forget()
+
+    released(ground, lake, ids)
+
+    assert ground.count()["write_ledger"] == 6 * len(ids)
+
+
+def test_what_was_released_before_is_not_read_again(ground: Ground, lake: Path) -> None:
+    """The run of every hour meets all that was ever released."""
+    ids = [bytes_ledger(ground, entries=2) for _ in range(5)]
+    archive_together(ground.context, lake, ids)
+    released(ground, lake, ids)
+    ground.forget()
+
+    rows, runner = released(ground, lake, ids)
+
+    assert [row.status for row in rows] == [Outcome.RELEASED] * 5
+    assert runner.jobs == []
+    assert {step.place for step in ground.steps} == {METADATA}
+
+
+# Each for itself
+
+
+def test_the_trouble_of_one_is_its_own(ground: Ground, lake: Path) -> None:
+    good, changed, lacking, absent, damaged, also_good, gone = ids = [
+        bytes_ledger(ground, entries=4) for _ in range(7)
+    ]
+    before = {i: entries_of(ground.context, i) for i in ids}
+    archive_together(ground.context, lake, [i for i in ids if i != absent])
+    table = DeltaTable(str(lake))
+    table.update(predicate=f"_ledger_id = {changed}", updates={"payload": "X'666f72676564'"})
+    table.delete(f"_ledger_id = {lacking} AND _entry_id = 2")
+    kept = metadata_of(ground, damaged).fragments[0].ensemble[0]
+    key = str(ground.context.ledger(damaged)[0].key)
+    shutil.rmtree(ground.root(kept) / "ledgers" / key)
+    lifecycle.create_ledger(ground.context, metadata_of(ground, good).quorum)  # stays open
+    ground.context.store.delete_ledger(gone, ground.context.store.read_ledger(gone))
+
+    rows, runner = released(ground, lake, [*ids, good])
+
+    assert [row.ledger_id for row in rows] == ids, "in the order asked, each once"
+    statuses = dict(zip(ids, [row.status for row in rows], strict=True))
+    reasons = dict(zip(ids, [str(row.reason) for row in rows], strict=True))
+    assert statuses == {
+        good: Outcome.RELEASED,
+        changed: Outcome.LEFT,
+        lacking: Outcome.LEFT,
+        absent: Outcome.LEFT,
+        damaged: Outcome.LEFT,
+        also_good: Outcome.RELEASED,
+        gone: Outcome.GONE,
+    }
+    assert "is not the same in the table" in reasons[changed]
+    assert "entry 2" in reasons[lacking]
+    assert "has 0 rows" in reasons[absent]
+    assert str(kept) in reasons[damaged]
+    assert len(runner.jobs) == 4
+    for ledger_id in (changed, lacking, absent):
+        assert len(holders(ground, ledger_id)) == 3
+        assert archived_of(metadata_of(ground, ledger_id)) is None
+    for ledger_id in (good, also_good):
+        assert len(holders(ground, ledger_id)) == 1
+    for ledger_id in (good, changed, lacking, absent, damaged, also_good):
+        assert entries_of(ground.client(), ledger_id) == before[ledger_id]
+
+
+def test_ledgers_of_several_schemas_in_one_table(ground: Ground, lake: Path) -> None:
+    schemas = [
+        pa.table({"id": pa.array([1, None, 3]), "text": ["a", None, ""]}),
+        pa.table({"id": pa.array([4, 5]), "more": pa.array([None, 2.5])}),
+        pa.table({"id": pa.array([7]), "text": pa.array([None], pa.string())}),
+    ]
+    ids = [rows_ledger(ground, schemas[number % 3]) for number in range(6)]
+    before = [entries_of(ground.context, ledger_id) for ledger_id in ids]
+    archive_together(ground.context, lake, ids[:4])
+    archive_together(ground.context, lake, ids[4:])
+
+    rows, _ = released(ground, lake, ids)
+
+    assert [row.status for row in rows] == [Outcome.RELEASED] * 6, rows
+    assert [entries_of(ground.client(), ledger_id) for ledger_id in ids] == before
+
+
+def test_large_ledgers_go_in_pieces_beside_small_ones(
+    ground: Ground, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "ENTRIES", 8)
+    monkeypatch.setattr(pieces, "WINDOW_BYTES", 100)
+    monkeypatch.setattr("spark_bookkeeper.table.listing.ENTRIES", 8)
+    ids = [bytes_ledger(ground, entries=count) for count in (3, 20, 2, 9)]
+    before = [entries_of(ground.context, ledger_id) for ledger_id in ids]
+    archive_together(ground.context, lake, ids)
+
+    rows, runner = released(ground, lake, ids)
+
+    assert [row.status for row in rows] == [Outcome.RELEASED] * 4, rows
+    assert dict(runner.jobs)["comparing with the table"] == 1 + 3 + 1 + 2
+    assert [entries_of(ground.client(), ledger_id) for ledger_id in ids] == before
+
+
+@pytest.mark.parametrize("limit", ["BATCH_LEDGERS", "BATCH_ENTRIES", "BATCH_BYTES"])
+def test_there_are_so_many_in_a_batch_and_no_more(
+    ground: Ground, lake: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    ids = [bytes_ledger(ground, entries=2) for _ in range(5)]
+    size = metadata_of(ground, ids[0]).length_bytes or 0
+    most = {"BATCH_LEDGERS": 2, "BATCH_ENTRIES": 5, "BATCH_BYTES": 2 * size}
+    monkeypatch.setattr(release_module, limit, most[limit])
+    archive_together(ground.context, lake, ids)
+
+    rows, runner = released(ground, lake, ids[::-1])
+
+    assert [row.ledger_id for row in rows] == ids[::-1]
+    assert {row.status for row in rows} == {Outcome.RELEASED}
+    assert [count for phase, count in runner.jobs if phase == "dropping copies"] == [2, 2, 1]
+
+
+def test_one_that_cannot_be_compared_with_others_is_compared_by_itself(
+    ground: Ground, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that goes while many read it: each looks for the newest files then."""
+    ids = [bytes_ledger(ground, entries=2) for _ in range(3)]
+    archive_together(ground.context, lake, ids)
+    archive_together(ground.context, lake, [bytes_ledger(ground, entries=2)])
+    whole = comparing.compare_many
+
+    def rewritten(context: ClientContext, works: Sequence[comparing.CompareWork]) -> object:
+        table = DeltaTable(str(lake))
+        table.optimize.compact()
+        table.vacuum(0, enforce_retention_duration=False, dry_run=False)
+        return whole(context, works)
+
+    step = comparing.COMPARING
+    together = Step(step.phase, step.do, step.failed, do_many=rewritten)  # type: ignore[arg-type]
+    monkeypatch.setattr("spark_bookkeeper.delta.release.COMPARING", together)
+
+    rows, _ = released(ground, lake, ids)
+
+    assert [row.status for row in rows] == [Outcome.RELEASED] * 3, rows
+
+
+# Conflicts
+
+
+def before_first_write(ground: Ground, act: Callable[[], None]) -> Callable[[str, str, str], None]:
+    """A hook that does something once, right before the first ledger is released."""
+    acted: list[bool] = []
+
+    def hook(place: str, operation: str, path: str) -> None:
+        if place == METADATA and operation == "write_ledger" and not acted:
+            acted.append(True)
+            act()
+
+    return hook
+
+
+def test_a_change_of_something_else_is_no_hindrance(ground: Ground, lake: Path) -> None:
+    ids = [bytes_ledger(ground, entries=2) for _ in range(3)]
+    archive_together(ground.context, lake, ids)
+    other = ground.client()
+
+    def label() -> None:
+        update_ledger(other.store, ids[1], lambda old: old.with_custom(label=b"new"))
+
+    context = ground.client(None, before_first_write(ground, label))
+    rows = release(context, lake, ids, keep=1)
+
+    assert [row.status for row in rows] == [Outcome.RELEASED] * 3, rows
+    assert metadata_of(ground, ids[1]).custom_metadata["label"] == b"new"
+
+
+def test_a_recovery_in_between_keeps_one_ledger_from_being_released(
+    ground: Ground, lake: Path
+) -> None:
+    """What was proven was proven of other copies."""
+    ids = [bytes_ledger(ground, entries=2) for _ in range(3)]
+    before = [entries_of(ground.context, ledger_id) for ledger_id in ids]
+    archive_together(ground.context, lake, ids)
+    other = ground.client()
+
+    def recover() -> None:
+        first = metadata_of(ground, ids[1]).fragments[0].ensemble[0]
+        wish = BookieRecovery((first,), ledger_ids=(ids[1],), even_if_alive=True)
+        assert recover_bookie(other, LocalRunner(other), wish).is_complete
+
+    context = ground.client(None, before_first_write(ground, recover))
+    rows = release(context, lake, ids, keep=1)
+
+    assert [row.status for row in rows] == [Outcome.RELEASED, Outcome.LEFT, Outcome.RELEASED]
+    assert "changed meanwhile" in str(rows[1].reason)
+    assert len(metadata_of(ground, ids[1]).bookies()) == 3
+    assert [e[0] for e in entries_of(ground.client(), ids[1])] == [e[0] for e in before[1]]
+
+
+def test_a_change_whose_answer_is_lost_is_looked_for(ground: Ground, lake: Path) -> None:
+    ids = [bytes_ledger(ground, entries=2) for _ in range(3)]
+    archive_together(ground.context, lake, ids)
+    lost: list[str] = []
+
+    def lose(place: str, operation: str, path: str) -> None:
+        if operation == "write_ledger" and path not in lost:
+            lost.append(path)
+            raise MetadataUnavailableError("the connection was lost")
+
+    ground.after.append(lose)
+    rows = release(ground.client(), lake, ids, keep=1)
+
+    assert len(lost) == 3
+    assert [row.status for row in rows] == [Outcome.RELEASED] * 3, rows
+    assert [len(holders(ground, ledger_id)) for ledger_id in ids] == [1] * 3
+
+
+# Progress
+
+
+def test_progress_counts_ledgers_through_all_steps_and_batches(
+    ground: Ground, lake: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(release_module, "BATCH_LEDGERS", 4)
+    ids = [bytes_ledger(ground, entries=2) for _ in range(6)]
+    archive_together(ground.context, lake, ids)
+    told: list[tuple[str, int, int, int]] = []
+
+    released(ground, lake, ids, lambda *each: told.append(each))
+
+    assert {phase.partition(",")[0] for phase, _, _, _ in told} == {"releasing ledgers"}, (
+        "one name, so that rate and time left are those of all of it"
+    )
+    steps = list(dict.fromkeys(phase.partition(", ")[2] for phase, _, _, _ in told))
+    assert steps == [
+        "comparing with the table",
+        "reading it back from the table",
+        "verifying what stays",
+        "dropping copies",
+    ]
+    assert all(a[1] <= b[1] and a[3] <= b[3] for a, b in pairwise(told)), "it never goes back"
+    assert {of for _, _, of, _ in told} == {6}
+    assert told[-1][1] == 6
+    assert told[-1][3] > 0
+
+
+# Killed
+
+CHANGES = ("put", "put_if_absent", "write_ledger", "delete_directory", "delete", "make_directory")
+
+
+def begun(directory: Path, ledgers: int) -> tuple[Ground, Path, list[LedgerId]]:
+    ground = Ground(directory / "cluster", runtime=InlineRuntime())
+    ids = [bytes_ledger(ground, entries=1) for _ in range(ledgers)]
+    archive_together(ground.context, directory / "lake", ids)
+    return ground, directory / "lake", ids
+
+
+def steps_of(directory: Path, ledgers: int) -> list[str]:
+    """What a release asks for, operation by operation."""
+    ground, lake, ids = begun(directory, ledgers)
+    ground.forget()
+    released(ground, lake, ids)
+    return [step.operation for step in ground.steps]
+
+
+def killed_at(directory: Path, ledgers: int, number: int) -> None:
+    """Killed before one operation, read, repeated, and read again."""
+    ground, lake, ids = begun(directory, ledgers)
+    before = [entries_of(ground.context, ledger_id) for ledger_id in ids]
+
+    with pytest.raises(Killed):
+        release(ground.client(None, KillAt(number)), lake, ids, keep=1)
+
+    reader = ground.client()
+    assert [entries_of(reader, ledger_id) for ledger_id in ids] == before
+    rows = release(ground.client(), lake, ids, keep=1)
+    assert [row.status for row in rows] == [Outcome.RELEASED] * ledgers, rows
+    reader = ground.client()
+    assert [entries_of(reader, ledger_id) for ledger_id in ids] == before
+    for ledger_id in ids:
+        assert len(holders(ground, ledger_id)) == 1
+        archived = archived_of(metadata_of(ground, ledger_id))
+        assert archived is not None
+        assert not archived.dropping
+
+
+def test_killed_before_any_change_and_repeated_all_come_to_the_same(tmp_path: Path) -> None:
+    steps = steps_of(tmp_path / "whole", 2)
+    changes = [number for number, step in enumerate(steps) if step in CHANGES]
+    assert steps.count("write_ledger") == 12, steps
+    assert len(changes) >= 18, steps  # two lists with their directories, four drops
+    for number in changes:
+        killed_at(tmp_path / str(number), 2, number)
+
+
+@pytest.mark.slow
+def test_killed_at_any_step_and_repeated_all_come_to_the_same(tmp_path: Path) -> None:
+    for number in range(len(steps_of(tmp_path / "whole", 3))):
+        killed_at(tmp_path / str(number), 3, number)
+
+
+def test_an_ended_process_leaves_what_others_go_on_with(ground: Ground, lake: Path) -> None:
+    """Some were released and others only proven: whoever comes next brings all to an end."""
+    ids = [bytes_ledger(ground, entries=2) for _ in range(4)]
+    before = [entries_of(ground.context, ledger_id) for ledger_id in ids]
+    archive_together(ground.context, lake, ids)
+    writes: list[str] = []
+
+    def second_change(place: str, operation: str, path: str) -> None:
+        if operation == "write_ledger":
+            writes.append(path)
+        if len(writes) > 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        release(ground.client(None, second_change), lake, ids, keep=0)
+    half = [archived_of(metadata_of(ground, ledger_id)) is not None for ledger_id in ids]
+    rows, _ = released(ground, lake, ids)
+
+    assert half == [True, True, False, False]
+    assert [row.status for row in rows] == [Outcome.RELEASED] * 4
+    assert [len(holders(ground, ledger_id)) for ledger_id in ids] == [0, 0, 1, 1]
+    assert [entries_of(ground.client(), ledger_id) for ledger_id in ids] == before

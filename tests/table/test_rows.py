@@ -1,0 +1,95 @@
+"""The rows of many ledgers read together are those that each has when it is read alone."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from spark_bookkeeper.bookie.storage.local import LocalStorage
+from spark_bookkeeper.table.folder import MissingFileError
+from spark_bookkeeper.table.rows import LedgerRows, TableRows
+
+ONE = pa.schema([("id", pa.int64()), ("text", pa.string())])
+OTHER = pa.schema([("text", pa.string()), ("id", pa.int64())])
+WIDER = pa.schema([("id", pa.int64()), ("more", pa.float64())])
+
+
+def rows_of(dice: random.Random, ledgers: dict[int, pa.Schema]) -> pa.Table:
+    """A few entries of each, in no order."""
+    pieces = []
+    for ledger_id, schema in ledgers.items():
+        places = [(entry, row) for entry in range(3) for row in range(dice.randrange(4))]
+        dice.shuffle(places)
+        columns = {
+            "_ledger_id": pa.array([ledger_id] * len(places), pa.int64()),
+            "_entry_id": pa.array([entry for entry, _ in places], pa.int64()),
+            "_row": pa.array([row for _, row in places], pa.int64()),
+        }
+        for field in schema:
+            values = [dice.choice([None, 100 * ledger_id + row]) for _, row in places]
+            columns[field.name] = pa.array(values, pa.int64()).cast(field.type)
+        pieces.append(pa.table(columns))
+    dice.shuffle(pieces)
+    return pa.concat_tables(pieces, promote_options="default")
+
+
+def opened(path: Path) -> TableRows:
+    return TableRows(LocalStorage(str(path)), "archive-0:1")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_each_has_the_rows_that_it_has_alone(tmp_path: Path, seed: int) -> None:
+    """Also where ledgers pin different versions, so that files of one have the other's rows."""
+    dice = random.Random(seed)
+    schemas = {ledger_id: dice.choice([ONE, OTHER, WIDER]) for ledger_id in range(12)}
+    for ids in (range(6), range(6, 9), range(9, 12)):
+        rows = rows_of(dice, {ledger_id: schemas[ledger_id] for ledger_id in ids})
+        write_deltalake(str(tmp_path), rows, mode="append", schema_mode="merge")
+    table = opened(tmp_path)
+    pinned = dict(table.files_of_each(range(0, 12, 2)))
+    DeltaTable(str(tmp_path)).optimize.compact()
+    pinned |= table.files_of_each(range(1, 12, 2))
+    wanted = [LedgerRows(i, schemas[i], pinned[i]) for i in dice.sample(range(12), 12)]
+
+    found = opened(tmp_path).read_many(wanted)
+
+    assert len({each.pinned.paths for each in wanted}) > 1
+    for each, rows in zip(wanted, found, strict=True):
+        alone = table.read(each.ledger_id, each.schema, each.pinned, 0, 2)
+        assert (
+            rows.sort_by("_row")
+            .sort_by("_entry_id")
+            .equals(alone.select(rows.column_names).sort_by("_row").sort_by("_entry_id"))
+        ), each.ledger_id
+        places = rows.select(["_entry_id", "_row"]).to_pylist()
+        assert places == sorted(places, key=lambda place: (place["_entry_id"], place["_row"]))
+        assert set(rows["_ledger_id"].to_pylist()) <= {each.ledger_id}
+
+
+def test_a_file_that_is_gone_is_said_and_not_passed_over(tmp_path: Path) -> None:
+    rows = rows_of(random.Random(1), {1: ONE, 2: ONE})
+    write_deltalake(str(tmp_path), rows)
+    table = opened(tmp_path)
+    wanted = [LedgerRows(i, ONE, files) for i, files in table.files_of_each([1, 2]).items()]
+    (tmp_path / wanted[0].pinned.paths[0]).unlink()
+
+    with pytest.raises(MissingFileError):
+        table.read_many(wanted)
+
+
+def test_files_of_many_are_those_of_each(tmp_path: Path) -> None:
+    dice = random.Random(2)
+    for ids in ((1, 5), (2, 3), (8,), (4, 6)):
+        rows = rows_of(dice, dict.fromkeys(ids, ONE))
+        write_deltalake(str(tmp_path), rows, mode="append")
+    table = opened(tmp_path)
+
+    found = table.files_of_each([9, 8, 3, 1])
+
+    assert found == {ledger_id: table.files_of(ledger_id) for ledger_id in (1, 3, 8, 9)}
+    assert not found[9].paths
+    assert len(found[8].paths) == 1
