@@ -253,8 +253,8 @@ class LedgerStore(Protocol):
         One that cannot be decoded is told with its error, and does not hold up the others.
 
         Args:
-            naming: leave out the ledgers of which no fragment names one of these. They cost a
-                third less: they are read and checked, and no value is built.
+            naming: leave out the ledgers of which no fragment names one of these. They are read
+                and checked, and no value is built.
         """
 
 

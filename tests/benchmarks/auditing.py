@@ -1,9 +1,10 @@
-"""P8: an audit of very many ledgers in a real ZooKeeper."""
+"""P8: an audit of very many ledgers in a real ZooKeeper; and of P9 a create beside them."""
 
 from __future__ import annotations
 
 import secrets
 import shutil
+import statistics
 import threading
 import time
 from collections import deque
@@ -31,6 +32,7 @@ AFFECTED = 100
 """Ledgers that name the lost bookie; publishing the task of each is part of an audit."""
 FIRST = 1_000_000
 """Id of the first ledger, away from those that are really written."""
+FEW = 1_000
 TOGETHER = 500
 WINDOW = 500
 SAMPLED_MAX = 100_000
@@ -92,6 +94,7 @@ def ledgers(lab: Lab) -> Iterator[Line]:
             own_target=at_most(MEMORY_MIB_MAX),
             rounds=rounds,
         )
+        yield _creation(lab, bk, count)
     shutil.rmtree(lab.directory / "audited")
 
 
@@ -102,6 +105,30 @@ def _cluster(lab: Lab, count: int) -> sbk.BookKeeper:
         options = (*options, f"-Xmx{ROOMY}")
     with mock.patch.object(zookeeper, "_JVM_OPTIONS", options):
         return lab.new_cluster("audited")
+
+
+def _creation(lab: Lab, bk: sbk.BookKeeper, count: int) -> Line:
+    """P9: as many ledgers as there may be, a new one costs as much."""
+
+    def p50(bk: sbk.BookKeeper) -> float:
+        took = []
+        for _ in range(lab.sizes.creates):
+            started = time.perf_counter()
+            bk.create_ledger().close()
+            took.append(time.perf_counter() - started)
+        return statistics.median(took) * 1000
+
+    with _Plain(lab.bk) as plain:
+        plain.make(FEW)
+    return Line(
+        "P9",
+        f"create + close beside {count:,} ledgers against {FEW:,}, p50",
+        "ms",
+        f"{lab.sizes.creates} a round, one after the other, each in a cluster of its own",
+        lambda: p50(bk),
+        [Against(f"beside {FEW:,}", lambda: p50(lab.bk), at_most(1.2))],
+        rounds=lab.sizes.rounds,
+    )
 
 
 def _indexer(lab: Lab, stack: ExitStack, plain: _Plain, count: int) -> Against:
