@@ -64,6 +64,8 @@ def locate_together(
     """``LedgerLog.locate`` for many, with one look at the marker when all were searched: it says
     of each what a look of its own would [cookie_neg].
     """
+    if not wanted:
+        return {}
     found = _of_each(wanted, lambda one, _: one[0].search(one[1], one[2]))
     try:
         marker = read_marker_data(storage)
