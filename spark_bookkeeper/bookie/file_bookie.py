@@ -48,6 +48,7 @@ from spark_bookkeeper.bookie.schema import LedgerPaths, ledger_of
 from spark_bookkeeper.bookie.storage.storage import FileSink, Storage, unavailable
 from spark_bookkeeper.bookie.together import (
     fence_together,
+    locate_together,
     verify_together,
     write_together,
 )
@@ -170,15 +171,36 @@ class FileBookie(Bookie):
 
     @override
     def holdings(self, ranges: Sequence[EntryRange]) -> Sequence[Answer[Holdings]]:
-        return _each(ranges, lambda _, r: self.log(r.ledger).locate(r.first, r.last).told())
+        found: Mapping[int, EntryIndex] = {}
+        if len(ranges) > 1:
+            logs = {n: (self.log(r.ledger), r.first, r.last) for n, r in enumerate(ranges)}
+            found = locate_together(self.storage, logs)
+
+        def answer(n: int, r: EntryRange) -> Holdings:
+            index = found[n] if n in found else self.log(r.ledger).locate(r.first, r.last)
+            return index.told()
+
+        return _each(ranges, answer)
 
     @override
     def verify(self, wanted: Sequence[Verification]) -> Sequence[Answer[Verdict]]:
         together: Mapping[int, Verdict] = {}
         if len(wanted) > 1:
+            plain = {n: one for n, one in enumerate(wanted) if not one.with_files}
+            found = locate_together(
+                self.storage,
+                {
+                    n: (self.log(one.ledger), one.entry_ids[0], one.entry_ids[-1])
+                    for n, one in plain.items()
+                    if not _is_known(one.known)
+                },
+            )
             retrievals: dict[int, Retrieval] = {}
-            for n, one in enumerate(wanted):
-                if not one.with_files:
+            for n, one in plain.items():
+                if n in found:
+                    log = self.log(one.ledger)
+                    retrievals[n] = Retrieval(log, one.entry_ids, found[n])
+                elif _is_known(one.known):
                     with suppress(BookKeeperError):  # met again, by itself
                         retrievals[n] = self._retrieval(one.ledger, one.entry_ids, one.known)
             together = verify_together(self.storage, retrievals)
@@ -396,6 +418,11 @@ def _each(wanted: Sequence[A], answer: Callable[[int, A], T]) -> list[Answer[T]]
         except BookKeeperError as error:
             answers.append(error)
     return answers
+
+
+def _is_known(holdings: Holdings | None) -> bool:
+    """Whether they say where the entries are, in files."""
+    return holdings is not None and isinstance(holdings.places, EntryIndex)
 
 
 def _told(tail: Tail) -> LedgerTail:

@@ -347,14 +347,26 @@ class LedgerLog:
             CookieMismatchError: another incarnation.
             BookieUnavailableError: no answer.
         """
+        return self.located(self.search(first, last))
+
+    def search(self, first: int, last: int | None = None) -> EntryIndex:
+        """What ``locate`` reads; it counts once ``located`` says so."""
         end = UNBOUNDED if last is None else last
         numbers = self._slots.numbers()
         number = max(numbers, default=-1) + 1
         while self.storage.size(self.paths.slot(number)) is not None:  # a listing proves nothing
             numbers.add(number)
             number += 1
-        index = self._slots.search(numbers, first, end)
-        self._check_life()
+        return self._slots.search(numbers, first, end)
+
+    def located(self, index: EntryIndex, *, marker: MarkerData | None = None) -> EntryIndex:
+        """What ``locate`` answers, once the partition is known to be the right one.
+
+        Args:
+            index: as ``search`` has read it.
+            marker: read after that; ``None`` reads it.
+        """
+        self.check_life(marker or read_marker_data(self.storage))
         if not self.ledger.era_alone:
             return index
         return index.only(lambda path: is_of_era(path.rpartition("/")[2], self.ledger.era))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TypeVar
 
 from spark_bookkeeper.bookie.bookie import NewCopies, Verdict
-from spark_bookkeeper.bookie.index import Tail
+from spark_bookkeeper.bookie.index import EntryIndex, Tail
 from spark_bookkeeper.bookie.log import LedgerLog, MarkerData, read_marker_data
 from spark_bookkeeper.bookie.record import encode_copy
 from spark_bookkeeper.bookie.retrieval import Retrieval
@@ -56,6 +56,22 @@ def fence_together(storage: Storage, logs: Mapping[int, LedgerLog]) -> dict[int,
         ends,
         lambda end, n: logs[n].fenced(end, len(occupied[n]), marker=marker),
     )
+
+
+def locate_together(
+    storage: Storage, wanted: Mapping[int, tuple[LedgerLog, int, int | None]]
+) -> dict[int, EntryIndex]:
+    """``LedgerLog.locate`` for many, with one look at the marker when all were searched: it says
+    of each what a look of its own would [cookie_neg].
+    """
+    if not wanted:
+        return {}
+    found = _of_each(wanted, lambda one, _: one[0].search(one[1], one[2]))
+    try:
+        marker = read_marker_data(storage)
+    except BookKeeperError:
+        return {}
+    return _of_each(found, lambda index, n: wanted[n][0].located(index, marker=marker))
 
 
 def verify_together(storage: Storage, retrievals: Mapping[int, Retrieval]) -> dict[int, Verdict]:

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from spark_bookkeeper.bookie.bookie import LedgerRef, LedgerTail, NewCopies, Verification, value_of
+from spark_bookkeeper.bookie import framing
+from spark_bookkeeper.bookie.bookie import (
+    EntryRange,
+    LedgerRef,
+    LedgerTail,
+    NewCopies,
+    Verification,
+    value_of,
+)
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
@@ -110,6 +118,88 @@ def test_they_are_put_in_one_call_and_relied_on_in_one(disk: MemoryDisk) -> None
     # What the fences stand on is made durable with them, and not again when it is verified.
     assert calls == [("put", COUNT), ("sync", COUNT), ("sync", COUNT)]
     assert all(list(verdict.good) == [0, 1, 2, 3] for verdict in verdicts)
+
+
+def test_observe_sync_what_counts_is_durable_though_it_was_synced_for_the_fence(
+    disk: MemoryDisk,
+) -> None:
+    written(disk)
+    slots = [LedgerPaths(each.key).slot(slot) for each in LEDGERS for slot in range(2)]
+    disk.durable.difference_update(slots)
+    bookie = FileBookie(MemoryStorage(disk))
+    tails = [value_of(tail) for tail in bookie.fence(LEDGERS)]
+
+    verdicts = bookie.verify(
+        [
+            Verification(each, tail.entries.entry_ids.tolist(), tail.entries)
+            for each, tail in zip(LEDGERS, tails, strict=True)
+        ]
+    )
+
+    assert all(list(value_of(verdict).good) == [0, 1, 2, 3] for verdict in verdicts)
+    assert disk.durable.issuperset(slots)
+
+
+def test_damage_behind_a_header_is_found_in_what_the_fence_has_read(disk: MemoryDisk) -> None:
+    written(disk)
+    damaged = LEDGERS[2]
+    disk.corrupt(LedgerPaths(damaged.key).slot(1), flipped)
+    bookie = FileBookie(MemoryStorage(disk))
+    tails = [value_of(tail) for tail in bookie.fence(LEDGERS)]
+
+    verdicts = [
+        value_of(verdict)
+        for verdict in bookie.verify(
+            [
+                Verification(each, tail.entries.entry_ids.tolist(), tail.entries)
+                for each, tail in zip(LEDGERS, tails, strict=True)
+            ]
+        )
+    ]
+
+    good = [list(verdict.good) for verdict in verdicts]
+    assert good == [[0, 1] if each is damaged else [0, 1, 2, 3] for each in LEDGERS]
+    assert list(verdicts[2].refused) == [2, 3]
+
+
+def flipped(data: bytes) -> bytes:
+    """With another byte in its first message."""
+    at = framing.header_end(data) + 100
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+def test_where_entries_are_is_told_with_one_look_at_the_marker(disk: MemoryDisk) -> None:
+    written(disk)
+    looks = Counter[str]()
+
+    def faults(operation: str, path: str, moment: str) -> None:
+        looks[operation] += path == MARKER_PATH and moment == "before"
+
+    found = FileBookie(MemoryStorage(disk, faults)).holdings(
+        [EntryRange(each, 1, 2) for each in LEDGERS]
+    )
+
+    assert [value_of(held).entry_ids.tolist() for held in found] == [[1, 2]] * COUNT
+    assert looks["read"] == 1
+
+
+@pytest.mark.parametrize("before", ["list", "range", "marker"])
+def test_cookie_neg_where_entries_are_is_told_of_one_incarnation(
+    disk: MemoryDisk, before: str
+) -> None:
+    written(disk)
+
+    def is_due(operation: str, path: str) -> bool:
+        if before == "marker":
+            return path == MARKER_PATH and operation == "read"
+        return operation == ("list" if before == "list" else "read")
+
+    bookie = FileBookie(wiped_before(disk, is_due))
+
+    assert all(
+        isinstance(held, BookKeeperError)
+        for held in bookie.holdings([EntryRange(each, 0, 3) for each in LEDGERS])
+    )
 
 
 def test_what_is_unusual_about_one_is_its_own_affair(disk: MemoryDisk) -> None:
