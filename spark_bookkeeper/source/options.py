@@ -243,9 +243,9 @@ class SourceOptions:
     fail_on_data_loss: bool = option(
         _flag,
         READS,
-        "Fail when entries that were asked for were truncated, deleted, or can be read from no "
-        "bookie; `false` goes on past them, the log of the task says which, and "
-        "`bk.lost_entries()` tells of all",
+        "Fail when entries that were asked for were truncated or deleted, are behind the end, or "
+        "can be read from no bookie; `false` goes on past them, the log of the task says which, "
+        "and `bk.lost_entries()` tells of all",
         True,
     )
     consumer: str | None = option(

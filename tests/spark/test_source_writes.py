@@ -95,8 +95,15 @@ def test_rows_are_inserted_through_a_view(bk: BookKeeper, log: Log) -> None:
     bk.spark.sql("INSERT INTO sink_view SELECT id + 2 FROM sink_view")
 
     assert sorted(found(log)) == [1, 2, 3, 4]
-    with pytest.raises(PySparkException, match="never overwritten"):
-        bk.spark.sql("INSERT OVERWRITE sink_view VALUES (1)")
+    for statement, said in (
+        ("INSERT OVERWRITE sink_view VALUES (1)", "never overwritten"),
+        ("INSERT INTO sink_view VALUES (1, 2)", "TOO_MANY_DATA_COLUMNS"),
+        ("INSERT INTO sink_view VALUES (array(1))", "CANNOT_SAFELY_CAST"),
+        ("DELETE FROM sink_view WHERE id = 1", "does not support deletes"),
+    ):
+        with pytest.raises(PySparkException, match=said):
+            bk.spark.sql(statement)
+    assert len(found(log)) == 4
 
 
 def test_a_new_ledger_is_written_with_an_id_or_a_name(bk: BookKeeper, to: To) -> None:
@@ -139,6 +146,75 @@ def test_what_cannot_be_meant_is_refused_before_any_task_runs(
 ) -> None:
     with pytest.raises(PySparkException, match=message):
         to(ids(bk, 0, 1), **options).save()
+
+
+def test_rows_of_every_kind_come_back_as_they_were(bk: BookKeeper, to: To) -> None:
+    frame = bk.spark.sql(
+        """
+        SELECT * FROM VALUES
+          (1, 'ä😀', CAST('12345678901234567890.123456789012345678' AS DECIMAL(38, 18)),
+           TIMESTAMP '1500-01-01 00:00:00', TIMESTAMP_NTZ '9999-12-31 23:59:59.999999',
+           MAP('k', ARRAY(1, null)),
+           NAMED_STRUCT('a.b', 1, 'c', ARRAY(MAP('x', DATE '0001-01-01'))),
+           REPEAT('x', 9000000), X'00ff', DOUBLE('NaN'), null),
+          (null, null, null, null, null, null, null, null, null, null, null)
+        AS rows(`a.b`, `c``d`, `x,y`, ` `, ``, `smörgås`, A, a, `_c`, `select`, nothing)
+        """
+    )
+    to(frame, ledgerId=4_000_000_020, entryTargetBytes="1m").save()
+    to(frame.limit(0), ledgerId=4_000_000_021).save()
+    loaded = bk.spark.read.format("bookkeeper").option("metadataUri", bk.metadata_uri)
+    back = loaded.option("ledger", 4_000_000_020).load()
+    empty = loaded.option("ledger", 4_000_000_021).load()
+
+    assert (back.schema, empty.schema) == (frame.schema, frame.schema)
+    assert sorted(map(repr, back.collect())) == sorted(map(repr, frame.collect()))
+    assert (empty.count(), back.select().count(), len(back.limit(1).collect())) == (0, 2, 1)
+    joined = back.alias("one").join(back.alias("other"), "x,y", "left")
+    assert joined.count() == 2
+    kept = back.select("`a.b`").cache()
+    assert (kept.count(), kept.sample(1.0).count()) == (2, 2)
+    kept.unpersist()
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("SELECT 1 AS a, 2 AS a", "several columns of the name 'a'"),
+        ("SELECT INTERVAL '2-3' YEAR TO MONTH AS y", "a type that Spark cannot hand over"),
+        ("SELECT make_interval(1) AS i", 'Cannot use "INTERVAL" type'),
+        ("SELECT named_struct('a', 1, 'a', 2) AS s", "DUPLICATED_FIELD_NAME_IN_ARROW_STRUCT"),
+        (None, "the schema has no columns"),
+    ],
+)
+def test_rows_that_no_ledger_can_hold_leave_none(
+    bk: BookKeeper, to: To, query: str | None, said: str
+) -> None:
+    frame = bk.spark.range(3).select() if query is None else bk.spark.sql(query)
+
+    with pytest.raises(PySparkException, match=said):
+        to(frame, ledgerId=4_000_000_022).save()
+    with pytest.raises(NoSuchLedgerError):
+        bk.ledger(4_000_000_022)
+
+
+def test_a_table_of_the_catalog_is_told_its_options_with_each_read(
+    bk: BookKeeper, log: Log, to: To
+) -> None:
+    spark, options = bk.spark, f"(log '{log.name}', metadataUri '{bk.metadata_uri}')"
+    to(ids(bk, 0, 3), log=log.name).save()
+    spark.sql(f"CREATE TABLE of_the_catalog USING bookkeeper OPTIONS {options}")
+    try:
+        with pytest.raises(PySparkException, match=r"none was given.*Spark keeps no options.*WITH"):
+            spark.sql("SELECT * FROM of_the_catalog").collect()
+        with pytest.raises(PySparkException, match="option metadataUri is missing"):
+            spark.sql("INSERT INTO of_the_catalog VALUES (1)")
+        given = options.replace("(log ", "(log = ").replace("metadataUri ", "metadataUri = ")
+        assert spark.sql(f"SELECT * FROM of_the_catalog WITH {given}").count() == 3
+        table = spark.read.option("metadataUri", bk.metadata_uri).option("log", log.name)
+        assert table.table("of_the_catalog").count() == 3
+    finally:
+        spark.sql("DROP TABLE of_the_catalog")
 
 
 def test_rows_that_do_not_fit_the_log_are_refused_with_both_schemas(
