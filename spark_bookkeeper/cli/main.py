@@ -9,6 +9,7 @@ the cluster cannot be reached, and nothing was changed.
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import logging
 import os
@@ -29,7 +30,11 @@ from spark_bookkeeper.cli.shell.logs import (
     LogFormat,
     start_logging,
 )
-from spark_bookkeeper.cli.shell.output import Output, print_what_can_be_printed
+from spark_bookkeeper.cli.shell.output import (
+    Output,
+    open_closed_streams,
+    print_what_can_be_printed,
+)
 from spark_bookkeeper.cli.shell.parameters import refuse_empty
 from spark_bookkeeper.cli.shell.settings import (
     EXIT_DONE,
@@ -212,6 +217,7 @@ def root(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its code; never a stack trace unless ``--verbose``."""
+    open_closed_streams()
     print_what_can_be_printed()
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
@@ -259,6 +265,13 @@ def _show(error: Exception, is_verbose: bool) -> None:
         traceback.print_exception(type(error), error, error.__traceback__)
     if isinstance(error, BookKeeperError):
         click.echo(f"Error: {error.message}", err=True)
+    elif isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
+        # What bookies say is translated where it is met, so this is where the output goes.
+        click.echo(
+            "Error: the output cannot be written: no space left where it goes. That is no bookie; "
+            "what was asked for may be done",
+            err=True,
+        )
     else:
         click.echo(f"Error: {type(error).__name__}: {error}", err=True)
     if not is_verbose:

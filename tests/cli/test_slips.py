@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -152,3 +154,25 @@ def test_who_asks_for_what_waits_is_told_why_nobody_works_on_it(
     assert [row["ledger_id"] for row in waiting.json["underreplicated"]] == [made["ledger_id"]]
     assert "autorecovery enable" in waiting.err
     assert "autorecovery enable" in status["warning"]
+
+
+@pytest.mark.parametrize(
+    ("form", "closed"), [("", ">&-"), ("--json", ">&-"), ("", "2>&-"), ("--json", "<&- >&- 2>&-")]
+)
+def test_who_closed_the_output_has_the_command_done_all_the_same(
+    form: str, closed: str, tmp_path: Path
+) -> None:
+    command = f'"{sys.executable}" -m spark_bookkeeper local status --directory "{tmp_path}"'
+
+    assert subprocess.run(["sh", "-c", f"{command} {form} {closed}"], check=False).returncode == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device")
+def test_an_output_without_room_is_told_as_that(tmp_path: Path) -> None:
+    command = f'"{sys.executable}" -m spark_bookkeeper local status --json --directory "{tmp_path}"'
+
+    done = subprocess.run(
+        ["sh", "-c", f"{command} > /dev/full"], check=False, capture_output=True, text=True
+    )
+
+    assert (done.returncode, "the output cannot be written" in done.stderr) == (1, True)

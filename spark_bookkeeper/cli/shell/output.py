@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -23,6 +24,22 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 T = TypeVar("T")
+
+
+def open_closed_streams() -> None:
+    """Give this process a stdin, stdout and stderr that lead nowhere where it was given none.
+
+    A caller that closed them (``>&-``) wants no output, and its command done. Their numbers are
+    taken before a connection to the cluster gets one of them, for others write there unasked.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, which is this one
+    sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115 - till the end
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def print_what_can_be_printed() -> None:
