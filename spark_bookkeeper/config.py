@@ -72,8 +72,8 @@ class ClientConfig:
     asked as well, and the first good answer counts."""
 
     explicit_lac_ms: int = 1_000
-    """A writer that has appended nothing for this long, or up to twice as long, tells its bookies
-    how far it has acknowledged, so that followers see its last entry. It costs each of them a
+    """A writer that has appended nothing for this long tells its bookies how far it has
+    acknowledged, so that followers see its last entry. It costs each of them a
     small slot, once for each pause. 0: never; the last entry is then seen with the next one."""
 
     metadata_timeout_ms: int = 10_000

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.slotlog import log_of
 
@@ -113,6 +116,31 @@ def test_each_pause_is_told_once(ground: Ground, writers: list[LedgerWriter]) ->
         ]  # fmt: skip
 
 
+def test_a_pause_is_told_when_it_has_lasted_for_that_time_and_no_later() -> None:
+    runtime = SimpleNamespace(now=lambda: now, condition=ThreadRuntime().condition)
+    told: list[int] = []
+    lanes = SimpleNamespace(is_any_behind=False, tell=told.append)
+    reports = SimpleNamespace(confirmed=4, confirmed_at=10.9, is_busy=False)
+    pending = SimpleNamespace(last=4)
+    context = SimpleNamespace(runtime=runtime, config=ClientConfig(explicit_lac_ms=1_000))
+    nobody: Any = None
+    watch = Watch(context, nobody, lanes, pending, nobody, reports)  # type: ignore[arg-type]
+
+    now = 11.0
+    assert watch.tell_if_idle() == pytest.approx(0.9)
+    assert told == []
+    reports.confirmed_at = now = 11.899999999999999
+    assert watch.tell_if_idle() == pytest.approx(1.0), "there was another append"
+    now = 12.8999999999
+    assert watch.tell_if_idle() == 0.001, "never so short a wait that no clock moves"
+    now = 12.901
+    assert watch.tell_if_idle() == 1.0
+    assert told == [4]
+    lanes.is_any_behind = True
+    assert watch.tell_if_idle() == 1.0
+    assert told == [4]
+
+
 def test_a_writer_does_not_tell_what_it_has_told_or_what_is_under_way(
     ground: Ground, writers: list[LedgerWriter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,9 +148,10 @@ def test_a_writer_does_not_tell_what_it_has_told_or_what_is_under_way(
     meanwhile: list[bool] = []
     look = Watch.tell_if_idle
 
-    def counted(self: Watch) -> None:
-        look(self)
+    def counted(self: Watch) -> float:
+        wait = look(self)
         looks.append(self._lanes._explicit_lac is not None)
+        return wait
 
     monkeypatch.setattr(Watch, "tell_if_idle", counted)
     writer = create(ground, writers, Quorum(3, 3, 2))

@@ -232,10 +232,11 @@ def lac_confirmed(patch: Patch) -> None:
 def explicit_lac_confirmed(patch: Patch) -> None:
     """A writer that only seems to pause calls everything confirmed that it was given."""
 
-    def tell(self: Watch) -> None:
+    def tell(self: Watch) -> float:
         last = self._pending.last
         if last != NO_ENTRY:
             self._lanes.tell(last)
+        return self._pause
 
     patch.setattr(Watch, "tell_if_idle", tell)
 

@@ -415,8 +415,8 @@ class LedgerReader(PublicNames):
     def tail(self, timeout_ms: int | None = None) -> Iterator[Entry]:
         """Entries as they are confirmed, until the ledger closes.
 
-        The last entry of a writer that pauses is seen ``explicit_lac_ms`` of its configuration,
-        or up to twice as long, after it was acknowledged.
+        The last entry of a writer that pauses is seen ``explicit_lac_ms`` of its configuration
+        after it was acknowledged.
 
         While nothing comes it looks from time to time whether the writer lives. When it is gone,
         that is logged once, with what to do: nobody else ends the ledger, and nobody writes it.

@@ -72,6 +72,8 @@ class Adds:
         """As the writer last wrote or read its metadata."""
         self.machine = Writer(ledger.metadata.quorum, ledger.metadata.last_fragment.ensemble)
         self.confirmed_length = 0
+        self.confirmed_at = 0.0
+        """When a bookie's answer last confirmed an entry, by the runtime's clock."""
         """Sum of the lengths of the acknowledged entries."""
         self._counted = NO_ENTRY
         """Entries up to this one are in the counters."""
@@ -400,7 +402,8 @@ class Adds:
     def stored(self, lane: Lane, group: Group) -> None:
         """A bookie stores its entries of a group."""
         lane.next_entry = EntryId(group.last + 1)
-        waited_ms = (self._runtime.now() - group.taken_at) * 1000
+        now = self._runtime.now()
+        waited_ms = (now - group.taken_at) * 1000
         ack = SlotAck(
             lane.bookie, lane.position, group.first, group.last,
             self._runtime.wall_ms(), waited_ms,
@@ -410,6 +413,7 @@ class Adds:
         self._carry_out(self.machine.step(Stored(lane.position, lane.bookie, group.last)))
         if self.machine.last_add_confirmed > confirmed:  # once for a group, not for each entry
             self._metrics.add_latency_ms.observe(waited_ms)
+            self.confirmed_at = now
         self._lanes.forget(self.machine.last_add_confirmed)
         if self._ended is not None:
             self._end_if_dropped()

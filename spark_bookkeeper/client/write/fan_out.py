@@ -31,6 +31,9 @@ class Reports(Protocol):
 
     ledger: Ledger
 
+    confirmed_at: float
+    """When a bookie's answer last confirmed an entry."""
+
     @property
     def confirmed(self) -> EntryId:
         """The last add confirmed."""

@@ -6,7 +6,7 @@ bookies are to be told how far is confirmed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import NO_ENTRY
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from spark_bookkeeper.client.write.fan_out import Lanes, Reports
     from spark_bookkeeper.client.write.pending import PendingEntries
     from spark_bookkeeper.runtime.runtime import Condition
+
+_SHORTEST_SECONDS: Final = 0.001
+"""Of a wait: a clock may be rounded down to just before what is waited for."""
 
 
 class Watch:
@@ -48,8 +51,7 @@ class Watch:
         self._pending = pending
         self._delivery = delivery
         self._reports = reports
-        self._seen_lac = NO_ENTRY
-        """The last add confirmed when it was last looked at."""
+        self._pause = context.config.explicit_lac_ms / 1000
         self._is_over = False
         self._over = Bell(self._runtime)
 
@@ -69,11 +71,12 @@ class Watch:
         every put gets its time again.
         """
         limit = self._context.config.add_timeout_ms / 1000
-        pause = self._context.config.explicit_lac_ms / 1000
+        pause = self._pause
         looked_at = self._runtime.now()
         next_look = looked_at + limit / 4
         while True:
             is_lost = False
+            wait = limit / 4
             with self._lock:
                 if self._is_over:
                     return
@@ -90,28 +93,35 @@ class Watch:
                         self._reports.lose(lane, f"no answer for {limit:g} seconds")
                         self._lock.notify_all()
                 if pause:
-                    self.tell_if_idle()
+                    wait = min(wait, self.tell_if_idle())
             if is_lost:
                 self._deliver_beside()
-            self._over.wait(min(pause or limit / 4, limit / 4))
+            self._over.wait(wait)
             if not pause or self._runtime.now() >= next_look:
                 next_look = self._runtime.now() + limit / 4
                 self.look_for_readonly()
 
-    def tell_if_idle(self) -> None:
-        """Have the bookies told how far is confirmed, if nothing came since the last look.
+    def tell_if_idle(self) -> float:
+        """Have the bookies told how far is confirmed, if nothing was confirmed for a while.
 
         Entries carry the LAC from before them, so followers would not see the last one. Nobody
-        waits for it, and each pause of the writer has one.
+        waits for it, and each pause of the writer has one. An append does not wake this task: a
+        look finds that there was one, and the next look is when the pause has lasted long enough.
 
-        Source: BookKeeper ``client/ExplicitLacUpdateFlow``, which waits for a tick as well.
+        Returns:
+            seconds until the next look.
+
+        Source: BookKeeper ``client/ExplicitLacUpdateFlow``, which tells at its next tick instead.
         """
         confirmed = self._reports.confirmed
-        is_same, self._seen_lac = confirmed == self._seen_lac, confirmed
-        last = self._pending.last
-        is_idle = confirmed == last and not self._lanes.is_any_behind and not self._reports.is_busy
-        if is_same and is_idle and confirmed != NO_ENTRY:
-            self._lanes.tell(confirmed)
+        is_all = confirmed == self._pending.last and confirmed != NO_ENTRY
+        if not is_all or self._lanes.is_any_behind or self._reports.is_busy:
+            return self._pause
+        left = self._reports.confirmed_at + self._pause - self._runtime.now()
+        if left > 0:
+            return max(left, _SHORTEST_SECONDS)
+        self._lanes.tell(confirmed)
+        return self._pause
 
     def _deliver_beside(self) -> None:
         """Deliver beside the task that watches, which no callback may end."""
