@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
+import subprocess
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -136,14 +139,15 @@ def test_a_healthy_cluster_says_so_and_asks_for_nothing_from_elsewhere(
     assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in followed
 
 
-def test_during_a_recovery_it_says_what_is_under_way_and_what_is_lacking(
-    own_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def around_a_recovery(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> tuple[list[str], int, str]:
+    """The page before, during and after one; the ledger and the bookie that it lost."""
     monkeypatch.setattr(recent_jobs, "FIRST_SECONDS", 0.01)
     monkeypatch.setattr(recent_jobs, "BEAT_SECONDS", 0.01)
     pages: list[str] = []
-    with connect_without_spark(own_cluster.metadata_uri) as bk:
-        ledger_id, lost = a_ledger_that_lost_a_bookie(own_cluster, bk)
+    with connect_without_spark(cluster.metadata_uri) as bk:
+        ledger_id, lost = a_ledger_that_lost_a_bookie(cluster, bk)
 
         def look_when_it_is_seen(phase: str, done: int, total: int, size: int) -> None:
             if pages or not total:
@@ -155,7 +159,13 @@ def test_during_a_recovery_it_says_what_is_under_way_and_what_is_lacking(
         before = render(look(bk))
         bk.recover_bookie(lost, progress=look_when_it_is_seen)
         after = render(look(bk))
-    (during,) = pages
+    return [before, *pages, after], ledger_id, lost
+
+
+def test_during_a_recovery_it_says_what_is_under_way_and_what_is_lacking(
+    own_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (before, during, after), ledger_id, lost = around_a_recovery(own_cluster, monkeypatch)
 
     for page in (before, during, after):
         outline(page)
@@ -171,6 +181,72 @@ def test_during_a_recovery_it_says_what_is_under_way_and_what_is_lacking(
     assert ">complete</span>" in after
     assert "1 replicated" in after
     assert "No ledger: each has the copies that it should have." in after
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+WIDTHS = (360, 820, 1400)
+"""A phone, a tablet, a desk."""
+
+MEASURE = """
+<!doctype html><body style="margin:0"><pre id="found"></pre><script>
+const found = [];
+for (const [page, width] of %s) {
+  const frame = document.createElement("iframe");
+  frame.style = `width:${width}px;height:900px;border:0`;
+  frame.srcdoc = page;
+  frame.onload = () => {
+    const shown = frame.contentDocument;
+    for (const map of shown.querySelectorAll("details")) map.open = true;
+    const text = shown.body.innerText;
+    found.push([width, shown.documentElement.scrollWidth, text]);
+    document.getElementById("found").textContent = JSON.stringify(found);
+  };
+  document.body.append(frame);
+}
+</script>
+"""
+"""A page of frames as wide as screens. What is in one is laid out as on a screen of that width."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
+def test_a_browser_shows_all_of_it_at_three_widths_during_a_recovery(
+    own_cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (_, during, _), ledger_id, lost = around_a_recovery(own_cluster, monkeypatch)
+    frames = json.dumps([(during, width) for width in WIDTHS]).replace("</", "<\\/")
+    (tmp_path / "frames.html").write_text(MEASURE % frames, encoding="utf-8")
+
+    def browser(*arguments: str) -> str:
+        assert CHROMIUM is not None
+        command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
+        profile = f"--user-data-dir={tmp_path / 'profile'}"
+        done = subprocess.run(
+            [*command, profile, *arguments, (tmp_path / "frames.html").as_uri()],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=True,
+        )
+        return done.stdout
+
+    shown = outline(browser("--virtual-time-budget=5000", "--dump-dom"))
+    (said,) = [text for element, text in shown.text if element == "pre"]
+    found = sorted(json.loads(said))
+
+    assert [width for width, _, _ in found] == list(WIDTHS)
+    for width, needed, text in found:
+        assert needed <= width, f"at {width} pixels one has to scroll sideways over {needed}"
+        assert f"Under way: recover_bookie of bookie {lost}" in text
+        assert str(ledger_id) in text
+        assert text.index("Under way") < text.rindex("\nBookies"), "what needs care comes first"
+    for scheme in ("light", "dark"):
+        picture = tmp_path / f"{scheme}.png"
+        dark = ["--blink-settings=preferredColorScheme=0"] if scheme == "dark" else []
+        browser(f"--screenshot={picture}", "--window-size=2600,920", *dark)
+        assert picture.stat().st_size > 10_000
+    assert (tmp_path / "light.png").read_bytes() != (tmp_path / "dark.png").read_bytes()
 
 
 def test_a_ledger_that_was_published_says_since_when_and_why_it_is_still_so(
