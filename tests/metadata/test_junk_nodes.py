@@ -94,6 +94,27 @@ def test_the_largest_ledger_id_is_one(znodes: ZNodes, store: ZooKeeperStore) -> 
     assert list(store.ledger_ids()) == [2**63 - 1]
 
 
+def test_a_listing_holds_few_of_the_long_lists_at_once(
+    znodes: ZNodes, store: ZooKeeperStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(40):
+        znodes.put(f"{ROOT}/00/{number:04d}/L0007", b"junk")
+    client: Any = store._zk._client
+    ask = client.get_children_async
+    asked: list[str] = []
+
+    def asking(path: str, *arguments: Any) -> Any:
+        asked.append(path)
+        return ask(path, *arguments)
+
+    monkeypatch.setattr(client, "get_children_async", asking)
+    listed = store.ledger_ids()
+
+    for number in range(40):
+        assert next(listed) == number * 10_000 + 7
+        assert sum(path.count("/") == 3 for path in asked) <= number + 5
+
+
 def test_odd_names_among_the_counters_of_ids_are_no_counters(
     znodes: ZNodes, store: ZooKeeperStore
 ) -> None:

@@ -223,14 +223,19 @@ class Nodes:
                 yield path, _node(answer)
 
     def children_of_many(
-        self, paths: Iterable[str], changes: Watch | None = None
+        self, paths: Iterable[str], changes: Watch | None = None, *, ahead: int | None = None
     ) -> Iterator[tuple[str, list[str] | None]]:
-        """``children`` of many nodes, in order; ``None`` for a node that is not there."""
+        """``children`` of many nodes, in order; ``None`` for a node that is not there.
+
+        Args:
+            ahead: so many lists are held at once, where they are long.
+        """
         return self._pipelined(
             paths,
             lambda path: self._client.get_children_async(path, changes),
             list,
             lambda path: self.children(path, changes),
+            ahead,
         )
 
     # Writing
@@ -528,9 +533,10 @@ class Nodes:
         send: Callable[[str], Any],
         convert: Callable[[Any], T],
         again: Callable[[str], T],
+        ahead: int | None = None,
     ) -> Iterator[tuple[str, T | None]]:
         """Answers in the order of the paths, so many requests ahead of the consumer."""
-        window = self._reads_in_flight
+        window = min(ahead or self._reads_in_flight, self._reads_in_flight)
         under_way: deque[tuple[str, Any]] = deque()
 
         def oldest() -> tuple[str, T | None]:

@@ -65,6 +65,9 @@ _LAYOUT: Final = b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactor
 _INSTANCE_ID: Final = re.compile(rb"[0-9A-Za-z._\-]{1,100}")
 _LAYOUTS_READ: Final = frozenset({_LAYOUT, b"1\nhierarchical:1"})
 
+_LISTS_AHEAD: Final = 4
+"""Lists of ledgers that are held while one is gone through; each has up to 10,000 names."""
+
 _WRITE: Final = "write-"
 """What the child is called that counts a write; its number follows."""
 
@@ -345,7 +348,7 @@ class ZooKeeperStore:
             level: Iterator[str] = (f"{self._root}/{name}" for name in tops)
             for _ in range(depth - 1):
                 level = self._children_in_order(level)
-            for parent, found in self._zk.children_of_many(level):
+            for parent, found in self._zk.children_of_many(level, ahead=_LISTS_AHEAD):
                 yield from paths.ledgers_below(self._root, parent, found or [])
 
     def _children_in_order(self, parents: Iterator[str]) -> Iterator[str]:
