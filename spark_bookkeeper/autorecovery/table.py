@@ -116,7 +116,7 @@ def why_waiting(row: Mapping[str, Any], at_ms: int, *, is_whole: bool = False) -
         said.append("its bookies are all there now: a replication worker looks, and withdraws it")
     if row["locked_by"] is not None:
         holder = "somebody" if row["locked_by"] == "?" else row["locked_by"]
-        said.append(f"{holder} has its lock, and is at it; the lock goes when that process ends")
+        said.append(f"{holder} is at it; the lock goes when that process ends")
     if row["blocker"]:
         said.append(row["blocker"])
     if row["last_error"]:

@@ -476,7 +476,7 @@ def test_a_round_that_took_not_every_task_says_which_and_why(ground: Ground) -> 
     again = rereplicate(process.context, process.worker)
 
     (held,) = [row for row in planned.rows if row.ledger_id == locked]
-    assert (held.status, "two has its lock" in str(held.reason)) == (Outcome.LEFT, True)
+    assert (held.status, "two is at it" in str(held.reason)) == (Outcome.LEFT, True)
     left = {row.ledger_id: row.reason for row in first.rows if row.status is Outcome.LEFT}
     assert left.keys() == {locked, opened.ledger_id}
     assert not first.is_complete
