@@ -117,6 +117,7 @@ def test_each_pause_is_told_once(ground: Ground, writers: list[LedgerWriter]) ->
 
 
 def test_a_pause_is_told_when_it_has_lasted_for_that_time_and_no_later() -> None:
+    now = 11.0
     runtime = SimpleNamespace(now=lambda: now, condition=ThreadRuntime().condition)
     told: list[int] = []
     lanes = SimpleNamespace(is_any_behind=False, tell=told.append)
@@ -126,7 +127,6 @@ def test_a_pause_is_told_when_it_has_lasted_for_that_time_and_no_later() -> None
     nobody: Any = None
     watch = Watch(context, nobody, lanes, pending, nobody, reports)  # type: ignore[arg-type]
 
-    now = 11.0
     assert watch.tell_if_idle() == pytest.approx(0.9)
     assert told == []
     reports.confirmed_at = now = 11.899999999999999
