@@ -126,7 +126,7 @@ class MemoryCluster:
 
     def notify_deleted(self, ledger_id: LedgerId) -> None:
         """Tell who writes a ledger that it was deleted; the lock is not held."""
-        for key in [key for key in self.deletion_watchers if key[0] == ledger_id]:
+        for key in [key for key in list(self.deletion_watchers) if key[0] == ledger_id]:
             self.deletion_watchers.pop(key)()
 
     def notify(self) -> None:
@@ -262,7 +262,9 @@ class MemoryStore:
         return answers
 
     def watch_ledger(self, ledger_id: LedgerId, deleted: Callable[[], None]) -> None:
-        if any(written == ledger_id for written, _ in self._written):
+        if any(
+            written == ledger_id for written, _ in self._written.copy()
+        ):  # others write beside it
             self.cluster.deletion_watchers[ledger_id, self._session] = lambda: self.tell(deleted)
 
     def watch_metadata(self, ledger_id: LedgerId) -> Unchanged:
@@ -271,7 +273,7 @@ class MemoryStore:
         return lambda: ledgers.get(ledger_id) is seen
 
     def leave_ledger(self, ledger_id: LedgerId) -> None:
-        left = {each for each in self._written if each[0] == ledger_id}
+        left = {each for each in self._written.copy() if each[0] == ledger_id}
         self._written -= left
         self.cluster.writers -= left
         self.cluster.deletion_watchers.pop((ledger_id, self._session), None)
