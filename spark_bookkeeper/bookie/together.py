@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from spark_bookkeeper.bookie.bookie import NewCopies, Verdict
 from spark_bookkeeper.bookie.index import EntryIndex, Tail
+from spark_bookkeeper.bookie.location import Location
 from spark_bookkeeper.bookie.log import LedgerLog, MarkerData, read_marker_data
 from spark_bookkeeper.bookie.record import encode_copy
 from spark_bookkeeper.bookie.retrieval import Retrieval
@@ -75,7 +76,13 @@ def locate_together(
 
 
 def verify_together(storage: Storage, retrievals: Mapping[int, Retrieval]) -> dict[int, Verdict]:
-    """``Retrieval.verify`` for those whose files can be made durable with those of others."""
+    """``Retrieval.verify`` for those whose files can be made durable with those of others.
+
+    What the fence of this session has read and made durable is not asked for again. So the marker
+    is read when all were compared: files of a partition that was wiped since then are not good.
+    """
+    if not retrievals:
+        return {}
     good = _of_each(retrievals, lambda each, _: each.compare(each.log.take_whole()))
     # What a fence of this session stands on was made durable before it (R9b).
     paths = [
@@ -87,9 +94,15 @@ def verify_together(storage: Storage, retrievals: Mapping[int, Retrieval]) -> di
     try:
         if paths:
             storage.sync_all(paths)
+        marker = read_marker_data(storage)
     except BookKeeperError:
         return {}
-    return _of_each(good, lambda found, n: retrievals[n].verdict(found))
+
+    def verdict(found: Mapping[int, Location], n: int) -> Verdict:
+        retrievals[n].log.check_life(marker)  # [cookie_neg]
+        return retrievals[n].verdict(found)
+
+    return _of_each(good, verdict)
 
 
 def write_together(storage: Storage, copies: Mapping[int, tuple[LedgerLog, NewCopies]]) -> Set[int]:

@@ -61,12 +61,12 @@ def disk() -> MemoryDisk:
     return disk
 
 
-def written(disk: MemoryDisk, ledgers: Sequence[LedgerRef] = LEDGERS) -> None:
-    """Two records with two entries each, in every ledger."""
+def written(disk: MemoryDisk, ledgers: Sequence[LedgerRef] = LEDGERS, *, slots: int = 2) -> None:
+    """Records with two entries each, in every ledger."""
     bookie = FileBookie(MemoryStorage(disk))
     for each in ledgers:
         bookie.prepare(each)
-        for slot in range(2):
+        for slot in range(slots):
             bookie.add(each, record(slot, [2 * slot, 2 * slot + 1], ledger=each))
 
 
@@ -108,11 +108,7 @@ def test_they_are_put_in_one_call_and_relied_on_in_one(disk: MemoryDisk) -> None
             super().sync_all(paths, progress)
 
     bookie = FileBookie(Noting(disk))
-    tails = [value_of(tail) for tail in bookie.fence(LEDGERS)]
-    wanted = [
-        Verification(each, tail.entries.entry_ids.tolist(), tail.entries)
-        for each, tail in zip(LEDGERS, tails, strict=True)
-    ]
+    wanted = verifications(bookie)
     verdicts = [value_of(verdict) for verdict in bookie.verify(wanted)]
 
     # What the fences stand on is made durable with them, and not again when it is verified.
@@ -127,14 +123,8 @@ def test_observe_sync_what_counts_is_durable_though_it_was_synced_for_the_fence(
     slots = [LedgerPaths(each.key).slot(slot) for each in LEDGERS for slot in range(2)]
     disk.durable.difference_update(slots)
     bookie = FileBookie(MemoryStorage(disk))
-    tails = [value_of(tail) for tail in bookie.fence(LEDGERS)]
 
-    verdicts = bookie.verify(
-        [
-            Verification(each, tail.entries.entry_ids.tolist(), tail.entries)
-            for each, tail in zip(LEDGERS, tails, strict=True)
-        ]
-    )
+    verdicts = bookie.verify(verifications(bookie))
 
     assert all(list(value_of(verdict).good) == [0, 1, 2, 3] for verdict in verdicts)
     assert disk.durable.issuperset(slots)
@@ -145,21 +135,52 @@ def test_damage_behind_a_header_is_found_in_what_the_fence_has_read(disk: Memory
     damaged = LEDGERS[2]
     disk.corrupt(LedgerPaths(damaged.key).slot(1), flipped)
     bookie = FileBookie(MemoryStorage(disk))
-    tails = [value_of(tail) for tail in bookie.fence(LEDGERS)]
 
-    verdicts = [
-        value_of(verdict)
-        for verdict in bookie.verify(
-            [
-                Verification(each, tail.entries.entry_ids.tolist(), tail.entries)
-                for each, tail in zip(LEDGERS, tails, strict=True)
-            ]
-        )
-    ]
+    verdicts = [value_of(verdict) for verdict in bookie.verify(verifications(bookie))]
 
     good = [list(verdict.good) for verdict in verdicts]
     assert good == [[0, 1] if each is damaged else [0, 1, 2, 3] for each in LEDGERS]
     assert list(verdicts[2].refused) == [2, 3]
+
+
+@pytest.mark.parametrize("is_formatted", [False, True])
+def test_what_is_wiped_between_the_fence_and_its_verification_is_not_good(
+    disk: MemoryDisk, is_formatted: bool
+) -> None:
+    """The fence has read the entries and made them durable, so nothing else asks for a file."""
+    written(disk, slots=1)
+    bookie = FileBookie(MemoryStorage(disk))
+    wanted = verifications(bookie)
+    disk.wipe()
+    if is_formatted:
+        furnish(MemoryStorage(disk), Marker(BOOKIE, "another", "cluster"))
+
+    answers = bookie.verify(wanted)
+
+    assert all(isinstance(each, BookKeeperError) or not each.good for each in answers)
+
+
+def test_entries_are_verified_with_one_look_at_the_marker(disk: MemoryDisk) -> None:
+    written(disk)
+    looks = Counter[str]()
+
+    def faults(operation: str, path: str, moment: str) -> None:
+        looks[operation] += path == MARKER_PATH and moment == "before"
+
+    bookie = FileBookie(MemoryStorage(disk, faults))
+    wanted = verifications(bookie)
+    looks.clear()
+
+    assert all(list(value_of(verdict).good) == [0, 1, 2, 3] for verdict in bookie.verify(wanted))
+    assert looks["read"] == 1
+
+
+def verifications(bookie: FileBookie) -> list[Verification]:
+    """Of all that a fence of every ledger has told."""
+    return [
+        Verification(each, tail.entries.entry_ids.tolist(), tail.entries)
+        for each, tail in zip(LEDGERS, map(value_of, bookie.fence(LEDGERS)), strict=True)
+    ]
 
 
 def flipped(data: bytes) -> bytes:
