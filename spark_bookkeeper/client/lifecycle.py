@@ -172,13 +172,27 @@ def make_ledger(
     if expected is not None:
         with suppress(LedgerExistsError, NotEnoughBookiesError):
             made = create(expected, context.bookies.last_registrations(), is_expected=True)
-            if _is_alive(context, made[0]):
+            if _is_kept(context, *made):
                 return made
-            context.store.delete_ledger(expected, made[1])  # nobody knows of it
-            context.store.leave_ledger(expected)
     chosen = context.store.generate_ledger_id()
     # With this answer the store has told of everything that became of bookies before it.
     return create(chosen, context.bookies.last_registrations())
+
+
+def _is_kept(context: ClientContext, ledger: Ledger, created: Versioned[LedgerMetadata]) -> bool:
+    """Whether a new ledger is what was wanted. One that is not is deleted: nobody knows of it.
+
+    Whatever happens, nobody is shown as its writer who will not be given it.
+    """
+    is_kept = False
+    try:
+        is_kept = _is_alive(context, ledger)
+        if not is_kept:
+            context.store.delete_ledger(ledger.ledger_id, created)
+    finally:
+        if not is_kept:
+            context.store.leave_ledger(ledger.ledger_id)
+    return is_kept
 
 
 def _is_alive(context: ClientContext, ledger: Ledger) -> bool:

@@ -18,6 +18,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import (
     BadVersionError,
     ConnectionClosedError,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -41,6 +42,7 @@ from spark_bookkeeper.metadata.zookeeper.multi_read import MultiRead
 
 _EPHEMERAL: Final = 1
 _SEQUENTIAL: Final = 2
+_REFUSALS: Final = (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError, NoAuthError)
 
 _Watcher = Callable[[WatchedEvent], None]
 
@@ -62,6 +64,8 @@ class ZNodes:
         self.lock = threading.RLock()
         self.nodes: dict[str, _ZNode] = {"/": _ZNode(b"")}
         self.sessions = itertools.count(1)
+        self.kept_below: set[str] = set()
+        """Nodes whose children nobody may delete, as by access rules."""
         self._watchers: dict[tuple[str, str], list[_Watcher]] = {}
 
     # For tests: what no client of this library would do
@@ -131,6 +135,8 @@ class ZNodes:
             changed.append(("data", request.path))
             return self._stat(request.path)
         if isinstance(request, Delete):
+            if _parent(request.path) in self.kept_below:
+                raise NoAuthError
             if self._children(request.path):
                 raise NotEmptyError
             del self.nodes[request.path]
@@ -170,7 +176,7 @@ class ZNodes:
         for number, operation in enumerate(operations):
             try:
                 answers.append(self._answer(operation, session, changed))
-            except (NoNodeError, NodeExistsError, BadVersionError, NotEmptyError) as error:
+            except _REFUSALS as error:
                 self.nodes = before
                 changed.clear()
                 undone = [RolledBackError() for _ in range(number)]

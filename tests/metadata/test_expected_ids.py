@@ -8,12 +8,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kazoo.exceptions import ConnectionLoss, NoAuthError
+from kazoo.protocol.serialization import GetData, Transaction
 
 from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.lifecycle import make_ledger
+from spark_bookkeeper.client.writer_info import WriterInfo
 from spark_bookkeeper.config import ClientConfig
-from spark_bookkeeper.errors import LedgerExistsError
+from spark_bookkeeper.errors import (
+    LedgerExistsError,
+    MetadataUnavailableError,
+    NotEnoughBookiesError,
+    VersionConflictError,
+)
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.metadata.zookeeper import link, paths
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
@@ -60,13 +68,15 @@ def registration(bookie: BookieId, incarnation: str = "3f2a") -> Registration:
     return Registration(bookie, "file:///somewhere", incarnation)
 
 
-def context(store: ZooKeeperStore) -> ClientContext:
+def context(store: ZooKeeperStore, writer: WriterInfo | None = None) -> ClientContext:
     runtime = ThreadRuntime()
 
     def opener(*_: object) -> Any:
         raise AssertionError("no bookie is asked")
 
-    return ClientContext(store, Bookies(store, opener, runtime), runtime, ClientConfig())
+    return ClientContext(
+        store, Bookies(store, opener, runtime), runtime, ClientConfig(), writer=writer
+    )
 
 
 def ids_given(store: ZooKeeperStore) -> int:
@@ -185,6 +195,83 @@ def test_a_ledger_whose_bookies_changed_before_it_was_there_is_made_again(
     assert all(alive[b].incarnation == i for b, i in ledger.incarnations.items())
     assert list(other.ledger_ids()) == [0, 1, 3]
     assert make_ledger(makes, quorum)[0].ledger_id == 4
+
+
+@pytest.mark.parametrize("fails", [None, "delete_ledger", "last_registrations"])
+@pytest.mark.parametrize(
+    "error", [MetadataUnavailableError, VersionConflictError, KeyboardInterrupt]
+)
+def test_nobody_is_shown_as_the_writer_of_a_ledger_that_was_given_up(
+    store: ZooKeeperStore,
+    other: ZooKeeperStore,
+    monkeypatch: pytest.MonkeyPatch,
+    fails: str | None,
+    error: type[BaseException],
+) -> None:
+    makes = context(store, WriterInfo("here", 1, "me", "test"))
+    for _ in range(2):
+        make_ledger(makes, Quorum(4, 4, 2))
+    shown = other.writers()
+    assert {ledger_id for ledger_id, _ in shown} == {0, 1}
+    create = store.create_ledger
+
+    def fail(*_: object) -> Any:
+        raise error("just now")
+
+    def meanwhile(ledger_id: LedgerId, *arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(store, "create_ledger", create)
+        store.unregister(BOOKIES[0])
+        created = create(ledger_id, *arguments, **named)
+        assert {ledger_id for ledger_id, _ in other.writers()} == {0, 1, 2}
+        if fails is not None:
+            monkeypatch.setattr(store, fails, fail)
+        return created
+
+    monkeypatch.setattr(store, "create_ledger", meanwhile)
+    with pytest.raises(NotEnoughBookiesError if fails is None else error):
+        make_ledger(makes, Quorum(4, 4, 2))
+
+    assert other.writers() == shown
+
+
+def test_access_rules_that_keep_a_number_from_being_taken_keep_nobody_from_creating(
+    store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    znodes.kept_below.add(paths.short_ids(ROOT))
+    makes = context(store, WriterInfo("here", 1, "me", "test"))
+    tried: list[LedgerId] = []
+    create = store._create_expected
+    monkeypatch.setattr(
+        store,
+        "_create_expected",
+        lambda number, metadata: tried.append(number) or create(number, metadata),
+    )
+
+    made = [make_ledger(makes, Quorum(3, 3, 2))[0].ledger_id for _ in range(6)]
+
+    assert made == [0, 1, 2, 3, 4, 5]
+    assert tried == [2], "and not again"
+    assert sorted(ledger_id for ledger_id, _ in store.writers()) == made
+
+
+def test_a_ledger_that_may_be_there_is_not_made_again_when_access_rules_hide_it(
+    store: ZooKeeperStore, znodes: ZNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_a_row(store)
+    carry_out = znodes.carry_out
+
+    def lost(request: Any, session: int) -> Any:
+        if isinstance(request, Transaction):
+            carry_out(request, session)
+            raise ConnectionLoss
+        if isinstance(request, GetData):
+            raise NoAuthError
+        return carry_out(request, session)
+
+    monkeypatch.setattr(znodes, "carry_out", lost)
+
+    with pytest.raises(MetadataUnavailableError, match="may or may not have been made"):
+        store.create_ledger(LedgerId(2), open_ledger(), is_expected=True)
 
 
 def test_too_few_bookies_by_what_was_told_last_are_asked_for_once_more(

@@ -42,6 +42,8 @@ class LedgerIds:
         """The thread that the last number was for, and that number."""
         self._follows = False
         """Whether that thread had the number before it as well: nobody else asks just now."""
+        self._may_take = True
+        """Whether access rules let this session take numbers, as far as it was told."""
 
     def next(self) -> LedgerId:
         """An id that was never given out before."""
@@ -70,7 +72,7 @@ class LedgerIds:
 
         Ledgers that several threads of a session make get their ids together, each from ``next``.
         """
-        last, follows = self._last, self._follows
+        last, follows = self._last, self._follows and self._may_take
         if not follows or last is None or last[0] != threading.get_ident():
             return None
         number = last[1] + 1
@@ -95,6 +97,10 @@ class LedgerIds:
     def not_taken(self) -> None:
         """It was refused: somebody else asks as well."""
         self._last, self._follows = None, False
+
+    def may_not_take(self) -> None:
+        """It was refused by access rules, and would be again: numbers come from ``next``."""
+        self._may_take = False
 
     def has_given(self, ledger_id: LedgerId) -> bool:
         """Whether an id was given out before, by whichever client, and may have been used.

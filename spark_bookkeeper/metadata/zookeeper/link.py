@@ -53,6 +53,9 @@ _GREETING_SECONDS: Final = 2.0
 a new one; doubled each time. One that starts never answers who comes between its port and the
 server behind it, and kazoo alone would wait there for the whole timeout of the session."""
 
+_UNDECIDED: Final = "The change may or may not have been made: read, then decide"
+_UNCHANGED: Final = "Nothing was changed"
+
 _log = logging.getLogger("spark_bookkeeper.zookeeper")
 _log.setLevel(logging.ERROR)  # kazoo tells of every attempt to connect; errors tell it once
 
@@ -199,8 +202,9 @@ class Link:
 
         Raises:
             InvalidArgumentError: a forked child of the process that began the session asks.
-            MetadataUnavailableError: no answer came in time.
-            MetadataError: ZooKeeper refused for another reason, for example its access rules.
+            MetadataUnavailableError: no answer came in time, or only to what was asked after it.
+            MetadataError: ZooKeeper refused for another reason, for example its access rules, and
+                nothing was changed.
         """
         if self._owner != os.getpid():
             raise InvalidArgumentError(
@@ -232,20 +236,17 @@ class Link:
         try:
             return retry(counted)  # type: ignore[no-any-return]  # what `attempt` returns
         except (RetryFailedError, *UNCERTAIN) as error:
-            certain = (
-                "The change may or may not have been made: read, then decide"
-                if may_have_changed()
-                else "Nothing was changed"
-            )
+            certain = _UNDECIDED if may_have_changed() else _UNCHANGED
             raise MetadataUnavailableError(
                 f"ZooKeeper at {self.hosts} did not answer in {self.patience:g} s: {what}. "
                 f"{certain}. Check that a majority of its servers runs"
             ) from error
         except KazooException as error:
-            raise MetadataError(
-                f"ZooKeeper at {self.hosts} refused to {what}: {type(error).__name__} {error}. "
-                "Nothing was changed. Check the access rules of the node and the credentials"
-            ) from error
+            refused = f"ZooKeeper at {self.hosts} refused to {what}: {type(error).__name__} {error}"
+            rules = "Check the access rules of the node and the credentials"
+            if may_have_changed():
+                raise MetadataUnavailableError(f"{refused}. {_UNDECIDED}. {rules}") from error
+            raise MetadataError(f"{refused}. {_UNCHANGED}. {rules}") from error
 
     def _state_changed(self, state: str) -> None:
         if self._is_closed:

@@ -17,7 +17,7 @@ class Create:
     is_sequential: bool = False
 
     def add_to(self, writes: Any) -> None:
-        """Add it to kazoo's transaction."""
+        """Add it to the operations of one write."""
         writes.create(
             self.path, self.data, ephemeral=self.is_ephemeral, sequence=self.is_sequential
         )
@@ -30,7 +30,7 @@ class Delete:
     path: str
 
     def add_to(self, writes: Any) -> None:
-        """Add it to kazoo's transaction."""
+        """Add it to the operations of one write."""
         writes.delete(self.path)
 
 
@@ -47,7 +47,7 @@ class Replace:
     also: Sequence[Operation] = ()
 
     def add_to(self, writes: Any) -> None:
-        """Add it to kazoo's transaction."""
+        """Add it to the operations of one write."""
         writes.set_data(self.path, self.data, self.version)
         for operation in self.also:
             operation.add_to(writes)

@@ -26,7 +26,12 @@ from dataclasses import replace
 from itertools import tee
 from typing import Final
 
-from spark_bookkeeper.errors import BookKeeperError, MetadataFormatError, MetadataUnavailableError
+from spark_bookkeeper.errors import (
+    BookKeeperError,
+    MetadataError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+)
 from spark_bookkeeper.metadata import refusals
 from spark_bookkeeper.metadata.codec import decode_ledger, decode_ledger_naming, encode_ledger
 from spark_bookkeeper.metadata.cookie_text import decode_cookie, encode_cookie, unreadable_cookie
@@ -192,6 +197,14 @@ class ZooKeeperStore:
             # The counter was at another number, or nobody has made the parents yet.
             self._ids.not_taken()
             raise refusals.id_used(ledger_id) from None
+        except MetadataUnavailableError:
+            self._ids.not_taken()
+            raise
+        except MetadataError as error:
+            # Nothing was changed. Taking a number deletes a node, and access rules may keep that
+            # from a client that may create ledgers; for ``next`` it is no harm if the node stays.
+            self._ids.may_not_take()
+            raise refusals.id_used(ledger_id) from error
         except BaseException:
             self._ids.not_taken()
             raise
