@@ -175,11 +175,40 @@ def test_entries_are_verified_with_one_look_at_the_marker(disk: MemoryDisk) -> N
     assert looks["read"] == 1
 
 
-def verifications(bookie: FileBookie) -> list[Verification]:
-    """Of all that a fence of every ledger has told."""
+def test_observe_sync_what_an_earlier_fence_has_synced_is_synced_again(disk: MemoryDisk) -> None:
+    """It may have been lost since, and put again by somebody."""
+    written(disk, slots=1)
+    slots = [LedgerPaths(each.key).slot(0) for each in LEDGERS]
+    bookie = FileBookie(MemoryStorage(disk))
+    bookie.fence(LEDGERS)
+    disk.durable.difference_update(slots)
+
+    verdicts = bookie.verify(verifications(bookie))
+
+    assert all(list(value_of(verdict).good) == [0, 1] for verdict in verdicts)
+    assert disk.durable.issuperset(slots)
+
+
+def test_what_an_earlier_fence_has_read_is_read_again(disk: MemoryDisk) -> None:
+    written(disk, slots=1)
+    bookie = FileBookie(MemoryStorage(disk))
+    bookie.fence(LEDGERS)
+    damaged = LEDGERS[2]
+    disk.corrupt(LedgerPaths(damaged.key).slot(0), flipped)
+    wanted = [one for each in LEDGERS for one in verifications(bookie, [each])]
+
+    verdicts = [value_of(verdict) for verdict in bookie.verify(wanted)]
+
+    assert [list(verdict.good) for verdict in verdicts] == [
+        [] if each is damaged else [0, 1] for each in LEDGERS
+    ]
+
+
+def verifications(bookie: FileBookie, ledgers: Sequence[LedgerRef] = LEDGERS) -> list[Verification]:
+    """Of all that a fence of these ledgers has told."""
     return [
         Verification(each, tail.entries.entry_ids.tolist(), tail.entries)
-        for each, tail in zip(LEDGERS, map(value_of, bookie.fence(LEDGERS)), strict=True)
+        for each, tail in zip(ledgers, map(value_of, bookie.fence(ledgers)), strict=True)
     ]
 
 
@@ -433,6 +462,34 @@ def test_what_new_files_rely_on_costs_no_sync_more(
     assert storage.put_all(files(), relied_on=[path for path, _ in below]) == [True] * COUNT
 
     assert seen == [0, COUNT], "durable before any of the new ones has its name"
+
+
+@pytest.mark.skipif(not file_system.is_fit("."), reason="no file system that is synced as a whole")
+def test_what_new_files_rely_on_in_a_file_system_mounted_below_is_synced_there(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real_stat, real_sync = os.stat, new_file.sync_directory
+    storage.put_if_absent("d0/below", b"")
+
+    def stat(path: str, **named: bool | int | None) -> os.stat_result:
+        found = real_stat(path, **named)  # type: ignore[arg-type]
+        if not str(path).endswith("d0/below"):
+            return found
+        return os.stat_result((*found[:2], found.st_dev + 1, *found[3:]))
+
+    def sync_directory(path: str) -> None:
+        assert names_of_new(storage) == 0 or path.rpartition("/")[2] != "d0"
+        synced.append(path.rpartition("/")[2])
+        real_sync(path)
+
+    monkeypatch.setattr(file_system, "_dirty_bytes", lambda: 0.0)
+    monkeypatch.setattr(os, "stat", stat)
+    monkeypatch.setattr(local, "sync_directory", sync_directory)
+
+    assert storage.put_all(files(), relied_on=["d0/below"]) == [True] * COUNT
+
+    assert synced == ["d0"], "durable before any of the new ones has its name"
 
 
 def names_of_new(storage: LocalStorage) -> int:
