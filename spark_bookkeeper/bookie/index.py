@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from spark_bookkeeper.bookie.bookie import Doubtful, Holdings
 from spark_bookkeeper.bookie.entry import PartRef
-from spark_bookkeeper.bookie.lazy import lazy
+from spark_bookkeeper.bookie.lazy import given_of, lazy
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.location import Location
-from spark_bookkeeper.bookie.messages import Int64Array, int64s
+from spark_bookkeeper.bookie.messages import Int64Array, int64s, read_only
 from spark_bookkeeper.bookie.record import Record
 from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.errors import (
@@ -70,6 +71,9 @@ class EntryIndex:
 
     doubts: tuple[Doubt, ...] = field(default=())
 
+    def __getstate__(self) -> dict[str, Any]:
+        return given_of(self)
+
     @property
     def _paths(self) -> LedgerPaths:
         return LedgerPaths(self.key)
@@ -106,7 +110,7 @@ class EntryIndex:
         """Ids of the entries that are here, ascending, each once."""
         if (only := self._only) is not None:
             return only.ids
-        return self._table[0][self._is_first]
+        return read_only(self._table[0][self._is_first])
 
     @lazy
     def _is_first(self) -> npt.NDArray[np.bool_]:

@@ -7,6 +7,7 @@ it computes, so threads that look into different ledgers wait for each other.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -29,3 +30,8 @@ class lazy(Generic[T]):  # noqa: N801  (used as a decorator, like ``property``)
         value = self._compute(instance)
         instance.__dict__[self._name] = value  # found there before this, from now on
         return value
+
+
+def given_of(instance: Any) -> dict[str, Any]:
+    """What a dataclass was made of, and nothing that was worked out since: its state to pickle."""
+    return {each.name: getattr(instance, each.name) for each in fields(instance) if each.init}

@@ -48,6 +48,12 @@ def int64s(values: Iterable[int]) -> Int64Array:
     return np.fromiter(values, dtype="<i8")
 
 
+def read_only(column: Int64Array) -> Int64Array:
+    """The same column, which several callers may have: none of them can change it."""
+    column.flags.writeable = False
+    return column
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedEntries:
     """Entries that are bytes already. Columns are in storage order: payloads, then batches."""

@@ -14,10 +14,10 @@ import enum
 import json
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import accumulate, chain, groupby, repeat
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +33,7 @@ from spark_bookkeeper.bookie.entry import (
     StoredEntry,
     read_batch,
 )
-from spark_bookkeeper.bookie.lazy import lazy
+from spark_bookkeeper.bookie.lazy import given_of, lazy
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.location import NO_ROW, Location
 from spark_bookkeeper.bookie.messages import (
@@ -43,6 +43,7 @@ from spark_bookkeeper.bookie.messages import (
     encode_entries,
     int64s,
     payload_message,
+    read_only,
 )
 from spark_bookkeeper.bookie.schema import (
     COPY_DIGITS,
@@ -64,6 +65,7 @@ _HEADER_KEYS: Final = (RECORD_KEY, ENTRIES_KEY, DIGESTS_KEY, DIGEST_KEY)
 _JSON: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 _FEW: Final = 64
+"""Entries whose places a record keeps when it is asked for all of them."""
 
 _FENCE_ENCODING: Final = LedgerEncoding(pa.schema([]))
 """A fence has no owner, so no password, and no rows."""
@@ -75,6 +77,14 @@ class RecordKind(enum.Enum):
     ADD = "ADD"
     FENCE = "FENCE"
     COPY = "COPY"
+
+
+class _Places(NamedTuple):
+    """Where all entries of a record are, in the file at a path."""
+
+    path: str
+    ids: tuple[int, ...]
+    places: tuple[Location, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +136,12 @@ class Record:
     """When entries were appended, by their writer's clock: runs ``(how many, ms since 1970)`` in
     storage order. None for what an earlier version wrote."""
 
+    _all_places: _Places | None = field(default=None, init=False, repr=False)
+    """What ``few`` has worked out last."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return given_of(self)
+
     @lazy
     def _offsets(self) -> Int64Array:
         offsets: Int64Array = np.zeros(len(self.ids), dtype=np.int64)
@@ -156,17 +172,12 @@ class Record:
         """For each entry, in storage order, the first entry that is in the same message."""
         numbers: Int64Array = np.arange(len(self.ids), dtype=np.int64)
         numbers[: self.row_count] = 0
-        return numbers
+        return read_only(numbers)
 
     @lazy
     def is_rising(self) -> bool:
         """Whether its entries stand in it in their order, each once."""
         return bool((self.ids[1:] > self.ids[:-1]).all())
-
-    @lazy
-    def _few(self) -> tuple[str, tuple[int, ...], Sequence[Location]]:
-        """A path, and then the ids and places of all entries of the record there; see ``few``."""
-        return "", (), ()
 
     def few(self, entry_ids: Sequence[int], at: LedgerPaths, path: str) -> Sequence[Location]:
         """The places of these entries, where they are all that the record has, and few; else none.
@@ -175,12 +186,12 @@ class Record:
         """
         if not 0 < len(self.ids) == len(entry_ids) <= _FEW:
             return ()
-        known, ids, places = self._few
-        if known != path:
-            ids = tuple(self.ids.tolist())
-            places = tuple(self.locations(np.arange(len(ids)), at, path))
-            self.__dict__["_few"] = path, ids, places
-        return places if tuple(entry_ids) == ids else ()
+        known = self._all_places
+        if known is None or known.path != path:
+            places = tuple(self.locations(np.arange(len(self.ids)), at, path))
+            known = _Places(path, tuple(self.ids.tolist()), places)
+            object.__setattr__(self, "_all_places", known)  # of any thread: they are equal
+        return known.places if tuple(entry_ids) == known.ids else ()
 
     def location(self, position: int, at: LedgerPaths, path: str) -> Location:
         """Where the entry at an index in the columns is; ``path`` is the record's own."""
@@ -211,10 +222,10 @@ class Record:
     def times_ms(self) -> Int64Array:
         """When each entry was appended, -1 where that is not known."""
         if not self.times:
-            return np.full(len(self.ids), -1, dtype=np.int64)
+            return read_only(np.full(len(self.ids), -1, dtype=np.int64))
         counts = [count for count, _ in self.times]
         values = [-1 if time_ms is None else time_ms for _, time_ms in self.times]
-        return np.repeat(np.array(values, dtype=np.int64), counts)
+        return read_only(np.repeat(np.array(values, dtype=np.int64), counts))
 
     def _times(self, positions: Int64Array) -> Iterator[int | None]:
         """When the entries at some indices in the columns were appended."""
@@ -399,8 +410,8 @@ def decode(
     """
     try:
         # The bookies of a write set have the same bytes, and whoever recovers reads all of them.
-        kind = _kind_of(data, key, encoding)
-        known = None if kind is None else _decoded.get(kind)
+        source = _source_of(data, key, encoding)
+        known = None if source is None else _decoded.get(source)
         if known is not None:
             return known[1]
         record = _decode(data, key, encoding)
@@ -411,24 +422,27 @@ def decode(
             bookie_id=bookie_id,
             path=path,
         ) from error
-    if kind is not None:
+    if source is not None:
         if len(_decoded) >= _DECODED_KEPT:
             _decoded.clear()
-        _decoded[kind] = encoding, record
+        _decoded[source] = encoding, record
     return record
 
 
 _HEADER_KEPT_BYTES: Final = 4096
-_DECODED_KEPT: Final = 1024
+"""Headers of this size or less are remembered with what they were decoded to."""
 
-_Kind: TypeAlias = tuple[int, LedgerKey, bytes]
+_DECODED_KEPT: Final = 1024
+"""So many are; then all are forgotten."""
+
+_Source: TypeAlias = tuple[int, LedgerKey, bytes]
 """The encoding's identity, which is quicker than its hash, the ledger, and all that is decoded."""
 
-_decoded: dict[_Kind, tuple[LedgerEncoding, Record]] = {}
+_decoded: dict[_Source, tuple[LedgerEncoding, Record]] = {}
 """Short headers that were decoded last; the encoding is kept, since its identity is a key."""
 
 
-def _kind_of(data: Buffer, key: LedgerKey, encoding: LedgerEncoding) -> _Kind | None:
+def _source_of(data: Buffer, key: LedgerKey, encoding: LedgerEncoding) -> _Source | None:
     """What the record in some bytes follows from; ``None`` where that is long."""
     end = framing.header_end(data) + framing.MARK_BYTES
     return (id(encoding), key, bytes(memoryview(data)[:end])) if end <= _HEADER_KEPT_BYTES else None
@@ -459,7 +473,7 @@ def _decode(data: Buffer, key: LedgerKey, encoding: LedgerEncoding) -> Record:
         raise ValueError(f"it belongs to ledger {header['ledger_id']}-{header['nonce']}")
     if header["digest_type"] != encoding.digest_type.name:
         raise ValueError(f"digest type {header['digest_type']} is not the ledger's")
-    columns = np.frombuffer(values[1], dtype="<i8").reshape(3, -1)
+    columns = read_only(np.frombuffer(values[1], dtype="<i8").reshape(3, -1))
     count = columns.shape[1]
     width = digester.width
     if len(values[2]) != width * count:

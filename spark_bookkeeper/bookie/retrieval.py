@@ -19,8 +19,6 @@ from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.reading import Message, Refused, Wanted
 from spark_bookkeeper.errors import BookieError, BookKeeperError, CorruptEntryError
 
-_NOTHING_READ: Final[Mapping[str, bytes]] = {}
-
 LOOKS: Final = 3
 """So often it is looked up again where entries are, while the files that were to have them are
 gone."""
@@ -77,7 +75,7 @@ class Retrieval:
             return Verdict({}, dict.fromkeys(self._entries, unknown))
         return self.verdict(good, with_files=with_files)
 
-    def compare(self, read: Mapping[str, bytes] = _NOTHING_READ) -> dict[int, Location]:
+    def compare(self, read: Mapping[str, bytes] | None = None) -> dict[int, Location]:
         """The entries that are as they were written, each with where it is.
 
         Args:
@@ -104,7 +102,7 @@ class Retrieval:
         self,
         wanted: Wanted,
         columns: Sequence[str] | None = None,
-        read: Mapping[str, bytes] = _NOTHING_READ,
+        read: Mapping[str, bytes] | None = None,
     ) -> Iterator[Message]:
         """The messages of all entries that can be read, each entry from the first of its places
         that is good.
@@ -113,7 +111,7 @@ class Retrieval:
         turn, looks = 0, self._looks
         while places:
             bad: list[int] = []
-            for message in self.log.reader.messages(places, wanted, columns, read):
+            for message in self.log.reader.messages(places, wanted, columns, read or {}):
                 for place, error in message.refused:
                     self._bad.setdefault(place.entry_id, []).append((place, error))
                     bad.append(place.entry_id)

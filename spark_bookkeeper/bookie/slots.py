@@ -37,7 +37,10 @@ _HEADER_GUESS_BYTES: Final = 64 << 10
 _CACHED_RECORDS: Final = 256
 
 _WHOLE_BYTES: Final = 16 << 10
+"""Files of this size or less are kept whole, where somebody will want them."""
+
 _WHOLE_KEPT: Final = 4
+"""So many of a ledger are."""
 
 _GONE: Final = "it is gone"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -70,6 +71,31 @@ def test_entries_have_the_same_number_when_they_share_a_message(
     assert len(set(at.values())) == len(at)
     for number, place in zip(numbers, places, strict=True):
         assert place is None or at[number] == (place.path, place.offset)
+
+
+def test_a_record_that_several_files_hold_is_found_in_each_of_them() -> None:
+    record = record_of(range(3))
+    indexes = [
+        EntryIndex("127.0.0.1:3181", KEY, 0, 40, (Holding(path, record),))
+        for path in ("slots/0", "copies/a", "slots/0")
+    ]
+
+    paths = [{place.path for place in each.first_places([0, 1, 2]) if place} for each in indexes]
+
+    assert paths == [{"slots/0"}, {"copies/a"}, {"slots/0"}]
+
+
+def test_what_was_worked_out_does_not_travel() -> None:
+    index = EntryIndex("127.0.0.1:3181", KEY, 0, 90, (Holding("slots/0", record_of(range(60))),))
+    before = len(pickle.dumps(index))
+    told, places = index.told(), index.first_places(range(60))
+
+    data = pickle.dumps(index)
+
+    assert len(data) == before
+    there = pickle.loads(data)
+    assert there.told().messages.tolist() == told.messages.tolist()
+    assert there.first_places(range(60)) == places
 
 
 def test_rows_share_their_record_s_message_and_batches_do_not() -> None:

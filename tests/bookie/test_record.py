@@ -204,6 +204,25 @@ def test_a_wrong_password_is_noticed() -> None:
         decode(encode_add(KEY, right, "w", 0, -1, ENTRIES), KEY, wrong)
 
 
+def test_a_wrong_password_is_noticed_in_a_record_that_was_just_decoded_with_the_right_one() -> None:
+    right = LedgerEncoding(digest_type=DigestType.MAC, password=b"right")
+    wrong = LedgerEncoding(digest_type=DigestType.MAC, password=b"wrong")
+    data = encode_add(KEY, right, "w", 0, -1, ENTRIES)
+
+    assert decode(data, KEY, right).last == 2
+    with pytest.raises(CorruptEntryError, match="digest"):
+        decode(data, KEY, wrong)
+
+
+def test_what_several_callers_share_of_a_record_cannot_be_changed() -> None:
+    data = encode_add(KEY, PLAIN, "w", 0, -1, ENTRIES, appended_at_ms=1)
+    records = [decode(each, KEY, PLAIN) for each in (data, encode_add(KEY, PLAIN, "w", 0, -1))]
+
+    for record in records:
+        shared = [record.ids, record.sizes, record.lengths, record.messages, record.times_ms]
+        assert not any(column.flags.writeable for column in shared)
+
+
 @given(st.binary(max_size=400))
 def test_bytes_that_are_anything_are_refused_and_never_crash(data: bytes) -> None:
     with pytest.raises(CorruptEntryError):

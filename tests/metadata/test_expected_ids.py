@@ -22,10 +22,11 @@ from spark_bookkeeper.errors import (
     NotEnoughBookiesError,
     VersionConflictError,
 )
-from spark_bookkeeper.metadata.store import Registration
+from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.metadata.zookeeper import link, paths
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.conformance.metadata import open_ledger
@@ -241,11 +242,12 @@ def test_access_rules_that_keep_a_number_from_being_taken_keep_nobody_from_creat
     makes = context(store, WriterInfo("here", 1, "me", "test"))
     tried: list[LedgerId] = []
     create = store._create_expected
-    monkeypatch.setattr(
-        store,
-        "_create_expected",
-        lambda number, metadata: tried.append(number) or create(number, metadata),
-    )
+
+    def noted(number: LedgerId, metadata: LedgerMetadata) -> Versioned[LedgerMetadata]:
+        tried.append(number)
+        return create(number, metadata)
+
+    monkeypatch.setattr(store, "_create_expected", noted)
 
     made = [make_ledger(makes, Quorum(3, 3, 2))[0].ledger_id for _ in range(6)]
 
