@@ -72,14 +72,15 @@ class AutorecoveryControl:
         """
         tree = self._tree
         tasks = sum(1 for _ in tree.ledger_ids())
+        is_enabled, auditor = tree.is_enabled(), tree.auditor()
         return AutorecoveryStatus(
-            is_enabled=tree.is_enabled(),
-            auditor=tree.auditor(),
+            is_enabled=is_enabled,
+            auditor=auditor,
             underreplicated=tasks,
             locked=len(tree.locks()),
             lost_bookie_recovery_delay=self.lost_bookie_recovery_delay,
             bytes_per_second=self.bytes_per_second,
-            warning=self.warning(),
+            warning=_warning(auditor, is_enabled=is_enabled),
         )
 
     def warning(self) -> str | None:
@@ -87,12 +88,7 @@ class AutorecoveryControl:
 
         Two requests, however many tasks there are.
         """
-        auditor = self._tree.auditor()
-        if not self._tree.is_enabled():
-            return DISABLED
-        if auditor is None:
-            return NONE_RUNS
-        return None if is_ours(auditor) else FOREIGN.format(name=auditor)
+        return _warning(self._tree.auditor(), is_enabled=self._tree.is_enabled())
 
     def enable(self) -> bool:
         """Let autorecovery go on in the whole cluster; ``False`` when it was enabled already."""
@@ -176,3 +172,12 @@ class AutorecoveryControl:
     @property
     def _tree(self) -> Underreplication:
         return self._context.store.underreplication
+
+
+def _warning(auditor: str | None, *, is_enabled: bool) -> str | None:
+    """A foreign auditor is told of first: it is at work again as soon as somebody enables it."""
+    if auditor is not None and not is_ours(auditor):
+        return FOREIGN.format(name=auditor)
+    if not is_enabled:
+        return DISABLED
+    return NONE_RUNS if auditor is None else None

@@ -59,7 +59,11 @@ def emptied(root: Path) -> None:
 @pytest.mark.parametrize(
     ("happen", "found", "remedy"),
     [
-        (nothing_happened, "only its agent does not run", "bookie start --bookie-id {0} --root"),
+        (
+            nothing_happened,
+            "its agent does not run, or does not reach ZooKeeper",
+            "bookie start --bookie-id {0} --root",
+        ),
         (wiped, "not mounted, or it was wiped", "bookie refill {0}"),
         (formatted_again, "formatted at another time", "bookie recover {0}"),
         (emptied, "what it held was removed", "bookie recover {0}"),
