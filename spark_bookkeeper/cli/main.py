@@ -44,6 +44,7 @@ from spark_bookkeeper.cli.shell.settings import (
     Settings,
     exit_code_of,
 )
+from spark_bookkeeper.cli.shell.termination import termination_interrupts
 from spark_bookkeeper.errors import BookKeeperError
 
 NOUNS: Final = {
@@ -236,7 +237,8 @@ def run(arguments: Sequence[str]) -> int:
 def guarded(command: Callable[[], object], *, is_verbose: bool) -> int:
     """Run a click command that was told not to exit itself; return the exit code."""
     try:
-        code = command()
+        with termination_interrupts():
+            code = command()
     except NotConfirmedError as error:
         error.show()
         return error.exit_code
