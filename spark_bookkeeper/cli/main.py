@@ -46,6 +46,7 @@ from spark_bookkeeper.cli.shell.settings import (
 )
 from spark_bookkeeper.cli.shell.termination import termination_interrupts
 from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.secrecy import without_passwords
 
 NOUNS: Final = {
     "demo": "The whole story on real rows, from nothing, on this machine.",
@@ -275,6 +276,6 @@ def _show(error: Exception, is_verbose: bool) -> None:
             err=True,
         )
     else:
-        click.echo(f"Error: {type(error).__name__}: {error}", err=True)
+        click.echo(f"Error: {type(error).__name__}: {without_passwords(str(error))}", err=True)
     if not is_verbose:
         click.echo("(--verbose shows where it happened)", err=True)
