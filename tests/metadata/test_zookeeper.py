@@ -354,6 +354,8 @@ def test_the_time_is_zookeepers_and_asking_for_it_leaves_nothing(
 ) -> None:
     store = zookeeper.session()
     store.initialize_cluster()
+    assert store.clock_ms() is None, "nothing was ever written here, and nothing is for this"
+    raw.ensure_path(paths.writers(zookeeper.root))
     before = raw.create(f"{zookeeper.root}/before", include_data=True)[1].mtime
     tree = raw.get_children(paths.underreplication(zookeeper.root))
 
