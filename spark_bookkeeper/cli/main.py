@@ -36,6 +36,7 @@ from spark_bookkeeper.cli.shell.output import (
     print_what_can_be_printed,
 )
 from spark_bookkeeper.cli.shell.parameters import refuse_empty
+from spark_bookkeeper.cli.shell.remedies import in_commands
 from spark_bookkeeper.cli.shell.settings import (
     EXIT_DONE,
     EXIT_LEFT_UNDONE,
@@ -267,7 +268,7 @@ def _show(error: Exception, is_verbose: bool) -> None:
     if is_verbose:
         traceback.print_exception(type(error), error, error.__traceback__)
     if isinstance(error, BookKeeperError):
-        click.echo(f"Error: {error.message}", err=True)
+        click.echo(f"Error: {in_commands(error.message)}", err=True)
     elif isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
         # What bookies say is translated where it is met, so this is where the output goes.
         click.echo(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import json
+import re
 import runpy
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 
 from spark_bookkeeper.cli import main as cli
 from spark_bookkeeper.cli.autorecovery.group import until_signalled
+from spark_bookkeeper.cli.shell.remedies import in_commands
 from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE, Settings, exit_code_of
 from spark_bookkeeper.errors import (
     BookKeeperError,
@@ -130,6 +132,28 @@ def test_an_error_is_one_message_and_no_stack_trace(capsys: pytest.CaptureFixtur
     assert captured.out == ""
     assert captured.err.startswith("Error: ledger 7 was fenced; the adds may or may not be written")
     assert "Traceback" not in captured.err
+
+
+@pytest.mark.parametrize(
+    ("message", "commands"),
+    [
+        ("there is no log 'a'. logs() shows those there are, create_log() makes one", 2),
+        ("log 'a' exists already. open_log('a') opens it", 1),
+        ("no bookie was named; bookies() shows which are lost", 1),
+        ("close it, or stop it and recover_ledgers() it", 1),
+        ("bk.logs() shows them, as `logs()` does", 0),
+    ],
+)
+def test_the_remedy_of_an_error_is_a_command_that_there_is(message: str, commands: int) -> None:
+    said = in_commands(message)
+
+    found = re.findall("`spark-bookkeeper ([a-z]+) ([a-z]+)[^`]*`", said)
+    assert len(found) == commands
+    assert ("()" in said) == (commands == 0)
+    for noun, verb in found:
+        group = cli.root.get_command(click.Context(cli.root), noun)
+        assert isinstance(group, click.Group)
+        assert verb in group.commands
 
 
 def test_verbose_shows_the_stack_trace_too(capsys: pytest.CaptureFixture[str]) -> None:
