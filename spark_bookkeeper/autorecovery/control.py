@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
@@ -43,6 +44,8 @@ class AutorecoveryStatus:
     """Limit on the copying of each worker; ``None`` is none."""
     warning: str | None
     """What is wrong with all this, and what to do."""
+    disabled_at: datetime | None = None
+    """Since when it is not enabled, by ZooKeeper's clock."""
 
     def to_dict(self) -> dict[str, Any]:
         """For programs."""
@@ -81,6 +84,7 @@ class AutorecoveryControl:
             lost_bookie_recovery_delay=self.lost_bookie_recovery_delay,
             bytes_per_second=self.bytes_per_second,
             warning=_warning(auditor, is_enabled=is_enabled),
+            disabled_at=self._disabled_at(),
         )
 
     def warning(self) -> str | None:
@@ -89,6 +93,10 @@ class AutorecoveryControl:
         Two requests, however many tasks there are.
         """
         return _warning(self._tree.auditor(), is_enabled=self._tree.is_enabled())
+
+    def _disabled_at(self) -> datetime | None:
+        at_ms = self._tree.disabled_at_ms()
+        return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, timezone.utc)
 
     def enable(self) -> bool:
         """Let autorecovery go on in the whole cluster; ``False`` when it was enabled already."""
