@@ -36,7 +36,7 @@ _LARGE_BYTES: Final = 1 << 20
 """A message of this size does not stay near the processor between being read and being summed."""
 
 _APART_RATIO: Final = 2
-"""Columns that are a smaller share of their message than this are copied out of it."""
+"""Columns that are at most one part in so many of their message are copied out of it."""
 
 _GAP_BYTES: Final = 64 << 10
 """Reading over a gap of this size is cheaper than a second request."""
@@ -293,7 +293,8 @@ class EntryReader:
                 return read_batch(data, self._schema)
             if self._encoding.compression is None or not columns:
                 batch = read_batch(data, self._schema).select(list(columns))
-                return _apart(batch) if _APART_RATIO * batch.nbytes <= data.size else batch
+                is_small = _APART_RATIO * batch.nbytes <= data.size
+                return _apart(batch) if columns and is_small else batch
             return framing.read_columns(data, self._schema, columns)
         except UNDECODABLE as error:
             raise self._corrupt(location, f"its rows cannot be decoded ({error})") from error
@@ -315,7 +316,10 @@ class EntryReader:
 
 
 def _apart(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows in memory of their own, so that the memory of the whole message is free."""
+    """The same rows in memory of their own, so that the memory of the whole message is free.
+
+    Not of a batch without columns: nothing says then how many rows it has.
+    """
     columns = [pa.concat_arrays([column, column.slice(0, 0)]) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 

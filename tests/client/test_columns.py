@@ -6,8 +6,11 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.read.fetch import Fetcher
+from spark_bookkeeper.client.read.projection import present_in, under
 from spark_bookkeeper.client.write.columns import check_columns, check_schema
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.testing.ground import Ground
 
@@ -53,3 +56,26 @@ def test_layouts_and_nullability_may_differ() -> None:
     check_schema(
         pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", dictionary)]), LEDGER
     )
+
+
+@pytest.mark.parametrize("compression", [None, "lz4"])
+def test_rows_of_a_ledger_that_lacks_the_wanted_column_are_there_as_nulls(
+    ground: Ground, compression: str | None
+) -> None:
+    rows = pa.table({"n": range(900), "text": [f"row {n}" for n in range(900)]})
+    with lifecycle.create_ledger(
+        ground.context,
+        Quorum(3, 3, 2),
+        schema=rows.schema,
+        compression=compression,
+        entry_target_bytes=1_000,
+    ) as writer:
+        last = writer.append(rows)
+    ledger, _ = ground.context.ledger(writer.ledger_id)
+    wanted = pa.schema([("why", pa.string())])
+
+    found = Fetcher(ground.context, ledger, columns=present_in(rows.schema, wanted))
+    batches = [under(piece.batch, wanted) for piece in found.scan(EntryId(0), last)]
+
+    assert sum(batch.num_rows for batch in batches) == 900
+    assert {value for batch in batches for value in batch["why"].to_pylist()} == {None}

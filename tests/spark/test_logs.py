@@ -51,6 +51,9 @@ def test_a_log_that_was_evolved_is_one_frame_with_its_new_columns(bk: BookKeeper
     assert frame.dtypes == [("n", "bigint"), ("why", "string")]
     assert [tuple(row) for row in frame.collect()] == [(1, None), (2, None), (3, "x")]
     assert log.read(start_time=datetime.now(timezone.utc) + timedelta(days=1)).count() == 0
+    options = {"metadataUri": bk.metadata_uri, "log": "evolved", "columns": "why"}
+    only_new = bk.spark.read.format("bookkeeper").options(**options).load()
+    assert [row.why for row in only_new.collect()] == [None, None, "x"]
 
 
 def test_a_frame_that_a_deposed_writer_appends_is_refused(bk: BookKeeper) -> None:

@@ -149,8 +149,7 @@ class LocalStorage(Storage):
         if len(files) < FEWEST or not self._unnamed_files:
             return super().put_all(files, progress, relied_on)
         with self._translated(self._root), file_system(self._root) as whole:
-            found = self._parents(relied_on)
-            if whole is None or not whole.has_all(found.values()):
+            if whole is None or not whole.has_all(self._parents(relied_on).values()):
                 return super().put_all(files, progress, relied_on)
             written: list[tuple[str, int]] = []
             try:

@@ -72,9 +72,9 @@ class Adds:
         """As the writer last wrote or read its metadata."""
         self.machine = Writer(ledger.metadata.quorum, ledger.metadata.last_fragment.ensemble)
         self.confirmed_length = 0
+        """Sum of the lengths of the acknowledged entries."""
         self.confirmed_at = 0.0
         """When a bookie's answer last confirmed an entry, by the runtime's clock."""
-        """Sum of the lengths of the acknowledged entries."""
         self._counted = NO_ENTRY
         """Entries up to this one are in the counters."""
         self._context = context
