@@ -130,9 +130,9 @@ def test_what_is_empty_or_unknown_is_refused_in_python_too(
                 each()
         (row,) = bk.compact([987_654]).rows
         assert (row.ledger_id, row.status) == (987_654, "gone")
-        bk.create_log("followed")
+        bk.create_log("slips")
 
-    done = call("log", "consumers", "followed", "--forget", "nobody")
+    done = call("log", "consumers", "slips", "--forget", "nobody")
 
     assert "no consumer nobody; nothing was changed" in done.out
 
