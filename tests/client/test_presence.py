@@ -128,8 +128,8 @@ def test_a_writer_that_gave_up_or_was_fenced_is_gone_though_its_process_lives(
 
 
 def test_a_ledger_that_another_client_closed_leaves_nothing_behind(ground: Ground) -> None:
-    writer = lifecycle.create_ledger(ground.context, USUAL)
-    writer.append(b"0")
+    writer = lifecycle.create_ledger(ground.context, Quorum(3, 3, 3))
+    writer.append(b"0")  # on all three when it returns, so that no put of it meets a fence
     lifecycle.open_ledger(ground.client(), writer.ledger_id)
     assert states(ground) == {writer.ledger_id: None}
     assert ground.cluster.writers
