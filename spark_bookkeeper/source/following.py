@@ -62,7 +62,8 @@ class Followed(Protocol):
         """Behind the last entry that can be read now."""
 
     def ahead(self, start: Offset, limits: Limits) -> Offset:
-        """As far as a micro-batch from ``start`` on goes.
+        """As far as a micro-batch from ``start`` on goes; back to the end where ``start`` is behind
+        all there is, and that is to be passed over.
 
         Raises:
             DataLossError: what comes next is gone, and that is not to be passed over.
@@ -105,15 +106,15 @@ class FollowedLedger:
         return front.at(place)
 
     def front(self) -> Offset:
-        position = self._front.position()
-        return Offset(position, _nonce(self._opened().ledger))
+        return self._offset(self._front.sight().position)
 
     def ahead(self, start: Offset, limits: Limits) -> Offset:
-        front = self.front()
+        sight = self._front.sight()
+        front = self._offset(sight.position)
         self._check_life(start, front)
+        if sight.ends_before(start.position):
+            return _ahead_of_end(f"ledger {self._ledger_id}", start, front, self._options)
         if front.position <= start.position:
-            if self._opened().is_closed and front.position < start.position:
-                raise _ahead_of_end(f"ledger {self._ledger_id}", start, front)
             return start
         reader = self._opened()
         count = front.position.entry_id - start.position.entry_id
@@ -147,6 +148,9 @@ class FollowedLedger:
             # As far as it was known: nothing more comes.
             return Sight(self._behind(reader), is_written=False, is_current=_for_good)
         return Sight(self._behind(reader), not reader.is_closed, is_current)
+
+    def _offset(self, position: Position) -> Offset:
+        return Offset(position, self._opened().ledger.key.nonce)
 
     def _behind(self, reader: LedgerReader) -> Position:
         return Position(self._ledger_id, EntryId(reader.last_add_confirmed + 1))
@@ -212,16 +216,15 @@ class FollowedLog:
         return self._offset(place)
 
     def front(self) -> Offset:
-        return self._offset(self._front.position())
+        return self._offset(self._front.sight().position)
 
     def ahead(self, start: Offset, limits: Limits) -> Offset:
         self._check_life(start)
-        front = self.front().position
-        begin = start.position
+        sight = self._front.sight()
+        begin, front = start.position, sight.position
+        if sight.ends_before(begin):
+            return _ahead_of_end(f"log {self.name!r}", start, self._offset(front), self._options)
         if begin >= front:
-            is_closed = front.entry_id == 0
-            if begin.ledger_id > front.ledger_id or (is_closed and begin > front):
-                raise _ahead_of_end(f"log {self.name!r}", start, self._offset(front))
             return start
         if limits == Limits():
             return self._offset(front)
@@ -434,10 +437,6 @@ def _taken(
     return max(taken, 1 if is_first and count > 0 else 0)
 
 
-def _nonce(ledger: Ledger) -> str:
-    return ledger.key.nonce
-
-
 def _check_not_ahead(place: Position, front: Offset) -> None:
     if place > front.position:
         raise NoSuchEntryError(
@@ -448,16 +447,21 @@ def _check_not_ahead(place: Position, front: Offset) -> None:
         )
 
 
-def _ahead_of_end(of: str, start: Offset, front: Offset) -> DataLossError:
-    """Whoever has read further than there is something to read has read what is gone since."""
-    place, end = start.position, front.position
-    return _data_loss(
+def _ahead_of_end(of: str, start: Offset, end: Offset, options: SourceOptions) -> Offset:
+    """Where a stream goes on that has read further than there is something to read. What it has
+    read from there is gone since. Raises ``DataLossError``.
+    """
+    place, last = start.position, end.position
+    text = (
         f"the checkpoint is ahead of the end of {of}: {place.ledger_id}:{place.entry_id} was to be "
-        f"read next, and the end is {end.ledger_id}:{end.entry_id}. What was read from there is no "
-        "longer in it: an older state was put back, or the checkpoint was changed. Begin a new "
-        "checkpoint",
-        place,
+        f"read next, and the end is {last.ledger_id}:{last.entry_id}. What was read from there is "
+        "no longer in it: an older state was put back, or the checkpoint was changed. Begin a new "
+        "checkpoint; with failOnDataLoss=false the stream goes on from the end"
     )
+    if options.fail_on_data_loss:
+        raise _data_loss(text, place)
+    _log.warning("passed over: %s", text)
+    return end
 
 
 def _data_loss(text: str, position: Position) -> DataLossError:
