@@ -17,7 +17,8 @@ from enum import Flag, auto
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from spark_bookkeeper.errors import InvalidArgumentError
-from spark_bookkeeper.source.places import Place, is_reversed, parse_place
+from spark_bookkeeper.protocol.log import Position
+from spark_bookkeeper.source.places import Place, begins_behind_its_end, is_reversed, parse_place
 
 if TYPE_CHECKING:
     from spark_bookkeeper.connection import Connection
@@ -382,11 +383,10 @@ class SourceOptions:
                 "made by CREATE TABLE Spark keeps no options: SELECT * FROM t WITH (log = 'orders')"
                 " gives them each time"
             )
-        if is_reversed(self.starting_offsets, self.ending_offsets):
-            raise InvalidArgumentError(
-                "the read begins behind its end: startingOffsets is after endingOffsets, up to "
-                "and without which is read. Exchange them"
-            )
+        start = self.starting_offsets
+        is_told_later = self.log is not None and isinstance(start, Position) and start.entry_id == 0
+        if is_reversed(start, self.ending_offsets) and not is_told_later:
+            raise begins_behind_its_end()
 
     def connection(self) -> Connection:
         """How to reach the cluster.
