@@ -36,6 +36,7 @@ from spark_bookkeeper.metrics import ClientMetrics, Metrics
 from spark_bookkeeper.protocol.arguments import check_text
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.runtime.runtime import Condition, Runtime, ThreadRuntime
+from spark_bookkeeper.secrecy import without_passwords
 
 METADATA_URI_VARIABLE: Final = "SPARK_BOOKKEEPER_METADATA_URI"
 
@@ -52,6 +53,10 @@ class Connection:
     """Passed to kazoo. Both may hold secrets, so neither is in the ``repr``."""
     application: str | None = None
     """What others are told that writes the ledgers made here; ``None`` is the program's name."""
+
+    def __repr__(self) -> str:
+        uri = self.metadata_uri if "://" in self.metadata_uri else f"zk://{self.metadata_uri}"
+        return f"Connection({without_passwords(uri)!r}, {self.config!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """With the version of this library: tasks are handed values of it, and must have its own.

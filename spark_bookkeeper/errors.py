@@ -47,13 +47,19 @@ from typing import Any
 
 from typing_extensions import Self
 
+from spark_bookkeeper.secrecy import without_passwords
+
 
 class BookKeeperError(Exception):
-    """Root of the tree. ``condition`` is its stable name, as Spark's error conditions are."""
+    """Root of the tree. ``condition`` is its stable name, as Spark's error conditions are.
+
+    A password in a URI that the message names is not shown (``secrecy.py``).
+    """
 
     condition = "BOOKKEEPER_ERROR"
 
     def __init__(self, message: str, **facts: Any) -> None:
+        message = without_passwords(message)
         super().__init__(message)
         self.message = message
         self.facts = facts

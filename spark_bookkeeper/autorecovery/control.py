@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
 from typing import Any
 
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
@@ -43,6 +44,8 @@ class AutorecoveryStatus:
     """Limit on the copying of each worker; ``None`` is none."""
     warning: str | None
     """What is wrong with all this, and what to do."""
+    disabled_at: datetime | None = None
+    """Since when it is not enabled, by ZooKeeper's clock."""
 
     def to_dict(self) -> dict[str, Any]:
         """For programs."""
@@ -72,14 +75,16 @@ class AutorecoveryControl:
         """
         tree = self._tree
         tasks = sum(1 for _ in tree.ledger_ids())
+        is_enabled, auditor = tree.is_enabled(), tree.auditor()
         return AutorecoveryStatus(
-            is_enabled=tree.is_enabled(),
-            auditor=tree.auditor(),
+            is_enabled=is_enabled,
+            auditor=auditor,
             underreplicated=tasks,
             locked=len(tree.locks()),
             lost_bookie_recovery_delay=self.lost_bookie_recovery_delay,
             bytes_per_second=self.bytes_per_second,
-            warning=self.warning(),
+            warning=_warning(auditor, is_enabled=is_enabled),
+            disabled_at=self._disabled_at(),
         )
 
     def warning(self) -> str | None:
@@ -87,12 +92,11 @@ class AutorecoveryControl:
 
         Two requests, however many tasks there are.
         """
-        auditor = self._tree.auditor()
-        if not self._tree.is_enabled():
-            return DISABLED
-        if auditor is None:
-            return NONE_RUNS
-        return None if is_ours(auditor) else FOREIGN.format(name=auditor)
+        return _warning(self._tree.auditor(), is_enabled=self._tree.is_enabled())
+
+    def _disabled_at(self) -> datetime | None:
+        at_ms = self._tree.disabled_at_ms()
+        return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, timezone.utc)
 
     def enable(self) -> bool:
         """Let autorecovery go on in the whole cluster; ``False`` when it was enabled already."""
@@ -176,3 +180,12 @@ class AutorecoveryControl:
     @property
     def _tree(self) -> Underreplication:
         return self._context.store.underreplication
+
+
+def _warning(auditor: str | None, *, is_enabled: bool) -> str | None:
+    """A foreign auditor is told of first: it is at work again as soon as somebody enables it."""
+    if auditor is not None and not is_ours(auditor):
+        return FOREIGN.format(name=auditor)
+    if not is_enabled:
+        return DISABLED
+    return NONE_RUNS if auditor is None else None

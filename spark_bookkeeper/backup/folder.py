@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -57,6 +57,7 @@ BookKeeper's own bytes, the last entry and the length those that are in the back
 HEADER_KEY: Final = b"spark-bookkeeper.snapshot"
 
 _NAME = re.compile(r"([0-9]{20})-([0-9a-f]{64})\.arrow")
+_TAKEN = re.compile(r"([0-9]{20})\.taken")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,17 +222,31 @@ class BackupFolder:
         )
 
     def put(self, snapshot: Snapshot) -> int:
-        """Store a snapshot, durably, behind those there are; returns its number."""
+        """Store a snapshot, durably, behind those there are; returns its number.
+
+        The number is taken first, for itself: of two runs at once, whose snapshots have different
+        names, both would find it free.
+        """
+        data = _encoded(snapshot)
+        digest = hashlib.sha256(data).hexdigest()
+        number = self._take_number()
+        # False would mean that it is there, by an earlier attempt of our own (SLOT-LOG rule R3).
+        self._storage.put_if_absent(f"{SNAPSHOTS}/{number:020d}-{digest}.arrow", data)
+        return number
+
+    def _take_number(self) -> int:
+        """One behind all that were ever taken; nobody else gets it."""
+        token = self._context.runtime.token().encode()
         while True:
-            number = max(self.numbers(), default=0) + 1
-            data = _encoded(snapshot)
-            digest = hashlib.sha256(data).hexdigest()
-            if self._storage.put_if_absent(f"{SNAPSHOTS}/{number:020d}-{digest}.arrow", data):
+            found = self._storage.list(SNAPSHOTS)
+            number = max([*_numbers(_NAME, found), *_numbers(_TAKEN, found)], default=0) + 1
+            name = f"{SNAPSHOTS}/{number:020d}.taken"
+            if self._storage.put_if_absent(name, token) or self._storage.read(name) == token:
                 return number
 
     def numbers(self) -> Sequence[int]:
         """Of the snapshots there are, ascending."""
-        return [int(m[1]) for name in self._storage.list(SNAPSHOTS) if (m := _NAME.fullmatch(name))]
+        return _numbers(_NAME, self._storage.list(SNAPSHOTS))
 
     def snapshot(self, number: int | None = None) -> tuple[int, Snapshot]:
         """One snapshot and its number; ``None`` is the newest.
@@ -281,6 +296,11 @@ class BackupFolder:
                 + (f"; or take another (`--snapshot`), of {others}" if others else "")
             )
         return newest, data
+
+
+def _numbers(form: re.Pattern[str], names: Iterable[str]) -> list[int]:
+    """Of the files whose names have this form, ascending."""
+    return sorted(int(m[1]) for name in names if (m := form.fullmatch(name)))
 
 
 def _encoded(snapshot: Snapshot) -> bytes:

@@ -19,6 +19,7 @@ from spark_bookkeeper.client.presence import age
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
+from spark_bookkeeper.secrecy import without_passwords
 
 MOST_LEDGERS: Final = 500
 """Ledgers that a page shows one by one: those that need care, then the newest."""
@@ -229,7 +230,7 @@ def _bookies(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             f"{row['ledgers']:,}",
             f"{row['fragments']:,}",
             _space(row["free_bytes"], row["total_bytes"]),
-            f"<code>{escape(row['root_uri'] or 'unknown')}</code>",
+            f"<code>{escape(without_passwords(row['root_uri'] or 'unknown'))}</code>",
         ]
         for row in rows
     ]

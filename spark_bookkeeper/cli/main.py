@@ -36,6 +36,7 @@ from spark_bookkeeper.cli.shell.output import (
     print_what_can_be_printed,
 )
 from spark_bookkeeper.cli.shell.parameters import refuse_empty
+from spark_bookkeeper.cli.shell.remedies import in_commands
 from spark_bookkeeper.cli.shell.settings import (
     EXIT_DONE,
     EXIT_LEFT_UNDONE,
@@ -44,7 +45,9 @@ from spark_bookkeeper.cli.shell.settings import (
     Settings,
     exit_code_of,
 )
+from spark_bookkeeper.cli.shell.termination import termination_interrupts
 from spark_bookkeeper.errors import BookKeeperError
+from spark_bookkeeper.secrecy import without_passwords
 
 NOUNS: Final = {
     "demo": "The whole story on real rows, from nothing, on this machine.",
@@ -236,7 +239,8 @@ def run(arguments: Sequence[str]) -> int:
 def guarded(command: Callable[[], object], *, is_verbose: bool) -> int:
     """Run a click command that was told not to exit itself; return the exit code."""
     try:
-        code = command()
+        with termination_interrupts():
+            code = command()
     except NotConfirmedError as error:
         error.show()
         return error.exit_code
@@ -264,7 +268,7 @@ def _show(error: Exception, is_verbose: bool) -> None:
     if is_verbose:
         traceback.print_exception(type(error), error, error.__traceback__)
     if isinstance(error, BookKeeperError):
-        click.echo(f"Error: {error.message}", err=True)
+        click.echo(f"Error: {in_commands(error.message)}", err=True)
     elif isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
         # What bookies say is translated where it is met, so this is where the output goes.
         click.echo(
@@ -273,6 +277,6 @@ def _show(error: Exception, is_verbose: bool) -> None:
             err=True,
         )
     else:
-        click.echo(f"Error: {type(error).__name__}: {error}", err=True)
+        click.echo(f"Error: {type(error).__name__}: {without_passwords(str(error))}", err=True)
     if not is_verbose:
         click.echo("(--verbose shows where it happened)", err=True)

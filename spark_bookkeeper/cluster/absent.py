@@ -10,7 +10,11 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.cluster.claims import claims_of, judge
 from spark_bookkeeper.cluster.diagnosis import Diagnosis
 from spark_bookkeeper.connection import partition_of
-from spark_bookkeeper.errors import BookKeeperError, CookieMismatchError
+from spark_bookkeeper.errors import (
+    BookKeeperError,
+    CookieMismatchError,
+    MetadataUnavailableError,
+)
 from spark_bookkeeper.metadata.store import Cookie
 from spark_bookkeeper.protocol.ids import BookieId
 
@@ -74,6 +78,8 @@ def _seen_at(context: ClientContext, bookie: BookieId, cookie: Cookie) -> tuple[
     except CookieMismatchError as error:
         meaning, remedy = error.facts.get("meaning"), error.facts.get("remedy")
         return (str(meaning), str(remedy)) if meaning and remedy else (error.message, recover)
+    except MetadataUnavailableError:
+        raise
     except BookKeeperError as error:
         return f"no answer: {error.message}", f"make its storage answer again; else {recover}"
     if claims.marker is None:
@@ -81,6 +87,6 @@ def _seen_at(context: ClientContext, bookie: BookieId, cookie: Cookie) -> tuple[
     if gone is not None:
         return gone, f"if what it held cannot be put back: {recover}"
     return (
-        "its storage is there and is its own, so only its agent does not run",
+        "its storage is there and is its own: its agent does not run, or does not reach ZooKeeper",
         f"spark-bookkeeper bookie start --bookie-id {bookie} --root {shlex.quote(cookie.root_uri)}",
     )

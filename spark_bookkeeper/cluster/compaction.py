@@ -61,16 +61,17 @@ def compact_ledgers(
     """
     wish = wish or CompactionWish()
     started = context.runtime.now()
-    rows: list[Row] = []
+    gone = "there is no such ledger: it was deleted or never existed"
+    rows = [
+        Row(ledger_id, "compact", Outcome.GONE, gone)
+        for ledger_id, found in context.store.read_ledgers(list(ledger_ids or ()))
+        if found is None
+    ]
     for bookie in sorted(context.bookies.registrations()) if bookies is None else bookies:
         try:
             rows += _OneBookie(context, bookie, wish, progress).run(ledger_ids)
         except BookKeeperError as error:
             rows.append(Row(-1, "compact", Outcome.LEFT, error.message, source=bookie))
-    for ledger_id, found in context.store.read_ledgers(list(ledger_ids or ())):
-        if found is None:
-            gone = "there is no such ledger: it was deleted or never existed"
-            rows.append(Row(ledger_id, "compact", Outcome.GONE, gone))
     duration_ms = round((context.runtime.now() - started) * 1000)
     return CompactReport("compact", tuple(rows), wish.dry_run, duration_ms)
 

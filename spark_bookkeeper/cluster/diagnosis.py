@@ -9,6 +9,8 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
+from spark_bookkeeper.secrecy import without_passwords
+
 Verdict = Literal["ok", "warning", "problem"]
 
 FINDINGS: Final = pa.schema(
@@ -30,6 +32,11 @@ class Diagnosis:
     detail: str
     remedy: str | None = None
     """What to do; ``None`` when it is well."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "detail", without_passwords(self.detail))
+        if self.remedy is not None:
+            object.__setattr__(self, "remedy", without_passwords(self.remedy))
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,12 @@ from spark_bookkeeper.cluster.sharing import Place, place_of, shared
 from spark_bookkeeper.cluster.tables import table_diagnoses
 from spark_bookkeeper.config import GIB
 from spark_bookkeeper.connection import partition_of
-from spark_bookkeeper.errors import BookieFullError, BookKeeperError, MetadataFormatError
+from spark_bookkeeper.errors import (
+    BookieFullError,
+    BookKeeperError,
+    MetadataFormatError,
+    MetadataUnavailableError,
+)
 from spark_bookkeeper.metadata.store import Cookie, Registration
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
@@ -37,6 +42,9 @@ from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
 LITTLE_SPACE: Final = 2 * GIB
 """With less free space a bookie is about to become read-only."""
+
+CLOCK_SECONDS: Final = 60
+"""Two clocks that are apart by no more are the same."""
 
 MOST_NAMED: Final = 10
 """Ledgers that one finding names; it counts them all."""
@@ -65,6 +73,8 @@ def cluster_diagnoses(
         )
     else:
         yield Diagnosis("zookeeper", "ok", f"{context.metadata_uri} answers; cluster {instance_id}")
+    if not metadata_only:
+        yield from _clock(context)
     alive = context.bookies.registrations()
     cookies = {cookie.value.bookie_id: cookie.value for cookie in store.cookies()}
     ledgers: dict[LedgerId, LedgerMetadata] = {}
@@ -115,6 +125,31 @@ def cluster_diagnoses(
             "scrubbing says whether it is well",
         )
     yield from _ledgers(ledgers, lost, alive)
+
+
+def _clock(context: ClientContext) -> Iterator[Diagnosis]:
+    """Whether this machine's clock is that of ZooKeeper, which all the others can be held to."""
+    before = context.runtime.wall_ms()
+    try:
+        theirs = context.store.clock_ms()
+    except MetadataUnavailableError:
+        raise
+    except BookKeeperError:  # who may only read is told nothing of clocks
+        return
+    after = context.runtime.wall_ms()
+    if theirs is None:
+        return
+    off = max(before - theirs, theirs - after, 0) / 1000
+    if off <= CLOCK_SECONDS:
+        return
+    way = "ahead of" if before > theirs else "behind"
+    yield Diagnosis(
+        "clock",
+        "warning",
+        f"this machine's is {off:,.0f} s {way} ZooKeeper's. Times of appends, how long a bookie "
+        "has been lost and ages in reports mislead; nothing else depends on it",
+        "set the clocks of both by a time server (NTP), this machine's or ZooKeeper's",
+    )
 
 
 def _autorecovery(context: ClientContext, lacking: int) -> Diagnosis:

@@ -88,6 +88,8 @@ class MemoryCluster:
         self.next_ledger_id = 0
         self.used_ids: set[LedgerId] = set()
         """Ids that somebody chose; they stay when the ledger is deleted."""
+        self.clock_ms: Callable[[], int | None] = lambda: None
+        """The servers' own clock."""
         self._numbers = itertools.count(1)
         self._watchers: dict[int, Callable[[], None]] = {}
 
@@ -323,6 +325,9 @@ class MemoryStore:
 
     def instance_id(self) -> str:
         return self._call("instance_id", "", self._instance_id)
+
+    def clock_ms(self) -> int | None:
+        return self._call("clock_ms", "", lambda: self.cluster.clock_ms())
 
     def registrations(self) -> Sequence[Registration]:
         def effect() -> list[Registration]:

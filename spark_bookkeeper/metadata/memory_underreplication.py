@@ -29,6 +29,8 @@ class MemoryTasks:
     locks: dict[LedgerId, tuple[str, int]] = field(default_factory=dict)
     """Holder and session of each."""
     is_disabled: bool = False
+    disabled_at_ms: int | None = None
+    """Nobody tells the time here, unless a test does."""
     delay: Versioned[int] | None = None
     checked: dict[Check, int] = field(default_factory=dict)
     votes: list[tuple[int, int, str]] = field(default_factory=list)
@@ -165,6 +167,12 @@ class MemoryUnderreplication:
             return not self._state.is_disabled
 
         return self._call("is_enabled", "", effect)
+
+    def disabled_at_ms(self) -> int | None:
+        def effect() -> int | None:
+            return self._state.disabled_at_ms if self._state.is_disabled else None
+
+        return self._call("disabled_at", "", effect)
 
     def disable(self) -> bool:
         return self._switch("disable", is_disabled=True)

@@ -276,6 +276,12 @@ class BookieRegistry(Protocol):
             MetadataFormatError: what stands there is no name. Only agents need it.
         """
 
+    def clock_ms(self) -> int | None:
+        """The time on the store's own clock, in milliseconds since the epoch.
+
+        Something is written for it, and removed again. ``None``: it could not be asked.
+        """
+
     def registrations(self) -> Sequence[Registration]:
         """Bookies alive now, writable and read-only, ordered by id.
 

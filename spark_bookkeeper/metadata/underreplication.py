@@ -100,6 +100,9 @@ class Underreplication(Protocol):
     def is_enabled(self, changed: Changed | None = None) -> bool:
         """Whether autorecovery is to do anything."""
 
+    def disabled_at_ms(self) -> int | None:
+        """Since when it is stopped, by the store's clock; ``None`` when it is not, or unknown."""
+
     def disable(self) -> bool:
         """Stop it for the whole cluster; ``False`` when it was stopped before."""
 

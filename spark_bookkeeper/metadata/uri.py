@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.secrecy import HIDDEN
 
 DEFAULT_ROOT: Final = "/ledgers"
 DEFAULT_PORT: Final = 2181
@@ -54,6 +55,7 @@ def parse_metadata_uri(text: str) -> MetadataUri:
     scheme, separator, rest = text.strip().partition("://")
     if not separator:
         scheme, rest = "zk", text.strip()
+    _refuse_user(scheme, rest)
     if scheme.lower() not in _SCHEMES:
         raise InvalidArgumentError(
             f"metadata URI {text!r}: the scheme {scheme!r} is not one of "
@@ -67,6 +69,20 @@ def parse_metadata_uri(text: str) -> MetadataUri:
         )
     names = re.split(r"[,;]", authority)
     return MetadataUri(tuple(_server(name.strip(), text) for name in names), root)
+
+
+def _refuse_user(scheme: str, rest: str) -> None:
+    """Raises ``InvalidArgumentError``: it has ``user:password@``, which is not shown."""
+    user, at, servers = rest.rpartition("@")
+    authority = rest.partition("/")[0]  # of `user:pass/word@zk1` what is before the slash
+    if not at or all(_HOST.fullmatch(name.strip()) for name in re.split(r"[,;]", authority)):
+        return  # a root may have an @ in it
+    shown = f"{scheme}://{user.partition(':')[0]}:{HIDDEN}@{servers}"
+    raise InvalidArgumentError(
+        f"metadata URI {shown!r}: user and password are no part of it; leave them out and give "
+        'zk_options={"auth_data": "digest:user:password"}, on the command line '
+        "--zk-option auth_data=digest:user:password, and the data source zk.auth_data"
+    )
 
 
 def _server(name: str, text: str) -> str:

@@ -25,6 +25,7 @@ from spark_bookkeeper.metadata.store import Registers, Versioned
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.runner import Progress
 from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.secrecy import without_passwords
 
 _NAME: Final = "jobs/recent"
 
@@ -224,6 +225,7 @@ class _Keeper:
         self._is_written = False
         now_ms = context.runtime.wall_ms()
         by = str(WriterInfo.of_this_process())
+        about = None if about is None else without_passwords(about)  # a backup's URI may have one
         self._note = JobNote(context.runtime.token(), job, by, now_ms, now_ms, about)
         self._ended = Bell(context.runtime)
         self._task = context.runtime.spawn("job-note", self._beat)
@@ -248,7 +250,8 @@ class _Keeper:
         said = getattr(error, "message", None) or str(error) or type(error).__name__
         if isinstance(error, KeyboardInterrupt):
             said = "interrupted"
-        self._write(replace(self._note, ended_ms=self._context.runtime.wall_ms(), error=said[:500]))
+        said = without_passwords(said)[:500]
+        self._write(replace(self._note, ended_ms=self._context.runtime.wall_ms(), error=said))
 
     def _end(self) -> None:
         self._ended.ring()

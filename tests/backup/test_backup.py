@@ -323,6 +323,26 @@ def test_a_restore_says_which_snapshot_it_takes_and_what_an_older_one_has_beside
     assert set(empty.context.store.ledger_ids()) == {named, other}
 
 
+def test_two_runs_at_once_have_a_snapshot_each(ground: Ground, empty: Ground, folder: str) -> None:
+    named, other = bytes_ledger(ground), bytes_ledger(ground)
+    run(backup, ground.context, folder, dry_run=True)
+    others: list[BackupReport] = []
+
+    def meanwhile(place: str, operation: str, path: str) -> None:
+        # The other run ends between this one's look at the numbers and its snapshot.
+        if path.startswith("snapshots/") and operation == "put_if_absent" and not others:
+            others.append(run(backup, ground.client(), folder, [other]))
+
+    report = run(backup, ground.client(None, meanwhile), folder, [named])
+
+    assert [each.snapshot for each in others] == [1]
+    assert report.snapshot == 2
+    assert BackupFolder(ground.context, folder).numbers() == [1, 2]
+    assert {row.ledger_id for row in run(restore, empty.context, folder).rows} == {named}
+    assert run(restore, empty.context, folder, snapshot=1).is_complete
+    assert set(empty.context.store.ledger_ids()) == {named, other}
+
+
 def test_a_run_that_found_nothing_puts_no_snapshot(
     ground: Ground, empty: Ground, folder: str
 ) -> None:
@@ -460,7 +480,7 @@ def test_a_damaged_snapshot_is_refused_and_an_earlier_one_taken(
     bytes_ledger(ground)
     run(backup, ground.context, folder)
     run(backup, ground.context, folder)
-    newest = max(Path(folder).glob("snapshots/*"))
+    newest = max(Path(folder).glob("snapshots/*.arrow"))
     newest.write_bytes(newest.read_bytes()[:-1])
 
     with pytest.raises(InvalidArgumentError, match="damaged"):

@@ -103,7 +103,6 @@ def test_bookies_that_nobody_knows_are_refused(call: Call) -> None:
     "arguments",
     [
         ["nonsense"],
-        [""],
         ["127.0.0.1:3181", "nonsense"],
         ["127.0.0.1:3181", "--bookie", "127.0.0.1:99999"],
     ],

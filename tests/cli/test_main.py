@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import importlib.machinery
 import json
+import re
+import runpy
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from types import ModuleType
 
 import click
 import pytest
 
 from spark_bookkeeper.cli import main as cli
+from spark_bookkeeper.cli.autorecovery.group import until_signalled
+from spark_bookkeeper.cli.shell.remedies import in_commands
 from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE, Settings, exit_code_of
 from spark_bookkeeper.errors import (
     BookKeeperError,
@@ -20,6 +27,7 @@ from spark_bookkeeper.errors import (
     MetadataUnavailableError,
     NoClusterError,
 )
+from spark_bookkeeper.spark.waiting import wait_apart
 
 
 @click.group()
@@ -58,6 +66,22 @@ def fail(settings: Settings, kind: str) -> None:
         raise LedgerFencedError("ledger 7 was fenced; the adds may or may not be written")
     if kind == "interrupt":
         raise KeyboardInterrupt
+    if kind == "terminate":
+        signal.raise_signal(signal.SIGTERM)
+    if kind == "terminate-work":
+        cancelled = threading.Event()
+
+        def work() -> None:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+            cancelled.wait()
+            settings.output.note("cancelled")
+
+        wait_apart(work, cancelled.set)
+    if kind == "terminate-waiting":
+        with until_signalled() as stopping:
+            signal.raise_signal(signal.SIGTERM)
+            assert stopping.is_set()
+        return
     raise RuntimeError("a surprise")
 
 
@@ -110,6 +134,28 @@ def test_an_error_is_one_message_and_no_stack_trace(capsys: pytest.CaptureFixtur
     assert "Traceback" not in captured.err
 
 
+@pytest.mark.parametrize(
+    ("message", "commands"),
+    [
+        ("there is no log 'a'. logs() shows those there are, create_log() makes one", 2),
+        ("log 'a' exists already. open_log('a') opens it", 1),
+        ("no bookie was named; bookies() shows which are lost", 1),
+        ("close it, or stop it and recover_ledgers() it", 1),
+        ("bk.logs() shows them, as `logs()` does", 0),
+    ],
+)
+def test_the_remedy_of_an_error_is_a_command_that_there_is(message: str, commands: int) -> None:
+    said = in_commands(message)
+
+    found = re.findall("`spark-bookkeeper ([a-z]+) ([a-z]+)[^`]*`", said)
+    assert len(found) == commands
+    assert ("()" in said) == (commands == 0)
+    for noun, verb in found:
+        group = cli.root.get_command(click.Context(cli.root), noun)
+        assert isinstance(group, click.Group)
+        assert verb in group.commands
+
+
 def test_verbose_shows_the_stack_trace_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["doctor", "fail", "surprise", "--verbose"]) == 1
 
@@ -128,6 +174,56 @@ def test_no_cluster_named_is_a_wrong_call_with_the_remedy(
 
 def test_an_interrupt_leaves_something_undone() -> None:
     assert cli.run(["doctor", "fail", "interrupt"]) == 1
+
+
+@pytest.fixture(params=["default", "ignored"])
+def interrupts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What SIGINT does; it is ignored where a script started the command with ``&``."""
+    before = signal.getsignal(signal.SIGINT)
+    is_ignored = request.param == "ignored"
+    signal.signal(signal.SIGINT, signal.SIG_IGN if is_ignored else signal.default_int_handler)
+    # Without a handler SIGTERM would end these tests, and not fail them.
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
+@pytest.mark.parametrize("kind", ["terminate", "terminate-work"])
+def test_sigterm_ends_a_command_as_ctrl_c_does(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["doctor", "fail", kind]) == 1
+
+    said = capsys.readouterr().err
+    assert "Interrupted. What was under way may be unfinished." in said
+    assert ("cancelled" in said) == (kind == "terminate-work")
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_a_command_that_waits_for_sigterm_hears_it_itself() -> None:
+    assert cli.run(["doctor", "fail", "terminate-waiting"]) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_during_the_imports_is_a_word_and_no_stack_trace(
+    number: signal.Signals, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupting:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "spark_bookkeeper.cli.main":
+                signal.raise_signal(number)
+
+    monkeypatch.delitem(sys.modules, "spark_bookkeeper.cli.main")
+    monkeypatch.delitem(sys.modules, "spark_bookkeeper.__main__", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("spark_bookkeeper", run_name="__main__")
+
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == "Interrupted.\n"
 
 
 @pytest.mark.parametrize(

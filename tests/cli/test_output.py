@@ -15,7 +15,9 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from spark_bookkeeper.cli.shell import output
 from spark_bookkeeper.cli.shell.output import Output, print_what_can_be_printed
 from spark_bookkeeper.runtime import progress as module
 
@@ -89,6 +91,55 @@ def test_a_table_keeps_every_cell_whole(capsys: pytest.CaptureFixture[str]) -> N
     assert "│      7 │" in printed, "numbers stand to the right"
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+LEDGERS = (
+    ["ledger", "name", "state", "E/Qw/Qa", "fragments", "last entry", "bytes", "created", "writer"],
+    [
+        [1234567, "orders", "IN_RECOVERY", "3/3/2", 1, None, None, "2026-11-21 10:00:00", None],
+        [1234568, "[b]", "OPEN", "3/3/2", 2, 99, "1,234", "2026-11-21 10:00:00", "etl, 3 s ago"],
+    ],
+)
+
+
+@pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 200])
+def test_in_a_narrow_terminal_ids_and_states_stay_whole(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(output, "_stdout", lambda: Console(file=terminal, width=width))
+
+    Output().table(*LEDGERS, title="Ledgers")
+
+    lines = terminal.getvalue().splitlines()
+    for whole in ("1234567", "1234568", "IN_RECOVERY", "OPEN"):
+        assert any(re.search(rf"\b{whole}\b", line) for line in lines), terminal.getvalue()
+    is_table = "╇" in terminal.getvalue()
+    assert is_table == (width > 80), terminal.getvalue()
+    assert not is_table or max(map(len, lines)) <= width
+
+
+def test_a_table_of_a_terminal_that_is_too_narrow_has_a_block_for_each_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(output, "_stdout", lambda: Console(file=terminal, width=30))
+
+    Output().table(
+        ["ledger", "state", "last entry", "writer", "labels"],
+        [[7, "OPEN", None, "etl, 3 s ago", "[b]"], [8, "CLOSED", 99, None, ""]],
+    )
+
+    assert terminal.getvalue() == (
+        "ledger      7\nstate       OPEN\nwriter      etl, 3 s ago\nlabels      [b]\n"
+        "\n"
+        "ledger      8\nstate       CLOSED\nlast entry  99\n"
+    )
+
+
 def test_short_work_says_nothing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,11 +184,6 @@ def test_bytes_their_rate_and_the_time_left_are_in_a_line_and_beside_a_bar() -> 
     )
     assert module.size_text(40_000_000, 10.0) == "40.0 MB, 4.0 MB/s"
     assert module.size_text(0, 10.0) == ""
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_in_a_terminal_it_is_a_bar_with_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,36 @@ def findings(ground: Ground) -> dict[str, Diagnosis]:
     return {found.check: found for found in cluster_diagnoses(ground.context)}
 
 
+@pytest.mark.parametrize(
+    ("ahead_ms", "words"),
+    [
+        (-3_600_000, "ahead of ZooKeeper's"),
+        (3_600_000, "behind ZooKeeper's"),
+        (-30_000, None),
+        (30_000, None),
+        (None, None),
+    ],
+)
+def test_a_clock_that_is_not_zookeepers_is_told(
+    ground: Ground, ahead_ms: int | None, words: str | None
+) -> None:
+    ground.cluster.clock_ms = lambda: (
+        None if ahead_ms is None else ground.runtime.wall_ms() + ahead_ms
+    )
+
+    found = findings(ground).get("clock")
+
+    if words is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert (found.verdict, words in found.detail) == ("warning", True)
+        assert "nothing else depends on it" in found.detail
+    assert not any(
+        each.check == "clock" for each in cluster_diagnoses(ground.context, metadata_only=True)
+    )
+
+
 def lose(ground: Ground) -> BookieId:
     """The agent of a bookie that a ledger counts on ends; its storage can still be reached."""
     bookie = written(ground).metadata.last_fragment.ensemble[0]
@@ -59,7 +89,11 @@ def emptied(root: Path) -> None:
 @pytest.mark.parametrize(
     ("happen", "found", "remedy"),
     [
-        (nothing_happened, "only its agent does not run", "bookie start --bookie-id {0} --root"),
+        (
+            nothing_happened,
+            "its agent does not run, or does not reach ZooKeeper",
+            "bookie start --bookie-id {0} --root",
+        ),
         (wiped, "not mounted, or it was wiped", "bookie refill {0}"),
         (formatted_again, "formatted at another time", "bookie recover {0}"),
         (emptied, "what it held was removed", "bookie recover {0}"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
-from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.connection import Connection
+from spark_bookkeeper.errors import InvalidArgumentError, MetadataUnavailableError
 from spark_bookkeeper.metadata.uri import MetadataUri, parse_metadata_uri
 
 
@@ -51,6 +54,45 @@ def test_what_is_wrong_is_shown_with_a_right_one(text: str, wrong: str) -> None:
 
     assert wrong in str(caught.value)
     assert "zk+hierarchical://zk1:2181,zk2:2181/ledgers" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "zk://reader:s3cret@zk1:2181/ledgers",
+        "reader:s3cret@zk1:2181",
+        "zk://zk1:2181,reader:s3cret@zk2:2181/ledgers",
+        "http://reader:s3cret@zk1/ledgers",
+        "zk://reader:s3c/s3cret@zk1:2181/ledgers",
+        "zk://reader:@s3cret@zk1:2181/ledgers",
+        "zk://reader:s3cret@zk1:2181//ledgers",
+        "zk://:s3cret@zk1",
+    ],
+)
+def test_a_password_in_a_uri_is_refused_and_not_shown(text: str) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        parse_metadata_uri(text)
+
+    assert "s3cret" not in str(caught.value)
+    assert "auth_data" in str(caught.value), "where it goes instead"
+
+
+def test_a_root_may_have_what_stands_behind_a_password() -> None:
+    assert parse_metadata_uri("zk://zk1,zk2:2181/led@gers").root == "/led@gers"
+
+
+@pytest.mark.parametrize("text", ["zk://reader:s3cret@zk1:2181", "reader:s3cret@zk1:2181"])
+def test_what_travels_does_not_show_a_password_either(text: str) -> None:
+    assert "s3cret" not in repr(Connection(text))
+
+
+def test_an_error_shows_no_password_also_after_a_trip_to_another_process() -> None:
+    said = "s3://key:s3cret@bucket/a and zk://u:s@3cret@h/b cannot be reached; x@y:z/@"
+    hidden = "s3://key:***@bucket/a and zk://u:***@h/b cannot be reached; x@y:z/@"
+
+    error = pickle.loads(pickle.dumps(MetadataUnavailableError(said)))
+
+    assert (error.message, str(error)) == (hidden, hidden)
 
 
 def test_a_uri_can_be_built() -> None:

@@ -349,6 +349,39 @@ def test_one_ledger_that_cannot_be_decoded_does_not_hide_the_others(
     assert [(i, type(each)) for i, each in sought] == [(7, MetadataFormatError)]
 
 
+def test_the_time_is_zookeepers_and_asking_for_it_leaves_nothing(
+    zookeeper: ZooKeeperStores, raw: KazooClient
+) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    assert store.clock_ms() is None, "nothing was ever written here, and nothing is for this"
+    raw.ensure_path(paths.writers(zookeeper.root))
+    before = raw.create(f"{zookeeper.root}/before", include_data=True)[1].mtime
+    tree = raw.get_children(paths.underreplication(zookeeper.root))
+
+    asked = store.clock_ms()
+
+    after = raw.create(f"{zookeeper.root}/after", include_data=True)[1].mtime
+    assert asked is not None
+    assert before <= asked <= after
+    assert raw.get_children(paths.underreplication(zookeeper.root)) == tree
+
+
+def test_since_when_autorecovery_is_disabled_is_when_the_node_was_made(
+    zookeeper: ZooKeeperStores, raw: KazooClient
+) -> None:
+    store = zookeeper.session()
+    store.initialize_cluster()
+    assert store.underreplication.disabled_at_ms() is None
+
+    store.underreplication.disable()
+
+    made = raw.get(f"{paths.underreplication(zookeeper.root)}/disable")[1].ctime
+    assert store.underreplication.disabled_at_ms() == made
+    store.underreplication.enable()
+    assert store.underreplication.disabled_at_ms() is None
+
+
 @pytest.mark.parametrize("readonly", [False, True])
 def test_a_registration_that_cannot_be_decoded_is_a_bookie_without_storage(
     zookeeper: ZooKeeperStores, raw: KazooClient, readonly: bool

@@ -150,7 +150,7 @@ def run(
     context = ground.client(InlineRuntime())
     monkeypatch.setattr(context.store, "ledger_ids", lambda: iter(ledgers.ids))
     monkeypatch.setattr(
-        context.store, "read_ledgers", lambda ids: ((i, ledgers.made(i)) for i in ids)
+        context.store, "read_ledgers", lambda ids, **_: ((i, ledgers.made(i)) for i in ids)
     )
     runner = Counting()
     seen = 0

@@ -53,6 +53,13 @@ def test_a_job_that_has_ended_is_noted_with_what_it_did(ground: Ground) -> None:
     assert done["ended_at"] >= done["started_at"]
 
 
+def test_a_note_that_everybody_reads_has_no_password(ground: Ground) -> None:
+    noted(ground.context, "backup", "ftp://u:s3cret@h/b", no_progress, lambda _: DONE)
+
+    (note,) = notes(ground)
+    assert note.about == "ftp://u:***@h/b"
+
+
 def test_a_job_that_runs_gives_signs_of_life(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ from spark_bookkeeper.errors import BookieError, InvalidArgumentError, MetadataE
 from spark_bookkeeper.metadata.store import Registration, Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId, parse_bookie_id
 from spark_bookkeeper.replication.report import RecoveryReport, counted
+from spark_bookkeeper.secrecy import without_passwords
 from spark_bookkeeper.session import BookKeeper
 
 GIB = 1 << 30
@@ -50,7 +51,7 @@ def list_(settings: Settings, access: Access, state: str | None) -> int:
                 [
                     row["bookie_id"],
                     row["state"],
-                    row["root_uri"],
+                    row["root_uri"] and without_passwords(row["root_uri"]),
                     row["rack"],
                     row["ledgers"],
                     row["fragments"],

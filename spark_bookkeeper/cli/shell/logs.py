@@ -7,6 +7,7 @@ import sys
 from typing import Any, Final, Literal
 
 from spark_bookkeeper.runtime.log_facts import JsonFormatter
+from spark_bookkeeper.secrecy import without_passwords
 
 LogFormat = Literal["text", "json"]
 
@@ -22,7 +23,7 @@ class _Stderr(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.write(without_passwords(self.format(record)) + "\n")
             sys.stderr.flush()
         except Exception:  # noqa: BLE001  (as every handler does)
             self.handleError(record)

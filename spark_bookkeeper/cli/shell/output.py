@@ -10,15 +10,16 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import date, datetime
 from enum import Enum
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from spark_bookkeeper.runtime.progress import Progress, shown
+from spark_bookkeeper.secrecy import without_passwords
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +37,8 @@ def open_closed_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, which is this one
+            taken = os.open(os.devnull, os.O_RDWR)  # the lowest that is free, which is this one
+            os.set_inheritable(taken, True)  # or a JVM's first file would get the number
     sys.stdin = sys.stdin or open(os.devnull, encoding="utf-8")  # noqa: SIM115 - till the end
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
@@ -80,19 +82,31 @@ class Output:
         """Print a table on stdout; numbers to the right, ``None`` as an empty cell.
 
         Cells are text as it stands: square brackets in them are not markup. Where stdout is not
-        a terminal, the table is as wide as it needs to be, so that no cell is cut.
+        a terminal, the table is as wide as it needs to be, so that no cell is cut. In a terminal
+        that is too narrow for the columns, each row is a block of lines, one for each cell.
         """
         from rich.markup import escape
         from rich.table import Table
 
         rows = [list(row) for row in rows]
+        console = _stdout()
+        texts = [["" if cell is None else str(cell) for cell in row] for row in rows]
+        if texts and _least_width(columns, texts) > console.width:
+            for line in _blocks(columns, texts, title):
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
+            return
         table = Table(title=title, title_justify="left", header_style="bold")
         for index, column in enumerate(columns):
             is_number = bool(rows) and all(_is_number(row[index]) for row in rows)
-            table.add_column(column, justify="right" if is_number else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*("" if cell is None else escape(str(cell)) for cell in row))
-        _stdout().print(table)
+            table.add_column(
+                column,
+                justify="right" if is_number else "left",
+                overflow="fold",
+                no_wrap=_is_kept_whole(index, column, texts),
+            )
+        for row in texts:
+            table.add_row(*map(escape, row))
+        console.print(table)
 
     def say(self, text: str) -> None:
         """Print a sentence for a person: on stdout, or on stderr beside JSON."""
@@ -101,7 +115,7 @@ class Output:
 
     def note(self, text: str) -> None:
         """Print a sentence on stderr: a step on the way, a warning, what to do next."""
-        _stderr().print(text, markup=False, highlight=False, soft_wrap=True)
+        _stderr().print(without_passwords(text), markup=False, highlight=False, soft_wrap=True)
 
     def progress(
         self, what: str, total: float | None = None, unit: str = ""
@@ -132,6 +146,47 @@ def _stderr() -> Console:
     from rich.console import Console
 
     return Console(stderr=True)
+
+
+_WHOLE_CHARACTERS: Final = 24
+"""Up to so many, what says which row it is and its state are never folded."""
+
+_TEXT_CHARACTERS: Final = 40
+"""A cell with more is text that is read."""
+
+
+def _widest(index: int, column: str, rows: Sequence[Sequence[str]]) -> int:
+    return max(len(column), *(len(row[index]) for row in rows)) if rows else len(column)
+
+
+def _is_kept_whole(index: int, column: str, rows: Sequence[Sequence[str]]) -> bool:
+    is_key = index == 0 or column == "state"
+    return is_key and _widest(index, column, rows) <= _WHOLE_CHARACTERS
+
+
+def _least_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Of a table that can still be read: a folded column keeps five characters, text ten."""
+    widths = []
+    for index, column in enumerate(columns):
+        widest = _widest(index, column, rows)
+        least = 10 if widest > _TEXT_CHARACTERS else 5
+        widths.append(widest if _is_kept_whole(index, column, rows) else min(widest, least))
+    return sum(widths) + 3 * len(widths) + 1
+
+
+def _blocks(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None
+) -> Iterator[str]:
+    """A line for each cell that is not empty, and an empty line between two rows."""
+    if title is not None:
+        yield title
+    names = max(map(len, columns))
+    for number, row in enumerate(rows):
+        if number:
+            yield ""
+        for column, cell in zip(columns, row, strict=True):
+            if cell:
+                yield f"{column:<{names}}  {cell}"
 
 
 def _is_number(cell: object) -> bool:

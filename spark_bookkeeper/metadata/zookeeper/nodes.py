@@ -76,6 +76,8 @@ class Node(NamedTuple):
     """The session that it goes with; 0 for a lasting one."""
     children_made: int
     """How many children were ever created below it; the next sequential one gets this number."""
+    written_ms: int
+    """When it was written last, by ZooKeeper's clock, in milliseconds since the epoch."""
 
 
 class Nodes:
@@ -567,7 +569,8 @@ def _node(answer: Any) -> Node:
     data, stat = answer
     # ZooKeeper tells creations and deletions of children together, in 32 bits.
     changes = stat.cversion + stat.numChildren
-    return Node(bytes(data or b""), stat.version, stat.ephemeralOwner, (changes & 0xFFFFFFFF) >> 1)
+    made = (changes & 0xFFFFFFFF) >> 1
+    return Node(bytes(data or b""), stat.version, stat.ephemeralOwner, made, stat.mtime)
 
 
 def _parents_go(path: str) -> MetadataUnavailableError:

@@ -123,6 +123,11 @@ def writers(root: str) -> str:
     return f"{root}/underreplication/spark-bookkeeper-writers"
 
 
+def clock(root: str, token: str) -> str:
+    """What is made for a moment, to ask for the time; BookKeeper lists nothing here."""
+    return f"{root}/underreplication/spark-bookkeeper-clock-{token}"
+
+
 def writer(root: str, ledger_id: LedgerId, token: str) -> str:
     """The ephemeral node that says that a ledger's writer lives.
 

@@ -218,6 +218,12 @@ class ZooKeeperUnderreplication:
     def is_enabled(self, changed: Changed | None = None) -> bool:
         return not self._zk.exists(self._setting("disable"), _watch(changed))
 
+    def disabled_at_ms(self) -> int | None:
+        try:
+            return self._zk.get(self._setting("disable")).written_ms
+        except AbsentError:
+            return None
+
     def disable(self) -> bool:
         self._make_tree()
         try:

@@ -403,6 +403,16 @@ class ZooKeeperStore:
             )
         return data.decode()
 
+    def clock_ms(self) -> int | None:
+        path = paths.clock(self._root, self._token())
+        try:
+            self._zk.create(path, b"", ephemeral=True)
+            written_ms = self._zk.get(path).written_ms
+            self._zk.delete(path)
+        except AbsentError:  # no tree yet, or the session ended meanwhile
+            return None
+        return written_ms
+
     def registrations(self) -> Sequence[Registration]:
         self._require_cluster()
         return self._registrations.now()

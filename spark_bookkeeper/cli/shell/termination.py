@@ -1,0 +1,38 @@
+"""SIGTERM ends a command as Ctrl-C does: what runs is cancelled, and nothing is left half done.
+
+This file is imported before everything else of a command, so it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+@contextmanager
+def termination_interrupts() -> Iterator[None]:
+    """Meanwhile SIGTERM does what Ctrl-C would do at that moment.
+
+    So who cancels a job at Ctrl-C does it at SIGTERM as well. A command with a handler of its own
+    (``bookie start``, ``autorecovery start``) sets it within, and one that is there already stays.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _interrupt(_: int, frame: FrameType | None) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    if callable(handler):
+        handler(signal.SIGINT, frame)
+    else:  # ignored, as in whatever a script starts with `&`: that is of Ctrl-C, and not of this
+        raise KeyboardInterrupt
