@@ -27,13 +27,9 @@ from spark_bookkeeper.metadata.store import Unchanged
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.quorum import Quorum
-from spark_bookkeeper.source.following import (
-    Followed,
-    FollowedLedger,
-    FollowedLog,
-    Limits,
-    followed,
-)
+from spark_bookkeeper.source.followed import Followed, Limits
+from spark_bookkeeper.source.followed_ledger import FollowedLedger
+from spark_bookkeeper.source.following import FollowedLog, followed
 from spark_bookkeeper.source.offsets import Offset
 from spark_bookkeeper.source.options import SourceOptions
 from spark_bookkeeper.source.places import EARLIEST, LATEST, Moment
