@@ -80,7 +80,11 @@ class Registers(Protocol):
     """
 
     def read(self, name: str) -> Versioned[bytes] | None:
-        """The newest value, ``None`` if there is no such register."""
+        """The newest value, ``None`` if there is no such register.
+
+        As it is after every change that anybody was told of before this call. What this session
+        reads afterwards, ledgers too, is no older than that.
+        """
 
     def create(self, name: str, data: bytes) -> Versioned[bytes]:
         """Make a register. One that has these very bytes counts as made by an earlier attempt.

@@ -1,4 +1,4 @@
-"""Following a log or a ledger from offset to offset: what there is now, and what lies between.
+"""Following a log from offset to offset: what there is now, and what lies between.
 
 Whether there is something to read is looked up as ``front.py`` says. What is watched meanwhile is
 the newest ledger's metadata while that is written, and the list of ledgers afterwards. A closed
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
@@ -18,12 +17,7 @@ from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.read.sizes import average_bytes
 from spark_bookkeeper.client.write.bulk import EntryRange
-from spark_bookkeeper.errors import (
-    DataLossError,
-    MetadataError,
-    NoSuchEntryError,
-    NoSuchLedgerError,
-)
+from spark_bookkeeper.errors import MetadataError, NoSuchLedgerError
 from spark_bookkeeper.logs import consumers
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.logs import open_log
@@ -32,6 +26,15 @@ from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.store import Unchanged, Versioned
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import LogHead, Position
+from spark_bookkeeper.source.followed import (
+    Limits,
+    ahead_of_end,
+    check_not_ahead,
+    data_loss,
+    entries_within,
+    watched,
+)
+from spark_bookkeeper.source.followed_ledger import FollowedLedger
 from spark_bookkeeper.source.front import Front, Sight
 from spark_bookkeeper.source.named_places import check_in_log
 from spark_bookkeeper.source.offsets import Offset
@@ -42,136 +45,6 @@ _log = logging.getLogger(__name__)
 
 PUBLISH_SECONDS: Final = 0.5
 """Between two times that a named stream says how far it has come."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How much one micro-batch takes, about; there is always some progress."""
-
-    entries: int | None = None
-    size_bytes: int | None = None
-
-
-class Followed(Protocol):
-    """What a stream reads."""
-
-    def begin(self, place: Place) -> Offset:
-        """Where a new stream begins. Raises ``NoSuchEntryError``: there is no such place."""
-
-    def front(self) -> Offset:
-        """Behind the last entry that can be read now."""
-
-    def ahead(self, start: Offset, limits: Limits) -> Offset:
-        """As far as a micro-batch from ``start`` on goes.
-
-        Raises:
-            DataLossError: what comes next is gone, and that is not to be passed over.
-        """
-
-    def ranges(self, start: Offset, end: Offset) -> list[EntryRange]:
-        """The entries from ``start`` up to and without ``end``. Raises ``DataLossError``."""
-
-
-class FollowedLedger:
-    """One ledger, while it is written and afterwards."""
-
-    def __init__(self, context: ClientContext, options: SourceOptions) -> None:
-        assert options.ledger is not None
-        self._context = context
-        self._options = options
-        self._ledger_id = LedgerId(options.ledger)
-        self._reader: LedgerReader | None = None
-        self._front = Front(context.runtime, f"ledger {self._ledger_id}", self._look)
-
-    def begin(self, place: Place) -> Offset:
-        front = self.front()
-        if place == EARLIEST:
-            return front.at(Position(self._ledger_id, EntryId(0)))
-        if place == LATEST:
-            return front
-        if isinstance(place, Moment):
-            entry_id = self._opened().entry_at(place.time)
-            return front.at(Position(self._ledger_id, entry_id))
-        assert isinstance(place, Position)
-        if place.ledger_id != self._ledger_id:
-            raise NoSuchEntryError(
-                f"startingOffsets {place.ledger_id}:{place.entry_id} names ledger "
-                f"{place.ledger_id}, and ledger {self._ledger_id} is followed. Name an entry of "
-                "that, or earliest or latest",
-                ledger_id=place.ledger_id,
-                entry_id=place.entry_id,
-            )
-        _check_not_ahead(place, front)
-        return front.at(place)
-
-    def front(self) -> Offset:
-        position = self._front.position()
-        return Offset(position, _nonce(self._opened().ledger))
-
-    def ahead(self, start: Offset, limits: Limits) -> Offset:
-        front = self.front()
-        self._check_life(start, front)
-        if front.position <= start.position:
-            if self._opened().is_closed and front.position < start.position:
-                raise _ahead_of_end(f"ledger {self._ledger_id}", start, front)
-            return start
-        reader = self._opened()
-        count = front.position.entry_id - start.position.entry_id
-        taken = _taken(self._context, reader.ledger, start.position.entry_id, count, limits)
-        return start.at(Position(self._ledger_id, EntryId(start.position.entry_id + taken)))
-
-    def ranges(self, start: Offset, end: Offset) -> list[EntryRange]:
-        try:
-            ledger = self._opened().ledger
-        except NoSuchLedgerError as error:
-            if self._options.fail_on_data_loss:
-                raise self._gone(error) from error
-            return []
-        first, last = start.position.entry_id, EntryId(end.position.entry_id - 1)
-        return [EntryRange(ledger, first, last)] if first <= last else []
-
-    def _look(self, before: Sight | None) -> Sight:
-        reader = self._reader
-        if before is not None and reader is not None and before.is_current():
-            reader.advance()
-            return before._replace(position=self._behind(reader))
-        try:
-            if reader is None:
-                reader = self._opened()
-            else:
-                reader.refresh()
-            is_current = _watched(self._context, reader)
-        except NoSuchLedgerError as error:
-            if self._options.fail_on_data_loss or reader is None:
-                raise self._gone(error) from error
-            # As far as it was known: nothing more comes.
-            return Sight(self._behind(reader), is_written=False, is_current=_for_good)
-        return Sight(self._behind(reader), not reader.is_closed, is_current)
-
-    def _behind(self, reader: LedgerReader) -> Position:
-        return Position(self._ledger_id, EntryId(reader.last_add_confirmed + 1))
-
-    def _opened(self) -> LedgerReader:
-        if self._reader is None:
-            self._reader = lifecycle.open_ledger_no_recovery(
-                self._context, self._ledger_id, self._options.password
-            )
-        return self._reader
-
-    def _check_life(self, start: Offset, front: Offset) -> None:
-        if start.nonce != front.nonce:
-            raise _data_loss(
-                f"ledger {self._ledger_id} is another one than the one that the checkpoint is "
-                "about: that was deleted. Begin a new checkpoint to read this one",
-                start.position,
-            )
-
-    def _gone(self, error: NoSuchLedgerError) -> DataLossError:
-        return _data_loss(
-            f"{error.message}. The stream reads it, and what it had not read is lost. With "
-            "failOnDataLoss=false it goes on without",
-            Position(self._ledger_id, EntryId(0)),
-        )
 
 
 class FollowedLog:
@@ -204,7 +77,7 @@ class FollowedLog:
         if isinstance(place, Moment):
             return self._offset(open_log(self._context, self.name).position_at(place.time))
         assert isinstance(place, Position)
-        _check_not_ahead(place, front)
+        check_not_ahead(place, front)
         if place.ledger_id < head.begins_at:
             return self._offset(self._passed_over(place, head))
         remedy = "earliest and latest are places of every log"
@@ -212,16 +85,15 @@ class FollowedLog:
         return self._offset(place)
 
     def front(self) -> Offset:
-        return self._offset(self._front.position())
+        return self._offset(self._front.sight().position)
 
     def ahead(self, start: Offset, limits: Limits) -> Offset:
         self._check_life(start)
-        front = self.front().position
-        begin = start.position
+        sight = self._front.sight()
+        begin, front = start.position, sight.position
+        if sight.ends_before(begin):
+            return ahead_of_end(f"log {self.name!r}", start, self._offset(front), self._options)
         if begin >= front:
-            is_closed = front.entry_id == 0
-            if begin.ledger_id > front.ledger_id or (is_closed and begin > front):
-                raise _ahead_of_end(f"log {self.name!r}", start, self._offset(front))
             return start
         if limits == Limits():
             return self._offset(front)
@@ -235,7 +107,7 @@ class FollowedLog:
                 None if limits.size_bytes is None else int(limits.size_bytes - size),
             )
             is_first = entries == 0
-            taken = _taken(self._context, ledger, low, high - low, left, is_first=is_first)
+            taken = entries_within(self._context, ledger, low, high - low, left, is_first=is_first)
             entries += taken
             size += taken * average_bytes(self._context, ledger, low, EntryId(high - 1))
             if taken < high - low:
@@ -289,7 +161,7 @@ class FollowedLog:
                 return _sight(newest, before.is_current)
             try:
                 newest.refresh()
-                is_current = _watched(self._context, newest)
+                is_current = watched(self._context, newest)
             except NoSuchLedgerError:
                 newest = self._newest = None  # truncated, with what was not read of it
             else:
@@ -306,7 +178,7 @@ class FollowedLog:
                 continue
             try:
                 opened = lifecycle.open_ledger_no_recovery(self._context, ledger_id, self._password)
-                is_current = _watched(self._context, opened)
+                is_current = watched(self._context, opened)
             except NoSuchLedgerError:
                 continue  # truncated since the head was read, and a newer one is there
             reader = opened
@@ -346,7 +218,7 @@ class FollowedLog:
             "somebody. With failOnDataLoss=false the stream goes on behind it"
         )
         if self._options.fail_on_data_loss:
-            raise _data_loss(text, place)
+            raise data_loss(text, place)
         _log.warning("passed over: %s", text)
 
     def _passed_over(self, start: Position, head: LogHead) -> Position:
@@ -357,13 +229,13 @@ class FollowedLog:
             "there was anything. With failOnDataLoss=false the stream goes on from there"
         )
         if self._options.fail_on_data_loss:
-            raise _data_loss(text, start)
+            raise data_loss(text, start)
         _log.warning("passed over: %s", text)
         return Position(head.begins_at, EntryId(0))
 
     def _check_life(self, start: Offset) -> None:
         if start.log != self.name or start.nonce != self.nonce:
-            raise _data_loss(
+            raise data_loss(
                 f"log {self.name!r} is another one than the one that the checkpoint is about"
                 + (": that was deleted" if start.log == self.name else f", {start.log!r}")
                 + ". Begin a new checkpoint to read this one",
@@ -376,24 +248,6 @@ def followed(context: ClientContext, options: SourceOptions) -> FollowedLedger |
     if options.log is not None:
         return FollowedLog(context, options)
     return FollowedLedger(context, options)
-
-
-def _watched(context: ClientContext, reader: LedgerReader) -> Unchanged:
-    """Begin to watch a ledger that was read, if it is open, and read what it is then.
-
-    Raises:
-        NoSuchLedgerError: it was deleted meanwhile.
-    """
-    if reader.is_closed:
-        return _for_good
-    is_current = context.store.watch_metadata(reader.ledger_id)
-    reader.refresh()  # it may have changed before it was watched
-    return is_current
-
-
-def _for_good() -> bool:
-    """What is read of a ledger that is closed, or gone, does not change any more."""
-    return True
 
 
 def _end(ledger: Ledger, front: Position) -> int:
@@ -413,52 +267,3 @@ def _behind(reader: LedgerReader) -> Position:
     if reader.is_closed:
         return Position(LedgerId(reader.ledger_id + 1), EntryId(0))
     return Position(reader.ledger_id, EntryId(reader.last_add_confirmed + 1))
-
-
-def _taken(
-    context: ClientContext,
-    ledger: Ledger,
-    first: EntryId,
-    count: int,
-    limits: Limits,
-    *,
-    is_first: bool = True,
-) -> int:
-    """How many entries of a run are within limits; at least one of the first run."""
-    taken = count
-    if limits.entries is not None:
-        taken = min(taken, limits.entries)
-    if limits.size_bytes is not None and taken > 0:
-        average = average_bytes(context, ledger, first, EntryId(first + count - 1))
-        taken = min(taken, int(limits.size_bytes / max(average, 1)))
-    return max(taken, 1 if is_first and count > 0 else 0)
-
-
-def _nonce(ledger: Ledger) -> str:
-    return ledger.key.nonce
-
-
-def _check_not_ahead(place: Position, front: Offset) -> None:
-    if place > front.position:
-        raise NoSuchEntryError(
-            f"startingOffsets {place.ledger_id}:{place.entry_id} is behind the end, which is "
-            f"{front.position.ledger_id}:{front.position.entry_id} now; latest begins there",
-            ledger_id=place.ledger_id,
-            entry_id=place.entry_id,
-        )
-
-
-def _ahead_of_end(of: str, start: Offset, front: Offset) -> DataLossError:
-    """Whoever has read further than there is something to read has read what is gone since."""
-    place, end = start.position, front.position
-    return _data_loss(
-        f"the checkpoint is ahead of the end of {of}: {place.ledger_id}:{place.entry_id} was to be "
-        f"read next, and the end is {end.ledger_id}:{end.entry_id}. What was read from there is no "
-        "longer in it: an older state was put back, or the checkpoint was changed. Begin a new "
-        "checkpoint",
-        place,
-    )
-
-
-def _data_loss(text: str, position: Position) -> DataLossError:
-    return DataLossError(text, ledger_id=position.ledger_id, entry_id=position.entry_id)

@@ -36,6 +36,16 @@ class Sight(NamedTuple):
     is_current: Unchanged
     """Whether the metadata that were read are still as they were."""
 
+    def ends_before(self, place: Position) -> bool:
+        """Whether a place is surely behind all there is.
+
+        The end of a ledger that is still written may be seen earlier than before, when the bookies
+        that know more are away. Of metadata that changed since nothing is sure either.
+        """
+        is_behind = place > self.position
+        is_sure = not self.is_written or place.ledger_id > self.position.ledger_id
+        return is_behind and is_sure and self.is_current()
+
 
 class Front:
     """Behind the last entry of something that is followed.
@@ -54,14 +64,14 @@ class Front:
         self._looked_at = 0.0
         self._pause = LOOK_SECONDS
 
-    def position(self) -> Position:
-        """As it is now, or was a moment ago.
+    def sight(self) -> Sight:
+        """What there is now, or was a moment ago.
 
         Trouble is raised at the first look only; later the front stays where it was.
         """
         before = self._seen
         if before is not None and not self._is_due(before):
-            return before.position
+            return before
         self._looked_at = self._runtime.now()
         try:
             self._seen = seen = self._look(before)
@@ -72,7 +82,7 @@ class Front:
             seen = before
         is_idle = before is not None and before.position == seen.position
         self._pause = min(self._pause * 2, IDLE_LOOK_SECONDS) if is_idle else LOOK_SECONDS
-        return seen.position
+        return seen
 
     def _is_due(self, seen: Sight) -> bool:
         is_current = seen.is_current()

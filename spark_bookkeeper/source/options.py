@@ -1,15 +1,14 @@
 """The options of the data source: every one is a field of ``SourceOptions``, and nothing else is.
 
 A field says what an option is called (``starting_offsets`` is ``startingOffsets``), how its text
-is read, where it can be used, what it is without being given, and what it means to a person. The
-parser, its errors and the table for people come from the fields.
+is read (``option_texts.py``), where it can be used, what it is without being given, and what it
+means to a person. The parser, its errors and the table for people come from the fields.
 
 Spark hands options over as texts, and their names in lower case.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -17,7 +16,19 @@ from enum import Flag, auto
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from spark_bookkeeper.errors import InvalidArgumentError
-from spark_bookkeeper.source.places import Place, is_reversed, parse_place
+from spark_bookkeeper.protocol.log import Position
+from spark_bookkeeper.source.option_texts import (
+    distinct_names,
+    flag,
+    ledger_runs,
+    nearest,
+    number,
+    one_of,
+    size_bytes,
+    some_text,
+    utf8,
+)
+from spark_bookkeeper.source.places import Place, begins_behind_its_end, is_reversed, parse_place
 
 if TYPE_CHECKING:
     from spark_bookkeeper.connection import Connection
@@ -89,80 +100,9 @@ def option(
     return field(default=default, metadata=told)
 
 
-def _text(text: str) -> str:
-    if not text:
-        raise ValueError("it is empty")
-    return text
-
-
-def _flag(text: str) -> bool:
-    if text.strip().lower() not in {"true", "false"}:
-        raise ValueError("it is neither true nor false")
-    return text.strip().lower() == "true"
-
-
-def _number(least: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not re.fullmatch(r"[+-]?\d{1,19}", text.strip()):
-            raise ValueError("it is not a whole number")
-        value = int(text)
-        if value < least:
-            raise ValueError(f"it is below {least}, the least there can be")
-        return value
-
-    return parse
-
-
-def _size(text: str) -> int:
-    matched = re.fullmatch(r"(\d{1,19})\s*([kmgt]?)i?b?", text.strip().lower())
-    if matched is None:
-        raise ValueError("it is not a size in bytes, like 67108864 or 64m")
-    size = int(matched[1]) << 10 * " kmgt".index(matched[2] or " ")
-    if size < 1:
-        raise ValueError("it is below 1, the least there can be")
-    return size
-
-
-def _one_of(*known: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        for each in known:
-            if text.strip().lower() == each.lower():
-                return each
-        raise ValueError(f"it is none of {', '.join(known)}{_nearest(text, known)}")
-
-    return parse
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
-        raise ValueError("it is not a list of names with commas between them")
-    if len(set(names)) != len(names):
-        raise ValueError("it names something twice")
-    return names
-
-
-def _ids(text: str) -> tuple[tuple[int, int], ...]:
-    """``7,9-12`` as runs of ids, in the order given."""
-    runs = []
-    for part in text.split(","):
-        matched = re.fullmatch(r"\s*(\d{1,19})\s*(?:-\s*(\d{1,19})\s*)?", part)
-        if matched is None:
-            raise ValueError("it is not a list of ledger ids, like 7,9-12")
-        first, last = int(matched[1]), int(matched[2] or matched[1])
-        if not first <= last < 1 << 63:
-            raise ValueError(f"{part.strip()!r} is no run of ledger ids; 9-12 is one")
-        runs.append((first, last))
-    return tuple(runs)
-
-
 def _cut(text: str) -> str:
     """As much of a value as a person wants to see in an error."""
     return text if len(text) <= _SHOWN_MOST else f"{text[:_SHOWN_MOST]}..."
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode()
 
 
 @dataclass(frozen=True, repr=False)
@@ -173,20 +113,22 @@ class SourceOptions:
     """
 
     metadata_uri: str | None = option(
-        _text,
+        some_text,
         ALL,
         "The cluster: `zk+hierarchical://zk1:2181,zk2:2181/ledgers`, or `zk1:2181`. Without it: "
         "`spark.bookkeeper.metadataUri`, where `sbk.register_source(spark)` was called, or the "
         "environment's `SPARK_BOOKKEEPER_METADATA_URI`",
         shown="required",
     )
-    ledger: int | None = option(_number(0), READS, "One ledger, by id")
+    ledger: int | None = option(number(0), READS, "One ledger, by id")
     ledgers: tuple[tuple[int, int], ...] | None = option(
-        _ids, Use.READ, "Several ledgers whose schemas are compatible, in this order: `7,9-12`"
+        ledger_runs,
+        Use.READ,
+        "Several ledgers whose schemas are compatible, in this order: `7,9-12`",
     )
-    log: str | None = option(_text, ALL, "A log, by name")
+    log: str | None = option(some_text, ALL, "A log, by name")
     view: str | None = option(
-        _one_of(*VIEWS),
+        one_of(*VIEWS),
         Use.READ,
         "Metadata instead of data: " + ", ".join(f"`{view}`" for view in VIEWS),
     )
@@ -202,7 +144,7 @@ class SourceOptions:
         parse_place, Use.READ, "Up to and without this entry; in the same forms", shown="`latest`"
     )
     open_mode: OpenMode = option(
-        _one_of("recover", "noRecovery"),
+        one_of("recover", "noRecovery"),
         Use.READ,
         "What to do with a ledger that is not closed: fence, recover and close it, or read as far "
         "as is known to be acknowledged, without disturbing its writer. Logs are always read "
@@ -210,38 +152,41 @@ class SourceOptions:
         "recover",
     )
     include_metadata: bool = option(
-        _flag,
+        flag,
         READS,
         "Add the column `_metadata`, a struct of `ledger_id`, `entry_id`, `row`, "
         "`last_add_confirmed`, `bookie` and `digest`",
         False,
     )
     columns: tuple[str, ...] | None = option(
-        _names, READS, "Only these columns, `a,b`: no others are decoded or sent", shown="all"
+        distinct_names,
+        READS,
+        "Only these columns, `a,b`: no others are decoded or sent",
+        shown="all",
     )
     bookie: str | None = option(
-        _text, Use.READ, "Read the copy of this bookie and no other, for those who must compare"
+        some_text, Use.READ, "Read the copy of this bookie and no other, for those who must compare"
     )
     min_partitions: int | None = option(
-        _number(1), Use.READ, "A hint: at least so many tasks, where there are enough entries"
+        number(1), Use.READ, "A hint: at least so many tasks, where there are enough entries"
     )
     max_entries_per_partition: int | None = option(
-        _number(1), READS, "A hint: no task reads more entries"
+        number(1), READS, "A hint: no task reads more entries"
     )
     max_entries_per_trigger: int | None = option(
-        _number(1),
+        number(1),
         Use.STREAM,
         "About so many entries in a micro-batch; there is always some progress",
         shown="no limit",
     )
     max_bytes_per_trigger: int | None = option(
-        _size,
+        size_bytes,
         Use.STREAM,
         "About so many bytes in a micro-batch, `64m` for example; there is always some progress",
         shown="no limit",
     )
     fail_on_data_loss: bool = option(
-        _flag,
+        flag,
         READS,
         "Fail when entries that were asked for were truncated or deleted, are behind the end, or "
         "can be read from no bookie; `false` goes on past them, the log of the task says which, "
@@ -249,37 +194,37 @@ class SourceOptions:
         True,
     )
     consumer: str | None = option(
-        _text,
+        some_text,
         Use.STREAM,
         "A name under which the stream publishes how far it has come beside its log, for "
         "`bk.consumers(log)` and for retention",
     )
-    ledger_id: int | None = option(_number(0), Use.WRITE, "Write a new ledger of this id")
+    ledger_id: int | None = option(number(0), Use.WRITE, "Write a new ledger of this id")
     name: str | None = option(
-        _text, Use.WRITE, "Write a new ledger with this label, to find it by: `bk.ledgers()`"
+        some_text, Use.WRITE, "Write a new ledger with this label, to find it by: `bk.ledgers()`"
     )
-    ensemble_size: int | None = option(_number(1), Use.WRITE, _AS_CREATED, shown="3")
-    write_quorum_size: int | None = option(_number(1), Use.WRITE, _AS_CREATED, shown="3")
-    ack_quorum_size: int | None = option(_number(1), Use.WRITE, _AS_CREATED, shown="2")
+    ensemble_size: int | None = option(number(1), Use.WRITE, _AS_CREATED, shown="3")
+    write_quorum_size: int | None = option(number(1), Use.WRITE, _AS_CREATED, shown="3")
+    ack_quorum_size: int | None = option(number(1), Use.WRITE, _AS_CREATED, shown="2")
     digest_type: str | None = option(
-        _one_of("CRC32C", "CRC32", "MAC", "DUMMY"),
+        one_of("CRC32C", "CRC32", "MAC", "DUMMY"),
         Use.WRITE,
         _AS_CREATED,
         shown="CRC32C",
     )
-    password: bytes = option(_bytes, ALL, "Of the ledger", b"", shown="none")
-    compression: str | None = option(_one_of("lz4", "zstd"), Use.WRITE, _AS_CREATED, shown="none")
+    password: bytes = option(utf8, ALL, "Of the ledger", b"", shown="none")
+    compression: str | None = option(one_of("lz4", "zstd"), Use.WRITE, _AS_CREATED, shown="none")
     entry_target_bytes: int | None = option(
-        _size, Use.WRITE, "About how large entries get", shown="8m"
+        size_bytes, Use.WRITE, "About how large entries get", shown="8m"
     )
     txn_app_id: str | None = option(
-        _text,
+        some_text,
         WRITES,
         "Who writes to a log: with `txnVersion` it makes a write idempotent. Streams use their "
         "query and batch by themselves",
     )
     txn_version: int | None = option(
-        _number(0), Use.WRITE, "Number of the write; one that is not above the last is done already"
+        number(0), Use.WRITE, "Number of the write; one that is not above the last is done already"
     )
     zk: Mapping[str, str] = field(
         default_factory=dict,
@@ -382,11 +327,10 @@ class SourceOptions:
                 "made by CREATE TABLE Spark keeps no options: SELECT * FROM t WITH (log = 'orders')"
                 " gives them each time"
             )
-        if is_reversed(self.starting_offsets, self.ending_offsets):
-            raise InvalidArgumentError(
-                "the read begins behind its end: startingOffsets is after endingOffsets, up to "
-                "and without which is read. Exchange them"
-            )
+        start = self.starting_offsets
+        is_told_later = self.log is not None and isinstance(start, Position) and start.entry_id == 0
+        if is_reversed(start, self.ending_offsets) and not is_told_later:
+            raise begins_behind_its_end()
 
     def connection(self) -> Connection:
         """How to reach the cluster.
@@ -457,11 +401,5 @@ def _unknown(name: str, text: str) -> InvalidArgumentError:
         )
     names = [option_name(f.name) for f in fields(SourceOptions)]
     return InvalidArgumentError(
-        f"option {name!r} is not known{_nearest(name, names) or '; known are ' + ', '.join(names)}"
+        f"option {name!r} is not known{nearest(name, names) or '; known are ' + ', '.join(names)}"
     )
-
-
-def _nearest(text: str, known: tuple[str, ...] | list[str]) -> str:
-    lower = {each.lower(): each for each in known}
-    near = difflib.get_close_matches(text.lower(), lower, n=1, cutoff=0.5)
-    return f"; did you mean {lower[near[0]]!r}?" if near else ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Final
 
+from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 
@@ -75,13 +76,22 @@ def _time(value: object) -> datetime:
 
 
 def is_reversed(start: Place | None, end: Place | None) -> bool:
-    """Whether a read from one place to another would begin behind its end.
+    """Whether a read from one place to another would begin behind its end, by their order.
 
-    Of a time and a position nobody can say that without looking.
+    Of a time and a position nobody can say that without looking. Nor of a log where it begins
+    before the first entry of a ledger: it may be one place with the end of the ledger before it.
     """
     if isinstance(start, Moment) and isinstance(end, Moment):
         return start.time > end.time
     return isinstance(start, Position) and isinstance(end, Position) and start > end
+
+
+def begins_behind_its_end() -> InvalidArgumentError:
+    """A read from one place to another that is before it."""
+    return InvalidArgumentError(
+        "the read begins behind its end: startingOffsets is after endingOffsets, up to and without "
+        "which is read. Exchange them"
+    )
 
 
 def position_of(value: object) -> Position:

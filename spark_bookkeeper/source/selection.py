@@ -27,10 +27,17 @@ from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId, parse_ledger_id
-from spark_bookkeeper.protocol.log import Position
+from spark_bookkeeper.protocol.log import LogHead, Position
 from spark_bookkeeper.source.named_places import check_in_ledger, check_in_log, readable_end
 from spark_bookkeeper.source.options import SourceOptions
-from spark_bookkeeper.source.places import EARLIEST, LATEST, Moment, Place
+from spark_bookkeeper.source.places import (
+    EARLIEST,
+    LATEST,
+    Moment,
+    Place,
+    begins_behind_its_end,
+    is_reversed,
+)
 
 NAMED_ONE_BY_ONE: Final = 10_000
 """More ledgers than so many are looked for in the list of all there are."""
@@ -89,10 +96,20 @@ class Selection:
         start, end = self._in_log(name, "starting_offsets"), self._in_log(name, "ending_offsets")
         if start == LATEST or end == EARLIEST:
             return []
+        may_miss = not self.options.fail_on_data_loss
+        if isinstance(start, Position) and start.ledger_id < head.begins_at and not may_miss:
+            raise truncated(name, start.ledger_id, head.begins_at)
+        is_suspect = is_reversed(self.options.starting_offsets, self.options.ending_offsets)
+        if is_suspect and self._between(name, head, end, start):
+            raise begins_behind_its_end()
+        return self._between(name, head, start, end)
+
+    def _between(
+        self, name: str, head: LogHead, start: Place | None, end: Place | None
+    ) -> list[EntryRange]:
+        """What a log has from one place to another, without what was truncated."""
         first = start.ledger_id if isinstance(start, Position) else None
         if first is not None and first < head.begins_at:
-            if self.options.fail_on_data_loss:
-                raise truncated(name, first, head.begins_at)
             first = None
         head, listed = list_ledgers(self.context, name, head.nonce, first)
         if isinstance(end, Position):

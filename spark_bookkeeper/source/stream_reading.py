@@ -20,7 +20,9 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.source.conditions import told
-from spark_bookkeeper.source.following import FollowedLedger, FollowedLog, Limits, followed
+from spark_bookkeeper.source.followed import Limits
+from spark_bookkeeper.source.followed_ledger import FollowedLedger
+from spark_bookkeeper.source.following import FollowedLog, followed
 from spark_bookkeeper.source.offsets import Offset
 from spark_bookkeeper.source.older_spark import (
     HAS_LIMITS,

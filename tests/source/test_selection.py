@@ -101,6 +101,50 @@ def test_a_read_that_begins_behind_its_end_is_refused(
         chosen(context, ledger=str(ledger), startingOffsets=places[0], endingOffsets=places[1])
 
 
+@pytest.mark.parametrize("lenient", ["true", "false"])
+def test_behind_a_ledger_and_before_the_next_one_is_one_place_of_a_log(
+    context: ClientContext, log: Log, lenient: str
+) -> None:
+    first, newest = log.ledgers()
+
+    def read(start: str, end: str) -> list[tuple[int, int, int]]:
+        places = {"startingOffsets": start, "endingOffsets": end}
+        return chosen(context, log="orders", failOnDataLoss=lenient, **places)
+
+    for start in (f"{first + 1}:0", f"{newest}:0"):  # a ledger of nobody is between
+        for end in (f"{first}:2", f"{first + 1}:0"):
+            assert read(start, end) == read(end, start) == []
+    assert read(f"{newest + 1}:0", f"{newest}:2") == []
+    for start, end in (
+        (f"{newest}:0", f"{first}:1"),
+        (f"{newest + 1}:0", f"{newest}:0"),
+        (f"{newest + 1}:0", f"{first}:2"),
+        (f"{newest}:1", f"{first}:2"),
+        (f"{newest}:1", f"{newest}:0"),
+    ):
+        with pytest.raises(InvalidArgumentError, match="begins behind its end"):
+            read(start, end)
+    log.truncate(newest)
+    assert read(f"{newest}:0", f"{first}:1") == []  # nothing is between any more
+
+
+def test_the_readable_end_of_an_open_ledger_and_before_the_next_one_are_one_place(
+    context: ClientContext,
+) -> None:
+    writer = create_log(context, "open", LogOptions(Quorum(3, 3, 2))).become_writer()
+    for payload in (b"a", b"b", b"c"):
+        writer.append(payload)
+    ledger = writer.ledger_id
+
+    def read(end: int) -> list[tuple[int, int, int]]:
+        places = {"startingOffsets": f"{ledger + 1}:0", "endingOffsets": f"{ledger}:{end}"}
+        return chosen(context, log="open", **places)
+
+    assert read(2) == []
+    with pytest.raises(InvalidArgumentError, match="begins behind its end"):
+        read(1)
+
+
 @pytest.mark.parametrize("option", ["startingOffsets", "endingOffsets"])
 def test_a_place_behind_the_end_is_refused_with_the_end(
     context: ClientContext, log: Log, option: str
