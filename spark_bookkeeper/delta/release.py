@@ -110,6 +110,8 @@ def release_ledgers(
         rows = [each for each in planned if isinstance(each, Row)]
         told.done += len(rows)
         ledgers = [each for each in planned if isinstance(each, _Releasing)]
+        # As they lie in the table: whoever does neighbours reads one part of it, and not all.
+        ledgers.sort(key=lambda each: each.ledger_id)
         for batch in _batches(ledgers):
             if dry_run:
                 rows += [each.plan() for each in batch]

@@ -66,11 +66,15 @@ class Counting(LocalRunner):
     def __init__(self, context: ClientContext) -> None:
         super().__init__(context)
         self.jobs: list[tuple[str, int]] = []
+        self.ledgers: list[tuple[bool, list[LedgerId]]] = []
+        """Whether neighbours of each job are to be kept together, and who they are."""
 
     def run(
         self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
     ) -> Iterator[ResultT]:
         self.jobs.append((step.phase, len(items)))
+        ledger_ids: list[LedgerId] = [item.ledger_id for item in items]  # type: ignore[attr-defined]
+        self.ledgers.append((step.shares_with_neighbours, ledger_ids))
         return super().run(step, items, progress)
 
 
@@ -107,6 +111,17 @@ def test_many_cost_as_many_jobs_as_one_and_read_each_file_as_often(tmp_path: Pat
 
     assert costs[12] == costs[1]
     assert len(costs[12][0]) == 4
+
+
+def test_ledgers_that_lie_side_by_side_in_the_table_are_read_so(ground: Ground, lake: Path) -> None:
+    """In whatever order they are asked for."""
+    ids = [bytes_ledger(ground, entries=1) for _ in range(6)]
+    archive_together(ground.context, lake, ids)
+
+    rows, runner = released(ground, lake, [ids[n] for n in (3, 0, 5, 1, 4, 2)])
+
+    assert [row.ledger_id for row in rows] == [ids[n] for n in (3, 0, 5, 1, 4, 2)]
+    assert runner.ledgers[:2] == [(True, ids), (True, ids)]
 
 
 def test_a_ledger_costs_six_changes_of_its_metadata(ground: Ground, lake: Path) -> None:
