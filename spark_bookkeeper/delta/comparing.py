@@ -100,7 +100,13 @@ def not_compared(work: CompareWork, failure: Failure) -> Compared:
     return Compared(work.ledger_id, work.first, reason=failure.reason)
 
 
-COMPARING: Final = Step("comparing with the table", compare, not_compared, do_many=compare_many)
+COMPARING: Final = Step(
+    "comparing with the table",
+    compare,
+    not_compared,
+    do_many=compare_many,
+    shares_with_neighbours=True,
+)
 
 
 def _compared(

@@ -21,7 +21,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.update import read_again, update_ledger
 from spark_bookkeeper.protocol.archive import archived_of, copies_kept, dropped
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
-from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.protocol.metadata import LedgerMetadata, is_table
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import Failure, Step
 
@@ -58,7 +58,7 @@ def release_row(ledger: Ledger, table: str, status: Outcome, reason: str | None)
 
 
 def released_row(ledger: Ledger, failures: Sequence[str] = ()) -> Row:
-    """Of a ledger for which a table stands.
+    """Of a ledger for which a table stands, or stood until a recovery put bookies in its place.
 
     Args:
         failures: where copies could not be dropped, and why.
@@ -66,9 +66,12 @@ def released_row(ledger: Ledger, failures: Sequence[str] = ()) -> Row:
     archived = archived_of(ledger.metadata)
     assert archived is not None, "release-after-proof"
     kept = copies_kept(ledger.metadata, ())
-    where = f"read from {archived.table}; {kept} copies are on bookies"
+    stands = any(map(is_table, ledger.metadata.members()))
+    where = f"{kept} copies are on bookies"
+    where = f"read from {archived.table}; {where}" if stands else where
     if not failures:
-        return release_row(ledger, archived.table, Outcome.RELEASED, where)
+        outcome = Outcome.RELEASED if stands else Outcome.NO_LONGER_NEEDED
+        return release_row(ledger, archived.table, outcome, where)
     reason = (
         f"{where}, and could not be dropped everywhere ({'; '.join(failures)}). Nothing counts on "
         "these; repeat it when the bookies are back"

@@ -79,7 +79,11 @@ def not_read_back(work: ReadBackWork, failure: Failure) -> ReadBack:
 
 
 READING_BACK: Final = Step(
-    "reading it back from the table", read_back, not_read_back, do_many=read_back_many
+    "reading it back from the table",
+    read_back,
+    not_read_back,
+    do_many=read_back_many,
+    shares_with_neighbours=True,
 )
 
 

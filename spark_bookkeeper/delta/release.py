@@ -47,7 +47,15 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata, is_table
 from spark_bookkeeper.replication.check_ledgers import CheckWork, Finding, check_one
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Row, report_rows
-from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
+from spark_bookkeeper.replication.runner import (
+    Failure,
+    ItemT,
+    Progress,
+    ResultT,
+    Runner,
+    Step,
+    no_progress,
+)
 from spark_bookkeeper.replication.shares import share_bytes
 from spark_bookkeeper.table.snapshot import TableFiles
 
@@ -102,6 +110,8 @@ def release_ledgers(
         rows = [each for each in planned if isinstance(each, Row)]
         told.done += len(rows)
         ledgers = [each for each in planned if isinstance(each, _Releasing)]
+        # As they lie in the table: whoever does neighbours reads one part of it, and not all.
+        ledgers.sort(key=lambda each: each.ledger_id)
         for batch in _batches(ledgers):
             if dry_run:
                 rows += [each.plan() for each in batch]
@@ -217,19 +227,23 @@ def _plan(
         return release_row(ledger, table, Outcome.RELEASED, reason)
     archived = archived_of(metadata)
     leave = leaving(metadata, keep)
+    # A recovery may have put bookies where the table stood; then only the record is left of it.
+    stands = archived is not None and any(map(is_table, metadata.members()))
     # One that was released to another table is compared with this one, which takes its place.
-    if leave or (archived is not None and archived.table != table):
+    if leave or (stands and archived is not None and archived.table != table):
         return _Releasing(ledger, known, table, keep, archived, leave, goes_on=False)
-    if archived is None:
-        reason = f"{keep} copies are to be kept, and it has no more"
-        return release_row(ledger, table, Outcome.NO_LONGER_NEEDED, reason)
-    if not to_drop(metadata):
+    if to_drop(metadata):
+        return _Releasing(ledger, known, table, keep, archived, leave, goes_on=True)
+    if stands:
         return released_row(ledger)
-    return _Releasing(ledger, known, table, keep, archived, leave, goes_on=True)
+    reason = f"{keep} copies are to be kept, and it has no more"
+    return release_row(ledger, table, Outcome.NO_LONGER_NEEDED, reason)
 
 
 def _batches(ledgers: Iterable[_Releasing]) -> Iterator[list[_Releasing]]:
-    """As many as go through the steps together; a large ledger goes alone."""
+    """Those that go through the steps together: neighbours, as many as are within the limits. One
+    that exceeds a limit by itself goes alone.
+    """
     batch: list[_Releasing] = []
     entries = size = 0
     for each in ledgers:
@@ -345,6 +359,12 @@ class _Batch:
 
     # Proof
 
+    def _answers(self, step: Step[ItemT, ResultT], works: Sequence[ItemT]) -> list[ResultT]:
+        """What each piece of the proof came to; all of them are there."""
+        answers = list(self._job.run(step, works))
+        assert len(answers) == len(works), "release-after-proof"
+        return answers
+
     def _compare(self) -> None:
         """Compare all, and put the lists."""
         works = {
@@ -354,7 +374,7 @@ class _Batch:
             for first, last in ranges_of(each.ledger)
         }
         pieces: dict[LedgerId, dict[EntryId, Compared]] = {}
-        for piece in self._job.run(COMPARING, list(works.values())):
+        for piece in self._answers(COMPARING, list(works.values())):
             if piece.reason is not None:
                 self._ledgers[piece.ledger_id].left(piece.reason)
             pieces.setdefault(piece.ledger_id, {})[piece.first] = piece
@@ -383,7 +403,7 @@ class _Batch:
             if each.index is not None
             for first, last in ranges_of(each.ledger)
         ]
-        for read in self._job.run(READING_BACK, works):
+        for read in self._answers(READING_BACK, works):
             if read.reason is not None:
                 self._ledgers[read.ledger_id].left(read.reason)
 
@@ -394,7 +414,7 @@ class _Batch:
         may have left the last good copies.
         """
         works = [work for each in self._left for work in _to_verify(each)]
-        for found in self._job.run(_VERIFYING, works):
+        for found in self._answers(_VERIFYING, works):
             each = self._ledgers[found.ledger_id]
             if found.status is Outcome.HEALTHY or each.row is not None:
                 continue
@@ -421,7 +441,7 @@ class _Batch:
         # Written together first; what did not come through is changed by itself (rule R14).
         answers = self._context.store.write_ledgers(
             [
-                LedgerChange(each.of.ledger_id, each(each.of.known.value), each.of.known)
+                LedgerChange(each.of.ledger_id, each.made_of(each.of.known.value), each.of.known)
                 for each in changes
             ]
         )
@@ -486,16 +506,28 @@ class _Change:
         version = of.files.version
         self._record = Archived(of.table, of.index, version, of.keep, now_ms, dropping)
 
-    def __call__(self, old: LedgerMetadata) -> LedgerMetadata:
-        """The metadata afterwards."""
-        if old.fragments != self._proven or any(
-            incarnations_of(old).get(bookie) != self._incarnations.get(bookie)
-            for bookie in self.of.leave
+    def __call__(self, old: LedgerMetadata) -> LedgerMetadata | None:
+        """The metadata afterwards; ``None``: they say it already, by us or by somebody faster."""
+        incarnations = incarnations_of(old)
+        if old.fragments == self._proven and all(
+            incarnations.get(bookie) == self._incarnations.get(bookie) for bookie in self.of.leave
         ):
-            raise _RefusedError(
-                "its fragments were changed meanwhile, by a recovery or another release: nothing "
-                "was released here. Repeat it"
-            )
+            return self.made_of(old)
+        if self._stands_in(old):
+            return None
+        raise _RefusedError(
+            "its fragments were changed meanwhile, by a recovery or another release: nothing "
+            "was released here. Repeat it"
+        )
+
+    def made_of(self, old: LedgerMetadata) -> LedgerMetadata:
+        """What was proven, put in place."""
         new = released(old, self._record)
         tables = {bookie: self._index for bookie in new.members() if is_table(bookie)}
         return with_incarnations(new, tables, renewed=True)
+
+    def _stands_in(self, old: LedgerMetadata) -> bool:
+        """Whether the table stands, and none of those that were to leave is named any more."""
+        archived, named = archived_of(old), old.members()
+        is_there = archived is not None and archived.table == self.of.table
+        return is_there and any(map(is_table, named)) and self.of.leave.isdisjoint(named)

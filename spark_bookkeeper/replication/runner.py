@@ -88,6 +88,9 @@ class Step(Generic[ItemT, ResultT_co]):
     """The item with its share of a limit, in bytes per second; ``None``: it heeds no limit."""
     do_many: DoMany[ItemT, ResultT_co] | None = None
     """Does many items, where that is cheaper than one by one."""
+    shares_with_neighbours: bool = False
+    """Whether items that lie side by side read the same files, and none is urgent: on Spark a task
+    does such then, instead of some from everywhere."""
     job: str | None = None
     """The name of the job, for the log; a run of the job fills it in."""
 

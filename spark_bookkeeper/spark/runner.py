@@ -13,6 +13,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -135,10 +136,9 @@ class SparkRunner(Runner):
         on_tasks: Callable[[int, int], None],
     ) -> list[ResultT]:
         tasks = task_count(items, parallelism(self._spark))
-        packs = [
-            [(i, pickle.dumps(items[i])) for i in numbers] for numbers in dealt(len(items), tasks)
-        ]
-        frame = self._spark.range(0, tasks, 1, tasks).mapInArrow(
+        hands = cut(items, tasks) if step.shares_with_neighbours else dealt(len(items), tasks)
+        packs = [[(i, pickle.dumps(items[i])) for i in numbers] for numbers in hands]
+        frame = self._spark.range(0, len(packs), 1, len(packs)).mapInArrow(
             _task(self._connection, packs, step, self._token), RESULT_SCHEMA
         )
         try:
@@ -167,6 +167,25 @@ def dealt(items: int, tasks: int) -> list[range]:
     ones, and every task begins with some of them.
     """
     return [range(first, items, tasks) for first in range(tasks)]
+
+
+def cut(items: Sequence[Item], tasks: int) -> list[range]:
+    """The numbers of the items of each task, neighbours together, about as much work for each.
+
+    An item counts as its bytes and a fixed part besides, as in ``task_count``. There are fewer
+    tasks where one large item is the share of several.
+    """
+    each = BYTES_PER_TASK // ITEMS_PER_TASK
+    total = sum(item.size_bytes + each for item in items)
+    ends = [0] * tasks
+    before = 0
+    for number, item in enumerate(items):
+        size = item.size_bytes + each
+        task = (2 * before + size) * tasks // (2 * total)  # where the middle of the item lies
+        ends[task] = number + 1
+        before += size
+    cuts = pairwise([0, *accumulate(ends, max)])
+    return [range(start, end) for start, end in cuts if start < end]
 
 
 def _size_bytes(items: Sequence[Item]) -> int:

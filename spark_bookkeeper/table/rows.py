@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -36,6 +37,36 @@ class LedgerRows:
     ledger_id: int
     schema: pa.Schema
     pinned: TableFiles
+
+
+@dataclass(frozen=True, slots=True)
+class _Meant:
+    """Which rows of a file are meant."""
+
+    ledger_ids: Sequence[int]
+    """Ascending."""
+    entries: tuple[int, int] | None = None
+    """The first and the last entry; ``None``: all."""
+
+    def may_be_in(self, ledgers: tuple[int, int] | None, entries: tuple[int, int] | None) -> bool:
+        """Whether rows within some bounds, both ends included, may be meant; ``None``: unknown."""
+        if ledgers is not None:
+            next_one = bisect_left(self.ledger_ids, ledgers[0])
+            if next_one == len(self.ledger_ids) or self.ledger_ids[next_one] > ledgers[1]:
+                return False
+        if entries is None or self.entries is None:
+            return True
+        return entries[0] <= self.entries[1] and entries[1] >= self.entries[0]
+
+    def of(self, rows: pa.Table) -> pa.Table:
+        """Those of some rows that are meant. A copy: it does not keep the others in memory."""
+        found = pc.is_in(rows[LEDGER_COLUMN], pa.array(self.ledger_ids, pa.int64()))
+        if self.entries is not None:
+            first, last = self.entries
+            ids = rows[ENTRY_COLUMN]
+            inside = pc.and_(pc.greater_equal(ids, first), pc.less_equal(ids, last))
+            found = pc.and_(found, inside)
+        return rows.filter(found)
 
 
 class TableRows:
@@ -103,14 +134,10 @@ class TableRows:
         for each in wanted:
             for path in each.pinned.paths:
                 by_path.setdefault(path, []).append(each.ledger_id)
-        pieces = []
+        pieces: list[pa.Table] = []
         for path, ledger_ids in by_path.items():
-            bounds = {LEDGER_COLUMN: (min(ledger_ids), max(ledger_ids))}
-            piece = self._piece(path, held, bounds)
-            if piece is not None:
-                # A file that another one pins may have rows that this one has elsewhere.
-                meant = pc.is_in(piece[LEDGER_COLUMN], pa.array(ledger_ids, pa.int64()))
-                pieces.append(piece.filter(meant))
+            # A file that another one pins may have rows that this one has elsewhere.
+            pieces += self._pieces(path, held, _Meant(sorted(ledger_ids)))
         rows = _in_order(pieces, PLACE)
         ids = rows[LEDGER_COLUMN].to_numpy()
         wanted_ids = np.asarray([each.ledger_id for each in wanted], dtype=np.int64)
@@ -123,15 +150,8 @@ class TableRows:
         self, ledger_id: int, schema: pa.Schema, files: TableFiles, first: int, last: int
     ) -> pa.Table:
         held = self._held(schema, files)
-        bounds = {LEDGER_COLUMN: (ledger_id, ledger_id), ENTRY_COLUMN: (first, last)}
-        pieces = []
-        for path in files.paths:
-            piece = self._piece(path, held, bounds)
-            if piece is not None:
-                entry_ids = piece[ENTRY_COLUMN]
-                inside = pc.and_(pc.greater_equal(entry_ids, first), pc.less_equal(entry_ids, last))
-                meant = pc.and_(pc.equal(piece[LEDGER_COLUMN], ledger_id), inside)
-                pieces.append(piece.filter(meant))
+        meant = _Meant([ledger_id], (first, last))
+        pieces = [piece for path in files.paths for piece in self._pieces(path, held, meant)]
         return _in_order(pieces, (ENTRY_COLUMN, ROW_COLUMN))
 
     def _held(self, schema: pa.Schema, files: TableFiles) -> dict[str, str]:
@@ -145,29 +165,25 @@ class TableRows:
             )
         return {name: stored for name, stored in names.items() if stored is not None}
 
-    def _piece(
-        self, path: str, names: Mapping[str, str], bounds: Mapping[str, tuple[int, int]]
-    ) -> pa.Table | None:
-        """What a file has between some bounds, and more; ``None``: nothing."""
+    def _pieces(self, path: str, names: Mapping[str, str], meant: _Meant) -> list[pa.Table]:
+        """What is meant of a file, by row groups: no more than one of them is in memory at once."""
         try:
-            return self._rows_of(path, names, bounds)
+            return list(self._rows_of(path, names, meant))
         except pa.ArrowInvalid as error:
             raise BookieUnavailableError(
                 f"{self.folder.uri}/{path} cannot be read: {error}", bookie_id=self.bookie_id
             ) from error
 
-    def _rows_of(
-        self, path: str, names: Mapping[str, str], bounds: Mapping[str, tuple[int, int]]
-    ) -> pa.Table | None:
+    def _rows_of(self, path: str, names: Mapping[str, str], meant: _Meant) -> Iterator[pa.Table]:
         source = pa.PythonFile(OpenFile(self.folder, path, self.bookie_id), mode="r")
         file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=True)
-        groups = list(_groups(file, {names[name]: wanted for name, wanted in bounds.items()}))
-        if not groups:
-            return None
         there = [stored for stored in names.values() if stored in file.schema_arrow.names]
         back = {stored: name for name, stored in names.items()}
-        rows = _without_views(file.read_row_groups(groups, columns=there))
-        return rows.rename_columns([back[stored] for stored in rows.column_names])
+        for number in range(file.metadata.num_row_groups):
+            if not _may_have(file.metadata.row_group(number), names, meant):
+                continue
+            rows = _without_views(file.read_row_group(number, columns=there))
+            yield meant.of(rows.rename_columns([back[stored] for stored in rows.column_names]))
 
 
 def _in_order(pieces: Sequence[pa.Table], by: Sequence[str]) -> pa.Table:
@@ -178,24 +194,16 @@ def _in_order(pieces: Sequence[pa.Table], by: Sequence[str]) -> pa.Table:
     return rows.sort_by([(name, "ascending") for name in by])
 
 
-def _groups(file: pq.ParquetFile, wanted: Mapping[str, tuple[int, int]]) -> Iterator[int]:
-    """The row groups that may have such rows, as their bounds tell.
-
-    Args:
-        wanted: what columns of the file are to be between, both ends included.
-    """
-    for number in range(file.metadata.num_row_groups):
-        group = file.metadata.row_group(number)
-        may_have = True
-        for index in range(group.num_columns):
-            column = group.column(index)
-            bounds = wanted.get(column.path_in_schema)
+def _may_have(group: pq.RowGroupMetaData, names: Mapping[str, str], meant: _Meant) -> bool:
+    """Whether a row group may have rows that are meant, as its bounds tell."""
+    bounds: dict[str, tuple[int, int]] = {}
+    for index in range(group.num_columns):
+        column = group.column(index)
+        if column.path_in_schema in (names[LEDGER_COLUMN], names[ENTRY_COLUMN]):
             stats = column.statistics
-            if bounds is None or stats is None or not stats.has_min_max:
-                continue
-            may_have = may_have and stats.min <= bounds[1] and stats.max >= bounds[0]
-        if may_have:
-            yield number
+            if stats is not None and stats.has_min_max:
+                bounds[column.path_in_schema] = stats.min, stats.max
+    return meant.may_be_in(bounds.get(names[LEDGER_COLUMN]), bounds.get(names[ENTRY_COLUMN]))
 
 
 def batches_of(

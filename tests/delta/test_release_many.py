@@ -66,11 +66,15 @@ class Counting(LocalRunner):
     def __init__(self, context: ClientContext) -> None:
         super().__init__(context)
         self.jobs: list[tuple[str, int]] = []
+        self.ledgers: list[tuple[bool, list[LedgerId]]] = []
+        """Whether neighbours of each job are to be kept together, and who they are."""
 
     def run(
         self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
     ) -> Iterator[ResultT]:
         self.jobs.append((step.phase, len(items)))
+        ledger_ids: list[LedgerId] = [item.ledger_id for item in items]  # type: ignore[attr-defined]
+        self.ledgers.append((step.shares_with_neighbours, ledger_ids))
         return super().run(step, items, progress)
 
 
@@ -107,6 +111,17 @@ def test_many_cost_as_many_jobs_as_one_and_read_each_file_as_often(tmp_path: Pat
 
     assert costs[12] == costs[1]
     assert len(costs[12][0]) == 4
+
+
+def test_ledgers_that_lie_side_by_side_in_the_table_are_read_so(ground: Ground, lake: Path) -> None:
+    """In whatever order they are asked for."""
+    ids = [bytes_ledger(ground, entries=1) for _ in range(6)]
+    archive_together(ground.context, lake, ids)
+
+    rows, runner = released(ground, lake, [ids[n] for n in (3, 0, 5, 1, 4, 2)])
+
+    assert [row.ledger_id for row in rows] == [ids[n] for n in (3, 0, 5, 1, 4, 2)]
+    assert runner.ledgers[:2] == [(True, ids), (True, ids)]
 
 
 def test_a_ledger_costs_six_changes_of_its_metadata(ground: Ground, lake: Path) -> None:
@@ -324,6 +339,115 @@ def test_a_change_whose_answer_is_lost_is_looked_for(ground: Ground, lake: Path)
     assert len(lost) == 3
     assert [row.status for row in rows] == [Outcome.RELEASED] * 3, rows
     assert [len(holders(ground, ledger_id)) for ledger_id in ids] == [1] * 3
+
+
+def test_of_two_releases_at_once_both_say_what_stands(ground: Ground, lake: Path) -> None:
+    """Two runs of every hour that overlap."""
+    ids = [bytes_ledger(ground, entries=2) for _ in range(3)]
+    before = [entries_of(ground.context, ledger_id) for ledger_id in ids]
+    archive_together(ground.context, lake, ids)
+    faster: list[Row] = []
+    other = ground.client()
+
+    def release_too() -> None:
+        faster.extend(release(other, lake, ids, keep=1))
+
+    context = ground.client(None, before_first_write(ground, release_too))
+    rows = release(context, lake, ids, keep=1)
+
+    assert [row.status for row in faster] == [Outcome.RELEASED] * 3, faster
+    assert [row.status for row in rows] == [Outcome.RELEASED] * 3, rows
+    assert [len(holders(ground, ledger_id)) for ledger_id in ids] == [1] * 3
+    assert [entries_of(ground.client(), ledger_id) for ledger_id in ids] == before
+
+
+def test_a_release_that_gives_up_less_does_not_stand_for_one_that_gives_up_more(
+    ground: Ground, lake: Path
+) -> None:
+    ledger_id = bytes_ledger(ground, entries=2)
+    archive_together(ground.context, lake, [ledger_id])
+    other = ground.client()
+
+    def release_less() -> None:
+        release(other, lake, [ledger_id], keep=2)
+
+    context = ground.client(None, before_first_write(ground, release_less))
+    (row,) = release(context, lake, [ledger_id], keep=0)
+
+    assert row.status is Outcome.LEFT
+    assert "changed meanwhile" in str(row.reason)
+    assert len(holders(ground, ledger_id)) == 2
+
+
+def test_a_lost_answer_and_a_change_of_something_else_are_still_a_release(
+    ground: Ground, lake: Path
+) -> None:
+    """What is read afterwards is not what was written, but holds it."""
+    ids = [bytes_ledger(ground, entries=2) for _ in range(3)]
+    archive_together(ground.context, lake, ids)
+    other = ground.client()
+    lost: list[str] = []
+
+    def lose(place: str, operation: str, path: str) -> None:
+        if operation == "write_ledger" and not lost:
+            lost.append(path)
+            update_ledger(other.store, ids[0], lambda old: old.with_custom(label=b"new"))
+            raise MetadataUnavailableError("the connection was lost")
+
+    ground.after.append(lose)
+    rows = release(ground.client(), lake, ids, keep=1)
+
+    assert metadata_of(ground, ids[0]).custom_metadata["label"] == b"new"
+    assert [row.status for row in rows] == [Outcome.RELEASED] * 3, rows
+    assert [len(holders(ground, ledger_id)) for ledger_id in ids] == [1] * 3
+
+
+def test_a_ledger_that_is_deleted_before_its_change_is_gone(ground: Ground, lake: Path) -> None:
+    ids = [bytes_ledger(ground, entries=2) for _ in range(3)]
+    archive_together(ground.context, lake, ids)
+    other = ground.client()
+
+    def delete() -> None:
+        other.store.delete_ledger(ids[1], other.store.read_ledger(ids[1]))
+
+    context = ground.client(None, before_first_write(ground, delete))
+    rows = release(context, lake, ids, keep=1)
+
+    assert [row.status for row in rows] == [Outcome.RELEASED, Outcome.GONE, Outcome.RELEASED]
+
+
+class Losing(LocalRunner):
+    """Never hands on the last answer of one step."""
+
+    def __init__(self, context: ClientContext, phase: str) -> None:
+        super().__init__(context)
+        self.phase = phase
+
+    def run(
+        self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
+    ) -> Iterator[ResultT]:
+        answers = list(super().run(step, items, progress))
+        yield from answers[: len(answers) - (step.phase == self.phase)]
+
+
+@pytest.mark.parametrize(
+    "phase",
+    ["comparing with the table", "reading it back from the table", "verifying what stays"],
+)
+def test_nothing_is_released_without_an_answer_for_every_piece(
+    ground: Ground, lake: Path, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    monkeypatch.setattr(pieces, "ENTRIES", 8)
+    monkeypatch.setattr("spark_bookkeeper.table.listing.ENTRIES", 8)
+    ledger_id = bytes_ledger(ground, entries=20)
+    archive_together(ground.context, lake, [ledger_id])
+    context = ground.client()
+
+    with pytest.raises(AssertionError, match="release-after-proof"):
+        list(release_ledgers(context, Losing(context, phase), str(lake), [ledger_id], keep=1))
+
+    assert archived_of(metadata_of(ground, ledger_id)) is None
+    assert len(holders(ground, ledger_id)) == 3
 
 
 # Progress

@@ -212,6 +212,40 @@ def test_copies_come_back_where_the_table_is_to_go(ground: Ground, lake: Path) -
     assert check_ledgers(ground.context, runner(ground), None, percentage=100).is_complete
 
 
+@pytest.mark.parametrize("table", ["same", "other"])
+def test_a_ledger_whose_copies_all_came_back_is_not_said_to_be_read_from_the_table(
+    ground: Ground, lake: Path, table: str
+) -> None:
+    (ledger_id,) = released(ground, lake)
+    tables = tuple(sorted(filter(is_table, metadata_of(ground, ledger_id).members())))
+    assert recover_bookie(ground.context, runner(ground), BookieRecovery(tables)).is_complete
+    shutil.rmtree(lake)
+    other = lake if table == "same" else lake.with_name("other")
+
+    (row,) = release(ground.client(), other, [ledger_id], keep=3)
+
+    assert row.status is Outcome.NO_LONGER_NEEDED, row
+    assert row.reason == "3 copies are to be kept, and it has no more"
+
+
+def test_a_copy_that_is_dropped_late_says_where_the_others_are(ground: Ground, lake: Path) -> None:
+    """The table stood for it once; bookies have its place by now."""
+    ledger_id = bytes_ledger(ground)
+    archive(ground.context, lake, [ledger_id])
+    last = metadata_of(ground, ledger_id).fragments[0].ensemble[-1]
+    ground.stop(last)
+    (row,) = release(ground.client(), lake, [ledger_id], keep=1)
+    assert row.status is Outcome.PENDING
+    tables = tuple(sorted(filter(is_table, metadata_of(ground, ledger_id).members())))
+    assert recover_bookie(ground.context, runner(ground), BookieRecovery(tables)).is_complete
+    ground.start(last)
+
+    (row,) = release(ground.client(), lake, [ledger_id], keep=3)
+
+    assert (row.status, row.reason) == (Outcome.NO_LONGER_NEEDED, "3 copies are on bookies")
+    assert sorted(holders(ground, ledger_id)) == sorted(metadata_of(ground, ledger_id).members())
+
+
 def test_a_bookie_that_is_to_drop_a_copy_takes_no_new_one(tmp_path: Path, lake: Path) -> None:
     """Else what was copied there, just before it drops what it held, is dropped with the rest."""
     ground = Ground(tmp_path / "three", bookies=3, runtime=InlineRuntime())

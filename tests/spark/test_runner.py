@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 
 import spark_bookkeeper as sbk
 from spark_bookkeeper.client.context import ClientContext
@@ -19,7 +22,14 @@ from spark_bookkeeper.replication.check_ledgers import CheckWork
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.runner import Step, no_progress
 from spark_bookkeeper.spark.job import collect, first_line
-from spark_bookkeeper.spark.runner import SparkRunner, dealt, task_count
+from spark_bookkeeper.spark.runner import (
+    BYTES_PER_TASK,
+    ITEMS_PER_TASK,
+    SparkRunner,
+    cut,
+    dealt,
+    task_count,
+)
 from spark_bookkeeper.spark.workers import task_context
 from spark_bookkeeper.testing.pieces import Done, Piece, step
 
@@ -95,6 +105,43 @@ def test_every_task_begins_with_the_most_urgent_items() -> None:
             assert sorted(n for hand in hands for n in hand) == [*range(items)]
             for turn in range(items // tasks):
                 assert {hand[turn] for hand in hands} == {*range(turn * tasks, (turn + 1) * tasks)}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_neighbours_are_done_by_one_task_and_no_task_has_much_more_than_others(seed: int) -> None:
+    dice = random.Random(seed)
+    each = BYTES_PER_TASK // ITEMS_PER_TASK
+    for _ in range(100):
+        sizes = [dice.choice([0, 100, each, 128 << 20]) for _ in range(dice.randrange(1, 300))]
+        items = [Piece(number, size_bytes=size) for number, size in enumerate(sizes)]
+        tasks = dice.randrange(1, len(items) + 1)
+
+        hands = cut(items, tasks)
+
+        assert len(hands) <= tasks
+        assert all(hands)
+        assert [n for hand in hands for n in hand] == [*range(len(items))]
+        share = sum(size + each for size in sizes) / tasks
+        for hand in hands:
+            assert sum(sizes[n] + each for n in hand) <= share + max(sizes) + each
+
+
+def test_neighbours_that_share_what_they_read_come_to_one_task(bk: sbk.BookKeeper) -> None:
+    def work(context: ClientContext, item: Piece) -> Sequence[Done]:
+        return [Done(item.number, reason=str(TaskContext.get().partitionId()))]  # type: ignore[union-attr]
+
+    working = replace(step(work), shares_with_neighbours=True)
+
+    rows = list(runner(bk).run(working, [Piece(number) for number in range(40)], no_progress))
+
+    tasks = [row.reason for row in rows]
+    assert [row.number for row in rows] == [*range(40)]
+    assert len(set(tasks)) > 1
+    assert len(list(groupby(tasks))) == len(set(tasks))
+
+
+def test_small_items_are_cut_evenly() -> None:
+    assert cut([Piece(number) for number in range(10)], 3) == [range(3), range(3, 7), range(7, 10)]
 
 
 def test_nothing_to_do_starts_no_job_and_no_spark(bk: sbk.BookKeeper) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from typing_extensions import override
 
 from spark_bookkeeper.bookie.storage.local import LocalStorage
+from spark_bookkeeper.table import rows as rows_module
 from spark_bookkeeper.table.folder import MissingFileError
 from spark_bookkeeper.table.rows import LedgerRows, TableRows
+from spark_bookkeeper.table.snapshot import TableFiles
 
 ONE = pa.schema([("id", pa.int64()), ("text", pa.string())])
 OTHER = pa.schema([("text", pa.string()), ("id", pa.int64())])
@@ -93,3 +98,76 @@ def test_files_of_many_are_those_of_each(tmp_path: Path) -> None:
     assert found == {ledger_id: table.files_of(ledger_id) for ledger_id in (1, 3, 8, 9)}
     assert not found[9].paths
     assert len(found[8].paths) == 1
+
+
+# What is read of a large file
+
+GROUPS = 40
+IN_A_GROUP = 5_000
+
+
+class Measured(LocalStorage):
+    """Counts the bytes that are asked for."""
+
+    read_bytes = 0
+
+    @override
+    def read_range(self, path: str, offset: int, length: int) -> bytes | pa.Buffer | None:
+        self.read_bytes += length
+        return super().read_range(path, offset, length)
+
+
+def large_file(directory: Path, ledger_of: Callable[[int], int]) -> TableFiles:
+    """A file of many row groups.
+
+    Args:
+        ledger_of: whose a row is, by its number.
+    """
+    numbers = range(GROUPS * IN_A_GROUP)
+    columns = {
+        "_ledger_id": pa.array([ledger_of(number) for number in numbers], pa.int64()),
+        "_entry_id": pa.array([0] * len(numbers), pa.int64()),
+        "_row": pa.array(numbers, pa.int64()),
+        "id": pa.array(numbers, pa.int64()),
+    }
+    table = pa.table(columns)
+    pq.write_table(table, directory / "large.parquet", row_group_size=IN_A_GROUP)
+    names = {name.lower(): name for name in columns}
+    return TableFiles(0, ("large.parquet",), names)
+
+
+def test_ledgers_at_both_ends_of_a_file_are_read_without_what_lies_between(tmp_path: Path) -> None:
+    files = large_file(tmp_path, lambda number: number // IN_A_GROUP)
+    storage = Measured(str(tmp_path))
+    ends = [LedgerRows(ledger_id, ONE, files) for ledger_id in (0, GROUPS - 1)]
+
+    first, last = TableRows(storage, "archive-0:1").read_many(ends)
+
+    assert first["id"].to_pylist() == [*range(IN_A_GROUP)]
+    assert last["id"].to_pylist() == [*range((GROUPS - 1) * IN_A_GROUP, GROUPS * IN_A_GROUP)]
+    assert storage.read_bytes < (tmp_path / "large.parquet").stat().st_size / 4
+
+
+@pytest.mark.parametrize("how", ["alone", "together"])
+def test_rows_that_are_scattered_over_a_file_take_no_more_memory_than_a_row_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    files = large_file(tmp_path, lambda number: number % 1000)
+    table = opened(tmp_path)
+    whole = pq.read_table(tmp_path / "large.parquet").nbytes
+    before = pa.total_allocated_bytes()
+    held: list[int] = []
+    plain = rows_module._without_views
+
+    def measured(decoded: pa.Table) -> pa.Table:
+        held.append(pa.total_allocated_bytes() - before)
+        return plain(decoded)
+
+    monkeypatch.setattr(rows_module, "_without_views", measured)
+    if how == "alone":
+        rows = table.read(7, ONE, files, 0, 0)
+    else:
+        (rows, _) = table.read_many([LedgerRows(i, ONE, files) for i in (7, 993)])
+
+    assert rows["id"].to_pylist() == [*range(7, GROUPS * IN_A_GROUP, 1000)]
+    assert 0 < max(held) < whole / 4

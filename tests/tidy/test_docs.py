@@ -13,6 +13,7 @@ import pytest
 
 import spark_bookkeeper as sbk
 from spark_bookkeeper.cli.main import root
+from spark_bookkeeper.cluster.background import status
 from spark_bookkeeper.config import AutorecoveryConfig, BookieConfig, ClientConfig
 from tests.tidy import reference, written
 from tests.tidy.written import ROOT, RUN, SHOWN, blocks
@@ -21,6 +22,12 @@ PAGES = sorted((ROOT / "spark_bookkeeper" / "docs").glob("*.md"))
 
 WITH_DELTA = [page for page in PAGES if "delta=True" in "".join(b.text for b in blocks(page))]
 PLAIN = [page for page in PAGES if page not in WITH_DELTA]
+
+
+@pytest.fixture
+def around(tmp_path: Path) -> Iterator[dict[str, str]]:
+    with written.somewhere(tmp_path) as environment:
+        yield environment
 
 
 def test_the_readme_leads_to_every_page() -> None:
@@ -39,8 +46,8 @@ def test_every_block_is_of_a_kind_that_is_run_or_shown(page: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", PLAIN, ids=lambda page: page.stem)
-def test_a_page_works_as_written(page: Path, tmp_path: Path) -> None:
-    written.follow(page, tmp_path, written.environment(tmp_path))
+def test_a_page_works_as_written(page: Path, tmp_path: Path, around: dict[str, str]) -> None:
+    written.follow(page, tmp_path, around)
 
 
 @pytest.mark.slow
@@ -48,14 +55,31 @@ def test_a_page_works_as_written(page: Path, tmp_path: Path) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", WITH_DELTA, ids=lambda page: page.stem)
 def test_a_page_about_tables_works_as_written(
-    page: Path, tmp_path: Path, delta_jars: list[Path]
+    page: Path, tmp_path: Path, around: dict[str, str], delta_jars: list[Path]
 ) -> None:
     """With the jars at hand: each session would fetch them."""
-    around = written.environment(tmp_path)
     jars = ",".join(str(jar) for jar in delta_jars)
     with_jars = ("delta=True", f"delta=True, spark_jars={jars!r}")
     written.use_jars(tmp_path, jars)
     written.follow(page, tmp_path, around, with_jars)
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+def test_a_page_that_fails_leaves_no_cluster_running(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    lines = (
+        "$ spark-bookkeeper local start --directory ./cluster --bookies 1",
+        "$ spark-bookkeeper local status --directory ./cluster --uri > uri",
+        "$ false",
+    )
+    page.write_text("\n".join(["```console", *lines, "```", ""]))
+
+    with pytest.raises(pytest.fail.Exception), written.somewhere(tmp_path) as around:
+        written.follow(page, tmp_path, around)
+
+    assert (tmp_path / "uri").read_text().startswith("zk"), "it ran"
+    assert not status(tmp_path / "cluster").is_running
 
 
 def test_the_reference_of_the_api_is_the_one_that_docstrings_make() -> None:

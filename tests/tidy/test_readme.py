@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,15 +16,8 @@ README = ROOT / "README.md"
 
 @pytest.fixture
 def around(tmp_path: Path) -> Iterator[dict[str, str]]:
-    environment = written.environment(tmp_path)
-    yield environment
-    subprocess.run(
-        ["spark-bookkeeper", "local", "stop", "--directory", tmp_path / "cluster"],
-        env=environment,
-        executable=tmp_path / "bin" / "spark-bookkeeper",
-        capture_output=True,
-        check=False,
-    )
+    with written.somewhere(tmp_path) as environment:
+        yield environment
 
 
 @pytest.mark.slow

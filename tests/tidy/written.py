@@ -7,11 +7,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 import pytest
+
+from spark_bookkeeper.cluster.background import stop_detached
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,6 +70,16 @@ def environment(place: Path) -> dict[str, str]:
     }
     made.pop("SPARK_BOOKKEEPER_METADATA_URI", None)
     return made
+
+
+@contextmanager
+def somewhere(place: Path) -> Iterator[dict[str, str]]:
+    """The same; a cluster that a page started there, and did not come to stop, is stopped."""
+    around = environment(place)
+    try:
+        yield around
+    finally:
+        stop_detached(place / "cluster")
 
 
 def use_jars(place: Path, jars: str) -> None:
