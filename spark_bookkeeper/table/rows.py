@@ -179,11 +179,14 @@ class TableRows:
         file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=True)
         there = [stored for stored in names.values() if stored in file.schema_arrow.names]
         back = {stored: name for name, stored in names.items()}
-        for number in range(file.metadata.num_row_groups):
-            if not _may_have(file.metadata.row_group(number), names, meant):
-                continue
+
+        def meant_of(number: int) -> pa.Table:
             rows = _without_views(file.read_row_group(number, columns=there))
-            yield meant.of(rows.rename_columns([back[stored] for stored in rows.column_names]))
+            return meant.of(rows.rename_columns([back[stored] for stored in rows.column_names]))
+
+        for number in range(file.metadata.num_row_groups):
+            if _may_have(file.metadata.row_group(number), names, meant):
+                yield meant_of(number)
 
 
 def _in_order(pieces: Sequence[pa.Table], by: Sequence[str]) -> pa.Table:
