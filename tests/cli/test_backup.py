@@ -169,7 +169,7 @@ def test_what_cannot_be_done_says_what_why_and_what_to_do(
         assert "no ledger 123456" in refused(on_old, "backup", folder, 123456, *option)
         assert "diary.txt" in refused(on_old, "backup", places.folder("home"), *option)
         assert "of cluster" in refused(on_new, "backup", folder, *option)
-    assert len(list(Path(folder).glob("snapshots/*"))) == 1
+    assert len(list(Path(folder).glob("snapshots/*.arrow"))) == 1
     assert "has no ledger 123456" in refused(on_new, "restore", folder, 123456)
     assert "has no snapshot 7" in refused(on_new, "restore", folder, "--snapshot", 7)
     assert "has no log 'none'" in refused(on_new, "restore", folder, "--log", "none")

@@ -39,7 +39,7 @@ def test_help_and_version_import_next_to_nothing(option: str) -> None:
         {*OF_OTHERS, "kazoo", "numpy", "prometheus_client", "pyarrow", "rich"}
     )
     ours = {name for name in modules if name.startswith("spark_bookkeeper.")}
-    assert {name.split(".")[1] for name in ours} == {"cli", "errors", "runtime"}
+    assert {name.split(".")[1] for name in ours} == {"cli", "errors", "runtime", "secrecy"}
 
 
 @pytest.mark.integration
