@@ -145,7 +145,7 @@ def noted(
 ) -> ReportT:
     """Run a job, and note it: from its first second on, and when it ends.
 
-    One that is refused at once leaves no note.
+    One that is refused at once leaves no note; one that is interrupted always does.
 
     Args:
         about: what it was told to do.
@@ -245,10 +245,11 @@ class _Keeper:
 
     def failed(self, error: BaseException) -> None:
         self._end()
-        if not self._is_written:
+        is_interrupted = isinstance(error, KeyboardInterrupt)
+        if not self._is_written and not is_interrupted:
             return
         said = getattr(error, "message", None) or str(error) or type(error).__name__
-        if isinstance(error, KeyboardInterrupt):
+        if is_interrupted:
             said = "interrupted"
         said = without_passwords(said)[:500]
         self._write(replace(self._note, ended_ms=self._context.runtime.wall_ms(), error=said))

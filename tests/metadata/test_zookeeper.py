@@ -488,7 +488,7 @@ def test_a_count_above_half_of_32_bits_is_read_as_it_is() -> None:
             if there <= made:
                 changes = (2 * made - there + (1 << 31)) % (1 << 32) - (1 << 31)
                 stat = SimpleNamespace(
-                    version=0, ephemeralOwner=0, cversion=changes, numChildren=there
+                    version=0, ephemeralOwner=0, cversion=changes, numChildren=there, mtime=0
                 )
                 assert _node((b"", stat)).children_made == made
 

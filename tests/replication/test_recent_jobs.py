@@ -111,6 +111,16 @@ def test_a_job_that_is_refused_at_once_leaves_no_note(ground: Ground) -> None:
     assert notes(ground) == ()
 
 
+def test_a_job_that_is_interrupted_at_once_leaves_a_note(ground: Ground) -> None:
+    def run(_: Progress) -> RecoveryReport:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        noted(ground.context, "recover_bookie", None, no_progress, run)
+
+    assert [(note.job, note.error) for note in notes(ground)] == [("recover_bookie", "interrupted")]
+
+
 def test_a_job_that_fails_later_says_why(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recent_jobs, "FIRST_SECONDS", 0.001)
 
