@@ -222,7 +222,7 @@ class _Keeper:
         self._context = context
         self._progress = progress
         self._changed = context.runtime.condition()
-        self._is_written = False
+        self._is_tried = self._is_written = False
         now_ms = context.runtime.wall_ms()
         by = str(WriterInfo.of_this_process())
         about = None if about is None else without_passwords(about)  # a backup's URI may have one
@@ -246,8 +246,8 @@ class _Keeper:
     def failed(self, error: BaseException) -> None:
         self._end()
         is_interrupted = isinstance(error, KeyboardInterrupt)
-        if not self._is_written and not is_interrupted:
-            return
+        if not self._is_written and (self._is_tried or not is_interrupted):
+            return  # whoever interrupts is not kept waiting for a store that does not answer
         said = getattr(error, "message", None) or str(error) or type(error).__name__
         if is_interrupted:
             said = "interrupted"
@@ -268,6 +268,7 @@ class _Keeper:
 
     def _write(self, note: JobNote) -> None:
         note = replace(note, seen_ms=self._context.runtime.wall_ms())
+        self._is_tried = True
 
         def step(notes: tuple[JobNote, ...]) -> tuple[JobNote, ...]:
             return (note, *(each for each in notes if each.token != note.token))
