@@ -3,8 +3,8 @@
     python -m tests.benchmarks --json tests/benchmarks/runs/2026-11-22-a.json   # a quiet machine
     python -m tests.benchmarks.published                                        # writes both
 
-Runs of other code than the one that is here are taken away when new ones are put there, so that a
-figure is never older than what it is about by more than the commits since.
+Runs of older code are taken away when new ones are put there; while there are none, both documents
+say since which decisions the code has changed.
 """
 
 from __future__ import annotations
