@@ -1,4 +1,5 @@
 """A Spark session with real Delta, and one cluster. Run apart: ``python -m pytest -m delta``.
+For what needs no Spark there is a cluster in this process.
 
 A session is one for a process, and the other tests want one without Delta.
 """
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 import spark_bookkeeper as sbk
+from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,3 +40,18 @@ def spark(delta_jars: list[Path]) -> Iterator[Any]:
 def bk(spark: Any) -> Iterator[sbk.BookKeeper]:
     with sbk.local(bookies=3, spark=spark) as bookkeeper:
         yield bookkeeper
+
+
+# Without Spark
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    """A cluster in which one thing happens after the other."""
+    return Ground(tmp_path / "cluster", runtime=InlineRuntime())
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """Where a table will be."""
+    return tmp_path / "lake"

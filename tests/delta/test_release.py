@@ -30,17 +30,6 @@ from spark_bookkeeper.testing.lake import (
     rows_ledger,
 )
 
-
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path / "cluster", runtime=InlineRuntime())
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    return tmp_path / "lake"
-
-
 # Reading
 
 

@@ -43,16 +43,6 @@ from spark_bookkeeper.testing.lake import (
 )
 
 
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path / "cluster", runtime=InlineRuntime())
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    return tmp_path / "lake"
-
-
 def archive_together(context: ClientContext, lake: Path, ledger_ids: Sequence[LedgerId]) -> None:
     """One commit and one file, as the archive has it."""
     rows = [archived_rows(context, ledger_id) for ledger_id in ledger_ids]

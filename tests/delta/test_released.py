@@ -41,16 +41,6 @@ from spark_bookkeeper.testing.lake import (
 )
 
 
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
-    return Ground(tmp_path / "cluster", runtime=InlineRuntime())
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Path:
-    return tmp_path / "lake"
-
-
 def released(ground: Ground, lake: Path, keep: int = 1, ledgers: int = 1) -> list[LedgerId]:
     ids = [bytes_ledger(ground) for _ in range(ledgers)]
     archive(ground.context, lake, ids)

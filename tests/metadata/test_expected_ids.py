@@ -23,24 +23,17 @@ from spark_bookkeeper.errors import (
     VersionConflictError,
 )
 from spark_bookkeeper.metadata.store import Registration, Versioned
-from spark_bookkeeper.metadata.zookeeper import link, paths
+from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.conformance.metadata import open_ledger
-from spark_bookkeeper.testing.znodes import ZNodes, client_class
+from spark_bookkeeper.testing.znodes import ZNodes
 
 ROOT = "/ledgers"
 BOOKIES = [BookieId(f"10.0.0.{n}:3181") for n in range(1, 6)]
-
-
-@pytest.fixture
-def znodes(monkeypatch: pytest.MonkeyPatch) -> ZNodes:
-    made = ZNodes()
-    monkeypatch.setattr(link, "KazooClient", client_class(made))
-    return made
 
 
 @pytest.fixture

@@ -14,22 +14,15 @@ from spark_bookkeeper.cluster.cookies import forget_bookie
 from spark_bookkeeper.errors import MetadataError, MetadataFormatError, VersionConflictError
 from spark_bookkeeper.metadata import update
 from spark_bookkeeper.metadata.store import Cookie, Registration
-from spark_bookkeeper.metadata.zookeeper import link, paths
+from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.testing.conformance.metadata import open_ledger
-from spark_bookkeeper.testing.znodes import ZNodes, client_class
+from spark_bookkeeper.testing.znodes import ZNodes
 
 ROOT = "/ledgers"
 GOOD = BookieId("10.0.0.1:3181")
 ODD_NAMES = ("a b", "é", "x\u2028", "readonly2/", "[bold]", "a,b")
-
-
-@pytest.fixture
-def znodes(monkeypatch: pytest.MonkeyPatch) -> ZNodes:
-    made = ZNodes()
-    monkeypatch.setattr(link, "KazooClient", client_class(made))
-    return made
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ numbered counters, of which the highest is in use.
 
 Who makes one ledger after the other knows which number the counter gives next, unless somebody
 else asks meanwhile. So the number is taken in the transaction that creates the ledger, which is
-refused as a whole when it is another one (decision 0043).
+refused as a whole when it is another one (decision 0042).
 
 Source: BookKeeper 4.17 ``meta/ZkLedgerIdGenerator``, ``meta/LongZkLedgerIdGenerator``.
 """
