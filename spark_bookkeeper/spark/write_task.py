@@ -8,6 +8,7 @@ from itertools import chain
 import pyarrow as pa
 
 from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult, write_task
+from spark_bookkeeper.client.write.list_offsets import batch_with_list_offsets
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.spark.schemas import relabelled
 from spark_bookkeeper.spark.workers import task_context
@@ -31,7 +32,9 @@ def write_partition(
     assert here is not None, "runs in a Spark task"
     number = here.partitionId()
     context = task_context(connection, {bookie: uri for _, bookie, _, uri in plan.targets})
-    filled = (relabelled(b, plan.encoding.schema) for b in batches if b.num_rows)
+    filled = (
+        relabelled(batch_with_list_offsets(b), plan.encoding.schema) for b in batches if b.num_rows
+    )
     first = next(filled, None)
     if first is None:
         return TaskResult(number, 0, ())

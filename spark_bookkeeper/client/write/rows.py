@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from spark_bookkeeper.bookie.messages import check_entry_size
 from spark_bookkeeper.client.write.columns import check_schema, describe, schema_mismatch
+from spark_bookkeeper.client.write.list_offsets import table_with_list_offsets
 from spark_bookkeeper.client.write.pandas_rows import is_pandas, pandas_table
 from spark_bookkeeper.errors import InvalidArgumentError
 
@@ -31,7 +32,7 @@ def to_table(data: Any, schema: pa.Schema) -> pa.Table:
         )
     check_schema(data.schema, schema)
     try:
-        return data.cast(schema)
+        return table_with_list_offsets(data).cast(schema)
     except (pa.ArrowException, ValueError) as error:
         raise InvalidArgumentError(schema_mismatch(describe(data.schema), schema, error)) from error
 
