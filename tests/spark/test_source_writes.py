@@ -183,7 +183,10 @@ def test_rows_of_every_kind_come_back_as_they_were(bk: BookKeeper, to: To) -> No
         ("SELECT 1 AS a, 2 AS a", "several columns of the name 'a'"),
         ("SELECT INTERVAL '2-3' YEAR TO MONTH AS y", "a type that Spark cannot hand over"),
         ("SELECT make_interval(1) AS i", 'Cannot use "INTERVAL" type'),
-        ("SELECT named_struct('a', 1, 'a', 2) AS s", "DUPLICATED_FIELD_NAME_IN_ARROW_STRUCT"),
+        (  # the one is said by Spark, the other by us about what Spark 4.0 made of it
+            "SELECT named_struct('a', 1, 'a', 2) AS s",
+            "DUPLICATED_FIELD_NAME_IN_ARROW_STRUCT|struct<a_0: .*> has other fields than struct<a:",
+        ),
         (None, "the schema has no columns"),
     ],
 )
