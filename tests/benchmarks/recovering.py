@@ -247,6 +247,9 @@ def bookie(lab: Lab) -> Iterator[Line]:
 
 
 def _lost_bytes(lab: Lab, bk: sbk.BookKeeper) -> Line:
+    """A plain copy goes before each contender. Where a machine gives memory back that is not used,
+    and has to ask for it again, the first to write so much waits for that: seconds, seen as time
+    of the kernel."""
     size = lab.sizes.lost_bytes
     table = raw.noise_table(size // 4)
     scratch = lab.scratch("raw-lost")
@@ -264,10 +267,18 @@ def _lost_bytes(lab: Lab, bk: sbk.BookKeeper) -> Line:
     for ledger_id in made:
         lab.forget(ledger_id, bk)
 
+    def copied(*, verified: bool = False) -> float:
+        return raw.copy_files(lost, scratch / "copies", verified=verified)
+
     def ours() -> float:
         made, victim = write()
         figure = sum(path.stat().st_size for path in _files(bk, victim))
+        copied()
         return figure / _recover(lab, bk, made, victim) / MB
+
+    def theirs(*, verified: bool) -> float:
+        copied()
+        return total / copied(verified=verified) / MB
 
     return Line(
         "P7",
@@ -278,10 +289,10 @@ def _lost_bytes(lab: Lab, bk: sbk.BookKeeper) -> Line:
         [
             Against(
                 "raw, verified as ours",
-                lambda: total / raw.copy_files(lost, scratch / "copies", verified=True) / MB,
+                lambda: theirs(verified=True),
                 at_least(0.8),
             ),
-            Against(RAW, lambda: total / raw.copy_files(lost, scratch / "copies") / MB),
+            Against(RAW, lambda: theirs(verified=False)),
         ],
         rounds=lab.sizes.rounds,
     )

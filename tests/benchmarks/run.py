@@ -77,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sizes = QUICK if asked.quick else FULL
     if asked.million:
         sizes = replace(sizes, audited=1_000_000)
+    if asked.rounds:
+        sizes = replace(sizes, rounds=asked.rounds)
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH)
@@ -196,6 +198,9 @@ def _number(value: float) -> str:
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes: does everything run?")
+    parser.add_argument(
+        "--rounds", type=int, metavar="N", help=f"of each line; default: {FULL.rounds}"
+    )
     parser.add_argument("--only", type=_points, help="some of them: --only P1,P3")
     parser.add_argument(
         "--profile", type=_points, help="measure nothing; show where our time goes: --profile P3"
