@@ -17,9 +17,7 @@ from spark_bookkeeper.bookie.bookie import (
     Delivery,
     EntryRange,
     EntryView,
-    Holdings,
     LedgerRef,
-    LedgerTail,
     NewCopies,
     NewestRecord,
     NewRecord,
@@ -29,11 +27,11 @@ from spark_bookkeeper.bookie.bookie import (
     SlotView,
     Span,
     Swept,
-    Verdict,
     Verification,
 )
 from spark_bookkeeper.bookie.compaction import Compactor
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
+from spark_bookkeeper.bookie.holdings import Holdings, LedgerTail
 from spark_bookkeeper.bookie.index import EntryIndex, Tail
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.location import NO_ROW, Location
@@ -52,6 +50,7 @@ from spark_bookkeeper.bookie.together import (
     verify_together,
     write_together,
 )
+from spark_bookkeeper.bookie.verdict import Verdict
 from spark_bookkeeper.errors import BookieError, BookKeeperError, CorruptEntryError
 from spark_bookkeeper.protocol.ids import NO_ENTRY
 from spark_bookkeeper.protocol.metadata import DigestType

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spark_bookkeeper.bookie.bookie import Doubtful, Holdings
 from spark_bookkeeper.bookie.entry import PartRef
+from spark_bookkeeper.bookie.holdings import Doubtful, Holdings
 from spark_bookkeeper.bookie.lazy import given_of, lazy
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.location import Location

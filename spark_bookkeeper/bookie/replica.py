@@ -10,9 +10,7 @@ from spark_bookkeeper.bookie.bookie import (
     Delivery,
     EntryRange,
     EntryView,
-    Holdings,
     LedgerRef,
-    LedgerTail,
     NewCopies,
     NewestRecord,
     NewRecord,
@@ -20,12 +18,13 @@ from spark_bookkeeper.bookie.bookie import (
     Rows,
     SlotView,
     Span,
-    Verdict,
     Verification,
     value_of,
 )
 from spark_bookkeeper.bookie.copied_parts import copy_part
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
+from spark_bookkeeper.bookie.holdings import Holdings, LedgerTail
+from spark_bookkeeper.bookie.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)

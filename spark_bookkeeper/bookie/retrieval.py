@@ -11,12 +11,13 @@ from typing import Final
 
 import numpy as np
 
-from spark_bookkeeper.bookie.bookie import Delivery, Refusal, RefusalKind, Rows, Verdict, Verified
+from spark_bookkeeper.bookie.bookie import Delivery, Rows
 from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.location import Location
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.reading import Message, Refused, Wanted
+from spark_bookkeeper.bookie.verdict import Refusal, RefusalKind, Verdict, Verified
 from spark_bookkeeper.errors import BookieError, BookKeeperError, CorruptEntryError
 
 LOOKS: Final = 3

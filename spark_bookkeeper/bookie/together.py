@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TypeVar
 
-from spark_bookkeeper.bookie.bookie import NewCopies, Verdict
+from spark_bookkeeper.bookie.bookie import NewCopies
 from spark_bookkeeper.bookie.index import EntryIndex, Tail
 from spark_bookkeeper.bookie.location import Location
 from spark_bookkeeper.bookie.log import LedgerLog, MarkerData, read_marker_data
 from spark_bookkeeper.bookie.record import encode_copy
 from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.bookie.verdict import Verdict
 from spark_bookkeeper.errors import BookKeeperError
 
 V = TypeVar("V")

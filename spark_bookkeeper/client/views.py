@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from spark_bookkeeper.bookie.bookie import Verdict
+from spark_bookkeeper.bookie.verdict import Verdict
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, in_limbo, registered_incarnations
 from spark_bookkeeper.client.presence import ledgers_with_writers, writer_of

@@ -16,7 +16,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from spark_bookkeeper.autorecovery.checks import publish_finding
-from spark_bookkeeper.bookie.bookie import Holdings, RefusalKind
+from spark_bookkeeper.bookie.holdings import Holdings
+from spark_bookkeeper.bookie.verdict import RefusalKind
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.errors import BookieError, BookKeeperError, MetadataFormatError

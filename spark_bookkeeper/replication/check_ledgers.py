@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from spark_bookkeeper.bookie.bookie import Holdings, RefusalKind, Verified
+from spark_bookkeeper.bookie.holdings import Holdings
 from spark_bookkeeper.bookie.replica import Replica
+from spark_bookkeeper.bookie.verdict import RefusalKind, Verified
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.read.reader import read_last_add_confirmed

@@ -24,28 +24,24 @@ from spark_bookkeeper.bookie.bookie import (
     EntryDetails,
     EntryRange,
     EntryView,
-    Holdings,
     LedgerRef,
-    LedgerTail,
     NewCopies,
     NewestRecord,
     NewRecord,
     PartPlace,
     PartSink,
-    Refusal,
-    RefusalKind,
     Rows,
     SlotView,
     Span,
     Swept,
-    Verdict,
     Verification,
-    Verified,
 )
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
+from spark_bookkeeper.bookie.holdings import Holdings, LedgerTail
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.messages import Int64Array, encode_batches, int64s
+from spark_bookkeeper.bookie.verdict import Refusal, RefusalKind, Verdict, Verified
 from spark_bookkeeper.errors import (
     BookieReadOnlyError,
     BookieUnavailableError,

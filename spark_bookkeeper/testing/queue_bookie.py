@@ -25,9 +25,7 @@ from spark_bookkeeper.bookie.bookie import (
     Delivery,
     EntryRange,
     EntryView,
-    Holdings,
     LedgerRef,
-    LedgerTail,
     NewCopies,
     NewestRecord,
     NewRecord,
@@ -37,11 +35,12 @@ from spark_bookkeeper.bookie.bookie import (
     SlotView,
     Span,
     Swept,
-    Verdict,
     Verification,
 )
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
+from spark_bookkeeper.bookie.holdings import Holdings, LedgerTail
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
+from spark_bookkeeper.bookie.verdict import Verdict
 from spark_bookkeeper.client.bookies.asking import Door, step
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.quorum import Share

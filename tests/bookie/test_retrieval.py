@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.bookie import reading
-from spark_bookkeeper.bookie.bookie import EntryRange, RefusalKind, Verification, value_of
+from spark_bookkeeper.bookie.bookie import EntryRange, Verification, value_of
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry
 from spark_bookkeeper.bookie.log import LedgerLog
@@ -17,6 +17,7 @@ from spark_bookkeeper.bookie.partition import furnish
 from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage, Moment
+from spark_bookkeeper.bookie.verdict import RefusalKind
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.testing.slotlog import Bookie, every_place
 

@@ -11,16 +11,10 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.bookie import framing
-from spark_bookkeeper.bookie.bookie import (
-    EntryRange,
-    LedgerRef,
-    LedgerTail,
-    NewCopies,
-    Verification,
-    value_of,
-)
+from spark_bookkeeper.bookie.bookie import EntryRange, LedgerRef, NewCopies, Verification, value_of
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.file_bookie import FileBookie
+from spark_bookkeeper.bookie.holdings import LedgerTail
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.bookie.log import LedgerLog
 from spark_bookkeeper.bookie.marker import Marker

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.bookie.bookie import Verdict
 from spark_bookkeeper.bookie.retrieval import Retrieval
+from spark_bookkeeper.bookie.verdict import Verdict
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.write.writer import LedgerWriter

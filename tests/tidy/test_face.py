@@ -25,11 +25,13 @@ PUBLIC = {
     "copied_parts",
     "encoding",
     "entry",
+    "holdings",
     "ledger_key",
     "messages",
     "new_record",
     "part",
     "replica",
+    "verdict",
 }
 """What may be imported from above: the face, its values, and how new entries are encoded."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from spark_bookkeeper.bookie.bookie import Holdings
+from spark_bookkeeper.bookie.holdings import Holdings
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import EntryId

@@ -11,8 +11,9 @@ from typing import Generic, TypeVar, cast
 import numpy as np
 import pyarrow as pa
 
-from spark_bookkeeper.bookie.bookie import Holdings, Rows
+from spark_bookkeeper.bookie.bookie import Rows
 from spark_bookkeeper.bookie.entry import StoredEntry
+from spark_bookkeeper.bookie.holdings import Holdings
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.bookies.answers import Answers, Late
 from spark_bookkeeper.client.context import ClientContext

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import pyarrow as pa
 from typing_extensions import Self, override
 
-from spark_bookkeeper.bookie.bookie import LedgerTail
 from spark_bookkeeper.bookie.entry import StoredEntry, payload_batch
+from spark_bookkeeper.bookie.holdings import LedgerTail
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.bookies.answers import Answers, Late
 from spark_bookkeeper.client.context import ClientContext

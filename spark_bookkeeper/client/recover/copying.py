@@ -13,8 +13,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from spark_bookkeeper.bookie.bookie import Holdings
 from spark_bookkeeper.bookie.entry import PlacedPart, StoredEntry
+from spark_bookkeeper.bookie.holdings import Holdings
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.read.crosswise import crosswise
 from spark_bookkeeper.errors import (

@@ -14,15 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spark_bookkeeper.bookie.bookie import (
-    Answer,
-    Bookie,
-    LedgerRef,
-    LedgerTail,
-    Verdict,
-    Verification,
-)
+from spark_bookkeeper.bookie.bookie import Answer, Bookie, LedgerRef, Verification
+from spark_bookkeeper.bookie.holdings import LedgerTail
 from spark_bookkeeper.bookie.replica import Replica
+from spark_bookkeeper.bookie.verdict import Verdict
 from spark_bookkeeper.client.bookies.together import Together
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger

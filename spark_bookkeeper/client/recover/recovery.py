@@ -16,8 +16,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final, cast
 
-from spark_bookkeeper.bookie.bookie import LedgerTail, Verdict, Verification
+from spark_bookkeeper.bookie.bookie import Verification
+from spark_bookkeeper.bookie.holdings import LedgerTail
 from spark_bookkeeper.bookie.replica import Replica
+from spark_bookkeeper.bookie.verdict import Verdict
 from spark_bookkeeper.client.bookies.answers import Answers, Late
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations

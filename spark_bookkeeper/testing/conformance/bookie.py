@@ -22,7 +22,6 @@ from spark_bookkeeper.bookie.bookie import (
     LedgerRef,
     NewCopies,
     NewRecord,
-    RefusalKind,
     Span,
     Swept,
     Verification,
@@ -35,6 +34,7 @@ from spark_bookkeeper.bookie.messages import NOTHING, encode_columns
 from spark_bookkeeper.bookie.new_record import new_record
 from spark_bookkeeper.bookie.part import PartEncoder
 from spark_bookkeeper.bookie.replica import Replica
+from spark_bookkeeper.bookie.verdict import RefusalKind
 from spark_bookkeeper.errors import (
     BookieUnavailableError,
     BookKeeperError,
