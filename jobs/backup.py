@@ -10,13 +10,7 @@ Exit code: 0 everything asked for is done; 1 something is left undone, and the r
 and why; 2 the call was wrong or the cluster cannot be reached, and nothing was changed.
 """
 
-import sys
-
 if __name__ == "__main__":
-    try:
-        from spark_bookkeeper.cli.shell.jobs import run_job
+    from spark_bookkeeper.cli.shell.job_script import main
 
-        code = run_job("backup")
-    except KeyboardInterrupt:  # before the job itself began, which says more
-        code = 1
-    sys.exit(code)
+    main("backup")

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from typing import NoReturn
 
-from spark_bookkeeper.cli.shell.termination import termination_interrupts
+from spark_bookkeeper.cli.shell.termination import exit_with
 
 
 def main() -> NoReturn:
-    """Run the command line, whose imports take a moment, in which it can be interrupted too."""
-    try:
-        with termination_interrupts():
-            from spark_bookkeeper.cli.main import main as command_line
+    """Run the command line."""
+    exit_with(_command_line)
 
-            command_line()
-    except KeyboardInterrupt:  # before a command began, or after it ended
-        sys.stderr.write("Interrupted.\n")
-        sys.exit(1)
+
+def _command_line() -> NoReturn:
+    from spark_bookkeeper.cli.main import main as command_line
+
+    command_line()
 
 
 if __name__ == "__main__":

@@ -279,7 +279,9 @@ class BookieRegistry(Protocol):
     def clock_ms(self) -> int | None:
         """The time on the store's own clock, in milliseconds since the epoch.
 
-        Something is written for it, and removed again. ``None``: it could not be asked.
+        A node is made for it, and removed again. ``None``: it could not be asked. On ZooKeeper that
+        is so until the cluster's first ledger is made: a look leaves nothing behind, so it does not
+        make the place for that node, and before there is a ledger no time misleads anybody.
         """
 
     def registrations(self) -> Sequence[Registration]:

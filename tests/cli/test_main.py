@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import click
@@ -28,6 +29,8 @@ from spark_bookkeeper.errors import (
     NoClusterError,
 )
 from spark_bookkeeper.spark.waiting import wait_apart
+
+SCRIPTS = sorted((Path(__file__).parents[2] / "jobs").glob("*.py"))
 
 
 @click.group()
@@ -207,20 +210,31 @@ def test_a_command_that_waits_for_sigterm_hears_it_itself() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("program", "imported"),
+    [("spark_bookkeeper", "spark_bookkeeper.cli.main")]
+    + [(str(script), "spark_bookkeeper.cli.shell.jobs") for script in SCRIPTS],
+    ids=["command line", *(script.stem for script in SCRIPTS)],
+)
 def test_interrupted_during_the_imports_is_a_word_and_no_stack_trace(
-    number: signal.Signals, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals,
+    program: str,
+    imported: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Interrupting:
         def find_spec(self, name: str, *_: object) -> None:
-            if name == "spark_bookkeeper.cli.main":
+            if name == imported:
                 signal.raise_signal(number)
 
-    monkeypatch.delitem(sys.modules, "spark_bookkeeper.cli.main")
+    monkeypatch.delitem(sys.modules, imported, raising=False)
     monkeypatch.delitem(sys.modules, "spark_bookkeeper.__main__", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    run = runpy.run_path if program.endswith(".py") else runpy.run_module
 
     with pytest.raises(SystemExit) as ended:
-        runpy.run_module("spark_bookkeeper", run_name="__main__")
+        run(program, run_name="__main__")
 
     assert ended.value.code == 1
     assert capsys.readouterr().err == "Interrupted.\n"

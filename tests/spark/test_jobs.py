@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import runpy
 import signal
 import subprocess
 import sys
@@ -227,21 +226,6 @@ def test_the_help_of_a_job_has_its_script_and_an_example(
     for option in ("--json", "--conf", "--report-table", "--verbose"):
         assert option in said
     assert (ROOT / "jobs" / f"{name}.py").is_file()
-
-
-@pytest.mark.parametrize("name", JOBS)
-def test_ctrl_c_before_a_job_begins_ends_it_without_a_stack_trace(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(_: str) -> int:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("spark_bookkeeper.cli.shell.jobs.run_job", interrupted)
-
-    with pytest.raises(SystemExit) as caught:
-        runpy.run_path(str(ROOT / "jobs" / f"{name}.py"), run_name="__main__")
-
-    assert caught.value.code == 1
 
 
 def test_a_job_never_asks_and_leaves_the_verb_of_the_command_line_as_it_is() -> None:
