@@ -175,7 +175,7 @@ class BookieConfig:
 SPARE_BYTES: Final = BookieConfig.writable_above_free_bytes
 """What a rebalance leaves free on its targets, or they would soon take nothing more."""
 
-COMPACTED_FROM_FILES: Final = 16
+COMPACTED_FROM_FILES: Final = BookieConfig.compact_files_least
 """Files that one ledger has on one bookie before compaction is worth the work."""
 
 
