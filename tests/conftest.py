@@ -65,7 +65,7 @@ def left_writers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """
     kept: list[Any] = []
 
-    def keep(runtime: Any, owner: object, work: unclosed.Work) -> Callable[[], None]:
+    def keep(runtime: Any, owner: object, work: unclosed.PendingWork) -> Callable[[], None]:
         kept.append(owner)
         return lambda: None
 

@@ -28,7 +28,7 @@ TASKS_PLANNED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Candidate:
+class FreeTask:
     """A task that this worker may take. The first in order is the next."""
 
     live_copies: int
@@ -57,7 +57,7 @@ class Tasks:
         self.next_due_at_ms: int | None = None
         """When the first of those that are left alone is due, as of the last ``next``."""
 
-    def next(self, changed: Callable[[], None] | None = None) -> list[Candidate]:
+    def next(self, changed: Callable[[], None] | None = None) -> list[FreeTask]:
         """The tasks to take, the most urgent first; at most ``TASKS_PLANNED``.
 
         Args:
@@ -69,8 +69,8 @@ class Tasks:
         self._look_at_notes()
         self.next_due_at_ms = None
 
-        def found() -> list[Candidate]:
-            best: list[Candidate] = []
+        def found() -> list[FreeTask]:
+            best: list[FreeTask] = []
             for chunk in chunks(tree.ledger_ids(changed), LEDGERS_AT_ONCE):
                 free = [i for i in chunk if i not in locked and self._is_due(i, registered)]
                 tasks = dict(tree.read_many(free))
@@ -119,7 +119,7 @@ class Tasks:
         task: Versioned[Task] | MetadataFormatError,
         found: Versioned[LedgerMetadata] | MetadataFormatError | None,
         registered: Mapping[BookieId, Registration],
-    ) -> Candidate | None:
+    ) -> FreeTask | None:
         marked_at_ms = 0
         if isinstance(task, Versioned) and task.value.marked_at_ms is not None:
             marked_at_ms = task.value.marked_at_ms
@@ -130,7 +130,7 @@ class Tasks:
                 return None
             copies = fewest_copies(found.value, live)
         dice = int(self._context.runtime.token()[:8], 16)
-        return Candidate(copies, marked_at_ms, dice, ledger_id)
+        return FreeTask(copies, marked_at_ms, dice, ledger_id)
 
     def _can_help(
         self,

@@ -75,7 +75,7 @@ class LedgerRef:
 
 
 @dataclass(frozen=True, slots=True)
-class EntryRange:
+class RangeRef:
     """The entries ``first .. last`` of one ledger; ``last=None`` is all from the first on."""
 
     ledger: LedgerRef
@@ -203,7 +203,7 @@ class Swept:
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery(Generic[T]):
+class Delivered(Generic[T]):
     """What was read of some entries."""
 
     found: Sequence[T]
@@ -339,7 +339,7 @@ class Bookie(Protocol):
     def newest(self, ledgers: Sequence[LedgerRef]) -> Sequence[Answer[NewestRecord]]:
         """How far ledgers have come here, and when."""
 
-    def holdings(self, ranges: Sequence[EntryRange]) -> Sequence[Answer[Holdings]]:
+    def holdings(self, ranges: Sequence[RangeRef]) -> Sequence[Answer[Holdings]]:
         """Which entries of ranges are here."""
 
     def verify(self, wanted: Sequence[Verification]) -> Sequence[Answer[Verdict]]:
@@ -371,7 +371,7 @@ class Bookie(Protocol):
 
     def read(
         self, ledger: LedgerRef, entry_ids: Sequence[int], known: Holdings | None = None
-    ) -> Delivery[StoredEntry]:
+    ) -> Delivered[StoredEntry]:
         """Read entries.
 
         Args:
@@ -388,7 +388,7 @@ class Bookie(Protocol):
         columns: Sequence[str] | None = None,
         *,
         has_details: bool = False,
-    ) -> Delivery[Rows]:
+    ) -> Delivered[Rows]:
         """The same as rows, a message at a time.
 
         Args:
@@ -396,7 +396,7 @@ class Bookie(Protocol):
             has_details: tell ``EntryDetails`` too.
         """
 
-    def split(self, wanted: EntryRange) -> Sequence[Span]:
+    def split(self, wanted: RangeRef) -> Sequence[Span]:
         """Where a range is best cut for several readers, ascending; empty says nothing."""
 
     # For people
@@ -404,7 +404,7 @@ class Bookie(Protocol):
     def slots(self, ledger: LedgerRef) -> Sequence[SlotView]:
         """What writers and fences have put here, up to the first slot that cannot be read."""
 
-    def entries(self, wanted: EntryRange) -> Sequence[EntryView]:
+    def entries(self, wanted: RangeRef) -> Sequence[EntryView]:
         """What it has of a range, ascending."""
 
     # For those who look after the bookie

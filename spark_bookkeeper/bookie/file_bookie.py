@@ -14,8 +14,7 @@ from spark_bookkeeper.bookie.bookie import (
     Bookie,
     Compacted,
     Compaction,
-    Delivery,
-    EntryRange,
+    Delivered,
     EntryView,
     LedgerRef,
     NewCopies,
@@ -23,6 +22,7 @@ from spark_bookkeeper.bookie.bookie import (
     NewRecord,
     PartPlace,
     PartSink,
+    RangeRef,
     Rows,
     SlotView,
     Span,
@@ -169,13 +169,13 @@ class FileBookie(Bookie):
         return NewestRecord(max(confirmed, *copied, NO_ENTRY), None)
 
     @override
-    def holdings(self, ranges: Sequence[EntryRange]) -> Sequence[Answer[Holdings]]:
+    def holdings(self, ranges: Sequence[RangeRef]) -> Sequence[Answer[Holdings]]:
         found: Mapping[int, EntryIndex] = {}
         if len(ranges) > 1:
             logs = {n: (self.log(r.ledger), r.first, r.last) for n, r in enumerate(ranges)}
             found = locate_together(self.storage, logs)
 
-        def answer(n: int, r: EntryRange) -> Holdings:
+        def answer(n: int, r: RangeRef) -> Holdings:
             index = found[n] if n in found else self.log(r.ledger).locate(r.first, r.last)
             return index.told()
 
@@ -250,7 +250,7 @@ class FileBookie(Bookie):
     @override
     def read(
         self, ledger: LedgerRef, entry_ids: Sequence[int], known: Holdings | None = None
-    ) -> Delivery[StoredEntry]:
+    ) -> Delivered[StoredEntry]:
         return self._retrieval(ledger, entry_ids, known).read()
 
     @override
@@ -262,7 +262,7 @@ class FileBookie(Bookie):
         columns: Sequence[str] | None = None,
         *,
         has_details: bool = False,
-    ) -> Delivery[Rows]:
+    ) -> Delivered[Rows]:
         return self._retrieval(ledger, entry_ids, known).scan(columns, has_details=has_details)
 
     def _retrieval(
@@ -277,7 +277,7 @@ class FileBookie(Bookie):
         return Retrieval(log, entry_ids, index)
 
     @override
-    def split(self, wanted: EntryRange) -> Sequence[Span]:
+    def split(self, wanted: RangeRef) -> Sequence[Span]:
         log = self.log(wanted.ledger)
         last = wanted.last
         if len(self.storage.list(log.paths.slots)) > SLOTS_LOOKED_AT:
@@ -318,7 +318,7 @@ class FileBookie(Bookie):
         return found
 
     @override
-    def entries(self, wanted: EntryRange) -> Sequence[EntryView]:
+    def entries(self, wanted: RangeRef) -> Sequence[EntryView]:
         index = self.log(wanted.ledger).locate(wanted.first, wanted.last)
         found = (place for place in index.first_places(list(index)) if place is not None)
         return [

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from spark_bookkeeper.bookie.bookie import (
     Bookie,
-    Delivery,
-    EntryRange,
+    Delivered,
     EntryView,
     LedgerRef,
     NewCopies,
     NewestRecord,
     NewRecord,
     PartSink,
+    RangeRef,
     Rows,
     SlotView,
     Span,
@@ -61,7 +61,7 @@ class Replica:
         return value_of(self.bookie.newest([self.ledger])[0])
 
     def holdings(self, first: int, last: int | None = None) -> Holdings:
-        return value_of(self.bookie.holdings([EntryRange(self.ledger, first, last)])[0])
+        return value_of(self.bookie.holdings([RangeRef(self.ledger, first, last)])[0])
 
     def verify(
         self,
@@ -95,7 +95,7 @@ class Replica:
 
     def read(
         self, entry_ids: Sequence[int], known: Holdings | None = None
-    ) -> Delivery[StoredEntry]:
+    ) -> Delivered[StoredEntry]:
         return self.bookie.read(self.ledger, entry_ids, known)
 
     def scan(
@@ -105,14 +105,14 @@ class Replica:
         columns: Sequence[str] | None = None,
         *,
         has_details: bool = False,
-    ) -> Delivery[Rows]:
+    ) -> Delivered[Rows]:
         return self.bookie.scan(self.ledger, entry_ids, known, columns, has_details=has_details)
 
     def split(self, first: int, last: int) -> Sequence[Span]:
-        return self.bookie.split(EntryRange(self.ledger, first, last))
+        return self.bookie.split(RangeRef(self.ledger, first, last))
 
     def entries(self, first: int, last: int) -> Sequence[EntryView]:
-        return self.bookie.entries(EntryRange(self.ledger, first, last))
+        return self.bookie.entries(RangeRef(self.ledger, first, last))
 
     def slots(self) -> Sequence[SlotView]:
         return self.bookie.slots(self.ledger)

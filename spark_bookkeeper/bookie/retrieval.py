@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from spark_bookkeeper.bookie.bookie import Delivery, Rows
+from spark_bookkeeper.bookie.bookie import Delivered, Rows
 from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.index import EntryIndex
 from spark_bookkeeper.bookie.location import Location
@@ -50,19 +50,19 @@ class Retrieval:
         """Entries that could be read from no place so far: the places that were tried, each with
         its error."""
 
-    def read(self) -> Delivery[StoredEntry]:
+    def read(self) -> Delivered[StoredEntry]:
         """Whole entries."""
         schema = self.log.encoding.schema
         found = [e for m in self._messages(Wanted.ENTRIES) for e in m.entries(schema)]
-        return Delivery(found, self._reasons())
+        return Delivered(found, self._reasons())
 
     def scan(
         self, columns: Sequence[str] | None = None, *, has_details: bool = False
-    ) -> Delivery[Rows]:
+    ) -> Delivered[Rows]:
         """Their rows, a message at a time."""
         bookie_id = self.log.bookie_id if has_details else None
         found = [message.rows(bookie_id) for message in self._messages(Wanted.ROWS, columns)]
-        return Delivery(found, self._reasons())
+        return Delivered(found, self._reasons())
 
     def verify(self, *, with_files: bool = False) -> Verdict:
         """Compare the entries with their digests. The good ones are made durable too, since so far

@@ -27,7 +27,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.protocol.arguments import check_password, whole_number
 from spark_bookkeeper.protocol.collection import collections_of
-from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import NONCE, DigestType, LedgerMetadata
 from spark_bookkeeper.protocol.underreplication import live_bookies
 
@@ -122,6 +122,15 @@ class Ledger:
                 "nothing was read or changed. Pass password=... as at create_ledger",
                 ledger_id=self.ledger_id,
             )
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRange:
+    """The entries ``first .. last`` of a ledger, for readers in other processes."""
+
+    ledger: Ledger
+    first: EntryId
+    last: EntryId
 
 
 def custom_metadata(

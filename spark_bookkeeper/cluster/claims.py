@@ -45,7 +45,7 @@ from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
 from spark_bookkeeper.protocol.ids import BookieId
 
 
-class Verdict(enum.Enum):
+class Judgement(enum.Enum):
     """What to do with a partition that may be served."""
 
     ACCEPT = "all agree"
@@ -72,7 +72,7 @@ class Claims:
     """Whether there is anything in the partition beside the marker."""
 
 
-def judge(claims: Claims) -> Verdict:
+def judge(claims: Claims) -> Judgement:
     """Decide whether a partition may be served.
 
     Raises:
@@ -99,9 +99,9 @@ def judge(claims: Claims) -> Verdict:
     new = f"spark-bookkeeper bookie format --bookie-id {bookie_id} --root {root}"
     if cookie is None:
         if marker is not None and not claims.has_content:
-            return Verdict.WRITE_COOKIE
+            return Judgement.WRITE_COOKIE
         if marker is None and not claims.has_content:
-            return Verdict.FORMAT
+            return Judgement.FORMAT
         if marker is None:
             raise mismatch(
                 claims,
@@ -161,8 +161,8 @@ def judge(claims: Claims) -> Verdict:
             f"then `{new}`",
         )
     if _is_elsewhere(cookie, claims):
-        return Verdict.MOVE
-    return Verdict.ACCEPT
+        return Judgement.MOVE
+    return Judgement.ACCEPT
 
 
 def _is_elsewhere(cookie: Cookie, claims: Claims) -> bool:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, TypeVar
 
-from spark_bookkeeper.bookie.bookie import Bookie, EntryRange, LedgerRef, value_of
+from spark_bookkeeper.bookie.bookie import Bookie, LedgerRef, RangeRef, value_of
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.client.context import ClientContext
@@ -262,7 +262,7 @@ class Collector:
     def _withdraw(self, ref: LedgerRef, ledger: Ledger) -> Row | None:
         """Remove the copies of a closed ledger from a bookie that no fragment names."""
         key, ledger_id = ref.key, ledger.ledger_id
-        held = value_of(self._face.holdings([EntryRange(ref, 0)])[0])
+        held = value_of(self._face.holdings([RangeRef(ref, 0)])[0])
         if not len(held):
             return None  # at most its fence, or what cannot be decoded
         tree = self._context.store.underreplication

@@ -15,7 +15,7 @@ from spark_bookkeeper.bookie.storage.storage import Storage
 from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.cluster.claims import (
     Claims,
-    Verdict,
+    Judgement,
     claims_of,
     judge,
     mismatch,
@@ -85,7 +85,7 @@ def generate_cookie(
         )
     is_there = known is not None
     verdict = judge(claims if is_there else replace(claims, has_content=False))
-    if verdict is Verdict.MOVE:
+    if verdict is Judgement.MOVE:
         raise moved(claims)
     if known is not None:
         return known.value, True

@@ -41,7 +41,7 @@ ORPHANS: Final = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class OwnedLedger:
     """A ledger as its metadata tells it, and who owns it."""
 
     metadata: LedgerMetadata | None
@@ -52,7 +52,7 @@ class Known:
     """Why nobody owns it; ``None``: somebody does, or it cannot be told."""
 
 
-def ledgers_with_owners(context: ClientContext) -> Mapping[LedgerId, Known]:
+def ledgers_with_owners(context: ClientContext) -> Mapping[LedgerId, OwnedLedger]:
     """Every ledger there is, and whether somebody owns it.
 
     Logs are read after the ledgers: of a ledger that was entered into its log meanwhile the log
@@ -66,16 +66,16 @@ def ledgers_with_owners(context: ClientContext) -> Mapping[LedgerId, Known]:
             in_logs.add(row["ledger_id"])
         elif row["state"] == UNREADABLE:
             unreadable.add(row["log"])
-    known: dict[LedgerId, Known] = {}
+    known: dict[LedgerId, OwnedLedger] = {}
     for ledger_id, metadata, writer in found:
         if isinstance(metadata, MetadataFormatError):
-            known[ledger_id] = Known(None, None, None)
+            known[ledger_id] = OwnedLedger(None, None, None)
             continue
         log = _log_of(metadata)
         unowned = None
         if ledger_id not in in_logs and log not in unreadable:
             unowned = _unowned(metadata, log, writer)
-        known[ledger_id] = Known(metadata, log, unowned)
+        known[ledger_id] = OwnedLedger(metadata, log, unowned)
     return known
 
 

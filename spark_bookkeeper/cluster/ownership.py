@@ -12,7 +12,7 @@ from spark_bookkeeper.bookie.marker import Marker, read_marker
 from spark_bookkeeper.bookie.partition import format_partition
 from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.bookie.storage.storage import Storage
-from spark_bookkeeper.cluster.claims import Verdict, claims_of, judge, mismatch, moved
+from spark_bookkeeper.cluster.claims import Judgement, claims_of, judge, mismatch, moved
 from spark_bookkeeper.cluster.cookies import check_whole, cookie_of
 from spark_bookkeeper.errors import BookKeeperError, VersionConflictError
 from spark_bookkeeper.metadata.store import MetadataStore
@@ -50,18 +50,18 @@ def claim_partition(
         known = store.read_cookie(bookie_id)
         claims = claims_of(store, storage, bookie_id, known)
         verdict = judge(claims)
-        if verdict is Verdict.ACCEPT:
+        if verdict is Judgement.ACCEPT:
             assert claims.marker is not None
             return claims.marker
-        if verdict is Verdict.MOVE and moved_from is None:
+        if verdict is Judgement.MOVE and moved_from is None:
             raise moved(claims)
         marker = claims.marker
-        if verdict is Verdict.WRITE_COOKIE:
+        if verdict is Judgement.WRITE_COOKIE:
             check_whole(store, claims)
-        if verdict is Verdict.FORMAT:
+        if verdict is Judgement.FORMAT:
             marker = format_partition(storage, bookie_id, claims.instance_id, token=token)
         assert marker is not None
-        if verdict is Verdict.MOVE:
+        if verdict is Judgement.MOVE:
             assert known is not None
             assert moved_from is not None
             _retire_old_root(known.value.root_uri, moved_from, storage, marker)
@@ -80,7 +80,7 @@ def check_claim(store: MetadataStore, storage: Storage, marker: Marker) -> None:
     """
     bookie_id = BookieId(marker.bookie_id)
     claims = claims_of(store, storage, bookie_id, store.read_cookie(bookie_id))
-    if judge(claims) is not Verdict.ACCEPT or claims.marker != marker:
+    if judge(claims) is not Judgement.ACCEPT or claims.marker != marker:
         raise mismatch(
             claims,
             "the bookie was given up, or formatted by somebody else, while its agent ran",

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_bookkeeper.bookie.ledger_key import LedgerKey
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.cluster.orphans import Known, ledgers_with_owners
+from spark_bookkeeper.cluster.orphans import OwnedLedger, ledgers_with_owners
 from spark_bookkeeper.errors import BookieError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 
@@ -79,7 +79,7 @@ def space_table(context: ClientContext) -> pa.Table:
 
 
 def _row(
-    bookie: BookieId, key: LedgerKey, size_bytes: int, owners: Mapping[LedgerId, Known]
+    bookie: BookieId, key: LedgerKey, size_bytes: int, owners: Mapping[LedgerId, OwnedLedger]
 ) -> dict[str, Any]:
     found = owners.get(LedgerId(key.ledger_id))
     column, reason = _kind(bookie, key, found)
@@ -94,7 +94,7 @@ def _row(
     }
 
 
-def _kind(bookie: BookieId, key: LedgerKey, found: Known | None) -> tuple[str, str | None]:
+def _kind(bookie: BookieId, key: LedgerKey, found: OwnedLedger | None) -> tuple[str, str | None]:
     """The column of the bytes, and why."""
     if found is None:
         return "garbage_bytes", DELETED

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.write.bulk import EntryRange
+from spark_bookkeeper.client.ledger import EntryRange, Ledger
 from spark_bookkeeper.delta.batches import Batch, batches, is_small
 from spark_bookkeeper.delta.sums import NO_ROWS, PLACE_COLUMNS, Sum, sums
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError, MetadataFormatError

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from spark_bookkeeper.bookie.bookie import Delivery, LedgerRef
+from spark_bookkeeper.bookie.bookie import Delivered, LedgerRef
 from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.context import ClientContext
@@ -87,7 +87,7 @@ READING_BACK: Final = Step(
 )
 
 
-def _trouble(listing: Listing, ids: Sequence[int], delivery: Delivery[StoredEntry]) -> str | None:
+def _trouble(listing: Listing, ids: Sequence[int], delivery: Delivered[StoredEntry]) -> str | None:
     """What is not as the list says, if anything."""
     if delivery.refused:
         entry_id, reason = next(iter(delivery.refused.items()))
@@ -101,5 +101,5 @@ def _trouble(listing: Listing, ids: Sequence[int], delivery: Delivery[StoredEntr
     return None
 
 
-def _bytes(delivery: Delivery[StoredEntry]) -> int:
+def _bytes(delivery: Delivered[StoredEntry]) -> int:
     return sum(entry.size_bytes for entry in delivery.found)

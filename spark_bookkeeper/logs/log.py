@@ -13,11 +13,12 @@ import pyarrow as pa
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
+from spark_bookkeeper.client.ledger import EntryRange
 from spark_bookkeeper.client.read.evolution import widen, widen_all
 from spark_bookkeeper.client.read.reader import TAIL_POLL_SECONDS, Entry, LedgerReader
 from spark_bookkeeper.client.read.times import to_ms
 from spark_bookkeeper.client.write import rows
-from spark_bookkeeper.client.write.bulk import EntryRange, Frames, write_local
+from spark_bookkeeper.client.write.bulk import Frames, write_local
 from spark_bookkeeper.errors import (
     BookKeeperError,
     InvalidArgumentError,

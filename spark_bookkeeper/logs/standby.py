@@ -25,7 +25,7 @@ from spark_bookkeeper.runtime.runtime import Runtime
 Place = Position | str
 
 
-class Followed(Protocol):
+class Followable(Protocol):
     """What a standby wants of a log."""
 
     def follow(
@@ -61,7 +61,7 @@ class _Turn:
 
 
 def stand_by(
-    log: Followed,
+    log: Followable,
     runtime: Runtime,
     vote: Vote,
     apply: Callable[[Entry], object],

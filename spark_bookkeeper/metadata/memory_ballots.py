@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from spark_bookkeeper.metadata.election import in_order, vote_prefix
-from spark_bookkeeper.metadata.memory_registers import Call
+from spark_bookkeeper.metadata.memory_registers import OperationRunner
 
 
 class MemoryVotes:
@@ -49,7 +49,7 @@ class MemoryBallots:
     def __init__(
         self,
         votes: MemoryVotes,
-        call: Call,
+        call: OperationRunner,
         session: Callable[[], int],
         number: Callable[[], int],
         told: Callable[[Callable[[], None]], None],

@@ -11,7 +11,7 @@ from spark_bookkeeper.metadata.store import Unchanged, Versioned
 T = TypeVar("T")
 
 
-class Call(Protocol):
+class OperationRunner(Protocol):
     """Carries out one operation: its name, the name of the register, and the effect."""
 
     def __call__(self, operation: str, subject: str, effect: Callable[[], T], /) -> T: ...
@@ -25,7 +25,7 @@ class MemoryRegisters:
         call: carries out one operation in the session, see ``MemoryStore``.
     """
 
-    def __init__(self, values: dict[str, Versioned[bytes]], call: Call) -> None:
+    def __init__(self, values: dict[str, Versioned[bytes]], call: OperationRunner) -> None:
         self._values = values
         self._call = call
 

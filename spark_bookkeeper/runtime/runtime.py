@@ -77,7 +77,7 @@ class Runtime(Protocol):
     def wait(self, future: Future[T], timeout: float | None = None) -> T:
         """The result of a future, waiting for it; ``TimeoutError`` after ``timeout`` seconds."""
 
-    def look_after(self, owner: object, work: unclosed.Work) -> Callable[[], None]:
+    def look_after(self, owner: object, work: unclosed.PendingWork) -> Callable[[], None]:
         """Wind work up when its owner is dropped, or the process ends; see ``unclosed.py``.
 
         Returns:
@@ -190,7 +190,7 @@ class ThreadRuntime:
     def wait(self, future: Future[T], timeout: float | None = None) -> T:
         return future.result(timeout)
 
-    def look_after(self, owner: object, work: unclosed.Work) -> Callable[[], None]:
+    def look_after(self, owner: object, work: unclosed.PendingWork) -> Callable[[], None]:
         return unclosed.look_after(self, owner, work)
 
     def map(self, function: Callable[[Any], T], items: list[Any], width: int = 16) -> list[T]:

@@ -29,7 +29,7 @@ class ClockAndThreads(Protocol):
     def spawn(self, name: str, run: Callable[[], None]) -> object: ...
 
 
-class Work(Protocol):
+class PendingWork(Protocol):
     """What goes on beside its owner, and outlives it. Hashed by identity."""
 
     def is_pending(self) -> bool:
@@ -48,7 +48,7 @@ class Work(Protocol):
         """Its owner is gone: carry out what is on its way, then end, and call ``ended``."""
 
 
-def look_after(runtime: ClockAndThreads, owner: object, work: Work) -> Callable[[], None]:
+def look_after(runtime: ClockAndThreads, owner: object, work: PendingWork) -> Callable[[], None]:
     """Have an eye on the work of an owner; returns what to call when it ended as it should."""
     _begin(runtime)
     _left.add(work)
@@ -62,10 +62,10 @@ def look_after(runtime: ClockAndThreads, owner: object, work: Work) -> Callable[
     return end
 
 
-_left: set[Work] = set()
+_left: set[PendingWork] = set()
 """Work that was not ended."""
 
-_dropped: SimpleQueue[Work] = SimpleQueue()
+_dropped: SimpleQueue[PendingWork] = SimpleQueue()
 """Work whose owner is gone, for the thread that winds it up."""
 
 _runtime: ClockAndThreads | None = None
@@ -86,7 +86,7 @@ def _begin(runtime: ClockAndThreads) -> None:
         runtime.spawn("dropped-writers", _wind_up)
 
 
-def _drop(work: Work) -> None:
+def _drop(work: PendingWork) -> None:
     """The finalizer of an owner."""
     if work not in _left:
         return  # its parent's, in a forked child
@@ -102,7 +102,7 @@ def _wind_up() -> None:
         _wind_up_one(queue.get())
 
 
-def _wind_up_one(work: Work) -> None:
+def _wind_up_one(work: PendingWork) -> None:
     """A function of its own, so that the thread keeps nothing while it waits for the next."""
     work.wind_up(lambda: _left.discard(work))
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.ledger import EntryRange, Ledger
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.read.sizes import average_bytes
-from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.errors import DataLossError, NoSuchEntryError
 from spark_bookkeeper.metadata.store import Unchanged
 from spark_bookkeeper.protocol.ids import EntryId

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import EntryRange
 from spark_bookkeeper.client.read.reader import LedgerReader
-from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.errors import DataLossError, NoSuchEntryError, NoSuchLedgerError
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position

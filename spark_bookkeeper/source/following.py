@@ -13,10 +13,9 @@ from typing import Final
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.ledger import EntryRange, Ledger
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.read.sizes import average_bytes
-from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.errors import MetadataError, NoSuchLedgerError
 from spark_bookkeeper.logs import consumers
 from spark_bookkeeper.logs.listing import list_ledgers

@@ -7,9 +7,9 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import EntryRange
 from spark_bookkeeper.client.read.sizes import average_bytes
 from spark_bookkeeper.client.read.splits import SMALL_PIECE_BYTES, cut
-from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.protocol.ids import EntryId
 
 PIECES: Final = 4
@@ -22,7 +22,7 @@ BATCH_PIECE_BYTES: Final = 32 << 20
 """A task of a micro-batch takes about so much."""
 
 
-class Run(NamedTuple):
+class SizedRange(NamedTuple):
     """Entries of one ledger, and about how large they are."""
 
     range: EntryRange
@@ -51,7 +51,7 @@ def plan(
         average = average_bytes(context, each.ledger, each.first, each.last)
         for first, last in cut(context, each.ledger, each.first, each.last, pieces):
             part = EntryRange(each.ledger, first, last)
-            runs.append(Run(part, average * (last - first + 1)))
+            runs.append(SizedRange(part, average * (last - first + 1)))
     return list(shared_out(runs, min_partitions, max_entries))
 
 
@@ -59,16 +59,16 @@ def plan_batch(
     context: ClientContext, ranges: Iterable[EntryRange], max_entries: int | None = None
 ) -> list[list[EntryRange]]:
     """The same for a micro-batch: quickly, by the sizes of entries and not by files."""
-    runs: list[Run] = []
+    runs: list[SizedRange] = []
     for each in ranges:
         average = average_bytes(context, each.ledger, each.first, each.last)
-        run = Run(each, average * (each.last - each.first + 1))
+        run = SizedRange(each, average * (each.last - each.first + 1))
         runs += _split(run, max(1, int(BATCH_PIECE_BYTES / max(1.0, average))))
     return list(shared_out(runs, None, max_entries))
 
 
 def shared_out(
-    runs: Sequence[Run], min_partitions: int | None = None, max_entries: int | None = None
+    runs: Sequence[SizedRange], min_partitions: int | None = None, max_entries: int | None = None
 ) -> Iterator[list[EntryRange]]:
     """Runs, in order, as the tasks' own lists of them; large ones are split, small ones joined."""
     entries = sum(run.entries for run in runs)
@@ -89,7 +89,7 @@ def shared_out(
         yield gathered
 
 
-def _split(run: Run, most: int) -> Iterator[Run]:
+def _split(run: SizedRange, most: int) -> Iterator[SizedRange]:
     """Evenly, so that no piece has more entries than ``most``."""
     count = -(-run.entries // max(1, most))
     first = run.range.first
@@ -97,4 +97,4 @@ def _split(run: Run, most: int) -> Iterator[Run]:
         start = first + run.entries * index // count
         end = first + run.entries * (index + 1) // count - 1
         part = EntryRange(run.range.ledger, EntryId(start), EntryId(end))
-        yield Run(part, run.size_bytes * (end - start + 1) / run.entries)
+        yield SizedRange(part, run.size_bytes * (end - start + 1) / run.entries)

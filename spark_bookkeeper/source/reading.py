@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from typing_extensions import override
 
-from spark_bookkeeper.client.write.bulk import EntryRange
+from spark_bookkeeper.client.ledger import EntryRange
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.source.conditions import told
@@ -36,7 +36,7 @@ VIEW_TASK_LEDGERS = 200
 
 
 @dataclass
-class Share(InputPartition):
+class TaskShare(InputPartition):
     """What one task reads. Picklable."""
 
     connection: Connection
@@ -155,7 +155,7 @@ def shares(
     for number, runs in enumerate(planned):
         named = {bookie for run in runs for bookie in run.ledger.metadata.bookies()}
         roots = context.bookies.known_roots(sorted(named))
-        made.append(Share(connection, schema, runs, roots, number))
+        made.append(TaskShare(connection, schema, runs, roots, number))
     return made
 
 
@@ -163,7 +163,7 @@ def read_share(
     options: SourceOptions, schema: pa.Schema, partition: InputPartition
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a task, under the schema that Spark was told."""
-    if not isinstance(partition, Share):  # Spark's own, where there is nothing to read
+    if not isinstance(partition, TaskShare):  # Spark's own, where there is nothing to read
         return
     with told():
         context = task_context(partition.connection, partition.roots)

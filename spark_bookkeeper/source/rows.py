@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from spark_bookkeeper.bookie.bookie import Rows
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import EntryRange
 from spark_bookkeeper.client.read.fetch import Fetcher
 from spark_bookkeeper.client.read.lost import warn_of_lost
 from spark_bookkeeper.client.read.projection import present_in, under
-from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.errors import NoSuchLedgerError
 from spark_bookkeeper.protocol.ids import LedgerId, parse_bookie_id
 from spark_bookkeeper.source.metadata_column import metadata_column

@@ -11,10 +11,9 @@ from typing import Final
 import pyarrow as pa
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.ledger import EntryRange, Ledger
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.recover.recovery import recover_ledger
-from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.errors import (
     DataLossError,
     InvalidArgumentError,

@@ -60,7 +60,7 @@ class Written(WriterCommitMessage):
     result: TaskResult
 
 
-class LogWriter(DataSourceArrowWriter):
+class LogSink(DataSourceArrowWriter):
     """Adds the rows to a log as one ledger, or none of them. Pickled to tasks and back."""
 
     def __init__(
@@ -103,7 +103,7 @@ class LogWriter(DataSourceArrowWriter):
                 atomic.abort(task_context(self._connection), self._staged)
 
 
-class LedgerWriter(DataSourceArrowWriter):
+class LedgerSink(DataSourceArrowWriter):
     """Writes the rows to a new ledger, which is closed with all of them. Pickled as the other."""
 
     def __init__(self, connection: Connection, plan: BulkPlan) -> None:
@@ -146,7 +146,7 @@ def batch_writer(
         staged = None
         if transaction is None or not atomic.is_done(context, options.log, transaction):
             staged = atomic.stage(context, options.log, transaction, schema=columns)
-        return LogWriter(connection, options.log, staged, transaction)
+        return LogSink(connection, options.log, staged, transaction)
     if options.ledger_id is None and options.name is None:
         raise InvalidArgumentError(
             "it was not said where the rows go: "
@@ -160,7 +160,7 @@ def batch_writer(
             "options txnAppId and txnVersion are for logs, which remember them; a ledger id is used"
             " once, so a repeated write to it is refused anyway. Leave them out"
         )
-    return LedgerWriter(connection, _staged_ledger(connection, options, columns))
+    return LedgerSink(connection, _staged_ledger(connection, options, columns))
 
 
 def results(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]:

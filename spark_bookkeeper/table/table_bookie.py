@@ -20,9 +20,8 @@ from spark_bookkeeper.bookie.bookie import (
     Bookie,
     Compacted,
     Compaction,
-    Delivery,
+    Delivered,
     EntryDetails,
-    EntryRange,
     EntryView,
     LedgerRef,
     NewCopies,
@@ -30,6 +29,7 @@ from spark_bookkeeper.bookie.bookie import (
     NewRecord,
     PartPlace,
     PartSink,
+    RangeRef,
     Rows,
     SlotView,
     Span,
@@ -158,12 +158,12 @@ class TableBookie(Bookie):
     @override
     def read(
         self, ledger: LedgerRef, entry_ids: Sequence[int], known: Holdings | None = None
-    ) -> Delivery[StoredEntry]:
+    ) -> Delivered[StoredEntry]:
         return self._delivered(ledger, *self._rebuilt(ledger, entry_ids))
 
     def read_many(
         self, ledgers: Sequence[LedgerRef]
-    ) -> Sequence[tuple[Listing, Delivery[StoredEntry]]]:
+    ) -> Sequence[tuple[Listing, Delivered[StoredEntry]]]:
         """All entries of small ledgers, each with the list by which it was read: what ``read``
         gives, and no file of the table is read twice.
 
@@ -188,9 +188,9 @@ class TableBookie(Bookie):
         ledger: LedgerRef,
         rebuilt: Sequence[tuple[Listed, pa.RecordBatch]],
         refused: Mapping[int, Refusal],
-    ) -> Delivery[StoredEntry]:
+    ) -> Delivered[StoredEntry]:
         found = [_stored(listed, batch, ledger.encoding) for listed, batch in rebuilt]
-        return Delivery(found, _reasons(refused))
+        return Delivered(found, _reasons(refused))
 
     @override
     def scan(
@@ -201,7 +201,7 @@ class TableBookie(Bookie):
         columns: Sequence[str] | None = None,
         *,
         has_details: bool = False,
-    ) -> Delivery[Rows]:
+    ) -> Delivered[Rows]:
         rebuilt, refused = self._rebuilt(ledger, entry_ids)
         found = []
         for listed, batch in rebuilt:
@@ -216,10 +216,10 @@ class TableBookie(Bookie):
                 (details,) if has_details else (),
             )
             found.append(rows)
-        return Delivery(found, _reasons(refused))
+        return Delivered(found, _reasons(refused))
 
     @override
-    def split(self, wanted: EntryRange) -> Sequence[Span]:
+    def split(self, wanted: RangeRef) -> Sequence[Span]:
         return []
 
     def _rebuilt(
@@ -277,7 +277,7 @@ class TableBookie(Bookie):
         listing = self.listing(ledger)
         last = listing.entry(listing.count - 1)
         confirmed = -1 if last is None else last.last_add_confirmed
-        return LedgerTail(True, confirmed, self._holdings(EntryRange(ledger, confirmed + 1)))
+        return LedgerTail(True, confirmed, self._holdings(RangeRef(ledger, confirmed + 1)))
 
     @override
     def newest(self, ledgers: Sequence[LedgerRef]) -> Sequence[Answer[NewestRecord]]:
@@ -286,10 +286,10 @@ class TableBookie(Bookie):
         )
 
     @override
-    def holdings(self, ranges: Sequence[EntryRange]) -> Sequence[Answer[Holdings]]:
+    def holdings(self, ranges: Sequence[RangeRef]) -> Sequence[Answer[Holdings]]:
         return _each(ranges, self._holdings)
 
-    def _holdings(self, wanted: EntryRange) -> Holdings:
+    def _holdings(self, wanted: RangeRef) -> Holdings:
         listing = self.listing(wanted.ledger)
         last = listing.count - 1 if wanted.last is None else wanted.last
         told = listing.table(wanted.first, last)
@@ -317,7 +317,7 @@ class TableBookie(Bookie):
         return Verdict(good, refused)
 
     @override
-    def entries(self, wanted: EntryRange) -> Sequence[EntryView]:
+    def entries(self, wanted: RangeRef) -> Sequence[EntryView]:
         listing = self.listing(wanted.ledger)
         last = listing.count - 1 if wanted.last is None else wanted.last
         told = listing.table(wanted.first, last).to_pylist()

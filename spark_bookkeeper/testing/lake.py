@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from spark_bookkeeper.bookie.bookie import EntryRange, LedgerRef, value_of
+from spark_bookkeeper.bookie.bookie import LedgerRef, RangeRef, value_of
 from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.marker import read_marker
@@ -113,7 +113,7 @@ def holders(ground: Ground, ledger_id: LedgerId) -> list[str]:
         if marker is None:
             continue
         ref = LedgerRef(ledger.key, marker.incarnation, ledger.encoding)
-        (held,) = FileBookie(storage).holdings([EntryRange(ref, 0)])
+        (held,) = FileBookie(storage).holdings([RangeRef(ref, 0)])
         if len(value_of(held)):
             found.append(bookie)
     return found

@@ -22,8 +22,7 @@ from spark_bookkeeper.bookie.bookie import (
     Bookie,
     Compacted,
     Compaction,
-    Delivery,
-    EntryRange,
+    Delivered,
     EntryView,
     LedgerRef,
     NewCopies,
@@ -31,6 +30,7 @@ from spark_bookkeeper.bookie.bookie import (
     NewRecord,
     PartPlace,
     PartSink,
+    RangeRef,
     Rows,
     SlotView,
     Span,
@@ -189,7 +189,7 @@ class QueueBookie(Bookie):
         return answers
 
     @override
-    def holdings(self, ranges: Sequence[EntryRange]) -> Sequence[Answer[Holdings]]:
+    def holdings(self, ranges: Sequence[RangeRef]) -> Sequence[Answer[Holdings]]:
         answers: Sequence[Answer[Holdings]] = self.ask("holdings", ranges)
         return answers
 
@@ -221,8 +221,8 @@ class QueueBookie(Bookie):
     @override
     def read(
         self, ledger: LedgerRef, entry_ids: Sequence[int], known: Holdings | None = None
-    ) -> Delivery[StoredEntry]:
-        delivery: Delivery[StoredEntry] = self.ask("read", ledger, entry_ids, known)
+    ) -> Delivered[StoredEntry]:
+        delivery: Delivered[StoredEntry] = self.ask("read", ledger, entry_ids, known)
         return delivery
 
     @override
@@ -234,12 +234,12 @@ class QueueBookie(Bookie):
         columns: Sequence[str] | None = None,
         *,
         has_details: bool = False,
-    ) -> Delivery[Rows]:
-        delivery: Delivery[Rows] = self.ask("scan", ledger, entry_ids, known, columns, has_details)
+    ) -> Delivered[Rows]:
+        delivery: Delivered[Rows] = self.ask("scan", ledger, entry_ids, known, columns, has_details)
         return delivery
 
     @override
-    def split(self, wanted: EntryRange) -> Sequence[Span]:
+    def split(self, wanted: RangeRef) -> Sequence[Span]:
         spans: Sequence[Span] = self.ask("split", wanted)
         return spans
 
@@ -249,7 +249,7 @@ class QueueBookie(Bookie):
         return slots
 
     @override
-    def entries(self, wanted: EntryRange) -> Sequence[EntryView]:
+    def entries(self, wanted: RangeRef) -> Sequence[EntryView]:
         views: Sequence[EntryView] = self.ask("entries", wanted)
         return views
 

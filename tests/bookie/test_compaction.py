@@ -15,10 +15,10 @@ from spark_bookkeeper.bookie import compaction
 from spark_bookkeeper.bookie.bookie import (
     Compacted,
     Compaction,
-    EntryRange,
     LedgerRef,
     NewCopies,
     NewRecord,
+    RangeRef,
     value_of,
 )
 from spark_bookkeeper.bookie.compaction import Compactor
@@ -195,7 +195,7 @@ def test_readers_in_the_middle_go_on(has_directories: bool) -> None:
         Specimen.write(bookie.log())
         early, busy = bookie.face(), bookie.face()
         before = content(busy, bookie)
-        (known,) = early.holdings([EntryRange(bookie.ref, 0, LAST)])
+        (known,) = early.holdings([RangeRef(bookie.ref, 0, LAST)])
 
         def read(
             early: FileBookie = early,
@@ -371,7 +371,7 @@ def sleeps_over_a_removal_at_every_step(*, has_directories: bool, lands_late: bo
             bookie.face().clear(bookie.ref)
             if lands_late:
                 put(former, entries, bookie)
-            found = value_of(bookie.face().holdings([EntryRange(now, 0, LAST)])[0])
+            found = value_of(bookie.face().holdings([RangeRef(now, 0, LAST)])[0])
             put(now, [entry for entry in entries if entry.entry_id not in found], bookie)
 
         bookie.face().clear(bookie.ref)

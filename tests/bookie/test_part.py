@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.bookie.bookie import EntryRange, NewCopies, value_of
+from spark_bookkeeper.bookie.bookie import NewCopies, RangeRef, value_of
 from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart
@@ -205,7 +205,7 @@ def test_what_one_bookie_tells_is_read_from_the_files_of_another(typed: Bookie, 
     typed.disk.corrupt(record, lambda d: d[:300] + bytes([d[300] ^ 1]) + d[301:])
     assert not typed.face().read(mine, [0, 1]).found
 
-    told = value_of(other.face().holdings([EntryRange(others, 0, 1)])[0])
+    told = value_of(other.face().holdings([RangeRef(others, 0, 1)])[0])
     delivery = typed.face().read(mine, [0, 1], told)
 
     assert [entry.entry_id for entry in delivery.found] == [0, 1]

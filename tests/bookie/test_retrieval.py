@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.bookie import reading
-from spark_bookkeeper.bookie.bookie import EntryRange, Verification, value_of
+from spark_bookkeeper.bookie.bookie import RangeRef, Verification, value_of
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.entry import NewEntry
 from spark_bookkeeper.bookie.log import LedgerLog
@@ -191,7 +191,7 @@ def test_what_is_known_to_be_nothing_is_not_looked_for_again() -> None:
     slot(bookie, 0, ALL)
     reads = Reads()
     face = bookie.face(reads)
-    (nothing,) = face.holdings([EntryRange(bookie.ref, COUNT, COUNT + 9)])
+    (nothing,) = face.holdings([RangeRef(bookie.ref, COUNT, COUNT + 9)])
     assert len(value_of(nothing)) == 0
     reads.count = 0
 

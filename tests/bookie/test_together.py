@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.bookie import framing
-from spark_bookkeeper.bookie.bookie import EntryRange, LedgerRef, NewCopies, Verification, value_of
+from spark_bookkeeper.bookie.bookie import LedgerRef, NewCopies, RangeRef, Verification, value_of
 from spark_bookkeeper.bookie.encoding import LedgerEncoding
 from spark_bookkeeper.bookie.file_bookie import FileBookie
 from spark_bookkeeper.bookie.holdings import LedgerTail
@@ -220,7 +220,7 @@ def test_where_entries_are_is_told_with_one_look_at_the_marker(disk: MemoryDisk)
         looks[operation] += path == MARKER_PATH and moment == "before"
 
     found = FileBookie(MemoryStorage(disk, faults)).holdings(
-        [EntryRange(each, 1, 2) for each in LEDGERS]
+        [RangeRef(each, 1, 2) for each in LEDGERS]
     )
 
     assert [value_of(held).entry_ids.tolist() for held in found] == [[1, 2]] * COUNT
@@ -242,7 +242,7 @@ def test_cookie_neg_where_entries_are_is_told_of_one_incarnation(
 
     assert all(
         isinstance(held, BookKeeperError)
-        for held in bookie.holdings([EntryRange(each, 0, 3) for each in LEDGERS])
+        for held in bookie.holdings([RangeRef(each, 0, 3) for each in LEDGERS])
     )
 
 

@@ -17,7 +17,7 @@ from spark_bookkeeper.bookie.schema import MARKER_PATH
 from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.bookie.storage.roots import open_storage
 from spark_bookkeeper.client.ledger import custom_metadata
-from spark_bookkeeper.cluster.claims import Claims, Verdict, judge
+from spark_bookkeeper.cluster.claims import Claims, Judgement, judge
 from spark_bookkeeper.cluster.cookies import forget_bookie, has_cookie, restore_cookie
 from spark_bookkeeper.cluster.formatting import format_bookie
 from spark_bookkeeper.cluster.ownership import check_claim, claim_partition
@@ -47,15 +47,15 @@ AGREED = Claims(BOOKIE, ROOT, "c1", COOKIE, MARKER, has_content=True)
 @pytest.mark.parametrize(
     ("claims", "verdict"),
     [
-        (AGREED, Verdict.ACCEPT),
-        (replace(AGREED, has_content=False), Verdict.ACCEPT),
-        (replace(AGREED, root_uri=ROOT + "/"), Verdict.ACCEPT),
-        (replace(AGREED, cookie=None, marker=None, has_content=False), Verdict.FORMAT),
-        (replace(AGREED, cookie=None, has_content=False), Verdict.WRITE_COOKIE),
-        (replace(AGREED, root_uri="file:///mnt/bookie"), Verdict.MOVE),
+        (AGREED, Judgement.ACCEPT),
+        (replace(AGREED, has_content=False), Judgement.ACCEPT),
+        (replace(AGREED, root_uri=ROOT + "/"), Judgement.ACCEPT),
+        (replace(AGREED, cookie=None, marker=None, has_content=False), Judgement.FORMAT),
+        (replace(AGREED, cookie=None, has_content=False), Judgement.WRITE_COOKIE),
+        (replace(AGREED, root_uri="file:///mnt/bookie"), Judgement.MOVE),
     ],
 )
-def test_what_may_be_served(claims: Claims, verdict: Verdict) -> None:
+def test_what_may_be_served(claims: Claims, verdict: Judgement) -> None:
     assert judge(claims) is verdict
 
 

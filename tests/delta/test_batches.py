@@ -8,9 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.ledger import EntryRange, Ledger
 from spark_bookkeeper.client.read.splits import SMALL_PIECE_BYTES, tasks_for
-from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.delta.batches import (
     BATCH_BYTES,
     BATCH_LEDGERS,

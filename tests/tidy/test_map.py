@@ -1,8 +1,12 @@
-"""The map of the package leads to what is there, and modules cite files that are there."""
+"""The map of the package leads to what is there, modules cite files that are there, and a class is
+found by its name.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections import defaultdict
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "spark_bookkeeper"
@@ -40,3 +44,21 @@ def test_a_module_cites_files_that_are_there() -> None:
             if not any((place / name).exists() for place in places):
                 missing.append(f"{module.relative_to(PACKAGE)}: {name}")
     assert missing == []
+
+
+WORDS_OF_TWO_LAYERS = {"Task"}
+"""A ledger that lacks replicas, as BookKeeper has it, and what runs beside its maker."""
+
+
+def test_no_two_classes_have_one_name() -> None:
+    places = defaultdict[str, list[str]](list)
+    for module in sorted(PACKAGE.rglob("*.py")):
+        where = module.relative_to(PACKAGE)
+        if where.parts[0] == "testing":
+            continue
+        for node in ast.parse(module.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(str(where))
+
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert twice.keys() == WORDS_OF_TWO_LAYERS, twice

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import EntryRange
 from spark_bookkeeper.client.read.fetch import Fetcher
-from spark_bookkeeper.client.write.bulk import EntryRange
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.reader import Unreadable
 from spark_bookkeeper.runtime.log_facts import about

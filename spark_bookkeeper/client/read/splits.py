@@ -12,8 +12,7 @@ from typing import Final
 
 from spark_bookkeeper.bookie.bookie import Span
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES, Ledger
-from spark_bookkeeper.client.write.bulk import EntryRange
+from spark_bookkeeper.client.ledger import DEFAULT_ENTRY_TARGET_BYTES, EntryRange, Ledger
 from spark_bookkeeper.errors import BookieError
 from spark_bookkeeper.protocol.ids import BookieId, EntryId
 

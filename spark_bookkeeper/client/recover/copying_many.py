@@ -14,9 +14,9 @@ from typing import Final, TypeVar
 from spark_bookkeeper.bookie.bookie import (
     Answer,
     Bookie,
-    EntryRange,
     LedgerRef,
     NewCopies,
+    RangeRef,
     Verification,
     value_of,
 )
@@ -127,7 +127,7 @@ def _entries(
     bookie: Bookie, wanted: Sequence[tuple[LedgerRef, Ask]]
 ) -> Sequence[Answer[Sequence[StoredEntry]]]:
     """Small entries that lie in records; no answer where there are others."""
-    ranges = [EntryRange(ledger, ask.entries[0], ask.entries[-1]) for ledger, ask in wanted]
+    ranges = [RangeRef(ledger, ask.entries[0], ask.entries[-1]) for ledger, ask in wanted]
     answers: list[Answer[Sequence[StoredEntry]]] = []
     for (ledger, ask), held in zip(wanted, bookie.holdings(ranges), strict=True):
         try:
@@ -150,11 +150,11 @@ def _stored(
     context: ClientContext, together: Together, copies: Mapping[K, SmallCopy]
 ) -> Mapping[K, SmallCopy]:
     """Those that their targets have, durably, and read back."""
-    wanted: dict[K, tuple[BookieId, tuple[NewCopies, EntryRange]]] = {}
+    wanted: dict[K, tuple[BookieId, tuple[NewCopies, RangeRef]]] = {}
     for key, copy in copies.items():
         if copy.found:
             ledger, entries = copy.target.ledger, sorted(copy.found, key=lambda e: e.entry_id)
-            told = EntryRange(ledger, entries[0].entry_id, entries[-1].entry_id)
+            told = RangeRef(ledger, entries[0].entry_id, entries[-1].entry_id)
             wanted[key] = copy.target_id, (NewCopies(ledger, entries), told)
     answers = together.ask("storing copies of many ledgers", _store, wanted)
     stored: dict[K, SmallCopy] = {}
@@ -168,9 +168,7 @@ def _stored(
     return stored
 
 
-def _store(
-    bookie: Bookie, wanted: Sequence[tuple[NewCopies, EntryRange]]
-) -> Sequence[Answer[None]]:
+def _store(bookie: Bookie, wanted: Sequence[tuple[NewCopies, RangeRef]]) -> Sequence[Answer[None]]:
     answers = list(bookie.write_copies([copies for copies, _ in wanted]))
     found = bookie.holdings([told for _, told in wanted])  # whoever looks for them finds them
     for number, held in enumerate(found):

@@ -23,7 +23,7 @@ from spark_bookkeeper.bookie.part import PartEncoder, part_name
 from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.client.bookies.asking import Call
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.ledger import EntryRange
 from spark_bookkeeper.client.write import rows
 from spark_bookkeeper.client.write.pending import BulkBlock
 from spark_bookkeeper.errors import BookieUnavailableError, BookKeeperError
@@ -85,15 +85,6 @@ class TaskResult:
     @property
     def entries(self) -> int:
         return sum(len(part.ref.sizes) for part in self.parts)
-
-
-@dataclass(frozen=True, slots=True)
-class EntryRange:
-    """The entries ``first .. last`` of a ledger, for readers in other processes."""
-
-    ledger: Ledger
-    first: EntryId
-    last: EntryId
 
 
 class Frames(Protocol):

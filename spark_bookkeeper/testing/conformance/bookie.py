@@ -18,10 +18,10 @@ from spark_bookkeeper.bookie.bookie import (
     Bookie,
     Compacted,
     Compaction,
-    EntryRange,
     LedgerRef,
     NewCopies,
     NewRecord,
+    RangeRef,
     Span,
     Swept,
     Verification,
@@ -222,7 +222,7 @@ class BookieConformance:
         for answers in (
             shelf.bookie().tail(asked),
             shelf.bookie().fence(asked),
-            shelf.bookie().holdings([EntryRange(ledger, 4, 5) for ledger in asked]),
+            shelf.bookie().holdings([RangeRef(ledger, 4, 5) for ledger in asked]),
             shelf.bookie().verify([Verification(ledger, [4, 5]) for ledger in asked]),
         ):
             good, refused, empty = answers
@@ -461,5 +461,5 @@ class BookieConformance:
         assert numbers[1] == numbers[2]
         assert (numbers[-2:] == -1).all()
         assert sizes.tolist() == [len(payload(0))] * 4 + [0, 0]
-        none = value_of(shelf.bookie("10.0.0.2:3181").holdings([EntryRange(PAYLOADS, 0)])[0])
+        none = value_of(shelf.bookie("10.0.0.2:3181").holdings([RangeRef(PAYLOADS, 0)])[0])
         assert np.array_equal(none.pieces(wanted)[0], [-1] * 6)
