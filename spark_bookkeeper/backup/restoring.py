@@ -9,16 +9,16 @@ metadata are garbage everywhere else; a register says that these are none
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
-from spark_bookkeeper.backup.folder import BackupFolder, SavedLedger
+from spark_bookkeeper.backup.folder import BackupFolder, SavedLedger, Snapshot
 from spark_bookkeeper.backup.restoring_logs import (
     ledgers_of_log,
-    log_heads,
     planned_log,
     restore_log,
+    saved_logs,
 )
 from spark_bookkeeper.backup.saving import PIECE_BYTES, BackupReport, about_snapshot
 from spark_bookkeeper.client.context import ClientContext
@@ -110,48 +110,49 @@ def restore(
     folder = BackupFolder(context, uri)
     incarnation = folder.incarnation()
     number, taken = folder.snapshot(snapshot)
-    heads = log_heads(taken.registers)
-    saved = {each.ledger_id: each for each in taken.ledgers}
-    if log is not None:
-        if log not in heads:
-            raise InvalidArgumentError(
-                f"snapshot {number} has no log {log!r}: it has {', '.join(sorted(heads)) or 'none'}"
-            )
-        heads = {log: heads[log]}
-        wanted = [i for i in ledgers_of_log(taken.registers, log) if i in saved]
-    else:
-        wanted = list(saved) if ledger_ids is None else list(ledger_ids)
-        if ledger_ids is not None:
-            heads = {}
-    if unknown := [i for i in wanted if i not in saved]:
-        raise InvalidArgumentError(
-            f"snapshot {number} has no ledger {unknown[0]}; nothing was changed. Its ledgers: "
-            f"{some_of(sorted(saved))}; an earlier one may have it (`--snapshot`)"
-        )
-    remark = about_snapshot(number, len(saved))
+    chosen, log_names = _chosen(number, taken, ledger_ids, log)
+    remark = about_snapshot(number, len(taken.ledgers))
     if snapshot is None and ledger_ids is None and log is None:
-        remark += _besides(folder, number, saved.keys())
+        remark += _besides(folder, number, {each.ledger_id for each in taken.ledgers})
     run = _Restoring(context, runner, folder, incarnation, progress)
-    chosen = [saved[ledger_id] for ledger_id in sorted(wanted)]
     if dry_run:
         rows = [run.look(each, dry_run=True) for each in chosen]
-        rows += [planned_log(taken.registers, name) for name in sorted(heads)]
+        rows += [planned_log(taken.registers, name) for name in log_names]
     else:
         who = f"{WriterInfo.of_this_process()}, from {uri}"
         with restores.restoring(context.store.ballots, who, context.runtime):
-            rows = [run.look(each, dry_run=False) for each in chosen]
-            run.restore()
-            rows = [run.rows.get(LedgerId(row.ledger_id), row) for row in rows]
-            is_whole = all(row.status.is_done for row in rows)
-            listed = [i for name in heads for i in ledgers_of_log(taken.registers, name)]
-            if is_whole and listed:
-                run.pass_ids(max(listed))
-            for name in sorted(heads):
-                rows.append(restore_log(context, taken.registers, name, is_whole=is_whole))
+            rows = run.restore(chosen, taken.registers, log_names)
     duration_ms = round((context.runtime.now() - started) * 1000)
     return BackupReport(
         "restore", tuple(rows), dry_run, duration_ms, snapshot=number, remark=remark
     )
+
+
+def _chosen(
+    number: int, taken: Snapshot, ledger_ids: Sequence[LedgerId] | None, log: str | None
+) -> tuple[list[SavedLedger], list[str]]:
+    """The ledgers of a snapshot that are asked for, and the logs, both ascending.
+
+    Raises:
+        InvalidArgumentError: it does not have them.
+    """
+    log_names = saved_logs(taken.registers)
+    saved = {each.ledger_id: each for each in taken.ledgers}
+    if log is not None and log not in log_names:
+        raise InvalidArgumentError(
+            f"snapshot {number} has no log {log!r}: it has {', '.join(log_names) or 'none'}"
+        )
+    if log is not None:
+        wanted = [i for i in ledgers_of_log(taken.registers, log) if i in saved]
+        return [saved[ledger_id] for ledger_id in sorted(wanted)], [log]
+    if ledger_ids is None:
+        return [saved[ledger_id] for ledger_id in sorted(saved)], log_names
+    if unknown := [i for i in ledger_ids if i not in saved]:
+        raise InvalidArgumentError(
+            f"snapshot {number} has no ledger {unknown[0]}; nothing was changed. Its ledgers: "
+            f"{some_of(sorted(saved))}; an earlier one may have it (`--snapshot`)"
+        )
+    return [saved[ledger_id] for ledger_id in sorted(ledger_ids)], []
 
 
 def _besides(folder: BackupFolder, number: int, ledger_ids: Set[LedgerId]) -> str:
@@ -187,7 +188,29 @@ class _Restoring:
         self._progress = progress
         self._todo: dict[LedgerId, tuple[SavedLedger, Ledger]] = {}
         self._kept = restores.kept(context.store.registers)
-        self.rows: dict[LedgerId, Row] = {}
+        self._rows: dict[LedgerId, Row] = {}
+
+    def restore(
+        self,
+        chosen: Sequence[SavedLedger],
+        registers: Mapping[str, bytes],
+        log_names: Sequence[str],
+    ) -> list[Row]:
+        """Ledgers first, and logs when all of them are there; a row for each.
+
+        Args:
+            registers: of the snapshot.
+        """
+        rows = [self.look(each, dry_run=False) for each in chosen]
+        self._restore_ledgers()
+        rows = [self._rows.get(LedgerId(row.ledger_id), row) for row in rows]
+        is_whole = all(row.status.is_done for row in rows)
+        listed = [i for name in log_names for i in ledgers_of_log(registers, name)]
+        if is_whole and listed:
+            self._pass_ids(max(listed))
+        for name in log_names:
+            rows.append(restore_log(self._context, registers, name, is_whole=is_whole))
+        return rows
 
     def look(self, saved: SavedLedger, *, dry_run: bool) -> Row:
         """Whether a ledger is there already, and what is to be done if not."""
@@ -256,7 +279,7 @@ class _Restoring:
         incarnations = {bookie: alive[bookie].incarnation for bookie in ensemble}
         return Ledger.of(saved.ledger_id, with_incarnations(metadata, incarnations, renewed=True))
 
-    def pass_ids(self, highest: int) -> None:
+    def _pass_ids(self, highest: int) -> None:
         """Have the cluster give out higher ids than those that are restored.
 
         The ledgers of a log ascend, so its next one must come behind them. It is done when all
@@ -271,7 +294,7 @@ class _Restoring:
                 del given[:-1]
             self._progress("passing over the ids of restored ledgers", given[-1], highest + 1, 0)
 
-    def restore(self) -> None:
+    def _restore_ledgers(self) -> None:
         failed: dict[LedgerId, str] = {}
         for ledger_id, (saved, _) in self._todo.items():
             try:  # [gc_restored]: from now on copies without metadata are no garbage
@@ -288,7 +311,7 @@ class _Restoring:
                 failed[done.ledger_id] = done.reason
         for ledger_id, (saved, ledger) in self._todo.items():
             reason = failed.get(ledger_id) or self._create(ledger)
-            self.rows[ledger_id] = (
+            self._rows[ledger_id] = (
                 _row(saved, Outcome.RESTORED, _how(saved))
                 if reason is None
                 else _row(saved, Outcome.LEFT, reason)
@@ -410,6 +433,3 @@ def _restore(context: ClientContext, work: _RestoreWork) -> Sequence[_Restored]:
                 replica.write_copies(copies)
                 size += sum(entry.size_bytes for entry in copies)
     return [_Restored(ledger.ledger_id, size)]
-
-
-# Logs

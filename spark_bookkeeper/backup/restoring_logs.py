@@ -16,14 +16,10 @@ from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.report import Outcome, Row, counted
 
 
-def log_heads(registers: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The head of each log."""
-    found = {}
-    for name, value in registers.items():
-        parent, _, log = name.partition("/")
-        if parent == logs.LOGS_PARENT and "/" not in log:
-            found[log] = value
-    return found
+def saved_logs(registers: Mapping[str, bytes]) -> list[str]:
+    """The names of the logs that a snapshot has, ascending."""
+    parts = (name.partition("/") for name in registers)
+    return sorted(log for parent, _, log in parts if parent == logs.LOGS_PARENT and "/" not in log)
 
 
 def ledgers_of_log(registers: Mapping[str, bytes], log: str) -> list[LedgerId]:
@@ -35,6 +31,7 @@ def ledgers_of_log(registers: Mapping[str, bytes], log: str) -> list[LedgerId]:
 
 
 def planned_log(registers: Mapping[str, bytes], log: str) -> Row:
+    """What a dry run says of a log."""
     ledgers = ledgers_of_log(registers, log)
     reason = f"log {log!r}: {counted(len(ledgers), 'ledger')}"
     return Row(ledgers[-1] if ledgers else -1, "restore log", Outcome.PLANNED, reason)

@@ -121,26 +121,22 @@ def backup(
     names = [log] if log is not None else None if ledger_ids is None else []
     lists = _lists_of(context, names)
     if log is not None:
-        wanted = sorted({i for each in lists.values() for i in each.ledgers})
+        wanted: Sequence[LedgerId] = sorted(_listed(lists))
     else:
         wanted = list(context.store.ledger_ids() if ledger_ids is None else ledger_ids)
     if dry_run:
         return BackupReport("backup", tuple(saving.plan(wanted)), True, _ms(context, started))
     saving.save(wanted)
-    for _ in range(_ROUNDS):
-        if ledger_ids is not None:
-            break
+    for _ in range(_ROUNDS if ledger_ids is None else 0):
         lists = _lists_of(context, names)
-        missing = {i for each in lists.values() for i in each.ledgers} - saving.rows.keys()
-        if not missing:
+        if not (missing := _listed(lists) - saving.rows.keys()):
             break
         saving.save(sorted(missing))
-    registers = {name: value for each in lists.values() for name, value in each.registers.items()}
     taken = Snapshot(
         instance_id,
         context.runtime.wall_ms(),
         tuple(saving.saved[i] for i in sorted(saving.saved)),
-        registers,
+        {name: value for each in lists.values() for name, value in each.registers.items()},
     )
     rows = [saving.rows[i] for i in sorted(saving.rows)]
     number = remark = None
@@ -153,14 +149,8 @@ def backup(
         except BookieFullError as error:
             reason = f"{folder.without_room(error)}. No snapshot of this run was written"
             rows.append(Row(-1, "snapshot", Outcome.LEFT, reason))
-    return BackupReport(
-        "backup",
-        tuple(rows),
-        False,
-        _ms(context, started),
-        snapshot=number,
-        remark=remark,
-    )
+    duration_ms = _ms(context, started)
+    return BackupReport("backup", tuple(rows), False, duration_ms, snapshot=number, remark=remark)
 
 
 def about_snapshot(snapshot: int, ledgers: int) -> str:
@@ -350,6 +340,11 @@ class _List:
 
     ledgers: tuple[LedgerId, ...]
     registers: Mapping[str, bytes]
+
+
+def _listed(lists: Mapping[str, _List]) -> set[LedgerId]:
+    """The ledgers of all of them."""
+    return {ledger_id for each in lists.values() for ledger_id in each.ledgers}
 
 
 def _lists_of(context: ClientContext, names: Sequence[str] | None) -> dict[str, _List]:
