@@ -110,13 +110,7 @@ def make_ledger(
         notes: keys of ours, in place of those that say that this process writes the ledger.
     """
     entry_target_bytes = whole_number("entry_target_bytes", entry_target_bytes, 1)
-    check_labels(labels or {})
-    for key in labels or {}:
-        if key.startswith(RESERVED_PREFIX):
-            raise InvalidArgumentError(
-                f"custom metadata key {key!r} begins with {RESERVED_PREFIX!r}, which is reserved "
-                "for what this library keeps there; choose another key"
-            )
+    _check_labels(labels or {})
     wanted = None if ledger_id is None else parse_ledger_id(ledger_id)
     if schema is not None:
         check_columns(schema)
@@ -177,6 +171,17 @@ def make_ledger(
     chosen = context.store.generate_ledger_id()
     # With this answer the store has told of everything that became of bookies before it.
     return create(chosen, context.bookies.last_registrations())
+
+
+def _check_labels(labels: Mapping[str, bytes]) -> None:
+    """Raises ``InvalidArgumentError`` for what is no label, or a key of ours."""
+    check_labels(labels)
+    for key in labels:
+        if key.startswith(RESERVED_PREFIX):
+            raise InvalidArgumentError(
+                f"custom metadata key {key!r} begins with {RESERVED_PREFIX!r}, which is reserved "
+                "for what this library keeps there; choose another key"
+            )
 
 
 def _is_kept(context: ClientContext, ledger: Ledger, created: Versioned[LedgerMetadata]) -> bool:

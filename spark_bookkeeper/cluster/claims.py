@@ -98,26 +98,7 @@ def judge(claims: Claims) -> Judgement:
         )
     new = f"spark-bookkeeper bookie format --bookie-id {bookie_id} --root {root}"
     if cookie is None:
-        if marker is not None and not claims.has_content:
-            return Judgement.WRITE_COOKIE
-        if marker is None and not claims.has_content:
-            return Judgement.FORMAT
-        if marker is None:
-            raise mismatch(
-                claims,
-                "the cluster knows no such bookie (any more), and the storage holds data of which "
-                "nothing says whose it is",
-                "use an empty directory or prefix as the root. What is here stays as it is; if no "
-                f"ledger needs it, `{new}` makes a new bookie of it",
-            )
-        raise mismatch(
-            claims,
-            "the cluster has no cookie of this bookie (any more), but the storage holds its data",
-            "if the cookie was lost, or the bookie is to come back: `spark-bookkeeper bookie "
-            f"cookie create --bookie-id {bookie_id} --root {root}` writes it again, and `{start}` "
-            "serves what is here. Never do so with an older copy of the storage. If no ledger "
-            f"needs what is here: `{new}` makes a new, empty bookie of it",
-        )
+        return _judge_without_cookie(claims, start, new)
     if not cookie.incarnation:
         raise mismatch(
             claims,
@@ -163,6 +144,36 @@ def judge(claims: Claims) -> Judgement:
     if _is_elsewhere(cookie, claims):
         return Judgement.MOVE
     return Judgement.ACCEPT
+
+
+def _judge_without_cookie(claims: Claims, start: str, new: str) -> Judgement:
+    """The same of a bookie that the cluster does not know.
+
+    Args:
+        start: the command that serves the partition.
+        new: the command that makes a new bookie of it.
+    """
+    marker, bookie_id, root = claims.marker, claims.bookie_id, shlex.quote(claims.root_uri)
+    if marker is not None and not claims.has_content:
+        return Judgement.WRITE_COOKIE
+    if marker is None and not claims.has_content:
+        return Judgement.FORMAT
+    if marker is None:
+        raise mismatch(
+            claims,
+            "the cluster knows no such bookie (any more), and the storage holds data of which "
+            "nothing says whose it is",
+            "use an empty directory or prefix as the root. What is here stays as it is; if no "
+            f"ledger needs it, `{new}` makes a new bookie of it",
+        )
+    raise mismatch(
+        claims,
+        "the cluster has no cookie of this bookie (any more), but the storage holds its data",
+        "if the cookie was lost, or the bookie is to come back: `spark-bookkeeper bookie "
+        f"cookie create --bookie-id {bookie_id} --root {root}` writes it again, and `{start}` "
+        "serves what is here. Never do so with an older copy of the storage. If no ledger "
+        f"needs what is here: `{new}` makes a new, empty bookie of it",
+    )
 
 
 def _is_elsewhere(cookie: Cookie, claims: Claims) -> bool:
