@@ -345,6 +345,38 @@ def test_a_bookie_that_was_slow_once_is_asked_no_more_while_others_answer(tmp_pa
     assert asked, "there was more to ask for"
 
 
+def test_what_is_learnt_while_reading_is_noted_by_the_thread_that_reads(tmp_path: Path) -> None:
+    """Bookies answer in threads of their own, the one that is late too; those note nothing."""
+    ground = Ground(tmp_path, bookies=3, config=ClientConfig(read_hedge_ms=20))
+    writer = closed(ground, count=50)
+    wait_for_every_copy(writer)
+    slow, noted = writer.metadata.last_fragment.ensemble[1], set[threading.Thread]()
+    hang = Hang(ground.runtime, is_late=False)
+
+    class Noting(dict[Any, Any]):
+        def __setitem__(self, key: Any, value: Any) -> None:
+            noted.add(threading.current_thread())
+            super().__setitem__(key, value)
+
+        def pop(self, *key: Any) -> Any:
+            noted.add(threading.current_thread())
+            return super().pop(*key)
+
+    def at_each(place: str, operation: str, path: str) -> None:
+        if place == slow:
+            hang.meet(operation, path)
+
+    client = ground.client(None, at_each)
+    reader = lifecycle.open_ledger(client, writer.ledger_id)
+    fetcher = Fetcher(client, reader.ledger, spread=1)
+    fetcher._replicas, fetcher._down = Noting(), Noting()
+    assert len(list(fetcher.fetch(EntryId(0), EntryId(49)))) == 50
+    hang.release()
+    ground.until(lambda: hang.stuck == 0)
+
+    assert noted == {threading.current_thread()}
+
+
 def test_the_bookie_of_the_own_machine_is_asked_whoevers_turn_it_is(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:

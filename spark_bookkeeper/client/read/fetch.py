@@ -37,7 +37,11 @@ WINDOW_ENTRIES = 65_536
 
 
 class Fetcher:
-    """Reads entries of one ledger; keeps what it learnt of its bookies. One thread uses it."""
+    """Reads entries of one ledger; keeps what it learnt of its bookies.
+
+    One thread uses it. Bookies are asked in others, which are given what they need and note
+    nothing here.
+    """
 
     def __init__(
         self,
