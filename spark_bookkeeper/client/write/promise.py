@@ -24,7 +24,7 @@ from spark_bookkeeper.protocol.ids import NO_ENTRY
 from spark_bookkeeper.runtime import process
 from spark_bookkeeper.runtime.runtime import ThreadCondition
 
-_LOG = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Promises:
@@ -119,7 +119,7 @@ class Promise(Future[int]):
             try:
                 callback(self)
             except Exception:  # noqa: BLE001  (whatever it was, the others are called)
-                _LOG.exception("the callback of an append raised an error")
+                _log.exception("the callback of an append raised an error")
 
     def tell_waiters(self) -> None:
         """Tell the functions of ``concurrent.futures`` that wait; the condition is held."""

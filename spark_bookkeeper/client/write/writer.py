@@ -27,7 +27,7 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.runtime import process
 from spark_bookkeeper.runtime.public_names import PublicNames
 
-_LOG = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 _BYTES = (bytes, bytearray, memoryview)
 
@@ -309,4 +309,4 @@ def _add_note(error: BaseException, note: str) -> None:
     """
     error.__dict__.setdefault("__notes__", []).append(note)
     if sys.version_info < (3, 11):
-        _LOG.warning("%s", note)
+        _log.warning("%s", note)
