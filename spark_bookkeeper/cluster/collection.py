@@ -113,16 +113,16 @@ def withdraw(context: ClientContext, ledger: Ledger, bookie: BookieId, incarnati
     face, ref = context.bookies.bookie(bookie), LedgerRef(ledger.key, incarnation, ledger.encoding)
     face.check(ref)  # a token that nobody takes back is not put for one that does not answer
     token = context.runtime.token()
-    is_allowed = False
 
-    def begin(old: LedgerMetadata) -> LedgerMetadata | None:
-        nonlocal is_allowed
+    def begin(old: LedgerMetadata) -> LedgerMetadata:
         new = with_collection(old, bookie, incarnation, token)
-        is_allowed = new is not None and old.fragments == ledger.metadata.fragments
-        return new if is_allowed else None
+        if new is None or old.fragments != ledger.metadata.fragments:
+            raise _NotAllowedError
+        return new
 
-    update_ledger(context.store, ledger.ledger_id, begin)  # [gc_register]
-    if not is_allowed:
+    try:
+        update_ledger(context.store, ledger.ledger_id, begin)  # [gc_register]
+    except _NotAllowedError:
         return False
     # After trouble the token stays: what was asked for may still be done. A partition that is
     # another one was left alone, and that call has returned.
@@ -139,6 +139,10 @@ def withdraw(context: ClientContext, ledger: Ledger, bookie: BookieId, incarnati
     if mismatch is not None:
         raise mismatch
     return True
+
+
+class _NotAllowedError(Exception):
+    """Copies may not be removed, as the ledger is now."""
 
 
 @dataclass(frozen=True, slots=True)
