@@ -4,8 +4,7 @@ Each has its id, cookie, registration, health and duties, and an agent with thre
 happens to one of them, a disk that fails or a root that is not mounted, is nothing to the others:
 the one that cannot be served is tried again from time to time, and ``/health`` says why.
 
-BookKeeper runs one bookie in a process, with several directories
-that fail together.
+BookKeeper runs one bookie in a process, with several directories that fail together.
 """
 
 from __future__ import annotations

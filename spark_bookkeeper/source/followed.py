@@ -39,11 +39,13 @@ class Followed(Protocol):
         """Behind the last entry that can be read now."""
 
     def ahead(self, start: Offset, limits: Limits) -> Offset:
-        """As far as a micro-batch from ``start`` on goes; back to the end where ``start`` is behind
-        all there is, and that is to be passed over.
+        """Where a micro-batch that begins at ``start`` ends.
+
+        With ``failOnDataLoss=false`` it is before ``start`` where that is ahead of all there is:
+        the stream goes on from the end.
 
         Raises:
-            DataLossError: what comes next is gone, and that is not to be passed over.
+            DataLossError: what comes next is gone, and losses are not passed over.
         """
 
     def ranges(self, start: Offset, end: Offset) -> list[EntryRange]:

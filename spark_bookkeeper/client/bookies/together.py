@@ -8,7 +8,8 @@ its ledgers, which are then done by themselves, and with patience.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Final, TypeVar
 
 from spark_bookkeeper.bookie.bookie import Answer, Bookie
 from spark_bookkeeper.bookie.replica import Replica
@@ -68,8 +69,9 @@ class Together:
             for number in range(calls):
                 some = keys[number::calls]
                 asked[bookie_id, number] = some
-                run = _Run(request, session, [wanted[key][1] for key in some])
-                answers.ask((bookie_id, number), door, purpose, run)
+                # What it needs and no more: a call that never comes back keeps that alive.
+                call = partial(request, session, [wanted[key][1] for key in some])
+                answers.ask((bookie_id, number), door, purpose, call)
         first_at: float | None = None
         while True:
             if first_at is None:
@@ -81,17 +83,17 @@ class Together:
             if isinstance(came, Late):
                 if answers.is_waited_for():
                     continue
-                for call in answers.waiting:
-                    silence = f"bookie {call[0]}: {answers.silence_of(call)}"
-                    self._silent[call[0]] = BookieUnavailableError(silence, bookie_id=call[0])
-                    told.update(dict.fromkeys(asked[call], self._silent[call[0]]))
+                for at in answers.waiting:
+                    silence = f"bookie {at[0]}: {answers.silence_of(at)}"
+                    self._silent[at[0]] = BookieUnavailableError(silence, bookie_id=at[0])
+                    told.update(dict.fromkeys(asked[at], self._silent[at[0]]))
                 return told
-            call, result = came
+            at, result = came
             first_at = self._runtime.now() if first_at is None else first_at
             try:
-                told.update(zip(asked[call], result(), strict=True))
+                told.update(zip(asked[at], result(), strict=True))
             except BookKeeperError as error:
-                told.update(dict.fromkeys(asked[call], error))
+                told.update(dict.fromkeys(asked[at], error))
 
     def _session(self, bookie_id: BookieId) -> Bookie:
         if bookie_id in self._silent:
@@ -99,18 +101,6 @@ class Together:
         if bookie_id not in self._sessions:
             self._sessions[bookie_id] = self._bookies.bookie(bookie_id)
         return self._sessions[bookie_id]
-
-
-class _Run:
-    """One call. Nothing of it is kept alive by a call that never comes back but what it needs."""
-
-    def __init__(self, request: Request[Any, Any], session: Bookie, wanted: Sequence[Any]) -> None:
-        self._request = request
-        self._session = session
-        self._wanted = wanted
-
-    def __call__(self) -> Any:
-        return self._request(self._session, self._wanted)
 
 
 def _by_bookie(wanted: Mapping[K, tuple[BookieId, A]]) -> dict[BookieId, list[K]]:
