@@ -39,13 +39,11 @@ class Followed(Protocol):
         """Behind the last entry that can be read now."""
 
     def ahead(self, start: Offset, limits: Limits) -> Offset:
-        """Where a micro-batch that begins at ``start`` ends.
-
-        With ``failOnDataLoss=false`` it is before ``start`` where that is ahead of all there is:
-        the stream goes on from the end.
+        """As far as a micro-batch from ``start`` on goes; back to the end where ``start`` is behind
+        all there is, and that is to be passed over.
 
         Raises:
-            DataLossError: what comes next is gone, and losses are not passed over.
+            DataLossError: what comes next is gone, and that is not to be passed over.
         """
 
     def ranges(self, start: Offset, end: Offset) -> list[EntryRange]:
