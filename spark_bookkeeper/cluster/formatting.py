@@ -72,41 +72,20 @@ def format_bookie(
         )
     if is_replaced:
         _check_replaced(claims)
-    else:
-        _check_not_needed(store, claims)
-    _check_own_names(storage)
-    wipe_partition(storage)
-    marker = format_partition(
-        storage, bookie_id, claims.instance_id, token=token, on_check=on_check
-    )
-    store.write_cookie(cookie_of(marker, storage), known.version if known else None)
-    forget_order(store, bookie_id)
-    return marker
-
-
-def _check_not_needed(store: MetadataStore, claims: Claims) -> None:
-    """Raises ``InvalidArgumentError`` where a ledger names the bookie."""
-    bookie_id = claims.bookie_id
-    needed = ledgers_that_name(store, bookie_id, for_certain=True)
-    if not needed:
-        return
-    way = ""
-    if claims.cookie is None and claims.marker is not None:
-        # Its own copies can be reached only with a cookie.
-        way = (
-            f"`spark-bookkeeper bookie cookie create --bookie-id {bookie_id} --root "
-            f"{shlex.quote(claims.root_uri)}`, then "
+    needed = () if is_replaced else ledgers_that_name(store, bookie_id, for_certain=True)
+    if needed:
+        way = ""
+        if known is None and found is not None:  # its own copies can be reached only with a cookie
+            way = (
+                f"`spark-bookkeeper bookie cookie create --bookie-id {bookie_id} --root "
+                f"{shlex.quote(storage.uri)}`, then "
+            )
+        raise InvalidArgumentError(
+            f"bookie {bookie_id} may hold the last good copy of entries of ledger "
+            f"{some_of(needed)}. Run {way}`spark-bookkeeper bookie recover {bookie_id}` first; it "
+            "copies what the bookie held to others. Nothing was changed",
+            ledger_ids=tuple(needed),
         )
-    raise InvalidArgumentError(
-        f"bookie {bookie_id} may hold the last good copy of entries of ledger "
-        f"{some_of(needed)}. Run {way}`spark-bookkeeper bookie recover {bookie_id}` first; it "
-        "copies what the bookie held to others. Nothing was changed",
-        ledger_ids=tuple(needed),
-    )
-
-
-def _check_own_names(storage: Storage) -> None:
-    """Raises ``InvalidArgumentError`` where the root holds what is not a bookie's."""
     foreign = [
         name
         for name in storage.list("")
@@ -117,6 +96,13 @@ def _check_own_names(storage: Storage) -> None:
             f"{storage.uri} holds what is not a bookie's ({', '.join(foreign[:3])}); move it "
             "elsewhere, or use an empty root. Nothing was changed"
         )
+    wipe_partition(storage)
+    marker = format_partition(
+        storage, bookie_id, claims.instance_id, token=token, on_check=on_check
+    )
+    store.write_cookie(cookie_of(marker, storage), known.version if known else None)
+    forget_order(store, bookie_id)
+    return marker
 
 
 def _check_replaced(claims: Claims) -> None:

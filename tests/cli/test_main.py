@@ -18,9 +18,9 @@ import click
 import pytest
 
 from spark_bookkeeper.cli import main as cli
+from spark_bookkeeper.cli.autorecovery.group import until_signalled
 from spark_bookkeeper.cli.shell.remedies import in_commands
 from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE, Settings, exit_code_of
-from spark_bookkeeper.cli.shell.termination import until_signalled
 from spark_bookkeeper.errors import (
     BookKeeperError,
     InvalidArgumentError,

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
+from types import FrameType
 from typing import Any
 
 import click
@@ -12,7 +17,6 @@ from spark_bookkeeper.cli.autorecovery.work import audit, rereplicate, run_once
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.logs import start_logging
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
-from spark_bookkeeper.cli.shell.termination import until_signalled
 from spark_bookkeeper.cli.shell.work import open_table, report_table
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.session.arguments import known_bookies
@@ -76,11 +80,27 @@ def start(
             try:
                 settings.output.note("autorecovery runs; Ctrl-C stops it")
                 while not stopping.wait(1.0):
-                    pass
+                    pass  # a signal just before an endless wait would be heard only at its end
             finally:
                 running.stop()
     settings.output.note("autorecovery has stopped; what it was at is done by others")
     return EXIT_DONE
+
+
+@contextmanager
+def until_signalled() -> Iterator[threading.Event]:
+    """An event that is set by Ctrl-C and SIGTERM."""
+    stopping = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @autorecovery.command(epilog="Example: spark-bookkeeper autorecovery enable")

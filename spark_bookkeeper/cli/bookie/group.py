@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shlex
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from types import FrameType
 
 import click
 
@@ -35,7 +38,6 @@ from spark_bookkeeper.cli.shell.cluster_options import (
 )
 from spark_bookkeeper.cli.shell.logs import start_logging
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.cli.shell.termination import until_signalled
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.dependents import ledgers_that_name
 from spark_bookkeeper.cluster.formatting import format_bookie
@@ -123,68 +125,76 @@ def start(
         settings.log_format,
         bookie_id=wanted[0].bookie_id if len(wanted) == 1 else None,
     )
+    stopping = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     # What the session with ZooKeeper counts is the partition's own, where there is only one.
     own = BookieMetrics() if len(wanted) == 1 else None
     session = own or Metrics()
-    with (
-        until_signalled() as stopping,
-        opened_store(settings, access, runtime, session) as store,
-        _shown_lag(settings, access, logs, session),
-        connected(settings, access) as bk,
-    ):
-        upkeep = bk.context
+    shared = session if own is None else None
+    try:
+        with (
+            opened_store(settings, access, runtime, session) as store,
+            _shown_lag(settings, access, logs, session),
+            connected(settings, access) as bk,
+        ):
+            upkeep = bk.context
 
-        def partition(each: PartitionConf) -> Partition:
-            name = parse_bookie_id(each.bookie_id)
+            def partition(each: PartitionConf) -> Partition:
+                name = parse_bookie_id(each.bookie_id)
 
-            def opened(metrics: BookieMetrics) -> tuple[BookieAgent, Callable[[], None]]:
-                storage = open_partition(each.root, access)
-                agent = BookieAgent(
-                    store,
-                    storage,
-                    name,
-                    runtime,
-                    access.conf.bookie,
-                    rack=each.rack or rack,
-                    moved_from=partial(access.open_root, runtime=runtime) if moved else None,
-                    duties=upkeep_duties(upkeep, name, access.conf.bookie, metrics),
-                    metrics=metrics,
-                )
-                return agent, storage.close
+                def opened(metrics: BookieMetrics) -> tuple[BookieAgent, Callable[[], None]]:
+                    storage = open_partition(each.root, access)
+                    agent = BookieAgent(
+                        store,
+                        storage,
+                        name,
+                        runtime,
+                        access.conf.bookie,
+                        rack=each.rack or rack,
+                        moved_from=partial(access.open_root, runtime=runtime) if moved else None,
+                        duties=upkeep_duties(upkeep, name, access.conf.bookie, metrics),
+                        metrics=metrics,
+                    )
+                    return agent, storage.close
 
-            return Partition(name, each.root, opened, own)
+                return Partition(name, each.root, opened, own)
 
-        served = Partitions(runtime, list(map(partition, wanted)), tell=settings.output.note)
-        shared = session if own is None else None
-        server = HealthServer(served.partitions, access.conf.bookie, shared)
-        try:
-            served.start()
-            _tell_where(settings, served, server)
-            names = [each.bookie_id for each in served.partitions] if with_autorecovery else []
-            # It ends first, so that it does not publish what its own bookie takes away.
-            with ExitStack() as beside:
-                for name in names:
-                    beside.enter_context(_autorecovery(settings, access, name, server))
-                while not stopping.wait(1.0):
-                    pass
-        finally:
-            server.close()
-            served.stop()
+            served = Partitions(
+                runtime, [partition(each) for each in wanted], tell=settings.output.note
+            )
+            server = HealthServer(served.partitions, access.conf.bookie, shared)
+            try:
+                served.start()
+                for each in served.partitions:
+                    if each.is_started:
+                        settings.output.note(
+                            f"bookie {each.bookie_id} serves {each.status.root_uri} (incarnation "
+                            f"{each.status.incarnation}); Ctrl-C stops it"
+                        )
+                if server.address is not None:
+                    settings.output.note(
+                        "its /health and /metrics are at http://{}:{}".format(*server.address)
+                    )
+                names = [each.bookie_id for each in served.partitions] if with_autorecovery else []
+                # It ends first, so that it does not publish what its own bookie takes away.
+                with ExitStack() as beside:
+                    for name in names:
+                        beside.enter_context(_autorecovery(settings, access, name, server))
+                    while not stopping.wait(1.0):
+                        pass  # a signal just before an endless wait would be heard only at its end
+            finally:
+                server.close()
+                served.stop()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     for one in wanted:
         settings.output.note(f"bookie {one.bookie_id} is unregistered; its storage stays as it is")
     return EXIT_DONE
-
-
-def _tell_where(settings: Settings, served: Partitions, server: HealthServer) -> None:
-    """What is served, and where it can be looked at."""
-    for each in served.partitions:
-        if each.is_started:
-            settings.output.note(
-                f"bookie {each.bookie_id} serves {each.status.root_uri} (incarnation "
-                f"{each.status.incarnation}); Ctrl-C stops it"
-            )
-    if server.address is not None:
-        settings.output.note("its /health and /metrics are at http://{}:{}".format(*server.address))
 
 
 @contextmanager

@@ -64,7 +64,19 @@ def append(
     A ledger has one writer for all its life, so nothing can be appended to it later; append to a
     new one.
     """
-    kind, schema = _checked(files, form)
+    forms = {form or form_of(name) for name in files}
+    if len(forms) > 1:
+        raise InvalidArgumentError(
+            "rows and lines cannot go into one ledger: it has one schema; give --as"
+        )
+    kind = forms.pop()
+    for name in files:
+        if name != "-" and not Path(name).is_file():
+            raise InvalidArgumentError(f"{name} is not a file; nothing was created")
+    schema = schema_of_file(files[0]) if kind == "rows" else None
+    if schema is not None:
+        for name in files[1:]:  # now, and not when the first files are in the ledger
+            check_schema(schema_of_file(name), schema)
     table: pa.Table | None = None
     with connected(settings, access) as bk:
         writer = create_ledger(bk, wish, schema)
@@ -108,28 +120,6 @@ def append(
 
     settings.output.result(value, show)
     return EXIT_DONE
-
-
-def _checked(files: Sequence[str], form: str | None) -> tuple[str, pa.Schema | None]:
-    """What the files hold, and the schema that their rows have; before anything is created.
-
-    Raises:
-        InvalidArgumentError: one is no file, or they do not fit into one ledger.
-    """
-    forms = {form or form_of(name) for name in files}
-    if len(forms) > 1:
-        raise InvalidArgumentError(
-            "rows and lines cannot go into one ledger: it has one schema; give --as"
-        )
-    kind = forms.pop()
-    for name in files:
-        if name != "-" and not Path(name).is_file():
-            raise InvalidArgumentError(f"{name} is not a file; nothing was created")
-    schema = schema_of_file(files[0]) if kind == "rows" else None
-    if schema is not None:
-        for name in files[1:]:  # now, and not when the first files are in the ledger
-            check_schema(schema_of_file(name), schema)
-    return kind, schema
 
 
 @click.command(

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: what runs is cancelled, and nothing is left half done; agents stop.
+"""SIGTERM ends a command as Ctrl-C does: what runs is cancelled, and nothing is left half done.
 
 This file is imported before everything else of a command, so it imports next to nothing.
 """
@@ -43,25 +43,6 @@ def termination_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-@contextmanager
-def until_signalled() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set meanwhile, for what runs until it is told to stop.
-
-    Wait for it a second at a time: a signal just before an endless wait is heard only at its end.
-    """
-    stopping = threading.Event()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopping.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopping
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _interrupt(_: int, frame: FrameType | None) -> None:
