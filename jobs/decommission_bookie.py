@@ -11,6 +11,6 @@ and why; 2 the call was wrong or the cluster cannot be reached, and nothing was 
 """
 
 if __name__ == "__main__":
-    from spark_bookkeeper.cli.shell.job_script import main
+    from spark_bookkeeper.cli.shell.program import run_script
 
-    main("decommission_bookie")
+    run_script("decommission_bookie")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from spark_bookkeeper.cli.shell.termination import exit_with
+from spark_bookkeeper.cli.shell.program import exit_with
 
 
 def main() -> NoReturn:

@@ -6,25 +6,10 @@ This file is imported before everything else of a command, so it imports next to
 from __future__ import annotations
 
 import signal
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import NoReturn
-
-
-def exit_with(command: Callable[[], int]) -> NoReturn:
-    """Exit with the code of a command, whose imports take a moment in which it can be interrupted
-    too: what it needs is imported within it.
-    """
-    try:
-        with termination_interrupts():
-            code = command()
-    except KeyboardInterrupt:  # before it began, or after it ended; in between it says more
-        sys.stderr.write("Interrupted.\n")
-        code = 1
-    sys.exit(code)
 
 
 @contextmanager

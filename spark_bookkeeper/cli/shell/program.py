@@ -1,0 +1,35 @@
+"""How a program of ours begins: the command line, and each script in ``jobs/``.
+
+Their imports take a moment, in which Ctrl-C and SIGTERM come, too. So this file imports next to
+nothing, and what a program needs is imported within ``exit_with``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from spark_bookkeeper.cli.shell.termination import termination_interrupts
+
+
+def exit_with(program: Callable[[], int]) -> NoReturn:
+    """Exit with the code of a program; 1 and a word, where it is interrupted while it imports."""
+    try:
+        with termination_interrupts():
+            code = program()
+    except KeyboardInterrupt:  # before its work began, or after that ended; in between it says more
+        sys.stderr.write("Interrupted.\n")
+        code = 1
+    sys.exit(code)
+
+
+def run_script(name: str) -> NoReturn:
+    """Run the job of that name with the arguments of this process, and exit with its code."""
+
+    def job() -> int:
+        from spark_bookkeeper.cli.shell.jobs import run_job
+
+        return run_job(name)
+
+    exit_with(job)
