@@ -106,6 +106,31 @@ def test_tests_that_the_protocol_page_names_exist() -> None:
     assert sorted(tests - defined) == []
 
 
+OF_BOOKKEEPER = {
+    "LedgerMetadataBuilder",
+    "LedgerUnderreplicationManager.disableLedgerReplication",
+}
+"""Classes of Apache BookKeeper that the page gives as sources."""
+
+
+def test_code_that_the_protocol_page_names_exists() -> None:
+    """Classes, what is of a class or module, and names with an underscore in front."""
+    form = re.compile(r"[A-Z][a-z]\w*|_\w+|\w+\.\w+")
+    files = re.compile(r".*\.(?:py|md|txt)")
+    named = {name for name in named_in_protocol() if form.fullmatch(name)}
+    defined = {path.stem for path in PACKAGE.rglob("*.py")}
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                defined.add(node.name)
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                defined.add(node.target.id)
+
+    code = {name for name in named if not files.fullmatch(name)} - OF_BOOKKEEPER
+    assert len(code) > 50
+    assert sorted(name for name in code if not defined.issuperset(name.split("."))) == []
+
+
 def test_invariants_that_the_code_asserts_are_on_the_protocol_page() -> None:
     listed = set(named_in_protocol())
     asserted = {
