@@ -12,13 +12,16 @@ import click
 import pytest
 
 import spark_bookkeeper as sbk
-from spark_bookkeeper.cli.main import root
+from spark_bookkeeper.cli.main import NOUNS, root
 from spark_bookkeeper.cluster.background import status
 from spark_bookkeeper.config import AutorecoveryConfig, BookieConfig, ClientConfig
 from tests.tidy import reference, written
 from tests.tidy.written import ROOT, RUN, SHOWN, blocks
 
 PAGES = sorted((ROOT / "spark_bookkeeper" / "docs").glob("*.md"))
+
+TEXTS = [ROOT / "README.md", ROOT / "spark_bookkeeper" / "CHANGELOG.md"]
+"""That name commands as well."""
 
 WITH_DELTA = [page for page in PAGES if "delta=True" in "".join(b.text for b in blocks(page))]
 PLAIN = [page for page in PAGES if page not in WITH_DELTA]
@@ -94,14 +97,16 @@ def test_every_public_name_is_in_the_reference() -> None:
 def called(page: Path) -> Iterator[str]:
     """Commands in the running text and in the blocks of a page."""
     text = page.read_text(encoding="utf-8")
-    yield from re.findall(r"`(spark-bookkeeper [^`\n]+)`", text)
+    yield from re.findall(r"`(spark-bookkeeper [^`|\n]+)`", text)
+    short = re.findall(rf"`((?:{'|'.join(NOUNS)}) [a-z-][^`|=\n]*)`", text)
+    yield from (f"spark-bookkeeper {each}" for each in short)
     yield from re.findall(
         r"\b(spark-bookkeeper [a-z][^|`)\n]*)",
         "\n".join(block.text for block in blocks(page) if block.language == "console"),
     )
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*TEXTS, *PAGES], ids=lambda page: page.stem)
 def test_a_command_that_a_page_names_is_one(page: Path) -> None:
     context = click.Context(root)
     for said in called(page):
