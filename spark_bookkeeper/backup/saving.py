@@ -14,8 +14,8 @@ from spark_bookkeeper.backup.folder import BackupFolder, SavedLedger, Snapshot
 from spark_bookkeeper.bookie.entry import StoredEntry
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
 from spark_bookkeeper.client.read.fetch import Fetcher
-from spark_bookkeeper.client.read.reader import read_last_add_confirmed
 from spark_bookkeeper.errors import (
     BookieFullError,
     BookKeeperError,

@@ -17,8 +17,8 @@ from spark_bookkeeper.bookie.verdict import Verdict
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, in_limbo, registered_incarnations
 from spark_bookkeeper.client.presence import ledgers_with_writers, writer_of
+from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
 from spark_bookkeeper.client.read.newest import Newest, newest_entry
-from spark_bookkeeper.client.read.reader import read_last_add_confirmed
 from spark_bookkeeper.errors import BookieError, EntryUnreadableError, MetadataFormatError
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId

@@ -22,7 +22,7 @@ from spark_bookkeeper.bookie.replica import Replica
 from spark_bookkeeper.bookie.verdict import RefusalKind, Verified
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.read.reader import read_last_add_confirmed
+from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
 from spark_bookkeeper.errors import (
     BookieError,
     BookKeeperError,

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import EntryRange, Ledger
+from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
 from spark_bookkeeper.client.read.lost import LOST, look_for_lost
-from spark_bookkeeper.client.read.reader import read_last_add_confirmed
 from spark_bookkeeper.client.read.splits import cut
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.metadata.store import Versioned

@@ -9,7 +9,7 @@ from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
-from spark_bookkeeper.client.read.reader import read_last_add_confirmed
+from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
 from spark_bookkeeper.errors import NoSuchEntryError, NoSuchLedgerError
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId

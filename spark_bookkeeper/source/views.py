@@ -18,7 +18,7 @@ from spark_bookkeeper.bookie.bookie import EntryView
 from spark_bookkeeper.client import views
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, live_members, registered_incarnations
-from spark_bookkeeper.client.read.reader import read_last_add_confirmed
+from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
 from spark_bookkeeper.errors import (
     BookieError,
     EntryUnreadableError,

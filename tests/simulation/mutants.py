@@ -26,7 +26,7 @@ from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.bookies.bounded_storage import BoundedStorage
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
-from spark_bookkeeper.client.read.reader import read_last_add_confirmed
+from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
 from spark_bookkeeper.client.recover import recovery
 from spark_bookkeeper.client.recover.recovery import LedgerRecovery
 from spark_bookkeeper.client.write.adds import Adds
