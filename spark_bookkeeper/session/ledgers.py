@@ -79,6 +79,16 @@ def open_ledger(self: ClusterHandle, ledger_id: int | str, password: bytes = b""
         ledger_id: its id, or its name where no other ledger has the same. To find a name all
             metadata are read.
         password: as at ``create_ledger``.
+
+    Raises:
+        NoSuchLedgerError: there is none of that id or name.
+        InvalidArgumentError: several have that name.
+        UnauthorizedError: it has another password. Nothing was changed.
+        RecoveryUndecidedError: too few bookies answer to know where it ends; the message names
+            those that would tell. It stays fenced, and opening it again goes on.
+        NotEnoughBookiesError: what was recovered could not be brought to an ack quorum.
+        MetadataFormatError: another client wrote it, or its metadata cannot be decoded.
+        MetadataUnavailableError: it may or may not be closed now; repeat.
     """
     called = ledger_called(self.context, ledger_id)
     return lifecycle.open_ledger(self.context, called, password, self.frames)
@@ -87,7 +97,17 @@ def open_ledger(self: ClusterHandle, ledger_id: int | str, password: bytes = b""
 def open_ledger_no_recovery(
     self: ClusterHandle, ledger_id: int | str, password: bytes = b""
 ) -> LedgerReader:
-    """Open a ledger to read up to its last add confirmed; never disturbs its writer."""
+    """Open a ledger to read up to its last add confirmed; never disturbs its writer.
+
+    Args:
+        ledger_id, password: as at ``open_ledger``.
+
+    Raises:
+        NoSuchLedgerError, InvalidArgumentError, UnauthorizedError, MetadataFormatError: as
+            ``open_ledger``.
+        EntryUnreadableError: it is not closed, and no bookie of its last fragment answers.
+        MetadataUnavailableError: the metadata store does not answer.
+    """
     called = ledger_called(self.context, ledger_id)
     return lifecycle.open_ledger_no_recovery(self.context, called, password, self.frames)
 
@@ -182,7 +202,11 @@ def history_arrow(self: ClusterHandle, ledger_id: int) -> pa.Table:
 
 
 def diff_replicas(self: ClusterHandle, ledger_id: int) -> Any:
-    """Every entry on every bookie of its write set, side by side, as a DataFrame."""
+    """Every entry on every bookie of its write set, side by side, as a DataFrame (``REPLICAS``).
+
+    Raises:
+        NoSuchLedgerError: there is no such ledger.
+    """
     return self.frames.from_arrow(self.calls.diff_replicas_arrow(ledger_id))
 
 

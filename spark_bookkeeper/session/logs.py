@@ -70,7 +70,13 @@ def open_log(self: ClusterHandle, name: str) -> Log:
 
 
 def delete_log(self: ClusterHandle, name: str) -> None:
-    """Delete a log with all its ledgers, its writer fenced first; idempotent."""
+    """Delete a log with all its ledgers, its writer fenced first; idempotent.
+
+    Raises:
+        RecoveryUndecidedError: where its newest ledgers end cannot be found now. The log is there
+            as before.
+        MetadataFormatError, MetadataUnavailableError: some of its ledgers stay; repeat it.
+    """
     truncation.delete(self.context, name)
 
 

@@ -29,7 +29,14 @@ def recover_ledgers(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> RecoveryReport:
-    """Fence, recover and close ledgers as one Spark job; ``None`` is every one not closed."""
+    """Fence, recover and close ledgers that nobody closed, as one Spark job.
+
+    Args:
+        ledger_ids: which; ``None`` is every one that is not closed. One that does not exist is a
+            row with the status ``gone``, and one that cannot be closed now ``left``.
+        dry_run: only say which would be closed.
+        progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
+    """
     from spark_bookkeeper.replication.recover_ledgers import recover_ledgers as recover_ledgers_job
 
     wanted = ids_of(ledger_ids)
@@ -152,8 +159,14 @@ def check_ledgers(
     """Which shares of which fragments are missing or damaged, as a Spark job.
 
     Args:
+        ledger_ids: which; ``None`` is all. One that does not exist is a row with the status
+            ``gone``.
         percentage: of the entries that are read and verified, besides the first and the last
             of every share; 100 verifies every digest.
+        progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
+
+    Raises:
+        InvalidArgumentError: ``percentage`` is none.
     """
     from spark_bookkeeper.replication.check_ledgers import check_ledgers as check_ledgers_job
 

@@ -41,8 +41,12 @@ def decommission_bookie(
     """Make all that a bookie holds again on others, and then remove its cookie.
 
     Args:
+        bookie_id: the bookie.
         drain: also while it is alive; its cookie stays then, until it is stopped and this is
             called again.
+        dry_run: show what would be copied; nothing is changed.
+        bytes_per_second: limit for the whole job.
+        progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
 
     Raises:
         InvalidArgumentError: it is alive and not to be drained, or unknown.
@@ -78,6 +82,15 @@ def drain_bookie(
     """Make a bookie read-only, and make all that it holds again on others, as a Spark job.
 
     It stays in the cluster; the report says what remains on it, and what is in the way.
+
+    Args:
+        bookie_id: the bookie.
+        dry_run: show what would be copied; nothing is changed.
+        bytes_per_second: limit for the whole job.
+        progress: called with phase, items done, items in all, bytes so far; ``None`` shows it.
+
+    Raises:
+        InvalidArgumentError: nobody knows such a bookie. Nothing was changed.
     """
     from spark_bookkeeper.cluster.decommission import drain_bookie as drain_bookie_job
 

@@ -35,6 +35,7 @@ INTERNALS = {
     sbk.BookKeeper: "connection context frames begin calls reported runner",
     sbk.LedgerInfo: "of",
     sbk.LedgerReader: "check_range ledger",
+    sbk.LedgerWriter: "append_written",
     sbk.LocalCluster: "agent",
 }
 

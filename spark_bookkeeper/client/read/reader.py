@@ -272,6 +272,10 @@ class LedgerReader(PublicNames):
             columns: only these are decoded, and delivered in this order; ``None`` is all.
             skip_lost: go on past entries that no bookie can deliver; ``skipped`` says then which
                 they were.
+
+        Raises:
+            NoSuchEntryError, InvalidArgumentError: as ``entries``; or there is no such column.
+            EntryUnreadableError: no replica of an entry is left.
         """
         start, end = self.check_range(self._first(first, start_time), last)
         schema = projected(self.schema, columns)
@@ -318,6 +322,12 @@ class LedgerReader(PublicNames):
             columns: only these are decoded and sent, in this order; ``None`` is all.
             skip_lost: go on past entries that no bookie can deliver. The tasks' logs say which,
                 and ``BookKeeper.lost_entries`` tells of all of them.
+
+        Raises:
+            NoSuchEntryError, InvalidArgumentError: as ``read_arrow``; or there is no Spark session.
+
+        What cannot be read is met when the DataFrame is used, as Spark's own error: its text
+        begins with the condition (``[BOOKKEEPER_ENTRY_UNREADABLE]``).
         """
         if self._frames is None:
             raise InvalidArgumentError("read() needs a Spark session; read_arrow() does not")
@@ -340,6 +350,11 @@ class LedgerReader(PublicNames):
 
         Args:
             timeout_ms: ends after this time without a new entry; ``None`` waits for ever.
+
+        Raises:
+            NoSuchLedgerError: the ledger was deleted.
+            EntryUnreadableError: no replica of an entry is left.
+            InvalidArgumentError: no time, or the reader was closed.
         """
         if timeout_ms is not None:
             timeout_ms = whole_number("timeout_ms", timeout_ms, 0)

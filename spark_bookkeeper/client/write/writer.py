@@ -44,6 +44,8 @@ class LedgerWriter(PublicNames):
     on its way, and says on standard error what is certain. In both cases the ledger stays open.
     """
 
+    _INTERNALS = frozenset({"append_written"})
+
     def __init__(
         self,
         context: ClientContext,
