@@ -113,8 +113,10 @@ class Row:
 
     SCHEMA: ClassVar[pa.Schema] = ROW_SCHEMA
     ledger_id: int
+    """-1 where the row is of a bookie, or of the job, as a whole."""
     action: str
-    """``recover``, ``copy``, ``metadata`` (nothing was stored there) or ``check``."""
+    """``recover``, ``copy``, ``metadata`` (nothing was stored there) or ``check``; of other jobs
+    their own word, ``archive``, ``release``, ``collect`` or ``task`` for example."""
     status: Outcome
     reason: str | None = None
     """Why it is not done; of what is done and planned, what else is worth knowing, if anything."""
@@ -243,7 +245,9 @@ class Report:
 
 
 class RecoveryReport(Report):
-    """Of ``recover_bookie`` and ``recover_ledgers``."""
+    """Of jobs that close ledgers or copy entries: ``recover_ledgers``, ``recover_bookie``,
+    ``refill_bookie``, ``repair_ledgers``, ``rereplicate``.
+    """
 
 
 class CheckReport(Report):

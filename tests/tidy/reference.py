@@ -197,7 +197,7 @@ def _errors() -> Iterator[str]:
     for error in sorted(_error_classes(), key=lambda e: (len(e.__mro__), e.__name__)):
         base = error.__mro__[1].__name__
         yield f"### `{error.__name__}`\n"
-        yield f"A `{base}`. {_text(inspect.getdoc(error))}"
+        yield f"{'An' if base[0] in 'AEIOU' else 'A'} `{base}`. {_text(inspect.getdoc(error))}"
 
 
 if __name__ == "__main__":
