@@ -237,9 +237,7 @@ class Compactor:
         return [*sorted([*slots, *survey.slots]), *copies, *map(self._paths.part, parts)]
 
     def _verified(self, before: EntryIndex, kept: EntryIndex, ids: list[int]) -> set[int]:
-        """Of these entries, those that the files that stay have durably, and as they were
-        written.
-        """
+        """Which of these entries are in files that stay, durably, and as they were written."""
         if not ids:
             return set()
         verdict = Retrieval(self._log, ids, kept, looks=0).verify()

@@ -433,7 +433,7 @@ _HEADER_KEPT_BYTES: Final = 4096
 """Headers of this size or less are remembered with what they were decoded to."""
 
 _DECODED_KEPT: Final = 1024
-"""So many are; then all are forgotten."""
+"""Headers that are remembered; when there are so many, all are forgotten."""
 
 _Source: TypeAlias = tuple[int, LedgerKey, bytes]
 """The encoding's identity, which is quicker than its hash, the ledger, and all that is decoded."""

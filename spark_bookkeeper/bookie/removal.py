@@ -80,8 +80,9 @@ def _unlisted(log: LedgerLog, names: Sequence[str], shares: Sequence[Share]) -> 
     """Of some parts, those that no record lists. Raises ``CorruptEntryError`` if that is not
     certain.
 
-    A slot that is lost listed nothing that is needed if all is here that it may have held and the
-    metadata name this bookie for: compaction moved it, or somebody repaired it.
+    A slot that is lost may have listed parts. None of them is needed if every entry is here that
+    the slot may have held and the metadata name this bookie for: compaction moved them, or
+    somebody repaired them.
     """
     if not names:
         return []
@@ -91,7 +92,7 @@ def _unlisted(log: LedgerLog, names: Sequence[str], shares: Sequence[Share]) -> 
     unlisted = sorted(set(names) - listed)
     whole: set[tuple[int, int]] = set()
     for doubt in index.doubts if unlisted else ():
-        held = doubt.first, doubt.last  # that of each slot of a compacted ledger is the same
+        held = doubt.first, doubt.last  # of a compacted ledger it is the same for each slot
         if doubt.is_lost and (held in whole or all(_is_here(log, index, doubt, s) for s in shares)):
             whole.add(held)
             continue

@@ -21,8 +21,7 @@ from spark_bookkeeper.bookie.verdict import Refusal, RefusalKind, Verdict, Verif
 from spark_bookkeeper.errors import BookieError, BookKeeperError, CorruptEntryError
 
 LOOKS: Final = 3
-"""So often it is looked up again where entries are, while the files that were to have them are
-gone."""
+"""How often the places of entries are looked up again when their files are gone."""
 
 
 class Retrieval:
@@ -32,8 +31,8 @@ class Retrieval:
         log: to read from.
         entries: their ids, ascending.
         index: where they are; of this bookie, or of another whose slots often hold the same.
-        looks: how often to look up again where entries are whose files are gone; with 0 only the
-            places that the index names are tried.
+        looks: how often to look up again the places of entries whose files are gone; with 0 only
+            those that the index names are tried.
     """
 
     def __init__(

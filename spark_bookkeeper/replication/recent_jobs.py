@@ -97,7 +97,7 @@ class JobNote:
     """Why it ended without a report."""
 
     def state(self, now_ms: int) -> JobState:
-        """How it is with it, as far as anybody can tell."""
+        """Whether it runs, has gone silent, or how it ended."""
         if self.ended_ms is None:
             return "silent" if now_ms - self.seen_ms > SILENT_SECONDS * 1000 else "running"
         if self.error is not None:

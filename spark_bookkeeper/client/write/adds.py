@@ -82,8 +82,8 @@ class Adds:
         self._runtime = context.runtime
         self._max_pending_bytes = context.config.max_pending_bytes
         self._quick_bytes = min(self._max_pending_bytes, MOST_ENTRY_BYTES)
-        """While no more bytes than this are pending, with the new entry, it is not too large for
-        one entry and need not wait for others."""
+        """An entry is neither too large nor has to wait while no more bytes than this are pending,
+        its own included."""
         self.versioned = versioned
         """The same metadata, with their version."""
         self._quorum = ledger.metadata.quorum

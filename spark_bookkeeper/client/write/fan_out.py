@@ -149,7 +149,9 @@ class Lanes:
         self._ahead = group
 
     def wake_missed(self) -> None:
-        """Wake those that whoever appended did not come to, because of Ctrl-C."""
+        """Wake lanes that sleep though there is something to send, as Ctrl-C ended an append
+        before it woke them.
+        """
         last = self._pending.last
         if any(lane.next_entry <= last and lane.is_active() for lane in self.idle):
             self.wake()
