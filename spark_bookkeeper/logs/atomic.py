@@ -10,27 +10,22 @@ that of the compare-and-swaps. Ledger ids ascend along a log, and the id of a wr
 it begins. So a write that finds a higher one in the list copies its files, as they are, into a
 ledger whose id is higher still, and tries again.
 
-What may be left behind: a ledger that is staged and never added, since its task failed, or its
-process ended. Its metadata says so (``staging.STAGED``). It is removed here where it is certain
-that nobody adds it: as long as it is not closed, since who wants to add it closes it first, and a
-deletion flags it before that; and when the list has come to a higher id without it.
+What a write that failed leaves behind, ``staged.py`` removes.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
-from spark_bookkeeper.client import lifecycle, staging
+from spark_bookkeeper.client import staging
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
-from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult
+from spark_bookkeeper.client.write.bulk import TaskResult
 from spark_bookkeeper.client.write.columns import check_schema
 from spark_bookkeeper.errors import (
     BookKeeperError,
@@ -38,12 +33,18 @@ from spark_bookkeeper.errors import (
     LedgerFencedError,
     LogOwnershipLostError,
     NoSuchLedgerError,
-    NoSuchLogError,
 )
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.opening import OvertakenError, recover_last, seal_oldest
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.logs.retention import retain
+from spark_bookkeeper.logs.staged import (
+    StagedWrite,
+    abort,
+    forget_leftovers,
+    note_of,
+    remember,
+)
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.log import LogHead
@@ -53,22 +54,6 @@ _log = logging.getLogger(__name__)
 
 ATTEMPTS_MAX: Final = 20
 """Copies made because others were faster, after which a write is given up."""
-
-
-@dataclass(frozen=True, slots=True)
-class StagedWrite:
-    """A write that has begun. Picklable: tasks write by its plan, any process commits it."""
-
-    log: str
-    nonce: str
-    """Of the life of the log."""
-    plan: BulkPlan
-    owner: str | None = None
-    """Whose leftovers a later write of the same owner may remove."""
-
-    @property
-    def ledger_id(self) -> LedgerId:
-        return LedgerId(self.plan.key.ledger_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +122,7 @@ def stage(
     plan = staging.stage(
         context,
         options.quorum,
-        _note(name, head.nonce, transaction, owner),
+        note_of(name, head.nonce, transaction, owner),
         schema=options.schema,
         password=options.password,
         digest_type=options.digest_type,
@@ -146,7 +131,7 @@ def stage(
         entry_target_bytes=options.entry_target_bytes,
     )
     staged = StagedWrite(name, head.nonce, plan, owner)
-    _remember(context, staged)
+    remember(context, staged)
     return staged
 
 
@@ -183,7 +168,7 @@ def commit(
     """
     if not any(result.entries for result in results):
         return _commit_nothing(context, staged, transaction)
-    note = _note(staged.log, staged.nonce, transaction, staged.owner)
+    note = note_of(staged.log, staged.nonce, transaction, staged.owner)
     left = list[StagedWrite]()
     for _ in range(ATTEMPTS_MAX):
         try:
@@ -197,12 +182,12 @@ def commit(
             for each in left if written.is_new else (*left, staged):
                 abort(context, each)
             if written.is_new:
-                _forget_leftovers(context, staged)
+                forget_leftovers(context, staged)
             return written
         before = staged
         plan, results = staging.restage(context, staged.plan, results, note, _labels(staged.log))
         staged = replace(staged, plan=plan)
-        _remember(context, staged)
+        remember(context, staged)
         if not abort(context, before):
             left.append(before)  # certainly not added when the list has gone past it
     abort(context, staged)
@@ -243,18 +228,6 @@ def _attempt(
     assert sealed.last_entry_id is not None, "a closed ledger has an end"
     retain(context, staged.log, staged.nonce, LogOptions.from_json(staged.log, head.options))
     return LogWrite(staged.log, ledger_id, sealed.last_entry_id, rows, is_new=True)
-
-
-def remove_leftovers(context: ClientContext, name: str, owner: str) -> None:
-    """Remove what writes of an owner have left, none of which is under way.
-
-    Nothing that is in the log, or may still come there, is removed.
-
-    Raises:
-        NoSuchLogError: there is none of that name.
-    """
-    nonce = logs.read_log(context.store.registers, name).nonce
-    _remove_leftovers(context, name, nonce, owner)
 
 
 def add_sealed(
@@ -350,91 +323,3 @@ def _commit_nothing(
 
 def _labels(log: str) -> dict[str, bytes]:
     return {"log": log.encode()}
-
-
-# Leftovers
-
-
-def _note(log: str, nonce: str, transaction: Transaction | None, owner: str | None) -> bytes:
-    told: dict[str, Any] = {"log": log, "nonce": nonce, "owner": owner}
-    if transaction is not None:
-        told |= {"app_id": transaction.app_id, "version": transaction.version}
-    return json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
-
-
-def abort(context: ClientContext, staged: StagedWrite) -> bool:
-    """Give a write up; nothing where it is in the log already, or may still come there.
-
-    Returns:
-        whether nothing of it is left.
-    """
-    try:
-        gone = _discard_ledger(context, staged.log, staged.nonce, staged.ledger_id)
-        if gone:
-            _forget(context, staged, {staged.ledger_id})
-    except BookKeeperError as error:
-        _log.info("ledger %d of no log stays for now: %s", staged.ledger_id, error)
-        return False
-    return gone
-
-
-def _discard_ledger(context: ClientContext, name: str, nonce: str, ledger_id: LedgerId) -> bool:
-    """Remove a staged ledger, unless it is in the log or may come there; whether it is gone."""
-    if staging.discard(context, ledger_id):
-        return True
-    # Whoever closed it may be about to add it, unless the list has gone past it.
-    try:
-        head, listed = list_ledgers(context, name, nonce, ledger_id)
-    except NoSuchLogError:
-        pass
-    else:
-        if ledger_id in listed or head.newest is None or head.newest < ledger_id:
-            return False
-    lifecycle.delete_ledger(context, ledger_id)
-    return True
-
-
-def _remember(context: ClientContext, staged: StagedWrite) -> None:
-    """Note the ledger where the owner's next write looks for leftovers."""
-    if staged.owner is None:
-        return
-    try:
-        _change_noted(context, staged, lambda noted: [*noted, staged.ledger_id])
-    except BookKeeperError as error:  # it would be found by its metadata all the same
-        _log.info("ledger %d is not noted as staged: %s", staged.ledger_id, error)
-
-
-def _forget_leftovers(context: ClientContext, staged: StagedWrite) -> None:
-    if staged.owner is not None:
-        _remove_leftovers(context, staged.log, staged.nonce, staged.owner, staged.ledger_id)
-
-
-def _remove_leftovers(
-    context: ClientContext, name: str, nonce: str, owner: str, done: LedgerId | None = None
-) -> None:
-    """What cannot be removed now is tried again by the owner's next write."""
-    gone = set() if done is None else {done}
-    registers, key = context.store.registers, _key(owner)
-    try:
-        for ledger_id in logs.read_staged(registers, name, key):
-            if ledger_id not in gone and _discard_ledger(context, name, nonce, ledger_id):
-                gone.add(ledger_id)
-        logs.change_staged(registers, name, key, lambda noted: [i for i in noted if i not in gone])
-    except BookKeeperError as error:
-        _log.info("leftovers of writes to log %s stay for now: %s", name, error)
-
-
-def _forget(context: ClientContext, staged: StagedWrite, gone: set[LedgerId]) -> None:
-    if staged.owner is not None:
-        _change_noted(context, staged, lambda noted: [i for i in noted if i not in gone])
-
-
-def _change_noted(
-    context: ClientContext, staged: StagedWrite, step: Callable[[list[LedgerId]], list[LedgerId]]
-) -> None:
-    assert staged.owner is not None
-    logs.change_staged(context.store.registers, staged.log, _key(staged.owner), step)
-
-
-def _key(owner: str) -> str:
-    return hashlib.sha256(owner.encode()).hexdigest()[:32]

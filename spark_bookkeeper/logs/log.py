@@ -26,10 +26,11 @@ from spark_bookkeeper.errors import (
     NoSuchLedgerError,
 )
 from spark_bookkeeper.logs import atomic, consumers, seeking, standby, truncation
-from spark_bookkeeper.logs.atomic import LogWrite, StagedWrite
+from spark_bookkeeper.logs.atomic import LogWrite
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.opening import take_over
 from spark_bookkeeper.logs.options import LogOptions, evolve
+from spark_bookkeeper.logs.staged import StagedWrite, abort
 from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.metadata import consumers as registers
 from spark_bookkeeper.metadata import logs
@@ -215,7 +216,7 @@ class Log(PublicNames):
         try:
             return atomic.commit(self._context, staged, run(), transaction)
         except BaseException:
-            atomic.abort(self._context, staged)
+            abort(self._context, staged)
             raise
 
     def last_transaction(self, txn_app_id: str) -> int | None:

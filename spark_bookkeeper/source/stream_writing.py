@@ -23,7 +23,7 @@ from typing_extensions import override
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.logs import atomic
-from spark_bookkeeper.logs.atomic import StagedWrite
+from spark_bookkeeper.logs.staged import StagedWrite, abort, remove_leftovers
 from spark_bookkeeper.protocol.transactions import Transaction
 from spark_bookkeeper.source.conditions import told
 from spark_bookkeeper.source.older_spark import DataSourceStreamArrowWriter
@@ -117,13 +117,13 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
             told_of = (m.staged for m in messages if isinstance(m, WrittenInBatch))
             staged = next(told_of, None)
             if staged is not None:
-                atomic.abort(task_context(self._connection), staged)
+                abort(task_context(self._connection), staged)
             self._remove_leftovers()
 
     def _remove_leftovers(self) -> None:
         """What no message tells of: every task of the batch failed, or there was none."""
         if self._owner is not None:
-            atomic.remove_leftovers(task_context(self._connection), self._log, self._owner)
+            remove_leftovers(task_context(self._connection), self._log, self._owner)
 
 
 def stream_writer(

@@ -30,10 +30,11 @@ from spark_bookkeeper.errors import (
     NoSuchLogError,
 )
 from spark_bookkeeper.logs import atomic, truncation
-from spark_bookkeeper.logs.atomic import LogWrite, StagedWrite
+from spark_bookkeeper.logs.atomic import LogWrite
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.logs import create_log, logs_table, open_log
 from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.logs.staged import StagedWrite, abort, remove_leftovers
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol import transactions
 from spark_bookkeeper.protocol.ids import LedgerId
@@ -222,7 +223,7 @@ def test_a_commit_that_is_repeated_in_full_adds_nothing(ground: Ground, log: Log
     again = atomic.commit(ground.context, staged, results, transaction)
 
     assert not again.is_new
-    assert not atomic.abort(ground.context, staged), "it is in the log, and stays"
+    assert not abort(ground.context, staged), "it is in the log, and stays"
     assert rows(log) == [b"a"]
 
 
@@ -476,7 +477,7 @@ def test_a_write_that_is_aborted_leaves_nothing(ground: Ground, log: Log) -> Non
     staged = atomic.stage(ground.context, "orders")
     results = written(ground.context, staged, b"a")
 
-    assert atomic.abort(ground.context, staged)
+    assert abort(ground.context, staged)
 
     assert no_log_ledgers(ground) == []
     with pytest.raises(BookKeeperError):  # one that goes on all the same finds no files later
@@ -492,7 +493,7 @@ def test_what_may_still_come_into_the_log_is_never_removed(
     add = atomic.add_sealed
 
     def aborted(*args: Any) -> LogHead:
-        assert not atomic.abort(ground.client(), staged)
+        assert not abort(ground.client(), staged)
         return add(*args)
 
     monkeypatch.setattr(atomic, "add_sealed", aborted)
@@ -541,7 +542,7 @@ def test_whenever_a_ledger_is_closed_while_it_is_discarded_it_is_gone_or_stays_a
                 else:
                     outcome.append(True)
 
-        is_gone = atomic.abort(ground.client(InlineRuntime(), close), staged)
+        is_gone = abort(ground.client(InlineRuntime(), close), staged)
 
         if outcome == [True]:
             assert not is_gone, "who has closed it may add it"
@@ -582,7 +583,7 @@ def test_a_write_that_commits_at_any_step_of_its_removal_is_in_the_log_once(
                 with suppress(BookKeeperError):
                     atomic.commit(ground.context, staged, results, transaction)
 
-        atomic.remove_leftovers(ground.client(InlineRuntime(), commit), "orders", "query")
+        remove_leftovers(ground.client(InlineRuntime(), commit), "orders", "query")
         log.write(table(b"a"), txn_app_id="query", txn_version=7)
 
         assert rows(log) == [b"a"]

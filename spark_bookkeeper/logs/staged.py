@@ -1,0 +1,142 @@
+"""A write to a log that has begun: its ledger is staged, and may be left behind.
+
+A ledger that is staged and never added, since its task failed or its process ended, says so in its
+metadata (``staging.STAGED``). It is removed here where it is certain that nobody adds it: as long
+as it is not closed, since who wants to add it closes it first, and a deletion flags it before that;
+and when the list has come to a higher id without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from spark_bookkeeper.client import lifecycle, staging
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.write.bulk import BulkPlan
+from spark_bookkeeper.errors import BookKeeperError, NoSuchLogError
+from spark_bookkeeper.logs.listing import list_ledgers
+from spark_bookkeeper.metadata import logs
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.transactions import Transaction
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedWrite:
+    """A write that has begun. Picklable: tasks write by its plan, any process commits it."""
+
+    log: str
+    nonce: str
+    """Of the life of the log."""
+    plan: BulkPlan
+    owner: str | None = None
+    """Whose leftovers a later write of the same owner may remove."""
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        return LedgerId(self.plan.key.ledger_id)
+
+
+def note_of(log: str, nonce: str, transaction: Transaction | None, owner: str | None) -> bytes:
+    """What the metadata of a staged ledger say of the write that it is for."""
+    told: dict[str, Any] = {"log": log, "nonce": nonce, "owner": owner}
+    if transaction is not None:
+        told |= {"app_id": transaction.app_id, "version": transaction.version}
+    return json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
+
+
+def abort(context: ClientContext, staged: StagedWrite) -> bool:
+    """Give a write up; nothing where it is in the log already, or may still come there.
+
+    Returns:
+        whether nothing of it is left.
+    """
+    try:
+        gone = _discard_ledger(context, staged.log, staged.nonce, staged.ledger_id)
+        if gone:
+            _forget(context, staged, {staged.ledger_id})
+    except BookKeeperError as error:
+        _log.info("ledger %d of no log stays for now: %s", staged.ledger_id, error)
+        return False
+    return gone
+
+
+def _discard_ledger(context: ClientContext, name: str, nonce: str, ledger_id: LedgerId) -> bool:
+    """Remove a staged ledger, unless it is in the log or may come there; whether it is gone."""
+    if staging.discard(context, ledger_id):
+        return True
+    # Whoever closed it may be about to add it, unless the list has gone past it.
+    try:
+        head, listed = list_ledgers(context, name, nonce, ledger_id)
+    except NoSuchLogError:
+        pass
+    else:
+        if ledger_id in listed or head.newest is None or head.newest < ledger_id:
+            return False
+    lifecycle.delete_ledger(context, ledger_id)
+    return True
+
+
+def remember(context: ClientContext, staged: StagedWrite) -> None:
+    """Note the ledger where the owner's next write looks for leftovers."""
+    if staged.owner is None:
+        return
+    try:
+        _change_noted(context, staged, lambda noted: [*noted, staged.ledger_id])
+    except BookKeeperError as error:  # it would be found by its metadata all the same
+        _log.info("ledger %d is not noted as staged: %s", staged.ledger_id, error)
+
+
+def forget_leftovers(context: ClientContext, staged: StagedWrite) -> None:
+    """Remove what earlier writes of the same owner have left, now that this one is in the log."""
+    if staged.owner is not None:
+        _remove_leftovers(context, staged.log, staged.nonce, staged.owner, staged.ledger_id)
+
+
+def remove_leftovers(context: ClientContext, name: str, owner: str) -> None:
+    """Remove what writes of an owner have left, none of which is under way.
+
+    Nothing that is in the log, or may still come there, is removed.
+
+    Raises:
+        NoSuchLogError: there is none of that name.
+    """
+    nonce = logs.read_log(context.store.registers, name).nonce
+    _remove_leftovers(context, name, nonce, owner)
+
+
+def _remove_leftovers(
+    context: ClientContext, name: str, nonce: str, owner: str, done: LedgerId | None = None
+) -> None:
+    """What cannot be removed now is tried again by the owner's next write."""
+    gone = set() if done is None else {done}
+    registers, key = context.store.registers, _key(owner)
+    try:
+        for ledger_id in logs.read_staged(registers, name, key):
+            if ledger_id not in gone and _discard_ledger(context, name, nonce, ledger_id):
+                gone.add(ledger_id)
+        logs.change_staged(registers, name, key, lambda noted: [i for i in noted if i not in gone])
+    except BookKeeperError as error:
+        _log.info("leftovers of writes to log %s stay for now: %s", name, error)
+
+
+def _forget(context: ClientContext, staged: StagedWrite, gone: set[LedgerId]) -> None:
+    if staged.owner is not None:
+        _change_noted(context, staged, lambda noted: [i for i in noted if i not in gone])
+
+
+def _change_noted(
+    context: ClientContext, staged: StagedWrite, step: Callable[[list[LedgerId]], list[LedgerId]]
+) -> None:
+    assert staged.owner is not None
+    logs.change_staged(context.store.registers, staged.log, _key(staged.owner), step)
+
+
+def _key(owner: str) -> str:
+    return hashlib.sha256(owner.encode()).hexdigest()[:32]
