@@ -91,7 +91,7 @@ def drain_bookie(
 
 
 def _obeys(context: ClientContext, bookie: BookieId) -> bool:
-    """Tell a bookie to be read-only, and wait a while for it; whether it obeys, or is not there."""
+    """Tell a bookie to be read-only; whether it is, or is not there at all."""
     if bookie in context.bookies.registrations():
         set_readonly(context.store, bookie, "it is drained", context.runtime.wall_ms())
     deadline = context.runtime.now() + OBEYED_WITHIN_S

@@ -23,7 +23,7 @@ from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult
 from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.logs import atomic
-from spark_bookkeeper.logs.staged import StagedWrite, abort
+from spark_bookkeeper.logs.begun_writes import StagedWrite, abort
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum

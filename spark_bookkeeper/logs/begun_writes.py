@@ -1,4 +1,4 @@
-"""A write to a log that has begun: its ledger is staged, and may be left behind.
+"""Writes to a log that have begun: their ledgers are staged, and may be left behind.
 
 A ledger that is staged and never added, since its task failed or its process ended, says so in its
 metadata (``staging.STAGED``). It is removed here where it is certain that nobody adds it: as long
