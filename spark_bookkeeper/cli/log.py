@@ -16,7 +16,7 @@ from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 from spark_bookkeeper.cli.ledger.creation import new_ledger_options
 from spark_bookkeeper.cli.ledger.data import cell, form_of, rows_of, schema_of_file
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.client.read.reader import Entry
 from spark_bookkeeper.errors import InvalidArgumentError, NoSuchLogError
@@ -92,7 +92,7 @@ def create(
 @click.pass_obj
 def list_(settings: Settings, access: Access) -> int:
     """List logs: how many ledgers, which is the newest, whether it is open."""
-    with connected(settings, access) as bk, settings.output.progress("reading logs"):
+    with looking(settings, access) as bk, settings.output.progress("reading logs"):
         rows = bk.logs_arrow().to_pylist()
     found: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -125,7 +125,7 @@ def list_(settings: Settings, access: Access) -> int:
 @click.pass_obj
 def show(settings: Settings, access: Access, name: str) -> int:
     """Show the ledgers of one log, in order."""
-    with connected(settings, access) as bk:
+    with looking(settings, access) as bk:
         columns = bk.open_log(name).schema
         rows = [row for row in bk.logs_arrow().to_pylist() if row["log"] == name]
     rows = [row for row in rows if row["ledger_id"] is not None]
