@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, RecoveryReport, Row
-from spark_bookkeeper.runtime.throttle import Throttle
+from spark_bookkeeper.runtime.throttle import LOOK_SECONDS, Throttle
 from spark_bookkeeper.testing.ground import InlineRuntime
 
 ROWS = (
@@ -98,3 +98,33 @@ def test_without_a_limit_nobody_waits() -> None:
     Throttle(runtime, None)(1 << 50)
 
     assert runtime.slept == 0
+
+
+def test_a_limit_that_is_raised_lets_go_who_waits_because_of_it() -> None:
+    runtime = InlineRuntime()
+    limit: list[int | None] = [10]
+    throttle = Throttle(runtime, 10, lambda _: limit[0])
+    limit[0] = 1_000_000
+
+    throttle(1_000_000)
+
+    assert LOOK_SECONDS <= runtime.slept <= LOOK_SECONDS + 1.1, "and not for a day"
+    limit[0] = None
+    runtime.sleep(LOOK_SECONDS)
+    before = runtime.slept
+    throttle(1 << 50)
+    assert runtime.slept == before
+
+
+def test_a_limit_that_is_set_holds_who_had_none() -> None:
+    runtime = InlineRuntime()
+    limit: list[int | None] = [None]
+    throttle = Throttle(runtime, None, lambda _: limit[0])
+    throttle(1 << 50)
+    assert runtime.slept == 0
+    limit[0] = 1_000
+    runtime.sleep(LOOK_SECONDS)
+
+    throttle(20_000)
+
+    assert 19 <= runtime.slept - LOOK_SECONDS <= 20.1

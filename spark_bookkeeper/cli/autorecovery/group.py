@@ -235,7 +235,7 @@ def delay(settings: Settings, access: Access, seconds: int | None) -> int:
 def limit(settings: Settings, access: Access, bytes_per_second: int | None) -> int:
     """Show, or set, how many BYTES_PER_SECOND each worker may copy; 0 is no limit.
 
-    Workers that run see it with their next ledgers.
+    Workers that run obey within seconds, also in the middle of a ledger.
     """
     with connected(settings, access) as bk:
         if bytes_per_second is not None:
