@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from spark_bookkeeper.autorecovery.limit import read_limit
-from spark_bookkeeper.autorecovery.publishing import check_enabled, chunks
+from spark_bookkeeper.autorecovery.publishing import DisabledError, check_enabled, chunks
 from spark_bookkeeper.autorecovery.replication import TaskWork, task_step
 from spark_bookkeeper.autorecovery.table import left_waiting
 from spark_bookkeeper.autorecovery.tasks import Tasks
@@ -174,6 +175,10 @@ def rereplicate(
 
     Tasks that are there and were not taken, since another has their lock or it is not their time
     yet, are rows too: nobody is to read that all is done while they wait.
+
+    Raises:
+        DisabledError: autorecovery is disabled, and nothing was done. Disabled later, it ends
+            with a report of what was done, and of what is left.
     """
     started = context.runtime.now()
     if dry_run:
@@ -183,15 +188,22 @@ def rereplicate(
         return RecoveryReport("rereplicate", tuple(planned), True, duration_ms)
     rows: Spool[Row] = Spool()
     tried: set[int] = set()
+    disabled: DisabledError | None = None
     while True:
         ids: set[int] = set()
-        for row in worker.round(progress=progress):
-            rows.append(row)
-            ids.add(row.ledger_id)
-        if ids <= tried:  # what was left is not tried again at once
-            break
+        try:
+            for row in worker.round(progress=progress):
+                rows.append(row)
+                ids.add(row.ledger_id)
+        except DisabledError as error:
+            if not tried | ids:
+                raise
+            disabled = error
+        is_over = disabled is not None or ids <= tried  # what was left is not tried again at once
         tried |= ids
+        if is_over:
+            break
     for row in left_waiting(context, tried):
-        rows.append(row)
+        rows.append(row if disabled is None else replace(row, reason=disabled.message))
     duration_ms = round((context.runtime.now() - started) * 1000)
     return RecoveryReport("rereplicate", report_rows(rows), duration_ms=duration_ms)

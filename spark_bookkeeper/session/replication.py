@@ -249,8 +249,8 @@ def rereplicate(
             share of already is left to others.
 
     Raises:
-        InvalidArgumentError: the bookie is unknown, or autorecovery is disabled, before or
-            meanwhile.
+        InvalidArgumentError: the bookie is unknown, or autorecovery is disabled. Where it is
+            disabled meanwhile, the report says what is left.
     """
     from spark_bookkeeper.autorecovery.names import process_name
     from spark_bookkeeper.autorecovery.worker import ReplicationWorker
