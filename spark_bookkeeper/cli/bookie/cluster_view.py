@@ -40,7 +40,7 @@ def list_(settings: Settings, access: Access, state: str | None) -> int:
 
     def show() -> None:
         if not rows:
-            settings.output.say("no bookies")
+            settings.output.say("no bookies" if state is None else f"no bookie is {state}")
             return
         settings.output.table(
             [
