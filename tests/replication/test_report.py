@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 
+from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, RecoveryReport, Row
 from spark_bookkeeper.runtime.throttle import LOOK_SECONDS, Throttle
 from spark_bookkeeper.testing.ground import InlineRuntime
@@ -59,7 +60,8 @@ def test_a_plan_is_not_complete_and_nothing_of_it_is_left_but_what_a_run_would_l
 
 
 def test_programs_get_the_keys_they_were_promised() -> None:
-    found = RecoveryReport("recover_bookie", ROWS, duration_ms=7).to_dict()
+    whole = Row(-1, "copy", Outcome.LEFT, "a bookie gave no answer", source=BookieId("a:1"))
+    found = RecoveryReport("recover_bookie", (*ROWS, whole), duration_ms=7).to_dict()
 
     assert {k: v for k, v in found.items() if k != "rows"} == {
         "job": "recover_bookie",
