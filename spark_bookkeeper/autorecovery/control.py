@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
+from spark_bookkeeper.autorecovery.limit import read_limit, write_limit
 from spark_bookkeeper.autorecovery.names import (
     DISABLED,
     FOREIGN,
@@ -16,7 +17,6 @@ from spark_bookkeeper.autorecovery.names import (
     process_name,
 )
 from spark_bookkeeper.autorecovery.publishing import check_enabled
-from spark_bookkeeper.autorecovery.worker import read_limit, write_limit
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.html import fields_table
 from spark_bookkeeper.config import AutorecoveryConfig
@@ -126,7 +126,7 @@ class AutorecoveryControl:
 
     @property
     def bytes_per_second(self) -> int | None:
-        """What each worker may copy; workers see another limit with their next ledgers."""
+        """What each worker may copy; one that is at work obeys another limit within seconds."""
         return read_limit(self._context.store.registers)
 
     @bytes_per_second.setter

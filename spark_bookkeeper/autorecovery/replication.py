@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
+from spark_bookkeeper.autorecovery.limit import share_now
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger, live_members, registered_incarnations
@@ -26,6 +28,7 @@ from spark_bookkeeper.protocol.metadata import Fragment, FragmentRange, LedgerMe
 from spark_bookkeeper.protocol.task_notes import TaskNote
 from spark_bookkeeper.protocol.underreplication import absent_members, live_bookies
 from spark_bookkeeper.replication.check_ledgers import CheckWork
+from spark_bookkeeper.replication.rates import RateNow
 from spark_bookkeeper.replication.recover_ledgers import RecoverWork, recover_one
 from spark_bookkeeper.replication.repair_ledgers import RepairWork, repair_one
 from spark_bookkeeper.replication.report import Outcome, Row
@@ -46,6 +49,13 @@ class TaskWork:
     bytes_per_second: int | None = None
     size_bytes: int = 0
     """Not known before its metadata is read."""
+    sharing: int = 1
+    """So many ledgers share the limit on copying, which may change meanwhile."""
+
+    @property
+    def rate_now(self) -> RateNow:
+        """Its part of the limit, whenever it is asked for."""
+        return partial(share_now, self.sharing)
 
 
 def replicate_task(context: ClientContext, work: TaskWork) -> Sequence[Row]:
@@ -131,6 +141,7 @@ def _fragment_work(
         bytes_per_second=work.bytes_per_second,
         size_bytes=share_bytes(metadata, fragment),
         nonce=metadata.nonce,
+        rate_now=work.rate_now,
     )
 
 
@@ -247,7 +258,8 @@ class _Replication:
                     (fragment.first_entry_id, bookie),
                     nonce=ledger.metadata.nonce,
                 )
-                repair = RepairWork(check, False, self._work.bytes_per_second)
+                rate, rate_now = self._work.bytes_per_second, self._work.rate_now
+                repair = RepairWork(check, False, rate, rate_now)
                 rows += (each.row() for each in repair_one(self._context, repair))
         return rows
 

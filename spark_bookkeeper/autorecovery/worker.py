@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
-from spark_bookkeeper.autorecovery.publishing import check_enabled, chunks
+from spark_bookkeeper.autorecovery.limit import read_limit
+from spark_bookkeeper.autorecovery.publishing import DisabledError, check_enabled, chunks
 from spark_bookkeeper.autorecovery.replication import TaskWork, task_step
 from spark_bookkeeper.autorecovery.table import left_waiting
 from spark_bookkeeper.autorecovery.tasks import Tasks
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.config import AutorecoveryConfig
 from spark_bookkeeper.errors import BookKeeperError
-from spark_bookkeeper.metadata.registers import change_register
-from spark_bookkeeper.metadata.store import Registers
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row, report_rows
@@ -26,9 +26,6 @@ from spark_bookkeeper.runtime.log_facts import about
 from spark_bookkeeper.runtime.spool import Spool
 
 _log = logging.getLogger(__name__)
-
-_LIMIT: Final = "autorecovery/bytes-per-second"
-"""The register with the limit on copying that holds for every worker."""
 
 BATCHES: Final = 4
 """Locks held at once, for each ledger that is under way: the next ones are at hand."""
@@ -134,10 +131,11 @@ class ReplicationWorker:
                 self._locked[ledger_id] = None  # it may be ours without an answer that says so
                 if not tree.lock(ledger_id, self._name):
                     del self._locked[ledger_id]
+            taken = [ledger_id for ledger_id in self._locked if ledger_id in ledger_ids]
+            sharing = max(1, min(self._runner.width, len(taken)))
             items = [
-                TaskWork(ledger_id, self._local, self._config)
-                for ledger_id in self._locked
-                if ledger_id in ledger_ids
+                TaskWork(ledger_id, self._local, self._config, sharing=sharing)
+                for ledger_id in taken
             ]
             limit = read_limit(self._context.store.registers)
             job = Job("rereplicate", self._context, self._runner, progress, limit)
@@ -177,6 +175,10 @@ def rereplicate(
 
     Tasks that are there and were not taken, since another has their lock or it is not their time
     yet, are rows too: nobody is to read that all is done while they wait.
+
+    Raises:
+        DisabledError: autorecovery is disabled, and nothing was done. Disabled later, it ends
+            with a report of what was done, and of what is left.
     """
     started = context.runtime.now()
     if dry_run:
@@ -186,43 +188,22 @@ def rereplicate(
         return RecoveryReport("rereplicate", tuple(planned), True, duration_ms)
     rows: Spool[Row] = Spool()
     tried: set[int] = set()
+    disabled: DisabledError | None = None
     while True:
         ids: set[int] = set()
-        for row in worker.round(progress=progress):
-            rows.append(row)
-            ids.add(row.ledger_id)
-        if ids <= tried:  # what was left is not tried again at once
-            break
+        try:
+            for row in worker.round(progress=progress):
+                rows.append(row)
+                ids.add(row.ledger_id)
+        except DisabledError as error:
+            if not tried | ids:
+                raise
+            disabled = error
+        is_over = disabled is not None or ids <= tried  # what was left is not tried again at once
         tried |= ids
+        if is_over:
+            break
     for row in left_waiting(context, tried):
-        rows.append(row)
+        rows.append(row if disabled is None else replace(row, reason=disabled.message))
     duration_ms = round((context.runtime.now() - started) * 1000)
     return RecoveryReport("rereplicate", report_rows(rows), duration_ms=duration_ms)
-
-
-def read_limit(registers: Registers) -> int | None:
-    """Bytes per second that each worker may copy; ``None`` is no limit."""
-    found = registers.read(_LIMIT)
-    try:
-        return None if found is None else int(found.value) or None
-    except ValueError:
-        return None
-
-
-def write_limit(registers: Registers, bytes_per_second: int | None) -> None:
-    """Set it for all workers; those at work see it with their next ledgers."""
-    wanted = bytes_per_second or 0
-    change_register(
-        registers,
-        _LIMIT,
-        lambda found: -1 if found is None else _number(found.value),
-        lambda value: str(value).encode(),
-        lambda _: wanted,
-    )
-
-
-def _number(data: bytes) -> int:
-    try:
-        return int(data)
-    except ValueError:
-        return -1

@@ -7,7 +7,12 @@ import click
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, opened_store
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
-from spark_bookkeeper.cluster.clearing import ClusterContents, clear_cluster, contents_of
+from spark_bookkeeper.cluster.clearing import (
+    ClusterContents,
+    check_clearable,
+    clear_cluster,
+    contents_of,
+)
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
 _instance = click.option(
@@ -67,6 +72,7 @@ def _clear(
     with opened_store(settings, access, ThreadRuntime()) as store:
         contents = contents_of(store)
         _show(settings, uri, contents)
+        check_clearable(contents, instance_id, is_forced=is_forced)
         if not yes:
             confirm("Remove it for ever?")
         made = clear_cluster(store, instance_id, begins_again=begins_again, is_forced=is_forced)

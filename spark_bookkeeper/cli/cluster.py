@@ -19,12 +19,12 @@ from spark_bookkeeper.cli.cluster_server import served
 from spark_bookkeeper.cli.shell.cluster_options import (
     Access,
     access_options,
-    connected,
+    looking,
     opened_store,
 )
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import MOST_ROWS
-from spark_bookkeeper.client.views import bookie_rows, ledger_rows
+from spark_bookkeeper.client.views import UNREADABLE, bookie_rows, ledger_rows
 from spark_bookkeeper.cluster.diagnosis import Diagnoses
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
@@ -72,7 +72,7 @@ cluster.add_command(nuke)
 @click.pass_obj
 def info(settings: Settings, access: Access) -> int:
     """What the cluster has: bookies by state, ledgers by state, entries, bytes, space."""
-    with connected(settings, access) as bk, settings.output.progress("reading ledger metadata"):
+    with looking(settings, access) as bk, settings.output.progress("reading ledger metadata"):
         try:
             instance_id: str | None = bk.context.store.instance_id()
         except MetadataFormatError as error:
@@ -87,7 +87,7 @@ def info(settings: Settings, access: Access) -> int:
         "metadata_uri": settings.metadata_uri,
         "instance_id": instance_id,
         "bookies": {name: states[name] for name in ("writable", "readonly", "lost")},
-        "ledgers": {name: kinds[name] for name in ("OPEN", "IN_RECOVERY", "CLOSED")},
+        "ledgers": {name: kinds[name] for name in ("OPEN", "IN_RECOVERY", "CLOSED", UNREADABLE)},
         "ledgers_naming_lost_bookies": sum(bool(lost & set(row["bookies"])) for row in ledgers),
         "entries": sum((row["last_entry_id"] or 0) + 1 for row in ledgers if _is_closed(row)),
         "length_bytes": sum(row["length_bytes"] for row in ledgers if _is_closed(row)),
@@ -112,6 +112,11 @@ def info(settings: Settings, access: Access) -> int:
                 f"lost: {', '.join(sorted(lost))}; `spark-bookkeeper bookie recover BOOKIE` makes "
                 "their copies again"
             )
+        if kinds[UNREADABLE]:
+            settings.output.say(
+                f"of {kinds[UNREADABLE]} ledgers nothing is known, as their metadata cannot be "
+                "decoded; `spark-bookkeeper doctor` names them and says why"
+            )
 
     settings.output.result(value, show)
     return EXIT_DONE
@@ -127,7 +132,7 @@ def health(settings: Settings, access: Access) -> int:
     that did not end, autorecovery. Exit code 0: nothing is a problem; 1: something is; 2: the
     cluster cannot be reached. `doctor` looks at the storage of the bookies as well.
     """
-    with connected(settings, access) as bk, settings.output.progress("reading ledger metadata"):
+    with looking(settings, access) as bk, settings.output.progress("reading ledger metadata"):
         found = Diagnoses(tuple(cluster_diagnoses(bk.context, metadata_only=True)))
     settings.output.result(
         found.to_dict(),
@@ -161,7 +166,7 @@ def report(settings: Settings, access: Access, path: Path | None, serve: bool, p
     """
     if (path is None) != serve:
         raise InvalidArgumentError("give either --html FILE or --serve")
-    with connected(settings, access) as bk:
+    with looking(settings, access) as bk:
         if path is not None:
             with settings.output.progress("looking at the cluster"):
                 text = render(look(bk))
@@ -196,7 +201,7 @@ def safe_to_lose(settings: Settings, access: Access, bookie_ids: Sequence[str]) 
 
     Asks the metadata only. Exit code 1 when there are any.
     """
-    with connected(settings, access) as bk, settings.output.progress("reading ledger metadata"):
+    with looking(settings, access) as bk, settings.output.progress("reading ledger metadata"):
         found = bk.safe_to_lose(list(bookie_ids))
 
     def show() -> None:

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import islice
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
@@ -14,11 +13,18 @@ import pyarrow as pa
 
 from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 from spark_bookkeeper.cli.ledger.creation import new_ledger_options
-from spark_bookkeeper.cli.ledger.data import cell, form_of, rows_of, schema_of_file
+from spark_bookkeeper.cli.ledger.data import (
+    cell,
+    check_readable,
+    form_of,
+    rows_of,
+    schema_of_file,
+)
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
-from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings, begun
 from spark_bookkeeper.client.read.reader import Entry
+from spark_bookkeeper.client.write.columns import check_schema
 from spark_bookkeeper.errors import InvalidArgumentError, NoSuchLogError
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.writer import LogWriter
@@ -92,7 +98,7 @@ def create(
 @click.pass_obj
 def list_(settings: Settings, access: Access) -> int:
     """List logs: how many ledgers, which is the newest, whether it is open."""
-    with connected(settings, access) as bk, settings.output.progress("reading logs"):
+    with looking(settings, access) as bk, settings.output.progress("reading logs"):
         rows = bk.logs_arrow().to_pylist()
     found: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -125,7 +131,7 @@ def list_(settings: Settings, access: Access) -> int:
 @click.pass_obj
 def show(settings: Settings, access: Access, name: str) -> int:
     """Show the ledgers of one log, in order."""
-    with connected(settings, access) as bk:
+    with looking(settings, access) as bk:
         columns = bk.open_log(name).schema
         rows = [row for row in bk.logs_arrow().to_pylist() if row["log"] == name]
     rows = [row for row in rows if row["ledger_id"] is not None]
@@ -150,15 +156,19 @@ def append(settings: Settings, access: Access, name: str, files: Sequence[str]) 
     Whoever wrote the log before is fenced. Lines become an entry each; the rows of Parquet and
     Arrow files are appended as rows.
     """
-    for file in files:
-        if file != "-" and not Path(file).is_file():
-            raise InvalidArgumentError(f"{file} is not a file; nothing was appended")
-    with connected(settings, access) as bk, bk.open_log(name).become_writer() as writer:
-        settings.output.note(f"writing ledger {writer.ledger_id} of log {name}")
-        with settings.output.progress("appending entries", unit="entries") as progress:
-            for file in files:
-                _append_file(writer, file, progress)
-        last = writer.flush()
+    check_readable(files)
+    with connected(settings, access) as bk:
+        opened = bk.open_log(name)
+        for file in files:  # before the log's writer is fenced for nothing
+            check_schema(
+                schema_of_file(file) if form_of(file) == "rows" else PAYLOAD_SCHEMA, opened.schema
+            )
+        with opened.become_writer() as writer, begun():
+            settings.output.note(f"writing ledger {writer.ledger_id} of log {name}")
+            with settings.output.progress("appending entries", unit="entries") as progress:
+                for file in files:
+                    _append_file(writer, file, progress)
+            last = writer.flush()
     settings.output.result(
         {"log": name, "ledger_id": last.ledger_id, "last_position": str(last)},
         lambda: settings.output.say(

@@ -46,24 +46,8 @@ def contents_of(store: MetadataStore) -> ClusterContents:
     )
 
 
-def clear_cluster(
-    store: MetadataStore, instance_id: str, *, begins_again: bool, is_forced: bool = False
-) -> str | None:
-    """Remove the metadata of every ledger, bookie and task, for ever.
-
-    Args:
-        instance_id: of the cluster that is meant, as ``contents_of`` tells it.
-        begins_again: a new, empty cluster takes its place; else nothing is left.
-        is_forced: also while bookies are alive or ledgers are written; or where the cluster has
-            lost its name.
-
-    Returns:
-        the INSTANCEID of the new cluster, if there is one.
-
-    Raises:
-        InvalidArgumentError: another cluster, or somebody is at work; nothing was changed.
-    """
-    found = contents_of(store)
+def check_clearable(found: ClusterContents, instance_id: str, *, is_forced: bool = False) -> None:
+    """Refuse to remove another cluster, or one at which somebody works; as ``clear_cluster``."""
     if found.instance_id is None and not is_forced:
         raise InvalidArgumentError(
             "the cluster has no name any more (INSTANCEID), so nothing says that it is the one "
@@ -87,6 +71,26 @@ def clear_cluster(
             "the cluster first, or one that lives on could take a ledger of the new cluster for "
             "its own; --force goes on all the same"
         )
+
+
+def clear_cluster(
+    store: MetadataStore, instance_id: str, *, begins_again: bool, is_forced: bool = False
+) -> str | None:
+    """Remove the metadata of every ledger, bookie and task, for ever.
+
+    Args:
+        instance_id: of the cluster that is meant, as ``contents_of`` tells it.
+        begins_again: a new, empty cluster takes its place; else nothing is left.
+        is_forced: also while bookies are alive or ledgers are written; or where the cluster has
+            lost its name.
+
+    Returns:
+        the INSTANCEID of the new cluster, if there is one.
+
+    Raises:
+        InvalidArgumentError: another cluster, or somebody is at work; nothing was changed.
+    """
+    check_clearable(contents_of(store), instance_id, is_forced=is_forced)
     if begins_again:
         return store.format_cluster()
     store.remove_cluster()

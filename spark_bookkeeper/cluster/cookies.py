@@ -110,9 +110,20 @@ def forget_bookie(store: MetadataStore, bookie_id: BookieId) -> None:
     """Delete the cookie of a bookie that is down and that no ledger counts on, whatever it says.
 
     Raises:
+        InvalidArgumentError: see ``check_forgotten_by_all``.
+        VersionConflictError: its cookie was written again meanwhile, and stays.
+    """
+    store.delete_cookie(bookie_id, check_forgotten_by_all(store, bookie_id))
+    forget_order(store, bookie_id)
+
+
+def check_forgotten_by_all(store: MetadataStore, bookie_id: BookieId) -> int:
+    """The version of the cookie of a bookie that may be forgotten. Reads the metadata of all
+    ledgers.
+
+    Raises:
         InvalidArgumentError: it is alive, has no cookie, or a ledger counts on it; nothing was
             changed, and the text names the way.
-        VersionConflictError: its cookie was written again meanwhile, and stays.
     """
     version = store.cookie_version(bookie_id)
     if version is None:
@@ -129,8 +140,7 @@ def forget_bookie(store: MetadataStore, bookie_id: BookieId) -> None:
             f"Run `spark-bookkeeper bookie recover {bookie_id}` first, which copies what it held",
             ledger_ids=tuple(needed),
         )
-    store.delete_cookie(bookie_id, version)
-    forget_order(store, bookie_id)
+    return version
 
 
 def check_forgettable(store: MetadataStore, bookie_ids: Sequence[BookieId]) -> None:

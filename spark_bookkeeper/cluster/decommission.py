@@ -91,9 +91,13 @@ def drain_bookie(
 
 
 def _obeys(context: ClientContext, bookie: BookieId) -> bool:
-    """Tell a bookie to be read-only; whether it is, or is not there at all."""
-    if bookie in context.bookies.registrations():
-        set_readonly(context.store, bookie, "it is drained", context.runtime.wall_ms())
+    """Tell a bookie to be read-only; whether it is, or is not there at all.
+
+    One that is down is told as well, for the day on which its agent starts.
+    """
+    store = context.store
+    if bookie in context.bookies.registrations() or store.cookie_version(bookie) is not None:
+        set_readonly(store, bookie, "it is drained", context.runtime.wall_ms())
     deadline = context.runtime.now() + OBEYED_WITHIN_S
     while True:
         found = context.bookies.registrations().get(bookie)

@@ -388,6 +388,8 @@ def _ledgers(
     empty = sorted({bookie for bookies in limbo.values() for bookie in bookies})
     away = {i: lost | limbo.get(i, frozenset()) for i in ledgers}
     thin = [i for i, m in ledgers.items() if any(_below_ack_quorum(m, away[i]))]
+    recover = f"spark-bookkeeper bookie recover {' --bookie '.join(named)}"
+    refill = ", then ".join(f"spark-bookkeeper bookie refill {bookie}" for bookie in empty)
     yield _on_ledgers(
         "ledgers in recovery",
         total,
@@ -412,7 +414,7 @@ def _ledgers(
         total,
         lacking,
         "name a lost bookie: they have fewer copies than they should",
-        lambda _: f"spark-bookkeeper bookie recover {' --bookie '.join(named)}",
+        lambda _: recover,
         "problem",
     )
     yield _on_ledgers(
@@ -420,7 +422,7 @@ def _ledgers(
         total,
         list(limbo),
         f"count on {', '.join(empty)}, formatted again since and not filled again",
-        lambda _: f"spark-bookkeeper bookie refill {empty[0]}",
+        lambda _: refill,
         "problem",
     )
     yield _on_ledgers(
@@ -428,7 +430,11 @@ def _ledgers(
         total,
         thin,
         "have entries with fewer live copies than their ack quorum; the next loss may be final",
-        lambda _: "bring lost bookies back, or recover them before anything else",
+        lambda _: (
+            f"bring {', '.join(named)} back, or before anything else: {recover}"
+            if named
+            else f"before anything else: {refill}"
+        ),
         "problem",
     )
 

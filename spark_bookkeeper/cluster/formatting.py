@@ -21,7 +21,7 @@ from spark_bookkeeper.cluster.cookies import cookie_of
 from spark_bookkeeper.cluster.dependents import ledgers_that_name
 from spark_bookkeeper.cluster.readonly import forget_order
 from spark_bookkeeper.errors import InvalidArgumentError
-from spark_bookkeeper.metadata.store import MetadataStore
+from spark_bookkeeper.metadata.store import Cookie, MetadataStore, Versioned
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.report import some_of
 
@@ -50,9 +50,31 @@ def format_bookie(
             true [replaced_empty_only].
 
     Raises:
-        InvalidArgumentError: the bookie is alive, a ledger still names it, or the storage
-            belongs to somebody else; nothing was changed.
+        InvalidArgumentError: see ``check_formattable``; nothing was changed.
         UnsuitableStorageError: the file system cannot fence.
+    """
+    known, instance_id = check_formattable(store, storage, bookie_id, is_replaced=is_replaced)
+    wipe_partition(storage)
+    marker = format_partition(storage, bookie_id, instance_id, token=token, on_check=on_check)
+    store.write_cookie(cookie_of(marker, storage), known.version if known else None)
+    forget_order(store, bookie_id)
+    return marker
+
+
+def check_formattable(
+    store: MetadataStore, storage: Storage, bookie_id: BookieId, *, is_replaced: bool = False
+) -> tuple[Versioned[Cookie] | None, str]:
+    """Refuse to format what may hold the last good copy of anything. Changes nothing.
+
+    Args:
+        is_replaced: as of ``format_bookie``.
+
+    Returns:
+        the bookie's cookie, if it has one, and the INSTANCEID of the cluster.
+
+    Raises:
+        InvalidArgumentError: the bookie is alive, a ledger still names it, or the storage
+            belongs to somebody else.
     """
     known = store.read_cookie(bookie_id)
     claims = claims_of(store, storage, bookie_id, known)
@@ -96,13 +118,7 @@ def format_bookie(
             f"{storage.uri} holds what is not a bookie's ({', '.join(foreign[:3])}); move it "
             "elsewhere, or use an empty root. Nothing was changed"
         )
-    wipe_partition(storage)
-    marker = format_partition(
-        storage, bookie_id, claims.instance_id, token=token, on_check=on_check
-    )
-    store.write_cookie(cookie_of(marker, storage), known.version if known else None)
-    forget_order(store, bookie_id)
-    return marker
+    return known, claims.instance_id
 
 
 def _check_replaced(claims: Claims) -> None:

@@ -7,7 +7,7 @@ name the bookie, and nothing is to be deleted because of this table.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -38,11 +38,14 @@ NOT_NAMED: Final = (
 UNDECODABLE: Final = "counted as live: the ledger's metadata cannot be decoded"
 
 
-def space_table(context: ClientContext) -> pa.Table:
+def space_table(context: ClientContext, wanted: Sequence[BookieId] | None = None) -> pa.Table:
     """One row for each ledger on each bookie (``SPACE``): bytes of its files.
 
     The bytes are in one of three columns, and the others are 0. ``reason`` says why they are not
     simply live. A bookie that cannot be asked has one row, without ledger and bytes.
+
+    Args:
+        wanted: only these are asked, and told of; ``None`` is all.
 
     Raises:
         MetadataUnavailableError: there is no answer.
@@ -62,7 +65,7 @@ def space_table(context: ClientContext) -> pa.Table:
         except BookieError as error:
             return error.message
 
-    asked = sorted(alive.keys() | known)
+    asked = sorted(b for b in alive.keys() | known if wanted is None or b in wanted)
     answers = list(zip(asked, context.runtime.map(ask, asked), strict=True))
     owners = ledgers_with_owners(context)
     rows: list[dict[str, Any]] = []
@@ -73,8 +76,10 @@ def space_table(context: ClientContext) -> pa.Table:
         for key in sorted(held, key=lambda key: (key.ledger_id, key.nonce)):
             rows.append(_row(bookie, key, held[key], owners))
     named = {b for each in owners.values() if each.metadata for b in each.metadata.bookies()}
-    for bookie in sorted(named.difference(asked)):
-        rows.append({"bookie_id": bookie, "reason": "lost: it has no registration and no cookie"})
+    for bookie in sorted(named - alive.keys() - known):
+        if wanted is None or bookie in wanted:
+            reason = "lost: it has no registration and no cookie"
+            rows.append({"bookie_id": bookie, "reason": reason})
     return pa.Table.from_pylist(rows, schema=SPACE)
 
 

@@ -21,6 +21,7 @@ from spark_bookkeeper.errors import EntryUnreadableError, NoSuchLedgerError
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.replication.check_ledgers import CheckWork, Finding, check_one, check_works
 from spark_bookkeeper.replication.job import Job, wanted_ids
+from spark_bookkeeper.replication.rates import RateNow, throttle_for
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
 from spark_bookkeeper.replication.runner import (
     Failure,
@@ -32,7 +33,6 @@ from spark_bookkeeper.replication.runner import (
     reason_of,
 )
 from spark_bookkeeper.replication.shares import copy_share
-from spark_bookkeeper.runtime.throttle import Throttle
 
 FOUND_WRONG: Final = frozenset({Outcome.MISSING, Outcome.DAMAGED, Outcome.UNREADABLE})
 """Findings of a check that can be put right in place: a copy more does no harm."""
@@ -45,6 +45,8 @@ class RepairWork:
     check: CheckWork
     dry_run: bool
     bytes_per_second: int | None = None
+    rate_now: RateNow | None = None
+    """The limit while it copies; ``None`` is the same as at first."""
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -144,7 +146,7 @@ def _repair(context: ClientContext, work: RepairWork, finding: Finding) -> Repai
             return ended(Outcome.PLANNED, finding.reason, count)
         target = context.bookies.replica(bookie, ledger)
         target.check()
-        throttle = Throttle(context.runtime, work.bytes_per_second)
+        throttle = throttle_for(context, work.bytes_per_second, work.rate_now)
         copied = copy_share(
             context, ledger, fragment, finding.refused, target, (), throttle, held=()
         )

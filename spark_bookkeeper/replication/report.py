@@ -214,6 +214,8 @@ class Report:
         for row in self.rows:
             entries += row.entries
             size += row.bytes
+            if row.ledger_id < 0:
+                continue  # about a bookie as a whole
             ledgers.append(row.ledger_id)
             fragments.append(-1 if row.first_entry_id is None else row.first_entry_id)
         return {

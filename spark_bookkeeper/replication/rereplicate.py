@@ -25,10 +25,10 @@ from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.collection import being_removed, may_be_named
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import FragmentRange, LedgerMetadata
+from spark_bookkeeper.replication.rates import RateNow, throttle_for
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.shares import copied_ahead, copy_share, share_of
 from spark_bookkeeper.replication.targets import Targets
-from spark_bookkeeper.runtime.throttle import Throttle
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,8 @@ class FragmentWork:
     """Of large shares, what was copied in pieces before (``pieces.py``)."""
     nonce: bytes | None = None
     """Of the ledger it was planned for; ``None`` takes the one that is there."""
+    rate_now: RateNow | None = None
+    """The limit while it copies; ``None`` is the same as at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ class FragmentCopy:
         # The answer to the read of the metadata, just now, came with every change before it.
         self.alive = context.bookies.last_registrations()
         self.targets = Targets(context.bookies, self.alive, work.lost, work.target)
-        self._throttle = Throttle(context.runtime, work.bytes_per_second)
+        self._throttle = throttle_for(context, work.bytes_per_second, work.rate_now)
 
     def run(self) -> Sequence[ShareCopied]:
         shares: list[ShareCopied] = []

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 from spark_bookkeeper.runtime.runtime import Runtime
+
+LOOK_SECONDS: Final = 5.0
+"""A limit that may change is asked for again so often, also by who waits because of it."""
 
 
 class Throttle:
@@ -10,23 +16,65 @@ class Throttle:
 
     A token bucket that is empty at first and holds one second's worth: whoever moves little, and
     then ends, waits for that little too, because others like it follow. Any thread calls.
+
+    Args:
+        bytes_per_second: the limit; ``None`` is none.
+        again: the limit as it is now, told what it was before; ``None``: it does not change.
     """
 
-    def __init__(self, runtime: Runtime, bytes_per_second: int | None) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        bytes_per_second: int | None,
+        again: Callable[[int | None], int | None] | None = None,
+    ) -> None:
         self._runtime = runtime
         self._rate = bytes_per_second
+        self._again = again
         self._tokens = 0.0
-        self._at = runtime.now()
+        self._at = self._looked_at = runtime.now()
         self._lock = runtime.condition()
 
     def __call__(self, size_bytes: int) -> None:
-        if self._rate is None:
+        if self._rate is None and self._again is None:
             return
+        self._look()
         with self._lock:
-            now = self._runtime.now()
-            self._tokens = min(float(self._rate), self._tokens + (now - self._at) * self._rate)
-            self._at = now
+            self._earn()
+            rate = self._rate
+            if rate is None:
+                return
             self._tokens -= size_bytes
             debt = -self._tokens
-        if debt > 0:
-            self._runtime.sleep(debt / self._rate)
+        while debt > 0 and rate is not None:
+            whole = debt / rate
+            seconds = whole if self._again is None else min(whole, LOOK_SECONDS)
+            self._runtime.sleep(seconds)
+            if seconds == whole:
+                return
+            debt -= seconds * rate
+            self._look()
+            rate = self._rate
+
+    def _look(self) -> None:
+        """Ask for the limit as it is now, if it is time to."""
+        if self._again is None:
+            return
+        with self._lock:
+            if self._runtime.now() - self._looked_at < LOOK_SECONDS:
+                return
+            self._looked_at = self._runtime.now()
+            before = self._rate
+        found = self._again(before)  # without the lock: it may take a while
+        with self._lock:
+            self._earn()
+            self._rate = found
+            if found is None or before is None:
+                self._tokens = 0.0  # nothing is owed to no limit
+
+    def _earn(self) -> None:
+        """Put into the bucket what the limit has given since."""
+        now = self._runtime.now()
+        if self._rate is not None:
+            self._tokens = min(float(self._rate), self._tokens + (now - self._at) * self._rate)
+        self._at = now

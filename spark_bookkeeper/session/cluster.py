@@ -13,7 +13,7 @@ import pyarrow as pa
 from spark_bookkeeper.client import views
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.replication.recent_jobs import jobs_table
-from spark_bookkeeper.session.arguments import list_of
+from spark_bookkeeper.session.arguments import bookie_ids_of, list_of
 from spark_bookkeeper.session.handle import ClusterHandle
 
 if TYPE_CHECKING:
@@ -90,21 +90,24 @@ def safe_to_lose(self: ClusterHandle, bookie_ids: str | Sequence[str]) -> Losses
     return losses(self.context, [parse_bookie_id(name) for name in names])
 
 
-def space(self: ClusterHandle) -> Any:
+def space(self: ClusterHandle, bookie_ids: Sequence[str] | None = None) -> Any:
     """What takes space on each bookie, ledger by ledger, as a DataFrame (``SPACE``).
 
     Live bytes are those of ledgers that somebody owns, orphan bytes those of ``orphans()``;
     garbage is what was deleted, or is left of copies that no metadata name. Every file of
     every bookie is looked at, so it takes a while; nothing is changed.
+
+    Args:
+        bookie_ids: only these; ``None`` is all.
     """
-    return self.frames.from_arrow(self.calls.space_arrow())
+    return self.frames.from_arrow(self.calls.space_arrow(bookie_ids))
 
 
-def space_arrow(self: ClusterHandle) -> pa.Table:
+def space_arrow(self: ClusterHandle, bookie_ids: Sequence[str] | None = None) -> pa.Table:
     """The same as an Arrow table (``cluster.space.SPACE``): no Spark."""
     from spark_bookkeeper.cluster.space import space_table
 
-    return space_table(self.context)
+    return space_table(self.context, bookie_ids_of(bookie_ids))
 
 
 def orphans(self: ClusterHandle) -> Any:

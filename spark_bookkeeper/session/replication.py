@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import parse_bookie_id
 from spark_bookkeeper.runtime.progress import told
-from spark_bookkeeper.session.arguments import ids_of, in_words, list_of, percentage_of, rate_of
+from spark_bookkeeper.session.arguments import (
+    ids_of,
+    in_words,
+    known_bookies,
+    list_of,
+    percentage_of,
+    rate_of,
+)
 from spark_bookkeeper.session.handle import ClusterHandle
 
 if TYPE_CHECKING:
@@ -240,6 +247,7 @@ def audit(
 def rereplicate(
     self: ClusterHandle,
     *,
+    bookie_id: str | None = None,
     config: AutorecoveryConfig | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -249,17 +257,29 @@ def rereplicate(
     A ledger that is open where a bookie is lost is left until the grace period of its writer
     is over; a round after that closes it.
 
+    Args:
+        bookie_id: copy to this bookie only, as a worker does that runs beside it. What it has a
+            share of already is left to others.
+
     Raises:
-        InvalidArgumentError: autorecovery is disabled, before or meanwhile.
+        InvalidArgumentError: the bookie is unknown, or autorecovery is disabled. Where it is
+            disabled meanwhile, the report says what is left.
     """
     from spark_bookkeeper.autorecovery.names import process_name
     from spark_bookkeeper.autorecovery.worker import ReplicationWorker
     from spark_bookkeeper.autorecovery.worker import rereplicate as rereplicate_round
     from spark_bookkeeper.config import AutorecoveryConfig
 
+    local = None if bookie_id is None else parse_bookie_id(bookie_id)
+    if local is not None:
+        known_bookies(self.context, [local])
+
     def run(runner: Runner, tell: Progress) -> RecoveryReport:
-        name = process_name()
-        worker = ReplicationWorker(self.context, runner, config or AutorecoveryConfig(), name)
+        name = process_name(local)
+        worker = ReplicationWorker(
+            self.context, runner, config or AutorecoveryConfig(), name, local
+        )
         return rereplicate_round(self.context, worker, dry_run=dry_run, progress=tell)
 
-    return self.reported("rereplicate", None, dry_run, progress, run)
+    about = None if local is None else in_words("bookie", [local])
+    return self.reported("rereplicate", about, dry_run, progress, run)

@@ -662,6 +662,32 @@ def test_disabled_in_the_middle_what_is_left_is_left(ground: Ground) -> None:
     assert_replicated(ground, *writers)
 
 
+def test_disabled_in_the_middle_a_round_by_hand_tells_what_it_did_and_what_is_left(
+    ground: Ground,
+) -> None:
+    written_on(ground, ground.bookie_ids[0], 6)  # more than one batch
+    tree = ground.context.store.underreplication
+
+    def disable(place: str, operation: str, path: str) -> None:
+        if operation == "remove_task":
+            tree.disable()
+
+    process = Process(ground, "one", disable)
+    ground.stop(ground.bookie_ids[0], destroy=True)
+    process.audit()
+
+    report = rereplicate(process.context, process.worker)
+
+    rows = [row for row in report.rows if row.action == "task"]
+    done = {row.ledger_id for row in rows if row.status is Outcome.REPLICATED}
+    left = {row.ledger_id for row in rows if row.status is Outcome.LEFT}
+    assert done
+    assert left == set(task_ids(ground))
+    assert all("disabled" in (row.reason or "") for row in rows if row.ledger_id in left)
+    with pytest.raises(DisabledError):
+        rereplicate(process.context, process.worker)
+
+
 def test_a_foreign_auditor_that_marks_everything_does_no_harm(ground: Ground) -> None:
     writers = [written(ground) for _ in range(3)]
     before = [ground.context.store.read_ledger(LedgerId(w.ledger_id)) for w in writers]

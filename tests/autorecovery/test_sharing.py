@@ -6,15 +6,20 @@ import threading
 from collections import Counter
 from typing import Any
 
+from typing_extensions import override
+
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
-from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate, write_limit
+from spark_bookkeeper.autorecovery.limit import write_limit
+from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
+from spark_bookkeeper.metadata.store import Registers
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
+from spark_bookkeeper.runtime.throttle import LOOK_SECONDS
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on
-from spark_bookkeeper.testing.ground import METADATA, Ground
+from spark_bookkeeper.testing.ground import METADATA, Ground, InlineRuntime
 
 
 def test_workers_at_the_same_time_copy_every_share_once(ground: Ground) -> None:
@@ -58,6 +63,35 @@ def test_the_limit_on_copying_is_changed_while_a_worker_works(ground: Ground) ->
 
     assert process.runtime.slept > 0
     write_limit(registers, None)
+    assert list(ground.context.store.underreplication.ledger_ids()) == []
+
+
+class Lifting(InlineRuntime):
+    """The limit is lifted while somebody waits because of it."""
+
+    def __init__(self, registers: Registers) -> None:
+        super().__init__()
+        self._registers = registers
+
+    @override
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        write_limit(self._registers, None)
+
+
+def test_the_limit_on_copying_is_changed_in_the_middle_of_a_ledger(ground: Ground) -> None:
+    writer = written(ground, count=20)
+    ground.stop(writer.metadata.last_fragment.ensemble[0], destroy=True)
+    registers = ground.context.store.registers
+    write_limit(registers, 1)  # a minute for these few bytes, at the least
+    runtime = Lifting(registers)
+    process = Process(ground, runtime=runtime)
+    process.audit()
+
+    rows = process.work()
+
+    assert sum(row.bytes for row in rows) > 60
+    assert 0 < runtime.slept < 2 * LOOK_SECONDS
     assert list(ground.context.store.underreplication.ledger_ids()) == []
 
 

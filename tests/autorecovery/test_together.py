@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_bookkeeper.autorecovery import replication
+from spark_bookkeeper.autorecovery.limit import write_limit
 from spark_bookkeeper.autorecovery.replication import TaskWork, replicate_task
-from spark_bookkeeper.autorecovery.worker import write_limit
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.testing.autorecovery import CONFIG, Process, written, written_on

@@ -54,6 +54,7 @@ def test_a_broken_ledger_cookie_and_registration_hold_up_nothing_else(
         shown = call_own("ledger", "show", BROKEN)
         recovered = told("ledger", "recover", "--yes", "--no-spark")
         doctor = told("doctor")
+        info, summed = told("cluster", "info").json, call_own("cluster", "info").out
         lost = own_cluster.bookie_ids[0]
         look = told("bookie", "show", lost)
         own_cluster.stop_bookie(lost, destroy=True)
@@ -64,6 +65,8 @@ def test_a_broken_ledger_cookie_and_registration_hold_up_nothing_else(
 
     assert listed == {good: "OPEN", BROKEN: "UNREADABLE"}
     assert [row["ledger_id"] for row in chosen] == [BROKEN]
+    assert info["ledgers"]["UNREADABLE"] == 1
+    assert "of 1 ledgers nothing is known" in summed
     assert STRANGER in bookies
     assert (shown.code, "garbage" in shown.err) == (1, True)
     assert {(row["ledger_id"], row["status"]) for row in recovered.json["rows"]} == {
@@ -78,3 +81,30 @@ def test_a_broken_ledger_cookie_and_registration_hold_up_nothing_else(
     assert (given_up.code, "not everything could be done" in given_up.err) == (1, True)
     assert formatted.code == 1
     assert "garbage" in formatted.err, "that ledger may count on this bookie"
+
+
+def test_one_round_beside_a_bookie_copies_there_and_says_what_it_could_not_look_at(
+    own_cluster: LocalCluster, call_own: Call, numbers: Path
+) -> None:
+    def members() -> dict[int, set[str]]:
+        rows = call_own("ledger", "list", "--state", "closed", "--json").json["ledgers"]
+        return {row["ledger_id"]: set(row["bookies"]) for row in rows}
+
+    lost, beside = own_cluster.bookie_ids[:2]
+    while not any(lost in held and beside not in held for held in members().values()):
+        call_own("ledger", "append", numbers)
+    before = members()
+    own_cluster.stop_bookie(lost, destroy=True)
+    with raw(own_cluster) as (client, tree):
+        client.create(paths.ledger(tree, BROKEN), b"garbage", makepath=True)
+
+        done = call_own("autorecovery", "start", "--once", "--engine", "local", "--beside", beside)
+
+    published = [held for held in before.values() if lost in held]
+    assert f"published: {len(published)} ledger" in done.err
+    assert (done.code, "garbage" in done.err) == (1, True)
+    for ledger_id, held in members().items():
+        if lost in before[ledger_id] and beside not in before[ledger_id]:
+            assert held == before[ledger_id] - {lost} | {beside}
+        else:
+            assert held == before[ledger_id], "it is healthy, or for another bookie's worker"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -317,6 +318,41 @@ def test_files_of_other_columns_are_refused_before_anything_is_written(
 
     assert done.code == 2
     assert ("a: int64" in done.err, "a: string" in done.err) == (True, True)
+    assert call("ledger", "list", "--json").json == before
+
+
+def damaged(path: Path) -> Path:
+    """A file whose schema can be read, and of whose rows only the first."""
+    pq.write_table(pa.table({"n": range(1_000)}), path, row_group_size=500)
+    offset = pq.ParquetFile(path).metadata.row_group(1).column(0).data_page_offset
+    data = path.read_bytes()
+    path.write_bytes(data[:offset] + b"\xff" * 64 + data[offset + 64 :])
+    return path
+
+
+def test_a_file_that_is_damaged_in_the_middle_leaves_something_undone(
+    call: Call, tmp_path: Path
+) -> None:
+    path = damaged(tmp_path / "rows.parquet")
+    call("log", "create", "damaged", "--schema-of", path)
+
+    done = call("ledger", "append", path)
+    logged = call("log", "append", "damaged", path)
+
+    for each in (done, logged):
+        assert (each.code, f"{path} cannot be read" in each.err) == (1, True), each
+    assert "not closed; `spark-bookkeeper ledger recover" in " ".join(done.err.split())
+
+
+def test_a_file_that_may_not_be_read_is_refused_before_anything_is_made(
+    call: Call, numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = call("ledger", "list", "--json").json
+    monkeypatch.setattr(os, "access", lambda *_: False)
+
+    done = call("ledger", "append", numbers)
+
+    assert (done.code, "may not be read" in done.err) == (2, True)
     assert call("ledger", "list", "--json").json == before
 
 

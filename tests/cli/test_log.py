@@ -12,6 +12,7 @@ import pytest
 
 import spark_bookkeeper as sbk
 from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.testing.sessions import connect_without_spark
 
 Call = Callable[..., Any]
 """See ``conftest.py``."""
@@ -50,6 +51,20 @@ def test_a_log_from_its_creation_to_its_end(call: Call, numbers: Path) -> None:
         second["ledger_id"]
     ]
     assert call("log", "read", "story").code != 0
+
+
+def test_a_file_that_does_not_fit_fences_nobody(
+    call: Call, cluster: LocalCluster, numbers: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"n": [1]}), path)
+    call("log", "create", "busy")
+    with connect_without_spark(cluster.metadata_uri) as bk:
+        with bk.open_log("busy").become_writer() as writer:
+            done = call("log", "append", "busy", numbers, path)
+            writer.append(b"goes on")
+
+    assert (done.code, "n: int64" in done.err) == (2, True)
 
 
 def test_rows_go_into_a_log_of_their_schema(call: Call, tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
 
 pytestmark = pytest.mark.integration
 
@@ -49,3 +51,58 @@ def test_health_is_exit_code_1_when_a_bookie_that_counts_is_lost(
     assert (told.code, told.json["healthy"]) == (1, False)
     assert f"bookie {lost}" in {f["check"] for f in told.json["findings"] if f["remedy"]}
     assert (space.code, "not registered" in space.out) == (1, True)
+
+
+@pytest.fixture
+def zookeeper_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers that there is a cluster, and nothing more."""
+    require = ZooKeeperStore.require_cluster
+
+    def then_go(store: ZooKeeperStore) -> None:
+        require(store)
+        store.close()
+
+    monkeypatch.setattr(ZooKeeperStore, "require_cluster", then_go)
+
+
+@pytest.mark.usefixtures("zookeeper_goes")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("cluster", "health"),
+        ("cluster", "info"),
+        ("cluster", "safe-to-lose", "BOOKIE"),
+        ("cluster", "report", "--html", "PAGE"),
+        ("bookie", "list"),
+        ("bookie", "show", "BOOKIE"),
+        ("bookie", "space"),
+        ("bookie", "cookie", "get", "BOOKIE"),
+        ("ledger", "list"),
+        ("ledger", "show", 0),
+        ("ledger", "history", 0),
+        ("ledger", "orphans"),
+        ("ledger", "diff", 0),
+        ("log", "list"),
+        ("log", "show", "a"),
+        ("autorecovery", "status"),
+        ("autorecovery", "underreplicated"),
+        ("autorecovery", "who-is-auditor"),
+    ],
+)
+def test_who_only_looks_changed_nothing_whenever_zookeeper_goes(
+    arguments: tuple[object, ...], cluster: LocalCluster, call: Call, tmp_path: Path
+) -> None:
+    words: dict[object, object] = {
+        "BOOKIE": cluster.bookie_ids[0],
+        "PAGE": tmp_path / "page.html",
+    }
+
+    done = call(*(words.get(word, word) for word in arguments), "--json")
+
+    assert (done.code, done.out) == (2, "")
+    assert "ZooKeeper" in done.err
+
+
+@pytest.mark.usefixtures("zookeeper_goes")
+def test_who_changes_something_may_have_when_zookeeper_goes(call: Call) -> None:
+    assert call("autorecovery", "disable").code == 1

@@ -18,9 +18,9 @@ import click
 import pytest
 
 from spark_bookkeeper.cli import main as cli
-from spark_bookkeeper.cli.autorecovery.group import until_signalled
 from spark_bookkeeper.cli.shell.remedies import in_commands
 from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE, Settings, exit_code_of
+from spark_bookkeeper.cli.shell.termination import until_signalled
 from spark_bookkeeper.errors import (
     BookKeeperError,
     InvalidArgumentError,
@@ -84,6 +84,11 @@ def fail(settings: Settings, kind: str) -> None:
         with until_signalled() as stopping:
             signal.raise_signal(signal.SIGTERM)
             assert stopping.is_set()
+        return
+    if kind == "terminate-waiting-twice":
+        with until_signalled():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
         return
     raise RuntimeError("a surprise")
 
@@ -207,6 +212,17 @@ def test_sigterm_ends_a_command_as_ctrl_c_does(
 @pytest.mark.usefixtures("interrupts")
 def test_a_command_that_waits_for_sigterm_hears_it_itself() -> None:
     assert cli.run(["doctor", "fail", "terminate-waiting"]) == 0
+
+
+def test_who_does_not_wait_for_its_end_interrupts_it_by_a_second_signal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    assert cli.run(["doctor", "fail", "terminate-waiting-twice"]) == 1
+
+    assert "Interrupted." in capsys.readouterr().err
+    assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 
+from spark_bookkeeper.cli.autorecovery import group
 from spark_bookkeeper.cli.main import root, run
 from spark_bookkeeper.cli.shell.jobs import JOBS, job_command
 from spark_bookkeeper.cluster.local import LocalCluster
@@ -77,6 +81,7 @@ def test_an_empty_argument_is_not_the_directory_one_is_in(
         ("bookie", "gc", UNKNOWN, "--yes"),
         ("bookie", "compact", UNKNOWN),
         ("bookie", "scrub", UNKNOWN),
+        ("bookie", "space", UNKNOWN),
         ("ledger", "list", "--bookie", UNKNOWN),
         ("ledger", "list", "--bookie", "slip"),
         ("autorecovery", "start", "--once", "--engine", "local", "--beside", UNKNOWN),
@@ -89,6 +94,44 @@ def test_a_bookie_that_is_not_there_is_no_bookie_with_nothing_to_do(
 
     assert (done.code, done.out) == (2, "")
     assert (UNKNOWN if UNKNOWN in arguments else "slip") in done.err
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("bookie", "cookie", "delete", "ALIVE"), "is alive"),
+        (("bookie", "cookie", "delete", UNKNOWN), "has no cookie"),
+        (("bookie", "format", "--bookie-id", "ALIVE", "--root", "ROOT"), "is alive"),
+        (("bookie", "format", "--bookie-id", UNKNOWN, "--root", "ROOT"), "belongs to bookie"),
+        (("bookie", "recover", "ALIVE", "--no-spark"), "is alive"),
+        (("bookie", "decommission", "ALIVE", "--no-spark"), "is alive"),
+        (("bookie", "decommission", UNKNOWN, "--no-spark"), UNKNOWN),
+        (("bookie", "drain", UNKNOWN, "--no-spark"), UNKNOWN),
+        (("bookie", "refill", UNKNOWN, "--no-spark"), UNKNOWN),
+        (("bookie", "rebalance", UNKNOWN, "--no-spark"), UNKNOWN),
+        (("bookie", "gc", UNKNOWN), UNKNOWN),
+        (("cluster", "format", "--instance-id", "another"), "and not 'another'"),
+        (("cluster", "nuke", "--instance-id", "INSTANCE"), "bookies are alive"),
+    ],
+)
+def test_nobody_is_asked_about_what_is_refused(
+    arguments: tuple[str, ...],
+    why: str,
+    cluster: LocalCluster,
+    call: Call,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    alive = cluster.bookie_ids[0]
+    words = {"ALIVE": alive, "ROOT": cluster.root_of(alive)}
+    if "INSTANCE" in arguments:
+        words["INSTANCE"] = call("cluster", "info", "--json").json["instance_id"]
+
+    done = call(*(words.get(word, word) for word in arguments))
+
+    assert (done.code, "[y/N]" in done.err) == (2, False)
+    assert why in done.err
 
 
 @pytest.mark.integration
@@ -139,8 +182,14 @@ def test_what_is_empty_or_unknown_is_refused_in_python_too(
 
 @pytest.mark.integration
 def test_who_asks_for_what_waits_is_told_why_nobody_works_on_it(
-    own_cluster: LocalCluster, call_own: Call, numbers: Path
+    own_cluster: LocalCluster, call_own: Call, numbers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    @contextmanager
+    def told_at_once() -> Iterator[threading.Event]:
+        stopping = threading.Event()
+        stopping.set()
+        yield stopping
+
     made = call_own("ledger", "append", numbers, "-e", 5, "-w", 3, "-a", 2, "--json").json
     own_cluster.stop_bookie(own_cluster.bookie_ids[0])
 
@@ -150,10 +199,18 @@ def test_who_asks_for_what_waits_is_told_why_nobody_works_on_it(
     call_own("autorecovery", "disable")
     waiting = call_own("autorecovery", "underreplicated", "--json")
     status = call_own("autorecovery", "status", "--json").json
+    monkeypatch.setattr(group, "until_signalled", told_at_once)
+    started = call_own("autorecovery", "start", "--engine", "local")
+    enabled = call_own("autorecovery", "enable", "--json")
+    ordered = call_own("bookie", "set-readonly", own_cluster.bookie_ids[0], "--reason", "new disk")
 
     assert [row["ledger_id"] for row in waiting.json["underreplicated"]] == [made["ledger_id"]]
     assert "autorecovery enable" in waiting.err
     assert "autorecovery enable" in status["warning"]
+    assert "autorecovery enable" in started.err, "it runs, and will do nothing"
+    assert "Ctrl-C again" in started.err
+    assert (enabled.json["is_enabled"], "autorecovery start" in enabled.err) == (True, True)
+    assert "its agent does not run" in ordered.out
 
 
 @pytest.mark.parametrize(

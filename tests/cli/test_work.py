@@ -19,11 +19,12 @@ from spark_bookkeeper.cli.shell.jobs import JOBS, job_command
 from spark_bookkeeper.cli.shell.output import Output
 from spark_bookkeeper.cli.shell.settings import Settings
 from spark_bookkeeper.cli.shell.work import Planned, Work, plan_cells, show_report
+from spark_bookkeeper.cluster.collection import GarbageReport
 from spark_bookkeeper.cluster.decommission import DecommissionReport
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.recovery_plan import PLAN_SCHEMA, PlanRow
-from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Report
+from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Report, Row
 
 HUMAN = Settings(None, Output())
 REPORT = RecoveryReport("recover_ledgers", ())
@@ -79,6 +80,17 @@ def test_a_report_is_kept_as_well_as_shown(capsys: pytest.CaptureFixture[str]) -
     assert show_report(HUMAN, REPORT, table) == 0
     assert table.kept == [REPORT]
     assert "recover_ledgers: nothing to do" in capsys.readouterr().out
+
+
+def test_a_row_about_a_bookie_as_a_whole_names_no_ledger(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    row = Row(-1, "collect", Outcome.LEFT, "it does not answer", source=BookieId("b:1"))
+    assert show_report(HUMAN, GarbageReport("collect_garbage", (row,))) == 1
+
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "b:1" in line)
+    assert "it does not answer" in line
+    assert "-1" not in line
 
 
 def test_work_whose_report_was_not_kept_is_not_all_that_was_asked_for(

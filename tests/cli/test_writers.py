@@ -13,9 +13,15 @@ import pytest
 from spark_bookkeeper.client.presence import age
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.cluster.local import LocalCluster
-from spark_bookkeeper.errors import NoSuchLedgerError
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    BookKeeperError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+)
 from spark_bookkeeper.metadata.zookeeper import paths
 from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.sessions import connect_without_spark
 
 pytestmark = pytest.mark.integration
@@ -137,6 +143,55 @@ def test_nobody_is_asked_about_what_would_be_refused(
     assert (done.code, "for ever?" in done.err) == (1, False)
     assert "deleted: nothing" in done.out
     assert "--even-if-alive" in done.out
+
+
+@pytest.mark.parametrize(
+    ("error", "deleted", "left"),
+    [
+        (BookieUnavailableError("no answer", bookie_id="b:1"), [0, 2], [1]),
+        (MetadataUnavailableError("no answer"), [0], [1, 2]),
+    ],
+)
+def test_what_was_deleted_before_something_failed_is_told(
+    error: BookKeeperError,
+    deleted: list[int],
+    left: list[int],
+    call: Call,
+    numbers: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ids = [call("ledger", "append", numbers, "--json").json["ledger_id"] for _ in range(3)]
+    fail_at(ids[1], error, monkeypatch)
+
+    done = call("ledger", "delete", *ids, "--yes", "--json")
+
+    assert (done.code, done.json["deleted"]) == (1, [ids[n] for n in deleted])
+    assert done.json["left"].keys() == {str(ids[n]) for n in left}
+    assert all("no" in why for why in done.json["left"].values())
+
+
+def test_what_was_deleted_before_an_interrupt_is_told(
+    call: Call, numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [call("ledger", "append", numbers, "--json").json["ledger_id"] for _ in range(2)]
+    fail_at(ids[1], KeyboardInterrupt(), monkeypatch)
+
+    done = call("ledger", "delete", *ids, "--yes")
+
+    assert done.code == 1
+    assert f"deleted before: {ids[0]}; ledger {ids[1]} may be as well" in done.err
+
+
+def fail_at(ledger_id: int, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One ledger cannot be deleted."""
+    delete = BookKeeper.delete_ledger
+
+    def failing(bk: BookKeeper, wanted: int, **named: Any) -> Any:
+        if wanted == ledger_id:
+            raise error
+        return delete(bk, wanted, **named)
+
+    monkeypatch.setattr(BookKeeper, "delete_ledger", failing)
 
 
 def test_bookies_that_could_not_be_fenced_are_named(

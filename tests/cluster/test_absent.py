@@ -150,6 +150,25 @@ def test_a_full_disk_is_told_as_full_and_not_as_out_of_reach(
     assert "reach" not in str(told.remedy)
 
 
+def test_whatever_needs_care_has_a_command_with_every_bookie_in_it(ground: Ground) -> None:
+    ensemble = written(ground).metadata.last_fragment.ensemble
+    for bookie in ensemble[:2]:
+        ground.format(bookie)
+    before = findings(ground)
+    for bookie in ensemble[:2]:
+        ground.stop(bookie)
+    after = findings(ground)
+
+    checks = ("fragments on replaced disks", "entries below their ack quorum")
+    for found in (before[checks[0]], before[checks[1]]):
+        for bookie in ensemble[:2]:
+            assert f"spark-bookkeeper bookie refill {bookie}" in (found.remedy or ""), found
+    first, second = sorted(ensemble[:2])
+    wanted = f"spark-bookkeeper bookie recover {first} --bookie {second}"
+    for check in ("fragments on lost bookies", "entries below their ack quorum"):
+        assert wanted in (after[check].remedy or ""), after[check]
+
+
 def test_nobody_at_work_is_a_warning_where_ledgers_lack_copies(ground: Ground) -> None:
     assert findings(ground)["autorecovery"].verdict == "ok"
     lose(ground)

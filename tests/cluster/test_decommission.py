@@ -74,6 +74,21 @@ def test_a_drained_bookie_is_read_only_empty_and_still_known(tmp_path: Path) -> 
         assert bookie not in client.store.read_ledger(writer.ledger_id).value.bookies()
 
 
+def test_a_bookie_that_is_drained_while_it_is_down_takes_nothing_when_it_comes_back(
+    tmp_path: Path,
+) -> None:
+    ground = Ground(tmp_path, bookies=4)
+    bookie = written(ground, Quorum(3, 3, 2)).metadata.last_fragment.ensemble[0]
+    ground.stop(bookie)
+
+    report = drained(ground, bookie)
+
+    assert report.is_complete, report.blocked_by
+    order = read_order(ground.context.store, bookie)
+    assert order is not None
+    assert order.reason == "it is drained"
+
+
 def test_what_has_no_other_place_remains_and_says_why(tmp_path: Path) -> None:
     ground = Ground(tmp_path, bookies=3)
     writer = written(ground, Quorum(3, 3, 2))

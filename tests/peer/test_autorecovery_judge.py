@@ -7,17 +7,27 @@ import os
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+from spark_bookkeeper.bookie.storage.local import LocalStorage
+from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.cluster.readonly import set_readonly
+from spark_bookkeeper.cluster.zookeeper import EmbeddedZooKeeper
 from spark_bookkeeper.config import AutorecoveryConfig
-from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.replication.report import Outcome
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.session import BookKeeper
-from spark_bookkeeper.testing.rows import numbered
+from spark_bookkeeper.testing.rows import check_numbered_ledger, numbered
 from spark_bookkeeper.testing.sessions import connect_without_spark
 
 pytestmark = [pytest.mark.peer, pytest.mark.integration, pytest.mark.timeout(900)]
@@ -41,8 +51,8 @@ peer = _load_peer()
 class Peer:
     """BookKeeper's shell and its autorecovery daemon, for one cluster."""
 
-    def __init__(self, bk: BookKeeper, directory: Path) -> None:
-        hosts, _, root = bk.metadata_uri.partition("://")[2].partition("/")
+    def __init__(self, uri: str, directory: Path) -> None:
+        hosts, _, root = uri.partition("://")[2].partition("/")
         self.address, self.root = hosts, f"/{root or 'ledgers'}"
         self._conf = directory / "bookie.conf"
         self._conf.write_text(
@@ -123,7 +133,7 @@ def bk(cluster: LocalCluster) -> Iterator[BookKeeper]:
 
 @pytest.fixture
 def shell(bk: BookKeeper, tmp_path: Path) -> Peer:
-    return Peer(bk, tmp_path)
+    return Peer(bk.metadata_uri, tmp_path)
 
 
 def until(holds: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
@@ -231,3 +241,134 @@ def test_a_foreign_auditor_is_recognised_and_what_it_marks_is_done_here(
     finally:
         foreign.kill()
         foreign.wait()
+
+
+def judged(bk: BookKeeper, shell: Peer) -> dict[str, list[dict[str, Any]]]:
+    """What BookKeeper's classes read of the tree, by kind: everything, and as we mean it."""
+    lines, complaints = peer.judge(shell.address, shell.root)
+    assert complaints == ""
+    seen: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for line in lines:
+        seen[line["kind"]].append(line)
+    store = bk.context.store
+    assert [line["id"] for line in seen["ledger"]] == list(store.ledger_ids())
+    for line in seen["ledger"]:
+        ours = store.read_ledger(LedgerId(line["id"])).value
+        ensembles = {str(f.first_entry_id): list(f.ensemble) for f in ours.fragments}
+        last = -1 if ours.last_entry_id is None else ours.last_entry_id
+        assert (line["state"], line["last_entry_id"]) == (ours.state.name, last)
+        assert line["fragments"] == ensembles
+    assert {line["bookie"] for line in seen["cookie"]} == {
+        cookie.value.bookie_id for cookie in store.cookies()
+    }
+    assert {line["id"] for line in seen["bookie"]} == {
+        live.bookie_id for live in store.registrations()
+    }
+    return seen
+
+
+def test_the_peers_classes_read_everything_after_each_of_its_occasions(
+    tmp_path: Path,
+) -> None:
+    reason = peer.missing()
+    if reason is not None:
+        pytest.skip(reason)
+    with (
+        LocalCluster(tmp_path / "c", bookies=6) as cluster,
+        connect_without_spark(cluster.metadata_uri) as bk,
+    ):
+        shell = Peer(bk.metadata_uri, tmp_path)
+
+        def read_of(ledger_id: int) -> dict[str, Any]:
+            (line,) = [x for x in judged(bk, shell)["ledger"] if x["id"] == ledger_id]
+            return line
+
+        kept, _ = closed_ledger(bk)
+        writer = bk.create_ledger()
+        ledger_id = int(writer.ledger_id)
+        assert read_of(ledger_id)["state"] == "OPEN", "creation"
+
+        writer.append(numbered(0))
+        assert read_of(ledger_id)["fragments"].keys() == {"0"}, "appends"
+
+        lost = writer.metadata.last_fragment.ensemble[0]
+        cluster.stop_bookie(lost, destroy=True)
+        until(
+            lambda: writer.append(numbered(1)) > 0 and len(writer.metadata.fragments) > 1,
+            "the writer has replaced it",
+        )
+        assert len(read_of(ledger_id)["fragments"]) > 1, "ensemble change"
+
+        writer.abandon()
+        end = bk.open_ledger(ledger_id).last_add_confirmed
+        assert read_of(ledger_id)["last_entry_id"] == end, "recovery"
+
+        bk.audit()
+        tasks = judged(bk, shell)["task"]
+        assert {task["ledger"] for task in tasks} >= {ledger_id}, "published"
+        assert bk.rereplicate().is_complete
+        again = judged(bk, shell)
+        assert not again["task"], "re-replication"
+        assert lost not in str([line["fragments"] for line in again["ledger"]])
+
+        leaving = bk.ledger(ledger_id).fragments[0].ensemble[0]
+        cluster.stop_bookie(leaving)
+        assert bk.decommission_bookie(leaving).is_complete
+        gone = judged(bk, shell)
+        assert leaving not in {line["bookie"] for line in gone["cookie"]}, "decommission"
+        assert leaving not in str([line["fragments"] for line in gone["ledger"]])
+
+        bk.delete_ledger(ledger_id)
+        assert [line["id"] for line in judged(bk, shell)["ledger"]] == [kept], "deletion"
+
+        bk.autorecovery.disable()
+        (said,) = judged(bk, shell)["autorecovery"]
+        assert not said["enabled"], "autorecovery disabled"
+
+
+def test_the_peers_shell_lists_ledgers_bookies_and_cookies_and_deletes(
+    cluster: LocalCluster, bk: BookKeeper, shell: Peer
+) -> None:
+    ledger_id, _ = closed_ledger(bk)
+    first, *others = cluster.bookie_ids
+    set_readonly(bk.context.store, first, "for the judge", 0)
+    until(
+        lambda: any(live.is_readonly for live in bk.context.store.registrations()),
+        "its agent has obeyed",
+    )
+
+    assert f"ledgerID: {ledger_id}" in shell.shell("listledgers")
+    writable, readonly = shell.shell("listbookies", "-rw"), shell.shell("listbookies", "-ro")
+    assert [first in writable, first in readonly] == [False, True]
+    assert all(each in writable and each not in readonly for each in others)
+    assert str(cluster.root_of(first)) in shell.shell("cookie_get", first)
+
+    shell.shell("deleteledger", "-ledgerid", str(ledger_id), "-force")
+
+    assert bk.ledgers_arrow().num_rows == 0
+    assert {row.status for row in bk.collect_garbage(False).rows} == {Outcome.DELETED}
+
+
+def test_a_cluster_that_the_peers_shell_began_holds_our_ledgers(tmp_path: Path) -> None:
+    reason = peer.missing()
+    if reason is not None:
+        pytest.skip(reason)
+    with EmbeddedZooKeeper(tmp_path / "zookeeper") as server, ExitStack() as ending:
+        uri = f"zk://{server.address}/begun/ledgers"
+        shell = Peer(uri, tmp_path)
+        shell.shell("initnewcluster")
+        runtime = ThreadRuntime()
+        store = ending.enter_context(closing(ZooKeeperStore(uri, token=runtime.token)))
+        for number in range(3):
+            root = tmp_path / f"bookie-{number}"
+            root.mkdir()
+            name = BookieId(f"127.0.0.1:{3181 + number}")
+            agent = BookieAgent(store, LocalStorage(root), name, runtime)
+            agent.start()
+            ending.callback(agent.stop)
+        with connect_without_spark(uri) as bk:
+            ledger_id, _ = closed_ledger(bk)
+
+            check_numbered_ledger(bk, ledger_id, 4, 5)
+            judged(bk, shell)
+            assert f"ledgerID: {ledger_id}" in shell.shell("listledgers")

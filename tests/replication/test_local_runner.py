@@ -7,7 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.replication.runner import ITEMS_TOGETHER, LocalRunner, carry_out_many
+from spark_bookkeeper.replication.runner import (
+    ITEMS_TOGETHER,
+    LocalRunner,
+    carry_out_many,
+    no_progress,
+)
 from spark_bookkeeper.replication.under_way import UnderWay
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground
@@ -97,3 +102,26 @@ def test_items_are_side_by_side_also_when_each_is_to_do_one_thing_after_the_othe
     )
 
     assert [done.status for (done,) in found] == ["replicated"] * 4
+
+
+def test_as_many_items_are_done_at_once_as_is_configured_and_no_more(ground: Ground) -> None:
+    config = replace(ground.context.config, job_items_at_once=3)
+    context = replace(ground.context, runtime=ThreadRuntime(), config=config)
+    counting, three = threading.Lock(), threading.Barrier(3, timeout=20)
+    now = most = 0
+
+    def work(_: ClientContext, item: Piece) -> Sequence[Done]:
+        nonlocal now, most
+        with counting:
+            now += 1
+            most = max(most, now)
+        three.wait()  # fewer would wait for ever
+        with counting:
+            now -= 1
+        return [Done(item.number)]
+
+    items = [Piece(number) for number in range(9)]
+    rows = list(LocalRunner(context).run(step(work), items, no_progress))
+
+    assert [row.number for row in rows] == list(range(9))
+    assert most == 3

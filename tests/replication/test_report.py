@@ -7,8 +7,9 @@ import pickle
 
 import pytest
 
+from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.replication.report import ROW_SCHEMA, Outcome, RecoveryReport, Row
-from spark_bookkeeper.runtime.throttle import Throttle
+from spark_bookkeeper.runtime.throttle import LOOK_SECONDS, Throttle
 from spark_bookkeeper.testing.ground import InlineRuntime
 
 ROWS = (
@@ -59,7 +60,8 @@ def test_a_plan_is_not_complete_and_nothing_of_it_is_left_but_what_a_run_would_l
 
 
 def test_programs_get_the_keys_they_were_promised() -> None:
-    found = RecoveryReport("recover_bookie", ROWS, duration_ms=7).to_dict()
+    whole = Row(-1, "copy", Outcome.LEFT, "a bookie gave no answer", source=BookieId("a:1"))
+    found = RecoveryReport("recover_bookie", (*ROWS, whole), duration_ms=7).to_dict()
 
     assert {k: v for k, v in found.items() if k != "rows"} == {
         "job": "recover_bookie",
@@ -98,3 +100,33 @@ def test_without_a_limit_nobody_waits() -> None:
     Throttle(runtime, None)(1 << 50)
 
     assert runtime.slept == 0
+
+
+def test_a_limit_that_is_raised_lets_go_who_waits_because_of_it() -> None:
+    runtime = InlineRuntime()
+    limit: list[int | None] = [10]
+    throttle = Throttle(runtime, 10, lambda _: limit[0])
+    limit[0] = 1_000_000
+
+    throttle(1_000_000)
+
+    assert LOOK_SECONDS <= runtime.slept <= LOOK_SECONDS + 1.1, "and not for a day"
+    limit[0] = None
+    runtime.sleep(LOOK_SECONDS)
+    before = runtime.slept
+    throttle(1 << 50)
+    assert runtime.slept == before
+
+
+def test_a_limit_that_is_set_holds_who_had_none() -> None:
+    runtime = InlineRuntime()
+    limit: list[int | None] = [None]
+    throttle = Throttle(runtime, None, lambda _: limit[0])
+    throttle(1 << 50)
+    assert runtime.slept == 0
+    limit[0] = 1_000
+    runtime.sleep(LOOK_SECONDS)
+
+    throttle(20_000)
+
+    assert 19 <= runtime.slept - LOOK_SECONDS <= 20.1

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
+import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Final
@@ -15,6 +17,9 @@ from typing import Any, Final
 import pytest
 
 from spark_bookkeeper.autorecovery import auditor, checks, replication, worker
+from spark_bookkeeper.bookie.bookie import LedgerRef
+from spark_bookkeeper.cluster import collection
+from spark_bookkeeper.cluster.collection import Collector
 from spark_bookkeeper.metadata.memory_underreplication import MemoryUnderreplication
 from spark_bookkeeper.protocol.lost_bookies import LostBookies
 from spark_bookkeeper.protocol.task_notes import TaskNote
@@ -25,6 +30,7 @@ from spark_bookkeeper.testing.simulation.autorecovery_lifetime import (
 )
 from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan, Rates
 from spark_bookkeeper.testing.simulation.scheduler import SimulationError
+from spark_bookkeeper.testing.simulation.upkeep import KINDS, Keeper
 
 SEEDS: Final = 12
 
@@ -55,6 +61,22 @@ def test_a_cluster_makes_itself_whole_after_many_more() -> None:
         run_autorecovery_lifetime(seed)
 
 
+def test_collectors_and_compactors_come_while_it_makes_itself_whole() -> None:
+    outcomes = [run_autorecovery_lifetime(seed, keeping(seed)) for seed in range(SEEDS)]
+
+    happened = sum((each.happened for each in outcomes), Counter[str]())
+    assert happened["upkeep: deleted"] > 0
+    assert happened["upkeep: compacted"] > 0
+    assert sum(each.fully_replicated for each in outcomes) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_many_collectors_and_compactors_come() -> None:
+    for seed in range(SEEDS, 1_000):
+        run_autorecovery_lifetime(seed, keeping(seed))
+
+
 def test_the_same_seed_is_the_same_lifetime() -> None:
     digests = [run_autorecovery_lifetime(5).history.digest() for _ in range(2)]
 
@@ -77,6 +99,34 @@ def emptying(seed: int) -> AutorecoveryScript:
     wiped = tuple(Disaster("wipe", bookie, 120 + 60 * bookie, 0.5) for bookie in lost)
     return replace(
         drawn, config=config, delay_seconds=20, switches=(), plan=FaultPlan(disasters=wiped)
+    )
+
+
+def keeping(seed: int) -> AutorecoveryScript:
+    """Collectors and compactors come again and again while copies are made."""
+    dice = random.Random(f"{seed}/autorecovery/keeping")
+    return replace(
+        AutorecoveryScript.drawn(seed),
+        keepers=tuple(
+            Keeper(dice.choice(KINDS), dice.randint(40, 1_000)) for _ in range(dice.randint(3, 8))
+        ),
+    )
+
+
+def shuttling(seed: int) -> AutorecoveryScript:
+    """Many collectors, no compactor, and bookies that are lost one after the other for good."""
+    dice = random.Random(f"{seed}/autorecovery/shuttling")
+    drawn = AutorecoveryScript.drawn(seed)
+    gone = tuple(
+        Disaster("expire", bookie, 60 + 120 * bookie, math.inf)
+        for bookie in range(drawn.quorum.ack_quorum_size)
+    )
+    return replace(
+        drawn,
+        locals=(None, None),
+        switches=(),
+        plan=FaultPlan(Rates(delay=0.1, pause=0.02), Rates(delay=0.2, pause=0.02), disasters=gone),
+        keepers=tuple(Keeper("collector", dice.randint(60, 900)) for _ in range(8)),
     )
 
 
@@ -171,6 +221,22 @@ def take_a_bookie_for_what_it_was(patch: Patch) -> None:
         return self._seen(frozenset(available), delay_seconds, now)
 
     patch.setattr(LostBookies, "seen", seen)
+
+
+@breaking("nothing-named-is-deleted", shuttling)
+def collect_what_a_worker_copies(patch: Patch) -> None:
+    """A collector looks at neither task nor lock, and the register is not told that it removes."""
+
+    def withdraw(context: Any, ledger: Any, bookie: Any, incarnation: str) -> bool:
+        context.bookies.bookie(bookie).clear(LedgerRef(ledger.key, incarnation, ledger.encoding))
+        return True
+
+    def unlocked(self: Collector, ref: Any, ledger: Any) -> Any:
+        return self._withdraw_locked(ref, ledger)
+
+    patch.setattr(collection, "withdraw", withdraw)
+    patch.setattr(Collector, "_withdraw", unlocked)
+    patch.setattr(collection, "check_one", lambda *_: [])
 
 
 @breaking("more than")

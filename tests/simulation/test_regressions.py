@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
@@ -16,7 +18,10 @@ from spark_bookkeeper.bookie.record import encode_add
 from spark_bookkeeper.bookie.retrieval import Retrieval
 from spark_bookkeeper.bookie.schema import LedgerPaths
 from spark_bookkeeper.bookie.storage.memory import MemoryDisk, MemoryStorage
-from spark_bookkeeper.testing.simulation.autorecovery_lifetime import run_autorecovery_lifetime
+from spark_bookkeeper.testing.simulation.autorecovery_lifetime import (
+    AutorecoveryScript,
+    run_autorecovery_lifetime,
+)
 from spark_bookkeeper.testing.simulation.lifetime import run_lifetime
 from spark_bookkeeper.testing.slotlog import Log
 
@@ -40,7 +45,8 @@ def test_a_worker_could_not_recover_a_ledger_of_which_its_own_bookie_is_a_member
 
 
 def test_two_recoveries_met_a_bucket_without_its_ledgers() -> None:
-    run_autorecovery_lifetime(73316)  # the second believed the fence that the first had put
+    # The second believed the fence that the first had put.
+    run_autorecovery_lifetime(73316, replace(AutorecoveryScript.drawn(73316), keepers=()))
 
 
 def test_a_record_found_not_durable_is_synced_with_the_part_that_it_lists() -> None:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timezone
-from types import FrameType
 from typing import Any
 
 import click
 
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
+from spark_bookkeeper.autorecovery.names import NONE_RUNS
 from spark_bookkeeper.cli.autorecovery.work import audit, rereplicate, run_once
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
 from spark_bookkeeper.cli.shell.logs import start_logging
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
+from spark_bookkeeper.cli.shell.termination import STOPPING, until_signalled
 from spark_bookkeeper.cli.shell.work import open_table, report_table
 from spark_bookkeeper.protocol.ids import parse_bookie_id
+from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.session.arguments import known_bookies
 
 
@@ -73,34 +71,27 @@ def start(
             known_bookies(bk.context, [beside])
         config = access.conf.autorecovery
         if once:
-            return run_once(settings, bk, config, open_table(settings, report_table))
+            return run_once(settings, bk, config, beside, open_table(settings, report_table))
         start_logging(settings.log_format)
         with until_signalled() as stopping:
+            note_warning(settings, bk)
             running: Autorecovery = bk.autorecovery.start(bookie_id=beside, config=config)
             try:
                 settings.output.note("autorecovery runs; Ctrl-C stops it")
                 while not stopping.wait(1.0):
                     pass  # a signal just before an endless wait would be heard only at its end
+                settings.output.note(STOPPING)
             finally:
                 running.stop()
     settings.output.note("autorecovery has stopped; what it was at is done by others")
     return EXIT_DONE
 
 
-@contextmanager
-def until_signalled() -> Iterator[threading.Event]:
-    """An event that is set by Ctrl-C and SIGTERM."""
-    stopping = threading.Event()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopping.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopping
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def note_warning(settings: Settings, bk: BookKeeper) -> None:
+    """Say to who starts autorecovery why it will do nothing, or not be auditor."""
+    warning = bk.autorecovery.warning()
+    if warning is not None and warning != NONE_RUNS:  # there is one at once
+        settings.output.note(warning)
 
 
 @autorecovery.command(epilog="Example: spark-bookkeeper autorecovery enable")
@@ -110,7 +101,11 @@ def enable(settings: Settings, access: Access) -> int:
     """Let autorecovery go on in the whole cluster."""
     with connected(settings, access) as bk:
         is_changed = bk.autorecovery.enable()
-    return _switched(settings, is_changed, is_enabled=True)
+        warning = bk.autorecovery.warning()
+    code = _switched(settings, is_changed, is_enabled=True)
+    if warning is not None:  # enabled, and still nobody does the work
+        settings.output.note(warning)
+    return code
 
 
 @autorecovery.command(epilog="Example: spark-bookkeeper autorecovery disable")
@@ -137,7 +132,7 @@ def _switched(settings: Settings, is_changed: bool, *, is_enabled: bool) -> int:
 @click.pass_obj
 def status(settings: Settings, access: Access) -> int:
     """Is it enabled, who is auditor, how much is there to do, and is anything wrong with it?"""
-    with connected(settings, access) as bk:
+    with looking(settings, access) as bk:
         found = bk.autorecovery.status()
 
     def show() -> None:
@@ -160,7 +155,7 @@ def underreplicated(settings: Settings, access: Access) -> int:
 
     The one with the fewest live copies comes first.
     """
-    with connected(settings, access) as bk:
+    with looking(settings, access) as bk:
         rows = bk.underreplicated_arrow().to_pylist()
         warning = bk.autorecovery.warning()
         now = datetime.fromtimestamp(bk.context.runtime.wall_ms() / 1000, timezone.utc)
@@ -206,7 +201,7 @@ def _cells(row: dict[str, Any], now: datetime) -> list[Any]:
 @click.pass_obj
 def who_is_auditor(settings: Settings, access: Access) -> int:
     """The name of the auditor: the bookie beside which it runs, or its machine and process."""
-    with connected(settings, access) as bk:
+    with looking(settings, access) as bk:
         name = bk.autorecovery.who_is_auditor()
     settings.output.result(
         {"auditor": name}, lambda: settings.output.say(name or "there is no auditor")
@@ -240,7 +235,7 @@ def delay(settings: Settings, access: Access, seconds: int | None) -> int:
 def limit(settings: Settings, access: Access, bytes_per_second: int | None) -> int:
     """Show, or set, how many BYTES_PER_SECOND each worker may copy; 0 is no limit.
 
-    Workers that run see it with their next ledgers.
+    Workers that run obey within seconds, also in the middle of a ledger.
     """
     with connected(settings, access) as bk:
         if bytes_per_second is not None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import click
 
-from spark_bookkeeper.cli.shell.settings import Settings
-from spark_bookkeeper.cli.shell.work import PLAN, Work, show_report, work_options
+from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE, Settings
+from spark_bookkeeper.cli.shell.work import MOST_ROWS, PLAN, Work, show_report, work_options
 from spark_bookkeeper.config import AutorecoveryConfig
+from spark_bookkeeper.replication.report import Outcome, counted
 from spark_bookkeeper.session import BookKeeper
 
 if TYPE_CHECKING:
@@ -41,13 +43,23 @@ def rereplicate(work: Work) -> int:
 
 
 def run_once(
-    settings: Settings, bk: BookKeeper, config: AutorecoveryConfig, table: ReportTable | None
+    settings: Settings,
+    bk: BookKeeper,
+    config: AutorecoveryConfig,
+    beside: str | None,
+    table: ReportTable | None,
 ) -> int:
-    """One audit, and one round of work; the report is of the latter."""
+    """One audit, and one round of work; the report is of the latter.
+
+    Args:
+        beside: copy to this bookie, and to no other.
+    """
     with settings.output.progress("reading ledger metadata") as progress:
         found = bk.audit(progress=progress.phase)
-        settings.output.note(
-            f"published: {len({row.ledger_id for row in found.rows})} ledgers lack replicas"
-        )
-        report = bk.rereplicate(config=config, progress=progress.phase)
-    return show_report(settings, report, table)
+        published = {row.ledger_id for row in found.rows if row.status is Outcome.PUBLISHED}
+        settings.output.note(f"published: {counted(len(published), 'ledger')} that lack replicas")
+        for row in islice(found.unfinished, MOST_ROWS):
+            settings.output.note(f"ledger {row.ledger_id} could not be looked at: {row.reason}")
+        report = bk.rereplicate(bookie_id=beside, config=config, progress=progress.phase)
+    code = show_report(settings, report, table)
+    return max(code, EXIT_LEFT_UNDONE) if found.unfinished else code

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from spark_bookkeeper.bookie.marker import read_marker
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import PLAN, YES, Work, ask_about, work_options
@@ -35,12 +35,12 @@ GIB = 1 << 30
 @click.pass_obj
 def list_(settings: Settings, access: Access, state: str | None) -> int:
     """List every bookie that is known: alive, or named by a cookie or a ledger."""
-    with connected(settings, access) as bk, settings.output.progress("reading ledger metadata"):
+    with looking(settings, access) as bk, settings.output.progress("reading ledger metadata"):
         rows = [r for r in bookie_rows(bk.context) if state is None or r["state"] == state]
 
     def show() -> None:
         if not rows:
-            settings.output.say("no bookies")
+            settings.output.say("no bookies" if state is None else f"no bookie is {state}")
             return
         settings.output.table(
             [
@@ -77,7 +77,7 @@ def list_(settings: Settings, access: Access, state: str | None) -> int:
 def show(settings: Settings, access: Access, bookie_id: str) -> int:
     """Show one bookie: registration, cookie, its storage's marker, the ledgers that name it."""
     name = parse_bookie_id(bookie_id)
-    with connected(settings, access) as bk:
+    with looking(settings, access) as bk:
         value = _look_at(bk, name)
 
     def present() -> None:

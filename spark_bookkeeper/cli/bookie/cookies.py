@@ -23,10 +23,16 @@ from spark_bookkeeper.cli.shell.cluster_options import (
     Access,
     access_options,
     connected,
+    looking,
     opened_store,
 )
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
-from spark_bookkeeper.cluster.cookies import forget_bookie, generate_cookie, restore_cookie
+from spark_bookkeeper.cluster.cookies import (
+    check_forgotten_by_all,
+    forget_bookie,
+    generate_cookie,
+    restore_cookie,
+)
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.cookie_text import encode_cookie
 from spark_bookkeeper.metadata.store import Cookie
@@ -46,7 +52,7 @@ def cookie() -> None:
 def get(settings: Settings, access: Access, bookie_id: str) -> int:
     """Show the cookie of BOOKIE: its storage, incarnation and cluster."""
     name = parse_bookie_id(bookie_id)
-    with connected(settings, access) as bk:
+    with looking(settings, access) as bk:
         found = bk.context.store.read_cookie(name)
     if found is None:
         raise InvalidArgumentError(
@@ -163,6 +169,7 @@ def delete(settings: Settings, access: Access, bookie_id: str, yes: bool) -> int
     name = parse_bookie_id(bookie_id)
     with connected(settings, access) as bk:
         if not yes:
+            check_forgotten_by_all(bk.context.store, name)  # nobody is asked about what is refused
             confirm(f"Delete the cookie of bookie {name}?")
         forget_bookie(bk.context.store, name)
     settings.output.result(

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import shlex
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from types import FrameType
 
 import click
 
 from spark_bookkeeper.bookie.partition import ledger_directories, probe
 from spark_bookkeeper.bookie.storage.storage import Storage
+from spark_bookkeeper.cli.autorecovery.group import note_warning
 from spark_bookkeeper.cli.bookie.cluster_view import list_, recover, show
 from spark_bookkeeper.cli.bookie.cookies import cookie
 from spark_bookkeeper.cli.bookie.decommission import decommission
@@ -38,9 +36,10 @@ from spark_bookkeeper.cli.shell.cluster_options import (
 )
 from spark_bookkeeper.cli.shell.logs import start_logging
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
+from spark_bookkeeper.cli.shell.termination import STOPPING, until_signalled
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.dependents import ledgers_that_name
-from spark_bookkeeper.cluster.formatting import format_bookie
+from spark_bookkeeper.cluster.formatting import check_formattable, format_bookie
 from spark_bookkeeper.cluster.health_server import HealthServer
 from spark_bookkeeper.cluster.partitions import Partition, Partitions
 from spark_bookkeeper.cluster.sharing import Place, place_of, shared_with
@@ -125,73 +124,67 @@ def start(
         settings.log_format,
         bookie_id=wanted[0].bookie_id if len(wanted) == 1 else None,
     )
-    stopping = threading.Event()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopping.set()
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     # What the session with ZooKeeper counts is the partition's own, where there is only one.
     own = BookieMetrics() if len(wanted) == 1 else None
     session = own or Metrics()
     shared = session if own is None else None
-    try:
-        with (
-            opened_store(settings, access, runtime, session) as store,
-            _shown_lag(settings, access, logs, session),
-            connected(settings, access) as bk,
-        ):
-            upkeep = bk.context
+    with (
+        until_signalled() as stopping,
+        opened_store(settings, access, runtime, session) as store,
+        _shown_lag(settings, access, logs, session),
+        connected(settings, access) as bk,
+    ):
+        upkeep = bk.context
 
-            def partition(each: PartitionConf) -> Partition:
-                name = parse_bookie_id(each.bookie_id)
+        def partition(each: PartitionConf) -> Partition:
+            name = parse_bookie_id(each.bookie_id)
 
-                def opened(metrics: BookieMetrics) -> tuple[BookieAgent, Callable[[], None]]:
-                    storage = open_partition(each.root, access)
-                    agent = BookieAgent(
-                        store,
-                        storage,
-                        name,
-                        runtime,
-                        access.conf.bookie,
-                        rack=each.rack or rack,
-                        moved_from=partial(access.open_root, runtime=runtime) if moved else None,
-                        duties=upkeep_duties(upkeep, name, access.conf.bookie, metrics),
-                        metrics=metrics,
-                    )
-                    return agent, storage.close
+            def opened(metrics: BookieMetrics) -> tuple[BookieAgent, Callable[[], None]]:
+                storage = open_partition(each.root, access)
+                agent = BookieAgent(
+                    store,
+                    storage,
+                    name,
+                    runtime,
+                    access.conf.bookie,
+                    rack=each.rack or rack,
+                    moved_from=partial(access.open_root, runtime=runtime) if moved else None,
+                    duties=upkeep_duties(upkeep, name, access.conf.bookie, metrics),
+                    metrics=metrics,
+                )
+                return agent, storage.close
 
-                return Partition(name, each.root, opened, own)
+            return Partition(name, each.root, opened, own)
 
-            served = Partitions(
-                runtime, [partition(each) for each in wanted], tell=settings.output.note
-            )
-            server = HealthServer(served.partitions, access.conf.bookie, shared)
-            try:
-                served.start()
-                for each in served.partitions:
-                    if each.is_started:
-                        settings.output.note(
-                            f"bookie {each.bookie_id} serves {each.status.root_uri} (incarnation "
-                            f"{each.status.incarnation}); Ctrl-C stops it"
-                        )
-                if server.address is not None:
+        served = Partitions(
+            runtime, [partition(each) for each in wanted], tell=settings.output.note
+        )
+        server = HealthServer(served.partitions, access.conf.bookie, shared)
+        try:
+            served.start()
+            for each in served.partitions:
+                if each.is_started:
                     settings.output.note(
-                        "its /health and /metrics are at http://{}:{}".format(*server.address)
+                        f"bookie {each.bookie_id} serves {each.status.root_uri} (incarnation "
+                        f"{each.status.incarnation}); Ctrl-C stops it"
                     )
-                names = [each.bookie_id for each in served.partitions] if with_autorecovery else []
-                # It ends first, so that it does not publish what its own bookie takes away.
-                with ExitStack() as beside:
-                    for name in names:
-                        beside.enter_context(_autorecovery(settings, access, name, server))
-                    while not stopping.wait(1.0):
-                        pass  # a signal just before an endless wait would be heard only at its end
-            finally:
-                server.close()
-                served.stop()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+            if server.address is not None:
+                settings.output.note(
+                    "its /health and /metrics are at http://{}:{}".format(*server.address)
+                )
+            names = [each.bookie_id for each in served.partitions] if with_autorecovery else []
+            if names:
+                note_warning(settings, bk)
+            # It ends first, so that it does not publish what its own bookie takes away.
+            with ExitStack() as beside:
+                for name in names:
+                    beside.enter_context(_autorecovery(settings, access, name, server))
+                while not stopping.wait(1.0):
+                    pass  # a signal just before an endless wait would be heard only at its end
+                settings.output.note(STOPPING)
+        finally:
+            server.close()
+            served.stop()
     for one in wanted:
         settings.output.note(f"bookie {one.bookie_id} is unregistered; its storage stays as it is")
     return EXIT_DONE
@@ -253,6 +246,8 @@ def format_(
     runtime = ThreadRuntime()
     try:
         with opened_store(settings, access, runtime) as store:
+            if not yes:  # nobody is asked about what is refused
+                check_formattable(store, storage, name, is_replaced=replaced)
             _show_what_goes(settings, store, storage, name)
             _show_what_is_shared(settings, access, store, storage, name)
             if replaced and not yes:

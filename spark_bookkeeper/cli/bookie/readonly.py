@@ -7,9 +7,15 @@ import click
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cluster.readonly import set_readonly, set_writable
-from spark_bookkeeper.protocol.ids import parse_bookie_id
+from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
+from spark_bookkeeper.session import BookKeeper
 
 _OBEYED = "its agent obeys at its next probe (every 5 s, unless it is configured otherwise)"
+_AWAY = "its agent does not run, or does not reach ZooKeeper; it obeys as soon as it does"
+
+
+def _when(bk: BookKeeper, name: BookieId) -> str:
+    return _OBEYED if name in bk.context.bookies.registrations() else _AWAY
 
 
 @click.command(
@@ -28,9 +34,10 @@ def set_readonly_(settings: Settings, access: Access, bookie_id: str, reason: st
     name = parse_bookie_id(bookie_id)
     with connected(settings, access) as bk:
         set_readonly(bk.context.store, name, reason, bk.context.runtime.wall_ms())
+        when = _when(bk, name)
     settings.output.result(
         {"bookie_id": name, "readonly_by_hand": reason},
-        lambda: settings.output.say(f"bookie {name} is to be read-only; {_OBEYED}"),
+        lambda: settings.output.say(f"bookie {name} is to be read-only; {when}"),
     )
     return EXIT_DONE
 
@@ -49,10 +56,11 @@ def set_writable_(settings: Settings, access: Access, bookie_id: str) -> int:
     name = parse_bookie_id(bookie_id)
     with connected(settings, access) as bk:
         was_readonly = set_writable(bk.context.store, name)
+        when = _when(bk, name)
     settings.output.result(
         {"bookie_id": name, "readonly_by_hand": None, "was_readonly_by_hand": was_readonly},
         lambda: settings.output.say(
-            f"bookie {name} may be writable; {_OBEYED}"
+            f"bookie {name} may be writable; {when}"
             if was_readonly
             else f"nobody had made bookie {name} read-only by hand; nothing was changed"
         ),

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import MOST_ROWS
 from spark_bookkeeper.client.views import bookie_rows
@@ -26,18 +26,17 @@ def space(settings: Settings, access: Access, bookie_ids: Sequence[str], by_ledg
     """Show live, garbage and orphan bytes per bookie; nothing is changed.
 
     Orphan bytes are those of `ledger orphans`; garbage is what was deleted, or copies that no
-    metadata name. Every file of every bookie is looked at. Exit code 1 when a bookie could not be
-    asked.
+    metadata name. Every file of each BOOKIE is looked at, or of all of them. Exit code 1 when a
+    bookie could not be asked.
     """
     wanted = {parse_bookie_id(bookie) for bookie in bookie_ids}
-    with connected(settings, access) as bk, settings.output.progress("looking at bookies"):
-        rows = bk.space_arrow().to_pylist()
+    with looking(settings, access) as bk, settings.output.progress("looking at bookies"):
         known = {row["bookie_id"] for row in bookie_rows(bk.context)}
-    for bookie in sorted(wanted - known):
-        raise InvalidArgumentError(
-            f"bookie {bookie} is unknown; `spark-bookkeeper bookie list` shows the bookies"
-        )
-    shown = [row for row in rows if not wanted or row["bookie_id"] in wanted]
+        for bookie in sorted(wanted - known):
+            raise InvalidArgumentError(
+                f"bookie {bookie} is unknown; `spark-bookkeeper bookie list` shows the bookies"
+            )
+        shown = bk.space_arrow(sorted(wanted) or None).to_pylist()
     # One that holds nothing has no rows, and is told all the same.
     bookies = [_sum(bookie, shown) for bookie in sorted(wanted or known)]
 

@@ -18,7 +18,7 @@ from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 from spark_bookkeeper.cli.ledger.creation import create_ledger, new_ledger_options, password_option
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
-from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
+from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings, begun
 from spark_bookkeeper.cli.shell.writers import about_writer
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.write.columns import check_schema
@@ -70,9 +70,7 @@ def append(
             "rows and lines cannot go into one ledger: it has one schema; give --as"
         )
     kind = forms.pop()
-    for name in files:
-        if name != "-" and not Path(name).is_file():
-            raise InvalidArgumentError(f"{name} is not a file; nothing was created")
+    check_readable(files)
     schema = schema_of_file(files[0]) if kind == "rows" else None
     if schema is not None:
         for name in files[1:]:  # now, and not when the first files are in the ledger
@@ -81,24 +79,25 @@ def append(
     with connected(settings, access) as bk:
         writer = create_ledger(bk, wish, schema)
         settings.output.note(f"ledger {writer.ledger_id} on {', '.join(_ensemble(writer))}")
-        try:
-            with settings.output.progress("appending entries", unit="entries") as progress:
-                for name in files:
-                    _append_file(writer, name, kind, progress)
-                writer.flush()
-            table = writer.acks_arrow() if acks else None
-            if leave_open:
+        with begun():
+            try:
+                with settings.output.progress("appending entries", unit="entries") as progress:
+                    for name in files:
+                        _append_file(writer, name, kind, progress)
+                    writer.flush()
+                table = writer.acks_arrow() if acks else None
+                if leave_open:
+                    writer.abandon()
+                else:
+                    writer.close()
+            except BaseException:
                 writer.abandon()
-            else:
-                writer.close()
-        except BaseException:
-            writer.abandon()
-            settings.output.note(
-                f"ledger {writer.ledger_id} is acknowledged up to entry "
-                f"{writer.last_add_confirmed} and not closed; "
-                f"`spark-bookkeeper ledger recover {writer.ledger_id}` closes it"
-            )
-            raise
+                settings.output.note(
+                    f"ledger {writer.ledger_id} is acknowledged up to entry "
+                    f"{writer.last_add_confirmed} and not closed; "
+                    f"`spark-bookkeeper ledger recover {writer.ledger_id}` closes it"
+                )
+                raise
     value: dict[str, Any] = {
         "ledger_id": writer.ledger_id,
         "state": "OPEN" if leave_open else "CLOSED",
@@ -177,6 +176,17 @@ def read(
         return _read_to_screen(settings, reader, first, last, limit)
 
 
+def check_readable(files: Sequence[str]) -> None:
+    """Raises ``InvalidArgumentError`` for the first that is no file, or may not be read."""
+    for name in files:
+        if name == "-":
+            continue
+        if not Path(name).is_file():
+            raise InvalidArgumentError(f"{name} is not a file; nothing was changed")
+        if not os.access(name, os.R_OK):
+            raise InvalidArgumentError(f"{name} may not be read; nothing was changed")
+
+
 def schema_of_file(name: str) -> pa.Schema:
     """The columns of a Parquet or Arrow file.
 
@@ -233,7 +243,9 @@ def rows_of(name: str) -> Iterator[tuple[pa.Schema, Iterator[pa.Table]]]:
                 f"{name} is no .parquet, .arrow, .feather or .ipc file; --as lines or --as bytes "
                 "takes any file"
             )
-    except (pa.ArrowInvalid, FileNotFoundError, IsADirectoryError) as error:
+    except BrokenPipeError:
+        raise  # of the progress that is shown
+    except (pa.ArrowInvalid, OSError) as error:
         raise InvalidArgumentError(f"{name} cannot be read: {error}") from error
 
 

@@ -17,9 +17,10 @@ from spark_bookkeeper.client.deletion import check_nobody_writes, unreadable
 from spark_bookkeeper.client.presence import writer_of, writer_state
 from spark_bookkeeper.client.views import UNREADABLE
 from spark_bookkeeper.errors import (
+    BookKeeperError,
     InvalidArgumentError,
     MetadataFormatError,
-    RecoveryUndecidedError,
+    MetadataUnavailableError,
 )
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId, parse_ledger_id
@@ -65,12 +66,24 @@ def delete(
             confirm(f"Delete {count} for ever?")
         deleted: list[int] = []
         not_fenced: dict[int, Mapping[BookieId, str]] = {}
+        silent: str | None = None
         for ledger_id in todo:
+            if silent is not None:
+                left[ledger_id] = f"ledger {ledger_id} was not tried: {silent}"
+                continue
             try:
                 deletion = bk.delete_ledger(ledger_id, even_if_alive=even_if_alive)
-            except (InvalidArgumentError, MetadataFormatError, RecoveryUndecidedError) as error:
+            except MetadataUnavailableError as error:  # the others would wait for it as long
+                left[ledger_id] = f"ledger {ledger_id} may or may not be deleted: {error.message}"
+                silent = "ZooKeeper did not answer; repeat it"
+                continue
+            except BookKeeperError as error:  # what was deleted before is told all the same
                 left[ledger_id] = error.message
                 continue
+            except KeyboardInterrupt:
+                ids = ", ".join(map(str, deleted)) or "nothing"
+                settings.output.note(f"deleted before: {ids}; ledger {ledger_id} may be as well")
+                raise
             deleted.append(ledger_id)
             if deletion.not_fenced:
                 not_fenced[ledger_id] = deletion.not_fenced

@@ -16,7 +16,7 @@ from spark_bookkeeper.cli.ledger.deletion import delete
 from spark_bookkeeper.cli.ledger.owners import history, orphans
 from spark_bookkeeper.cli.ledger.picture import draw_fragments, legend
 from spark_bookkeeper.cli.ledger.work import check, diff, recover, repair
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
 from spark_bookkeeper.cli.shell.output import text_of
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
@@ -111,7 +111,7 @@ def list_(
     ask_bookies: bool,
 ) -> int:
     """List ledgers: state, sizes, end; of those that are not closed also whether a writer lives."""
-    with connected(settings, access) as bk, settings.output.progress("reading ledger metadata"):
+    with looking(settings, access) as bk, settings.output.progress("reading ledger metadata"):
         rows = [
             {**row, "custom_metadata": dict(row["custom_metadata"])}
             for row in ledger_rows(bk.context, ask_bookies=ask_bookies)
@@ -168,7 +168,7 @@ def show(settings: Settings, access: Access, ledger_id: int, slots: bool) -> int
 
     Nothing is fenced or changed by looking.
     """
-    with connected(settings, access) as bk:
+    with looking(settings, access) as bk:
         info = bk.ledger(ledger_id)
         value = ledger_object(info)
         found = bk.context.store.read_ledger(parse_ledger_id(ledger_id)).value

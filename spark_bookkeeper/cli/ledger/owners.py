@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings
 from spark_bookkeeper.cli.shell.work import MOST_ROWS
@@ -20,7 +20,7 @@ def history(settings: Settings, access: Access, ledger_id: int) -> int:
     Times of changes are not kept, nor the names of bookies that a recovery replaced. Nothing is
     fenced or changed by looking.
     """
-    with connected(settings, access) as bk:
+    with looking(settings, access) as bk:
         rows = bk.history_arrow(ledger_id).to_pylist()
     settings.output.result(
         {"ledger_id": ledger_id, "events": rows},
@@ -50,7 +50,7 @@ def orphans(settings: Settings, access: Access) -> int:
 
     Nothing is deleted; whether somebody misses one of them only people know.
     """
-    with connected(settings, access) as bk, settings.output.progress("reading ledger metadata"):
+    with looking(settings, access) as bk, settings.output.progress("reading ledger metadata"):
         rows = bk.orphans_arrow().to_pylist()
 
     def show() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from spark_bookkeeper.cli.shell.asking import confirm
-from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
+from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, looking
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
 from spark_bookkeeper.cli.shell.work import Work, refuse_unknown, work_options
@@ -132,7 +132,7 @@ def diff(settings: Settings, access: Access, ledger_id: int) -> int:
 
     Exit code 1 when any replica is missing, damaged, or unlike another.
     """
-    with connected(settings, access) as bk, settings.output.progress("reading every replica"):
+    with looking(settings, access) as bk, settings.output.progress("reading every replica"):
         rows = bk.diff_replicas_arrow(ledger_id).to_pylist()
     entries: dict[int, dict[str, Mapping[str, Any]]] = {}
     for row in rows:

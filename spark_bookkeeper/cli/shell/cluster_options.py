@@ -131,7 +131,18 @@ def connected(
     with _nothing_changed():
         bk = BookKeeper(connection, spark_conf=settings.spark_conf, runs_jobs_here=not with_spark)
     with bk:
-        bk.context.store.require_cluster()  # no cluster there: say so before anything else
+        with _nothing_changed():
+            bk.context.store.require_cluster()  # no cluster there: say so before anything else
+        yield bk
+
+
+@contextmanager
+def looking(settings: Settings, access: Access) -> Iterator[BookKeeper]:
+    """As ``connected``, for a command that only looks: nothing was changed whenever ZooKeeper goes.
+
+    So its exit code says that the cluster cannot be reached, and not that something is amiss in it.
+    """
+    with _nothing_changed(), connected(settings, access) as bk:
         yield bk
 
 

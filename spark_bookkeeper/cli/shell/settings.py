@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -81,3 +82,14 @@ def exit_code_of(error: BookKeeperError) -> int:
     if isinstance(error, _REFUSALS) or error.facts.get("nothing_changed"):
         return EXIT_NOTHING_CHANGED
     return EXIT_LEFT_UNDONE
+
+
+@contextmanager
+def begun() -> Iterator[None]:
+    """Something was changed before this block, so no error in it ends the command with 2."""
+    try:
+        yield
+    except BookKeeperError as error:
+        if exit_code_of(error) == EXIT_NOTHING_CHANGED:
+            raise BookKeeperError(error.message) from error
+        raise

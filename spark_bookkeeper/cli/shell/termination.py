@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Final
 
 
 @contextmanager
@@ -28,6 +29,32 @@ def termination_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
+def until_signalled() -> Iterator[threading.Event]:
+    """An event that is set by Ctrl-C and SIGTERM, for a command that then ends in its own time.
+
+    A second one interrupts it, as Ctrl-C does any other: what is under way may take hours, or wait
+    for a disk that hangs, and whatever these commands do may be ended at any moment.
+    """
+    stopping = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if stopping.is_set():
+            raise KeyboardInterrupt
+        stopping.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+STOPPING: Final = "stopping, once what is under way is done; Ctrl-C again stops at once"
+"""What such a command says when it was told to end."""
 
 
 def _interrupt(_: int, frame: FrameType | None) -> None:

@@ -361,7 +361,7 @@ def _show_done(settings: Settings, report: Report, rows: Sequence[Row]) -> None:
         ],
         [
             [
-                row.ledger_id,
+                None if row.ledger_id < 0 else row.ledger_id,  # it is about a bookie as a whole
                 _range(row.first_entry_id, row.last_entry_id),
                 row.action,
                 row.source,

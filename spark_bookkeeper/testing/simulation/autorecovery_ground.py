@@ -330,6 +330,10 @@ class AutorecoveryCluster(SimCluster):
                     ),
                 )
                 self._check(checkers.AFTER_METADATA, life)
+                try:
+                    life.removals.check()
+                except InvariantError as error:
+                    self._world.fail(error)
 
     # Bookies
 

@@ -1,10 +1,11 @@
 """A cluster that keeps itself whole, under a seed: auditors and replication workers as actors.
 
-Writers make ledgers while bookies go, hang, lose what they hold and come back, as they were or
-as new ones; processes of autorecovery die at any step, freeze, and lose their sessions; somebody
-turns the switch. Then faults stop, and the cluster must make itself whole: nobody recovers, audits
-or repairs by hand. Then it is disabled, a bookie goes, and nothing may be done; enabled, it is
-whole again. At the end everything is read.
+Writers make ledgers while bookies go, hang, lose what they hold and come back, as they were or as
+new ones; processes of autorecovery die at any step, freeze, and lose their sessions; collectors of
+garbage and compactors come, and die as well; somebody turns the switch. Then faults stop, and the
+cluster must make itself whole: nobody recovers, audits or repairs by hand. Then it is disabled, a
+bookie goes, and nothing may be done; enabled, it is whole again. At the end everything is read, and
+again when a last compactor and a last collector have been there.
 
 ``python -m spark_bookkeeper.testing.simulation.autorecovery_lifetime SEED`` shows one;
 ``... FIRST --lifetimes 10000`` runs many.
@@ -49,6 +50,7 @@ from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan
 from spark_bookkeeper.testing.simulation.ground import Life
 from spark_bookkeeper.testing.simulation.history import History, Rows
 from spark_bookkeeper.testing.simulation.scheduler import Actor, SimulationError, World
+from spark_bookkeeper.testing.simulation.upkeep import KINDS, Keeper, Kind, Upkeep, drawn_keepers
 
 QUORUMS: Final = (
     Quorum(3, 3, 2),
@@ -108,6 +110,8 @@ class AutorecoveryScript:
     """When somebody deletes the first ledger."""
     bytes_per_second: int | None = None
     """The limit on copying, set in the middle."""
+    keepers: tuple[Keeper, ...] = ()
+    """Who collect garbage and compact, besides those who do at the end of such a lifetime."""
     has_directories: bool = True
 
     @classmethod
@@ -176,6 +180,7 @@ class AutorecoveryScript:
             recover_at=dice.uniform(0, seconds) if dice.random() < 0.3 else None,
             delete_at=dice.uniform(0, seconds) if dice.random() < 0.1 else None,
             bytes_per_second=dice.choice((None, None, 20, 10_000)),
+            keepers=drawn_keepers(seed, 1_000),
             has_directories=dice.random() < 0.8,
         )
 
@@ -238,15 +243,17 @@ class _Lifetime:
             grace_seconds=script.config.open_ledger_grace_ms / 1000,
             has_directories=script.has_directories,
         )
+        self._cluster.evidence.is_compacted = bool(script.keepers)
         self._config = ClientConfig(explicit_lac_ms=0)
+        self._upkeep = Upkeep(self._cluster, self._session)
         bookies = self._cluster.bookies
         self._processes = [
             _Process(n, None if local is None else bookies[local])
             for n, local in enumerate(script.locals)
         ]
         self._is_over = False
-        self._writers: dict[str, tuple[Actor, MemoryStore]] = {}
-        """Those whose sessions have not ended."""
+        self._sessions: dict[str, tuple[Actor, MemoryStore]] = {}
+        """Of writers, collectors and compactors, by name; the servers end those of the dead."""
         self._published: set[int] = set()
         self._admin = self._cluster.metadata.session()
         """Whose requests never fail."""
@@ -265,10 +272,21 @@ class _Lifetime:
                 operation,
                 lambda p=self._processes[number]: self._expire(p),  # type: ignore[misc]  # bound early
             )
+        for number, keeper in enumerate(script.keepers):
+            self._cluster.faults.at_operation(
+                keeper.at_operation,
+                lambda n=number, k=keeper: self._keep(f"{k.kind}-{n}", k.kind),  # type: ignore[misc]  # bound early
+            )
         self._start("world", self._rule)
         self._world.run_all()
         self._start("last", self._finish)
         self._world.run_all()
+        if script.keepers:
+            for kind in KINDS:
+                self._keep(f"last {kind}", kind)
+                self._world.run_all()
+            self._start("reader after upkeep", self._finish)
+            self._world.run_all()
         for life in self._cluster.judged:
             checkers.check(life.evidence, checkers.AT_THE_END)
         self._lose_some_more()
@@ -286,6 +304,16 @@ class _Lifetime:
     def _start(self, name: str, body: Callable[[Actor], None]) -> None:
         actor = self._world.actor(name)
         self._world.start(actor, lambda: body(actor))
+
+    def _keep(self, name: str, kind: Kind) -> None:
+        """One that looks after bookies comes; its session ends with it, and its locks."""
+
+        def body(actor: Actor) -> None:
+            self._upkeep.body(kind)(actor)
+            _, store = self._sessions.pop(actor.name)
+            store.close()
+
+        self._start(name, body)
 
     # The processes of autorecovery
 
@@ -371,18 +399,22 @@ class _Lifetime:
     def _pass_time(self) -> None:
         for process in self._processes:
             self._look_after(process)
-        for name, (actor, store) in list(self._writers.items()):
+        for name, (actor, store) in list(self._sessions.items()):
             if actor.is_crashed:
-                del self._writers[name]
+                del self._sessions[name]
                 self._world.later(_SESSION_SECONDS, store.close)
         self._published.update(self._cluster.metadata.tasks.tasks)
         self._world.delay(_TICK_SECONDS)
 
     def _provide_bookies(self) -> None:
-        """So that every ledger finds a bookie that it has never used, in any incarnation."""
+        """So that every ledger finds a bookie that it has never used, in any incarnation.
+
+        A collector that died may have left a word that keeps a ledger's copies from one bookie.
+        """
         there = self._cluster.metadata.registrations
         lost = {bookie for bookie, _ in self._cluster.lives[0].evidence.lost}
         wanted = self._script.quorum.ensemble_size + self._script.quorum.ack_quorum_size
+        wanted += sum(keeper.kind == "collector" for keeper in self._script.keepers)
         while sum(b not in lost for b in there) < wanted:
             bookie = self._cluster.add_bookie()
             if all(process.local is not None for process in self._processes):
@@ -464,10 +496,14 @@ class _Lifetime:
     def _context(self, actor: Actor) -> ClientContext:
         return self._cluster.context(actor, self._config)
 
-    def _write(self, actor: Actor, writing: Writing) -> None:
+    def _session(self, actor: Actor) -> ClientContext:
+        """As ``_context``, of one whose session ends some time after its death."""
         store = self._cluster.store(actor)
-        self._writers[actor.name] = actor, store
-        context = self._cluster.context(actor, self._config, store)
+        self._sessions[actor.name] = actor, store
+        return self._cluster.context(actor, self._config, store)
+
+    def _write(self, actor: Actor, writing: Writing) -> None:
+        context = self._session(actor)
         context.runtime.sleep(writing.begins_at)
         writer = self._create(actor, context)
         if writer is None:

@@ -8,7 +8,6 @@ and everything is read back. The named invariants are checked after every effect
 from __future__ import annotations
 
 import random
-import re
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -44,7 +43,13 @@ from spark_bookkeeper.testing.simulation.faults import Disaster, FaultPlan
 from spark_bookkeeper.testing.simulation.ground import Life, SimCluster
 from spark_bookkeeper.testing.simulation.history import History, Rows
 from spark_bookkeeper.testing.simulation.scheduler import Actor, SimulationError, World
-from spark_bookkeeper.testing.simulation.upkeep import KINDS, Keeper, Upkeep, drawn_keepers
+from spark_bookkeeper.testing.simulation.upkeep import (
+    KINDS,
+    UNFORESEEN,
+    Keeper,
+    Upkeep,
+    drawn_keepers,
+)
 
 QUORUMS = (
     Quorum(3, 3, 2),
@@ -58,10 +63,6 @@ QUORUMS = (
     Quorum(1, 1, 1),
 )
 """Sizes to draw from: the usual one more often, striped and unstriped, Qa = Qw and Qa = 1."""
-
-_UNFORESEEN: Final = re.compile(r"[A-Z]\w*(?:Error|Exception): |.*\banother program\b", re.DOTALL)
-"""The reason in a row that nothing in a simulated world may give: an error that is not ours, and a
-change that no client makes."""
 
 SECOND_PAYLOADS: Final = tuple(b"again %d" % number for number in range(6))
 """What is appended to a ledger that was made again under the same id."""
@@ -205,7 +206,7 @@ class _Lifetime:
             explicit_lac_ms=script.explicit_lac_ms,
         )
         self._upkeep = Upkeep(
-            self._cluster, self._config, lambda why: _UNFORESEEN.match(why) is not None
+            self._cluster, lambda actor: self._cluster.context(actor, self._config)
         )
         self._ledger_id: LedgerId | None = None
         self._waiting: list[Callable[[], None]] = []
@@ -421,7 +422,7 @@ class _Lifetime:
         else:
             for row in report.rows:
                 self._world.history.note(actor.name, "row", row.status, row.reason)
-                if row.reason is not None and _UNFORESEEN.match(row.reason):
+                if row.reason is not None and UNFORESEEN.match(row.reason):
                     raise InvariantError(f"no-error-but-ours: {row.reason}")
 
     def _delete(self, actor: Actor) -> None:

@@ -1,0 +1,33 @@
+"""How fast a piece of work may copy, where that may change before the work has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.errors import MetadataError
+from spark_bookkeeper.runtime.throttle import Throttle
+
+RateNow = Callable[[ClientContext], "int | None"]
+"""The bytes per second that a piece of work has now, for its process to ask; picklable."""
+
+
+def throttle_for(
+    context: ClientContext, bytes_per_second: int | None, rate_now: RateNow | None = None
+) -> Throttle:
+    """Holds a piece of work to its limit.
+
+    Args:
+        bytes_per_second: at its beginning.
+        rate_now: afterwards; ``None``: it stays. Where nobody answers, it stays for the while.
+    """
+    if rate_now is None:
+        return Throttle(context.runtime, bytes_per_second)
+
+    def again(before: int | None) -> int | None:
+        try:
+            return rate_now(context)
+        except MetadataError:
+            return before
+
+    return Throttle(context.runtime, bytes_per_second, again)
