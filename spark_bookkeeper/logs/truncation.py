@@ -26,7 +26,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.opening import recover_last
-from spark_bookkeeper.metadata import logs
+from spark_bookkeeper.metadata import consumers, logs
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import NO_ENTRY, LedgerId
 from spark_bookkeeper.protocol.log import LogHead
@@ -166,6 +166,7 @@ def finish_deletion(context: ClientContext, name: str) -> None:
     if head is None or not head.is_deleted:
         return
     logs.delete_staged(registers, name)
+    consumers.forget_life(registers, name, head.nonce)
     if not (head.chunks or head.recent):
         return
     stays: BookKeeperError | None = None

@@ -17,11 +17,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
 from typing_extensions import Self
 
 from spark_bookkeeper.protocol.arguments import whole_number
+from spark_bookkeeper.runtime import process
 from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.runtime import Runtime
 
@@ -119,6 +120,9 @@ class Vote:
         except BaseException:  # it may have been made
             ballots.remove(path, self._token)
             raise
+
+    def __reduce__(self) -> NoReturn:
+        process.refuse_pickling("vote", "open_log(...).elect()")
 
     def __repr__(self) -> str:
         return f"Vote({self.path!r}, {'left' if self._is_left else 'candidate'})"
