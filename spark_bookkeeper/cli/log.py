@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from itertools import islice
 from pathlib import Path
@@ -160,14 +161,13 @@ def append(settings: Settings, access: Access, name: str, files: Sequence[str]) 
             is_rows = form_of(file) == "rows"
             check_schema(schema_of_file(file) if is_rows else PAYLOAD_SCHEMA, opened.schema)
         writer = opened.become_writer()
-        begin = writer.last_position
+        last: Position | None = None
         try:
             with writer:
                 settings.output.note(f"writing ledger {writer.ledger_id} of log {name}")
                 with settings.output.progress("appending entries", unit="entries") as progress:
                     for file in files:
-                        _append_file(writer, file, progress)
-                last = writer.flush()
+                        last = _append_file(writer, file, progress) or last
         except LogOwnershipLostError:
             raise
         except BaseException:
@@ -177,10 +177,14 @@ def append(settings: Settings, access: Access, name: str, files: Sequence[str]) 
             )
             raise
     settings.output.result(
-        {"log": name, "ledger_id": last.ledger_id, "last_position": str(last)},
+        {
+            "log": name,
+            "ledger_id": writer.ledger_id if last is None else last.ledger_id,
+            "last_position": None if last is None else str(last),
+        },
         lambda: settings.output.say(
             f"log {name}: nothing was appended"
-            if last == begin
+            if last is None
             else f"log {name}: appended through {last}, every entry acknowledged. Read it: "
             f"spark-bookkeeper log read {name}"
         ),
@@ -315,21 +319,25 @@ def delete(settings: Settings, access: Access, name: str, yes: bool) -> int:
     return EXIT_DONE
 
 
-def _append_file(writer: LogWriter, name: str, progress: Progress) -> None:
+def _append_file(writer: LogWriter, name: str, progress: Progress) -> Position | None:
+    """The position of its last entry, which is acknowledged; ``None`` for an empty file."""
+    last: Position | None = None
     if form_of(name) == "rows":
         with rows_of(name) as (_, tables):
             for count, table in enumerate(tables, 1):
-                writer.append(table)
+                last = writer.append(table)
                 progress.set(count)
-        return
+        return last
+    added: Future[Position] | None = None
     with ExitStack() as stack:
         stream: BinaryIO = (
             sys.stdin.buffer if name == "-" else stack.enter_context(open(name, "rb"))
         )
         for count, line in enumerate(stream, 1):
-            writer.append_async(line.rstrip(b"\r\n"))
+            added = writer.append_async(line.rstrip(b"\r\n"))
             progress.set(count)
     writer.flush()
+    return None if added is None else added.result()
 
 
 def _rows(entries: Iterator[Entry]) -> Iterator[list[Any]]:

@@ -26,6 +26,9 @@ from spark_bookkeeper.runtime import process
 from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.runtime import Runtime
 
+_LONGEST_MS: Final = 10**12
+"""Thirty years: Python cannot wait for every number, and some say ``sys.maxsize`` for "for ever"."""
+
 _NAME: Final = re.compile(r"V_(?:([0-9a-f]+)_)?(\d+)", re.ASCII)
 
 
@@ -145,7 +148,8 @@ class Vote:
         """
         until = None
         if timeout_ms is not None:
-            until = self._runtime.now() + whole_number("timeout_ms", timeout_ms, 0) / 1000
+            most_ms = min(whole_number("timeout_ms", timeout_ms, 0), _LONGEST_MS)
+            until = self._runtime.now() + most_ms / 1000
         while not self._is_left:
             votes = self._ballots.votes(self.path)
             ahead = self._ahead(votes)

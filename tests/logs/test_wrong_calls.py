@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +14,7 @@ from spark_bookkeeper.errors import InvalidArgumentError, NoSuchLogError
 from spark_bookkeeper.logs import truncation
 from spark_bookkeeper.logs.consumers import show_lag
 from spark_bookkeeper.logs.log import Log
-from spark_bookkeeper.logs.logs import create_log
+from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.session.arguments import list_of
@@ -43,6 +46,22 @@ def test_an_identity_is_bytes(log: Log) -> None:
     with pytest.raises(InvalidArgumentError, match="identity='me' is a str"):
         log.elect("me")  # type: ignore[arg-type]
     assert log.leader() is None
+
+
+def test_a_wait_may_be_as_long_as_a_number_can_say(ground: Ground, log: Log) -> None:
+    first, second = log.elect(), open_log(ground.client(), "orders").elect()
+    assert first.wait(10**400)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(second.wait, sys.maxsize)
+        first.leave()
+        assert waiting.result()
+
+
+@pytest.mark.parametrize("option", ["roll_bytes", "roll_seconds", "retain_seconds"])
+def test_a_limit_beyond_all_numbers_is_refused(option: str) -> None:
+    limits: dict[str, Any] = {option: 10**5000}
+    with pytest.raises(InvalidArgumentError, match=option):
+        replace(USUAL, **limits)
 
 
 def test_a_text_is_no_list_of_texts() -> None:
