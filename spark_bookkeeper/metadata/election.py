@@ -27,7 +27,7 @@ from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.runtime import Runtime
 
 _LONGEST_MS: Final = 10**12
-"""Thirty years: Python cannot wait for every number, and some say ``sys.maxsize`` for "for ever"."""
+"""Thirty years: Python cannot wait for every number, and some give ``sys.maxsize`` for ever."""
 
 _NAME: Final = re.compile(r"V_(?:([0-9a-f]+)_)?(\d+)", re.ASCII)
 
