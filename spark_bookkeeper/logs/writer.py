@@ -352,6 +352,8 @@ class LogWriter(PublicNames):
             if not self._is_closed:
                 self.roll()
         except BookKeeperError as error:  # who appends is told the same, or a later append rolls
+            if self._is_closed:
+                return  # meanwhile, so that no roll is due
             self._roll_not_before = self._context.runtime.now() + ROLL_RETRY_SECONDS
             _log.warning(
                 "log %s was not rolled: %s", self.name, error.message, extra=about(log=self.name)
