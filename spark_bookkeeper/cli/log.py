@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
 from itertools import islice
 from typing import Any, BinaryIO
 
 import click
-import pyarrow as pa
 
 from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 from spark_bookkeeper.cli.ledger.creation import new_ledger_options
@@ -19,14 +19,15 @@ from spark_bookkeeper.cli.ledger.data import (
     form_of,
     rows_of,
     schema_of_file,
+    unlike,
 )
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected, looking
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, Settings, begun
 from spark_bookkeeper.client.read.reader import Entry
 from spark_bookkeeper.client.write.columns import check_schema
-from spark_bookkeeper.errors import InvalidArgumentError, NoSuchLogError
-from spark_bookkeeper.logs.log import Log
+from spark_bookkeeper.errors import InvalidArgumentError, LogOwnershipLostError, NoSuchLogError
+from spark_bookkeeper.logs.logs import log_table
 from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.log import Position
@@ -133,7 +134,7 @@ def show(settings: Settings, access: Access, name: str) -> int:
     """Show the ledgers of one log, in order."""
     with looking(settings, access) as bk:
         columns = bk.open_log(name).schema
-        rows = [row for row in bk.logs_arrow().to_pylist() if row["log"] == name]
+        rows = log_table(bk.context, name).to_pylist()
     rows = [row for row in rows if row["ledger_id"] is not None]
 
     def present() -> None:
@@ -153,26 +154,41 @@ def show(settings: Settings, access: Access, name: str) -> int:
 def append(settings: Settings, access: Access, name: str, files: Sequence[str]) -> int:
     """Become the writer of a log, and append every FILE to it. "-" is stdin.
 
-    Whoever wrote the log before is fenced. Lines become an entry each; the rows of Parquet and
-    Arrow files are appended as rows.
+    Whoever wrote the log before is fenced, when all files were seen to fit. Lines become an entry
+    each; the rows of Parquet and Arrow files are appended as rows.
     """
     check_readable(files)
     with connected(settings, access) as bk:
         opened = bk.open_log(name)
-        for file in files:  # before the log's writer is fenced for nothing
-            check_schema(
-                schema_of_file(file) if form_of(file) == "rows" else PAYLOAD_SCHEMA, opened.schema
+        for file in files:  # a wrong call deposes nobody
+            is_rows = form_of(file) == "rows"
+            check_schema(schema_of_file(file) if is_rows else PAYLOAD_SCHEMA, opened.schema)
+        writer = opened.become_writer()
+        last: Position | None = None
+        try:
+            with writer, begun():
+                settings.output.note(f"writing ledger {writer.ledger_id} of log {name}")
+                with settings.output.progress("appending entries", unit="entries") as progress:
+                    for file in files:
+                        last = _append_file(writer, file, progress) or last
+        except LogOwnershipLostError:
+            raise
+        except BaseException:
+            settings.output.note(
+                f"log {name} is acknowledged up to {writer.last_position}, and that ledger is not "
+                "closed; whoever appends to the log next closes it"
             )
-        with opened.become_writer() as writer, begun():
-            settings.output.note(f"writing ledger {writer.ledger_id} of log {name}")
-            with settings.output.progress("appending entries", unit="entries") as progress:
-                for file in files:
-                    _append_file(writer, file, progress)
-            last = writer.flush()
+            raise
     settings.output.result(
-        {"log": name, "ledger_id": last.ledger_id, "last_position": str(last)},
+        {
+            "log": name,
+            "ledger_id": writer.ledger_id if last is None else last.ledger_id,
+            "last_position": None if last is None else str(last),
+        },
         lambda: settings.output.say(
-            f"log {name}: appended through {last}, every entry acknowledged. Read it: "
+            f"log {name}: nothing was appended"
+            if last is None
+            else f"log {name}: appended through {last}, every entry acknowledged. Read it: "
             f"spark-bookkeeper log read {name}"
         ),
     )
@@ -202,17 +218,18 @@ def read(
     with connected(settings, access) as bk:
         opened = bk.open_log(name)
         if follow:
-            for row in islice(_rows(opened, opened.tail(start)), limit):
-                settings.output.say("  ".join(str(value) for value in row))
+            with suppress(KeyboardInterrupt):
+                for row in islice(_rows(opened.tail(start)), limit):
+                    settings.output.say("  ".join(str(value) for value in _shown(row)))
             return EXIT_DONE
         most = 20 if limit is None and not settings.output.is_json else limit
-        found = _rows(opened, opened.entries(start, end))
+        found = _rows(opened.entries(start, end))
         rows = list(islice(found, most))
         is_cut = most is not None and len(rows) == most and next(found, None) is not None
-    names = ["position", *opened.schema.names]
+    names = [unlike("position", opened.schema.names), *opened.schema.names]
 
     def present() -> None:
-        settings.output.table(names, rows)
+        settings.output.table(names, [_shown(row) for row in rows])
         if is_cut:
             settings.output.note(f"only {len(rows)} rows are shown; --limit N shows more")
 
@@ -305,34 +322,37 @@ def delete(settings: Settings, access: Access, name: str, yes: bool) -> int:
     return EXIT_DONE
 
 
-def _append_file(writer: LogWriter, name: str, progress: Progress) -> None:
+def _append_file(writer: LogWriter, name: str, progress: Progress) -> Position | None:
+    """The position of its last entry, which is acknowledged; ``None`` for an empty file."""
+    last: Position | None = None
     if form_of(name) == "rows":
         with rows_of(name) as (_, tables):
             for count, table in enumerate(tables, 1):
-                writer.append(table)
+                last = writer.append(table)
                 progress.set(count)
-        return
+        return last
+    added: Future[Position] | None = None
     with ExitStack() as stack:
         stream: BinaryIO = (
             sys.stdin.buffer if name == "-" else stack.enter_context(open(name, "rb"))
         )
         for count, line in enumerate(stream, 1):
-            writer.append_async(line.rstrip(b"\r\n"))
+            added = writer.append_async(line.rstrip(b"\r\n"))
             progress.set(count)
     writer.flush()
+    return None if added is None else added.result()
 
 
-def _rows(log: Log, entries: Iterator[Entry]) -> Iterator[list[Any]]:
-    is_payload = log.schema.equals(PAYLOAD_SCHEMA)
+def _rows(entries: Iterator[Entry]) -> Iterator[list[Any]]:
     for entry in entries:
-        for number, row in enumerate(_values(entry.batch)):
+        for number, row in enumerate(entry.batch.to_pylist()):
             position = Position(entry.ledger_id, EntryId(entry.entry_id), number)
-            yield [str(position), *(cell(value, is_payload) for value in row)]
+            yield [str(position), *row.values()]
 
 
-def _values(batch: pa.RecordBatch) -> Iterator[list[Any]]:
-    for row in batch.to_pylist():
-        yield list(row.values())
+def _shown(row: Sequence[Any]) -> list[Any]:
+    """A row for people; programs get all of every value."""
+    return [cell(value) for value in row]
 
 
 def _consumer_cells(row: Mapping[str, Any]) -> list[Any]:

@@ -27,7 +27,7 @@ from spark_bookkeeper.metadata.consumers import Consumer
 from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.metrics import Metrics
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
-from spark_bookkeeper.protocol.log import Position
+from spark_bookkeeper.protocol.log import Position, parse_log_name
 
 _log = logging.getLogger(__name__)
 
@@ -105,7 +105,11 @@ def show_lag(
         log: its name; it need not exist yet.
         consumer: only this one; ``None`` is all there are.
         metrics: where they are shown; ``None`` is where the context counts.
+
+    Raises:
+        InvalidArgumentError: no log can have that name.
     """
+    parse_log_name(log)
 
     def look() -> list[ConsumerLag]:
         try:

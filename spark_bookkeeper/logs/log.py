@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -21,6 +22,7 @@ from spark_bookkeeper.client.write import rows
 from spark_bookkeeper.client.write.bulk import Frames, write_local
 from spark_bookkeeper.errors import (
     BookKeeperError,
+    EntryUnreadableError,
     InvalidArgumentError,
     NoSuchEntryError,
     NoSuchLedgerError,
@@ -31,11 +33,12 @@ from spark_bookkeeper.logs.begun_writes import StagedWrite, abort
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.opening import take_over
 from spark_bookkeeper.logs.options import LogOptions, evolve
+from spark_bookkeeper.logs.places import Place, check_in_closed, check_listed, position_of, start_of
 from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.metadata import consumers as registers
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.election import Election, Vote
-from spark_bookkeeper.protocol.arguments import whole_number
+from spark_bookkeeper.protocol.arguments import check_bytes, check_callable, whole_number
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.log import LogHead, Position
 from spark_bookkeeper.protocol.transactions import Transaction, transaction_of
@@ -43,9 +46,6 @@ from spark_bookkeeper.runtime.log_facts import about
 from spark_bookkeeper.runtime.public_names import PublicNames
 
 _log = logging.getLogger(__name__)
-
-Place = Position | str
-"""Where callers may give a position: also as text, ``"7:12"``."""
 
 
 class Log(PublicNames):
@@ -62,6 +62,9 @@ class Log(PublicNames):
 
     def __repr__(self) -> str:
         return f"Log({self.name!r})"
+
+    def __reduce__(self) -> NoReturn:
+        self._context.refuse_pickling(f"log {self.name!r}", f".open_log({self.name!r})")
 
     def _repr_html_(self) -> str:
         return fields_table({"log": self.name, "columns": ", ".join(self.schema.names)})
@@ -96,11 +99,14 @@ class Log(PublicNames):
             schema: the log goes on with these columns, see ``LogWriter.evolve``.
 
         Raises:
-            InvalidArgumentError: the columns cannot follow those that there are.
+            InvalidArgumentError: the columns cannot follow those that there are, or ``is_leader``
+                is an answer and not a question.
             LogOwnershipLostError: others were faster.
             NoSuchLogError: the log was deleted.
             RecoveryUndecidedError, NotEnoughBookiesError: repeat it when bookies are back.
         """
+        if is_leader is not None:
+            check_callable("is_leader", is_leader, "lambda: vote.is_leader")
         if schema is not None:
             evolve(self._context, self.name, self._nonce, schema, self._frames)
         ledger = take_over(self._context, self.name, self._nonce, self._frames, is_leader)
@@ -133,11 +139,13 @@ class Log(PublicNames):
             identity: what ``leader()`` tells the others; by default who this process is.
 
         Raises:
+            InvalidArgumentError: the identity is not ``bytes``.
             MetadataUnavailableError: this one is no candidate.
         """
         if identity is None:
             writer = self._context.writer
             identity = b"" if writer is None else writer.encode()
+        check_bytes("identity", identity)
         return self._election().join(identity)
 
     def stand_by(
@@ -161,9 +169,14 @@ class Log(PublicNames):
 
         Raises:
             NoSuchEntryError: what was to be applied next was truncated.
-            InvalidArgumentError: the vote was left.
+            InvalidArgumentError: the vote was left, or is none of this log's.
             NoSuchLogError: the log was deleted.
         """
+        check_callable("apply", apply, "state.update")
+        if not isinstance(vote, Vote) or vote.path != self._election().path:
+            raise InvalidArgumentError(
+                f"{vote!r} is no vote of log {self.name!r}; elect() of this log gives one"
+            )
         return standby.stand_by(self, self._context.runtime, vote, apply, start)
 
     def leader(self) -> bytes | None:
@@ -247,7 +260,9 @@ class Log(PublicNames):
             start_time: instead of ``start``, see ``position_at``.
 
         Raises:
-            NoSuchEntryError: ``start`` was truncated.
+            NoSuchEntryError: ``start`` was truncated, or is no place of this log: behind its end,
+                or in a ledger that it has not. Where all of a ledger was read, the place before
+                the next one is ``ledger + 1:0``, also where no ledger has that id.
             InvalidArgumentError: no position, or one within an entry.
             EntryUnreadableError: no replica of an entry is left.
         """
@@ -263,11 +278,11 @@ class Log(PublicNames):
         start_time: datetime | None = None,
     ) -> pa.Table:
         """The rows of the same range as one table."""
-        tables = [
-            reader.read_arrow(first, last)
-            for reader, first, last in self._pieces(self._begin(start, start_time), end)
-            if first <= last
-        ]
+        tables = []
+        for reader, first, last in self._pieces(self._begin(start, start_time), end):
+            if first <= last:
+                with self._told_if_truncated(reader.ledger_id):
+                    tables.append(reader.read_arrow(first, last))
         return widen_all(tables, self.schema)
 
     def read(
@@ -302,7 +317,8 @@ class Log(PublicNames):
             timeout_ms: ends after this time without a new entry; ``None`` waits for ever.
 
         Raises:
-            NoSuchEntryError: what was to be read next was truncated.
+            NoSuchEntryError: what was to be read next was truncated, or ``start`` is no place of
+                this log, see ``entries``.
         """
         if timeout_ms is not None:
             whole_number("timeout_ms", timeout_ms, 0)
@@ -313,7 +329,7 @@ class Log(PublicNames):
     ) -> Iterator[Entry]:
         """``tail``, which ends also when ``is_over`` says so, and everything there was read."""
         runtime = self._context.runtime
-        following = self._start(start, self._head())
+        following = start_of(self.name, start, self._head())
         waiting_since = runtime.now()
         reader: LedgerReader | None = None
         while True:
@@ -348,7 +364,7 @@ class Log(PublicNames):
                 return []
             ledger_id = found
         elif isinstance(before, Position | str):
-            ledger_id = _position(before).ledger_id
+            ledger_id = position_of(before).ledger_id
         else:
             ledger_id = parse_ledger_id(before)
         return truncation.truncate(self._context, self.name, self._nonce, ledger_id)
@@ -364,7 +380,7 @@ class Log(PublicNames):
         Raises:
             InvalidArgumentError: no follower can have that name, or it is no position.
         """
-        consumers.publish(self._context, self.name, self._nonce, consumer, _position(position))
+        consumers.publish(self._context, self.name, self._nonce, consumer, position_of(position))
         consumers.show_lag(self._context, self.name, consumer)
 
     def forget_consumer(self, consumer: str) -> None:
@@ -392,11 +408,12 @@ class Log(PublicNames):
     def _widened(self, reader: LedgerReader, first: int, last: int) -> Iterator[Entry]:
         """Entries under the log's schema, also of a ledger from before it was evolved."""
         schema = self.schema
-        if reader.schema.equals(schema, check_metadata=False):
-            yield from reader.entries(first, last)
-        else:
-            for entry in reader.entries(first, last):
-                yield entry.with_batch(widen(entry.batch, schema))
+        with self._told_if_truncated(reader.ledger_id):
+            if reader.schema.equals(schema, check_metadata=False):
+                yield from reader.entries(first, last)
+            else:
+                for entry in reader.entries(first, last):
+                    yield entry.with_batch(widen(entry.batch, schema))
 
     def _begin(self, start: Place | None, start_time: datetime | None) -> Place | None:
         if start_time is None:
@@ -407,19 +424,6 @@ class Log(PublicNames):
             )
         return self.position_at(start_time)
 
-    def _start(self, start: Place | None, head: LogHead) -> Position:
-        if start is None:
-            return Position(head.begins_at, EntryId(0))
-        position = _position(start)
-        if position.ledger_id < head.begins_at:
-            raise NoSuchEntryError(
-                f"position {position} of log {self.name!r} was truncated: the log begins at ledger "
-                f"{head.begins_at} now. Read from there, and what is lost is what is before it",
-                ledger_id=position.ledger_id,
-                entry_id=position.entry_id,
-            )
-        return position
-
     def _pieces(
         self, start: Place | None, end: Place | None, known: LedgerReader | None = None
     ) -> Iterator[tuple[LedgerReader, int, int]]:
@@ -428,11 +432,12 @@ class Log(PublicNames):
         Of a ledger that has nothing of the range the last entry is below the first. A reader that
         is ``known`` looks again at its ledger, which costs less than to open it.
         """
-        least = None if start is None else _position(start).ledger_id
+        least = None if start is None else position_of(start).ledger_id
         head, listed = list_ledgers(self._context, self.name, self._nonce, least)
         self._options = LogOptions.from_json(self.name, head.options)
-        first = self._start(start, head)
-        stop = None if end is None else _position(end)
+        first = start_of(self.name, start, head)
+        check_listed(self.name, first, head, listed)
+        stop = None if end is None else position_of(end)
         for ledger_id in listed:
             if ledger_id < first.ledger_id or (stop is not None and ledger_id > stop.ledger_id):
                 continue
@@ -447,11 +452,22 @@ class Log(PublicNames):
                 raise
             low = first.entry_id if ledger_id == first.ledger_id else 0
             high = reader.last_add_confirmed
+            if reader.is_closed and ledger_id == first.ledger_id:
+                check_in_closed(self.name, first, high)
             if stop is not None and ledger_id == stop.ledger_id:
                 high = min(high, EntryId(stop.entry_id - 1))
             yield reader, low, max(high, low - 1)
             if not reader.is_closed:
                 return  # what follows it may not be acknowledged before it
+
+    @contextmanager
+    def _told_if_truncated(self, ledger_id: LedgerId) -> Iterator[None]:
+        """Whoever reads a ledger while it is truncated is told so, not that its bookies lost it."""
+        try:
+            yield
+        except (EntryUnreadableError, NoSuchLedgerError):
+            self._check_truncated(ledger_id)
+            raise
 
     def _check_truncated(self, ledger_id: LedgerId) -> None:
         """Whether a ledger that is gone was truncated while it was to be read."""
@@ -463,13 +479,3 @@ class Log(PublicNames):
                 ledger_id=ledger_id,
                 entry_id=NO_ENTRY,
             ) from None
-
-
-def _position(place: Place) -> Position:
-    position = place if isinstance(place, Position) else Position.parse(place)
-    if position.row:
-        raise InvalidArgumentError(
-            f"position {position} is within an entry, and entries are read whole: give row 0, and "
-            "leave out the rows that you have"
-        )
-    return position

@@ -73,6 +73,11 @@ def logs_table(context: ClientContext) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=LOGS)
 
 
+def log_table(context: ClientContext, name: str) -> pa.Table:
+    """The rows of ``logs_table`` for one log; none if there is no log of that name."""
+    return pa.Table.from_pylist(list(_log_rows(context, name)), schema=LOGS)
+
+
 def _log_rows(context: ClientContext, name: str) -> Iterator[dict[str, Any]]:
     try:
         head = logs.find_log(context.store.registers, name)

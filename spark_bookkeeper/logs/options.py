@@ -51,8 +51,8 @@ class LogOptions:
     def __post_init__(self) -> None:
         for name in ("roll_bytes", "roll_seconds", "retain_seconds"):
             value = getattr(self, name)
-            if value is not None:
-                whole_number(name, value, 1)
+            if value is not None and whole_number(name, value, 1) >= 1 << 63:
+                raise InvalidArgumentError(f"{name} is above 2**63-1; None sets no limit")
         for name in self.retain_for:
             parse_consumer_name(name)
         if self.retain_for and self.retain_seconds is None:

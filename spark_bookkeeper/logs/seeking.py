@@ -9,7 +9,7 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.read.times import to_ms
 from spark_bookkeeper.errors import NoSuchLedgerError
-from spark_bookkeeper.protocol.ids import EntryId, LedgerId
+from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.log import LogHead, Position
 
 
@@ -20,7 +20,12 @@ def position_at(
     time: datetime,
     open_reader: Callable[[LedgerId], LedgerReader],
 ) -> Position:
-    """See ``Log.position_at``. Reads the metadata of a few ledgers, found by bisection."""
+    """See ``Log.position_at``. Reads the metadata of a few ledgers, found by bisection.
+
+    No ledger that was created after the time has an older entry. Of those that were there by then
+    the last ones are read, from the newest back to one that ended before: a write of many rows
+    begins its ledger long before it adds it to the log, and meanwhile those before it go on.
+    """
     time_ms = to_ms(time)
     low, high = 0, len(listed)
     while low < high:  # the first ledger that was created after the time
@@ -29,17 +34,24 @@ def position_at(
             low = middle + 1
         else:
             high = middle
-    for ledger_id in listed[max(low - 1, 0) : low]:
+    found: Position | None = None
+    end = Position(head.begins_at, EntryId(0))
+    if low < len(listed):
+        found = Position(listed[low], EntryId(0))
+    for ledger_id in reversed(listed[:low]):
         try:
             reader = open_reader(ledger_id)
         except NoSuchLedgerError:  # truncated meanwhile
             continue
         entry_id = reader.entry_at(time)
-        if entry_id <= reader.last_add_confirmed or low == len(listed):
-            return Position(ledger_id, entry_id)
-    if low < len(listed):
-        return Position(listed[low], EntryId(0))
-    return Position(head.begins_at, EntryId(0))
+        place = Position(ledger_id, entry_id)
+        if ledger_id == listed[-1]:
+            end = place
+        if entry_id <= reader.last_add_confirmed:
+            found = place
+        elif reader.last_add_confirmed != NO_ENTRY:
+            break
+    return end if found is None else found
 
 
 def _created_ms(context: ClientContext, ledger_id: LedgerId) -> int:

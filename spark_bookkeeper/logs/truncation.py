@@ -15,6 +15,8 @@ from dataclasses import replace
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import Ledger
+from spark_bookkeeper.client.read.times import appended_at_ms_of
 from spark_bookkeeper.errors import (
     BookKeeperError,
     InvalidArgumentError,
@@ -24,10 +26,11 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.logs.opening import recover_last
-from spark_bookkeeper.metadata import logs
+from spark_bookkeeper.metadata import consumers, logs
 from spark_bookkeeper.metadata.store import Versioned
-from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.ids import NO_ENTRY, LedgerId
 from spark_bookkeeper.protocol.log import LogHead
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
 
 _log = logging.getLogger(__name__)
 
@@ -67,21 +70,47 @@ def _is_closed(context: ClientContext, ledger_id: LedgerId) -> bool:
 
 
 def ended_before(context: ClientContext, name: str, nonce: str, time_ms: int) -> LedgerId | None:
-    """The first ledger of a log that was still written at a time, or later; ``None`` if there is
-    none.
+    """The first ledger of a log that was still written after a time; ``None`` if there is none.
 
-    A ledger ends when the next one begins. The times are those of the writers' clocks, in
-    milliseconds since 1970: for people, and never for a decision about safety.
+    One is looked at when the next one had been begun by then, and it ended with its last entry. It
+    did not end when the next one was begun: a write of many rows begins its ledger long before it
+    adds it to the log, and meanwhile the one before it goes on. The times are those of the
+    writers' clocks, in milliseconds since 1970: for people, and never for a decision about safety.
+
+    Raises:
+        EntryUnreadableError: no bookie can say when a ledger ended.
     """
     _, listed = list_ledgers(context, name, nonce)
     first: LedgerId | None = None
+    before: LedgerMetadata | None = None
     for ledger_id, found in context.store.read_ledgers(listed):
-        began_ms = found.value.ctime_ms if isinstance(found, Versioned) else None
-        if first is None or (began_ms is not None and began_ms <= time_ms):
-            first = ledger_id
-        else:
-            break
+        if found is None:
+            continue  # somebody deleted it: it has nothing to keep
+        metadata = found.value if isinstance(found, Versioned) else None
+        if first is not None:
+            began_ms = None if metadata is None else metadata.ctime_ms
+            if began_ms is None or began_ms > time_ms:
+                break
+            if before is not None and not _ended_by(context, first, before, time_ms):
+                break
+        first, before = ledger_id, metadata
     return first
+
+
+def _ended_by(
+    context: ClientContext, ledger_id: LedgerId, metadata: LedgerMetadata, time_ms: int
+) -> bool:
+    """Whether no entry of a ledger was appended after a time.
+
+    Entries of an earlier version have no time, and count as older than any.
+    """
+    last = metadata.last_entry_id
+    if last is None:
+        return False
+    if last == NO_ENTRY:
+        return True
+    appended_at_ms = appended_at_ms_of(context, Ledger.of(ledger_id, metadata), last)
+    return appended_at_ms is None or appended_at_ms <= time_ms
 
 
 def finish(context: ClientContext, name: str, head: LogHead) -> list[LedgerId]:
@@ -137,6 +166,7 @@ def finish_deletion(context: ClientContext, name: str) -> None:
     if head is None or not head.is_deleted:
         return
     logs.delete_staged(registers, name)
+    consumers.forget_life(registers, name, head.nonce)
     if not (head.chunks or head.recent):
         return
     stays: BookKeeperError | None = None

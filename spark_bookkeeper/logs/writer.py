@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 from typing_extensions import Self
@@ -109,6 +109,10 @@ class LogWriter(PublicNames):
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else "writing"
         return f"LogWriter({self.name!r}, ledger_id={self.ledger_id}, {state})"
+
+    def __reduce__(self) -> NoReturn:
+        how = f".open_log({self.name!r}).become_writer()"
+        self._context.refuse_pickling(f"writer of log {self.name!r}", how)
 
     def _repr_html_(self) -> str:
         return fields_table({"log": self.name, "last_position": str(self.last_position)})
@@ -348,6 +352,8 @@ class LogWriter(PublicNames):
             if not self._is_closed:
                 self.roll()
         except BookKeeperError as error:  # who appends is told the same, or a later append rolls
+            if self._is_closed:
+                return  # meanwhile, so that no roll is due
             self._roll_not_before = self._context.runtime.now() + ROLL_RETRY_SECONDS
             _log.warning(
                 "log %s was not rolled: %s", self.name, error.message, extra=about(log=self.name)

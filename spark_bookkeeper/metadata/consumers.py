@@ -69,6 +69,12 @@ def forget(registers: Registers, log: str, name: str) -> None:
     registers.delete(_register(log, name))
 
 
+def forget_life(registers: Registers, log: str, nonce: str) -> None:
+    """Those that followed a log that was deleted are no more. Idempotent."""
+    for consumer in consumers(registers, log, nonce):
+        registers.delete(f"{CONSUMERS_PARENT}/{parse_log_name(log)}/{consumer.name}")
+
+
 def parse_consumer_name(name: object) -> str:
     """``name``, if it can be a follower's. Raises ``InvalidArgumentError``."""
     try:

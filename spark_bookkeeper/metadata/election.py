@@ -17,13 +17,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Final, NoReturn, Protocol
 
 from typing_extensions import Self
 
 from spark_bookkeeper.protocol.arguments import whole_number
+from spark_bookkeeper.runtime import process
 from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.runtime import Runtime
+
+_LONGEST_MS: Final = 10**12
+"""Thirty years: Python cannot wait for every number, and some give ``sys.maxsize`` for ever."""
 
 _NAME: Final = re.compile(r"V_(?:([0-9a-f]+)_)?(\d+)", re.ASCII)
 
@@ -120,6 +124,9 @@ class Vote:
             ballots.remove(path, self._token)
             raise
 
+    def __reduce__(self) -> NoReturn:
+        process.refuse_pickling("vote", "open_log(...).elect()")
+
     def __repr__(self) -> str:
         return f"Vote({self.path!r}, {'left' if self._is_left else 'candidate'})"
 
@@ -141,7 +148,8 @@ class Vote:
         """
         until = None
         if timeout_ms is not None:
-            until = self._runtime.now() + whole_number("timeout_ms", timeout_ms, 0) / 1000
+            most_ms = min(whole_number("timeout_ms", timeout_ms, 0), _LONGEST_MS)
+            until = self._runtime.now() + most_ms / 1000
         while not self._is_left:
             votes = self._ballots.votes(self.path)
             ahead = self._ahead(votes)

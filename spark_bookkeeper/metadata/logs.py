@@ -259,7 +259,13 @@ def _register(name: str) -> str:
 
 def _there(found: Versioned[bytes] | None, name: str, nonce: str | None = None) -> LogHead:
     head = _value(found, name)
-    if head is None or head.is_deleted or nonce not in (None, head.nonce):
+    if head is not None and not head.is_deleted and nonce not in (None, head.nonce):
+        raise NoSuchLogError(
+            f"log {name!r} was deleted, and another one was made under its name since; nothing was "
+            f"changed. open_log({name!r}) opens the one that there is now",
+            log=name,
+        )
+    if head is None or head.is_deleted:
         raise NoSuchLogError(
             f"there is no log {name!r}: it was deleted or never existed; nothing was changed. "
             "logs() shows those there are, create_log() makes one",

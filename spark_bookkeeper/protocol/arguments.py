@@ -31,6 +31,24 @@ def check_password(value: Any) -> None:
         )
 
 
+def check_bytes(name: str, value: Any) -> None:
+    """Raises ``InvalidArgumentError`` unless ``value`` is ``bytes``."""
+    if not isinstance(value, bytes):
+        raise InvalidArgumentError(
+            f"{name}={value!r} is a {type(value).__name__}; it is bytes: write b'...', or "
+            "text.encode()"
+        )
+
+
+def check_callable(name: str, value: Any, example: str) -> None:
+    """Raises ``InvalidArgumentError`` unless ``value`` can be called; now, and not when it is."""
+    if not callable(value):
+        raise InvalidArgumentError(
+            f"{name}={value!r} is a {type(value).__name__}, which cannot be called; give a "
+            f"function, for example {name}={example}"
+        )
+
+
 def check_text(name: str, value: Any) -> None:
     """Raises ``InvalidArgumentError`` unless ``value`` is a ``str``."""
     if not isinstance(value, str):

@@ -32,7 +32,7 @@ CHUNK_LEDGERS: Final = 1_000
 
 _NOTHING: Final = LedgerId(0)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._\-]{0,199}")
-_POSITION = re.compile(r"(\d+):(\d+)(?::(\d+))?")
+_POSITION = re.compile(r"(\d{1,19}):(-1|\d{1,19})(?::(\d{1,19}))?", re.ASCII)
 
 
 def parse_log_name(name: object) -> str:
@@ -69,7 +69,7 @@ class Position:
         """The position that was printed as ``ledger:entry:row``; without a row it is row 0.
 
         Raises:
-            InvalidArgumentError: it is not of that form.
+            InvalidArgumentError: it is not of that form, or a number is above 2**63-1.
         """
         matched = _POSITION.fullmatch(text) if isinstance(text, str) else None
         if matched is None:
@@ -77,8 +77,10 @@ class Position:
                 f"position {text!r} is not of the form ledger:entry or ledger:entry:row, for "
                 "example 7:12:0"
             )
-        ledger, entry, row = matched.groups(default="0")
-        return cls(LedgerId(int(ledger)), EntryId(int(entry)), int(row))
+        ledger, entry, row = map(int, matched.groups(default="0"))
+        if max(ledger, entry, row) >= 1 << 63:
+            raise InvalidArgumentError(f"position {text!r} has a number above 2**63-1")
+        return cls(LedgerId(ledger), EntryId(entry), row)
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ def percentage_of(percentage: int) -> int:
 
 
 def list_of(name: str, values: Any) -> list[Any]:
-    if not isinstance(values, Iterable):
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes):
         example = "a list of some" if values is None else f"[{values!r}]"
         raise InvalidArgumentError(f"{name}={values!r} is not a list of ids; give {example}")
     return list(values)

@@ -38,6 +38,12 @@ class Followed(Protocol):
     def front(self) -> Offset:
         """Behind the last entry that can be read now."""
 
+    def resumed(self, start: Offset) -> Offset:
+        """Where a stream goes on that has a place in its checkpoint: there, if it is one of what is
+        read; at the beginning, where a log was deleted and made again, and that is to be passed
+        over. Raises ``DataLossError``.
+        """
+
     def ahead(self, start: Offset, limits: Limits) -> Offset:
         """As far as a micro-batch from ``start`` on goes; back to the end where ``start`` is behind
         all there is, and that is to be passed over.

@@ -59,6 +59,9 @@ class FollowedLedger:
     def front(self) -> Offset:
         return self._offset(self._front.sight().position)
 
+    def resumed(self, start: Offset) -> Offset:
+        return start  # an id has one life, so nothing can take the place of a ledger
+
     def ahead(self, start: Offset, limits: Limits) -> Offset:
         sight = self._front.sight()
         front = self._offset(sight.position)

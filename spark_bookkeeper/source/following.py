@@ -86,8 +86,26 @@ class FollowedLog:
     def front(self) -> Offset:
         return self._offset(self._front.sight().position)
 
+    def resumed(self, start: Offset) -> Offset:
+        if start.nonce == self.nonce and start.log == self.name:
+            return start
+        text = f"log {self.name!r} is another one than the one that the checkpoint is about"
+        if start.log != self.name:  # the query was changed, and nothing is lost
+            raise data_loss(
+                f"{text}, {start.log!r}. Begin a new checkpoint to read this one", start.position
+            )
+        text += (
+            ": that was deleted, and what the stream had not read of it is lost. Begin a new "
+            "checkpoint; with failOnDataLoss=false the stream goes on from the beginning of this "
+            "one"
+        )
+        if self._options.fail_on_data_loss:
+            raise data_loss(text, start.position)
+        _log.warning("passed over: %s", text)
+        return self.begin(EARLIEST)
+
     def ahead(self, start: Offset, limits: Limits) -> Offset:
-        self._check_life(start)
+        start = self.resumed(start)
         sight = self._front.sight()
         begin, front = start.position, sight.position
         if sight.ends_before(begin):
@@ -115,7 +133,9 @@ class FollowedLog:
         return self._offset(front)
 
     def ranges(self, start: Offset, end: Offset) -> list[EntryRange]:
-        self._check_life(start)
+        start = self.resumed(start)
+        if end.nonce != self.nonce:
+            return []  # planned before that log was deleted
         found = []
         for ledger in self._ledgers(start.position, end.position):
             is_first = ledger.ledger_id == start.position.ledger_id
@@ -134,6 +154,8 @@ class FollowedLog:
         is_soon = self._context.runtime.now() < self._next_publishing
         if offset == self._published or (is_soon and not is_last):
             return
+        if offset.nonce != self.nonce:
+            return  # the place is one of a log that was deleted
         try:
             log, nonce = self.name, self.nonce
             consumers.publish(self._context, log, nonce, consumer, offset.position)
@@ -231,15 +253,6 @@ class FollowedLog:
             raise data_loss(text, start)
         _log.warning("passed over: %s", text)
         return Position(head.begins_at, EntryId(0))
-
-    def _check_life(self, start: Offset) -> None:
-        if start.log != self.name or start.nonce != self.nonce:
-            raise data_loss(
-                f"log {self.name!r} is another one than the one that the checkpoint is about"
-                + (": that was deleted" if start.log == self.name else f", {start.log!r}")
-                + ". Begin a new checkpoint to read this one",
-                start.position,
-            )
 
 
 def followed(context: ClientContext, options: SourceOptions) -> FollowedLedger | FollowedLog:

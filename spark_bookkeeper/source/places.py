@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import Final
 
 from spark_bookkeeper.errors import InvalidArgumentError
-from spark_bookkeeper.protocol.ids import EntryId, LedgerId
+from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 
 
@@ -49,6 +49,8 @@ def parse_place(text: str) -> Place:
         position = Position.parse(stripped)
         if position.row:
             raise ValueError("it is within an entry, and entries are read whole")
+        if position.entry_id == NO_ENTRY:
+            raise ValueError("-1 is no entry id; earliest and latest are places")
         return position
     try:
         value = json.loads(stripped)

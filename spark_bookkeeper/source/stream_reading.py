@@ -78,7 +78,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if start is None:  # a Spark that tells neither
                 self._check_options()
                 return self._followed.front().to_json()
-            begin = Offset.from_json(start)
+            begin = self._followed.resumed(Offset.from_json(start))
             limits = Limits()
             if not isinstance(limit, ReadAllAvailable):
                 options = self._options

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from datetime import time, timedelta
+from decimal import Decimal
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import spark_bookkeeper as sbk
+from spark_bookkeeper.client.read.reader import Entry
 from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.logs.log import Log
+from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.testing.sessions import connect_without_spark
 
 Call = Callable[..., Any]
@@ -90,6 +97,90 @@ def test_a_follower_prints_what_there_is_and_goes_on(call: Call, numbers: Path) 
     )
 
 
+def test_ctrl_c_ends_a_follower_as_it_is_meant_to(
+    call: Call, numbers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call("log", "create", "until-ctrl-c")
+    call("log", "append", "until-ctrl-c", numbers)
+
+    def interrupted(log: Log, start: str | None = None) -> Iterator[Entry]:
+        yield from islice(log.entries(start), 2)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Log, "tail", interrupted)
+    shown = call("log", "read", "until-ctrl-c", "--follow")
+
+    assert (shown.code, shown.err) == (0, "")
+    assert [line.split()[-1] for line in shown.out.splitlines()] == ["0", "1"]
+
+
+def test_an_append_that_cannot_be_deposes_no_writer(
+    call: Call, cluster: LocalCluster, numbers: Path, tmp_path: Path
+) -> None:
+    pq.write_table(pa.table({"n": [1, 2, 3]}), tmp_path / "rows.parquet")
+    call("log", "create", "kept", "--schema-of", tmp_path / "rows.parquet")
+    with sbk.connect(cluster.metadata_uri) as bk, bk.open_log("kept").become_writer() as writer:
+        writer.append(pa.table({"n": [0]}))
+        for files in ((numbers,), (tmp_path / "rows.parquet", numbers), (tmp_path / "none",)):
+            done = call("log", "append", "kept", *files)
+            assert (done.code, "nothing was appended" in done.err) == (2, True), done.err
+        writer.append(pa.table({"n": [1]}))
+
+
+def test_an_append_says_where_it_came_to(
+    call: Call, numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call("log", "create", "cut-off")
+    (tmp_path / "empty").touch()
+    assert "nothing was appended" in call("log", "append", "cut-off", tmp_path / "empty").out
+    call("log", "create", "rolling", "--roll-bytes", 1)
+    last = call("log", "append", "rolling", numbers, "--json").json["last_position"]
+    (row,) = call("log", "read", "rolling", "--start", last, "--json").json["rows"]
+    assert row == {"position": last, "payload": "99"}
+
+    def interrupted(writer: LogWriter) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LogWriter, "flush", interrupted)
+    done = call("log", "append", "cut-off", numbers)
+    assert (done.code, "whoever appends to the log next closes it" in done.err) == (1, True)
+    assert "acknowledged up to" in done.err
+
+
+def test_programs_get_all_of_every_value(call: Call, cluster: LocalCluster) -> None:
+    rows = pa.table(
+        {
+            "position": ["mine"],
+            "entry_id": pa.array([77], pa.int64()),
+            "blob": pa.array([bytes(range(156, 256))], pa.binary()),
+            "price": pa.array([Decimal("1.50")], pa.decimal128(9, 2)),
+            "at": pa.array([time(6, 30)], pa.time64("us")),
+            "took": pa.array([timedelta(seconds=90)], pa.duration("us")),
+            "ratios": pa.array([[math.nan, math.inf, 0.5]], pa.list_(pa.float64())),
+        }
+    )
+    with sbk.connect(cluster.metadata_uri) as bk:
+        log = bk.create_log("of-all-kinds", schema=rows.schema)
+        with log.become_writer() as writer:
+            ledger_id = writer.append(rows).ledger_id
+    values = {
+        "position": "mine",
+        "entry_id": 77,
+        "blob": bytes(range(156, 256)).hex(),
+        "price": "1.50",
+        "at": "06:30:00",
+        "took": "0:01:30",
+        "ratios": ["NaN", "Infinity", 0.5],
+    }
+
+    (row,) = call("log", "read", "of-all-kinds", "--json").json["rows"]
+    assert row == {"_position": f"{ledger_id}:0:0", **values}
+    (row,) = call("ledger", "read", ledger_id, "--json").json["rows"]
+    assert row == {"_entry_id": 0, **values}
+    assert "_position" in call("log", "read", "of-all-kinds").out
+    assert call("ledger", "read", ledger_id).out.count("77") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -98,6 +189,9 @@ def test_a_follower_prints_what_there_is_and_goes_on(call: Call, numbers: Path) 
         (("append", "nowhere", "/no/such/file"), "nothing was appended"),
         (("read", "nowhere"), "no log 'nowhere'"),
         (("truncate", "nowhere", "soon"), "7:12:0"),
+        (("truncate", "nowhere", f"{'9' * 5000}:0"), "7:12:0"),
+        (("consumers", "nowhere"), "no log 'nowhere'"),
+        (("delete", "nowhere", "--yes"), "no log 'nowhere'"),
         (("read", "nowhere", "--follow", "--json"), "no end"),
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 from spark_bookkeeper.client.write.writer import LedgerWriter
 from spark_bookkeeper.errors import (
     BookKeeperError,
+    InvalidArgumentError,
     LogExistsError,
     LogOwnershipLostError,
     MetadataFormatError,
@@ -485,6 +486,25 @@ def test_a_roll_that_failed_is_not_tried_again_with_each_append(ground: Ground) 
     clock += 3_600.0
     writer.append(b"d")
     assert len(tries) == 2
+
+
+def test_a_writer_that_is_closed_before_its_roll_begins_says_nothing_of_it(
+    log: Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    roll, told = LogWriter.roll, list[type]()
+
+    def closed_before(writer: LogWriter) -> LedgerId:
+        writer.close()
+        try:
+            return roll(writer)
+        except InvalidArgumentError as error:
+            told.append(type(error))
+            raise
+
+    monkeypatch.setattr(LogWriter, "roll", closed_before)
+    log.become_writer()._roll_beside()
+
+    assert (told, caplog.text) == ([InvalidArgumentError], "")
 
 
 # Junk

@@ -5,11 +5,18 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+import pandas as pd
+import pyarrow as pa
 import pytest
 
+from spark_bookkeeper.client import lifecycle
+from spark_bookkeeper.client.write.bulk import write_local
 from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.logs import atomic
+from spark_bookkeeper.logs.atomic import StagedWrite
 from spark_bookkeeper.logs.logs import create_log
 from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
@@ -57,3 +64,101 @@ def test_the_first_entry_at_or_after_a_time(tmp_path: Path) -> None:
     assert log.position_at(at(2)) == places[6]
     with pytest.raises(InvalidArgumentError, match="both say"):
         log.read_arrow(places[6], start_time=at(1))
+
+
+@pytest.mark.parametrize("first_is_open", [True, False])
+def test_rows_that_came_while_a_later_ledger_was_being_written_are_not_read_past(
+    tmp_path: Path, first_is_open: bool
+) -> None:
+    """A write begins its ledger at its start, and adds it to the log when all rows are there."""
+    clock = Clock()
+    ground = Ground(tmp_path, runtime=clock)
+    log = create_log(ground.context, "orders", LogOptions(Quorum(3, 3, 2)))
+    with log.become_writer() as writer:
+        writer.append(b"0")
+    clock.minutes = 10
+    first = log.become_writer() if first_is_open else None
+    before = None if first_is_open else atomic.stage(ground.context, "orders")
+    clock.minutes = 20
+    late = atomic.stage(ground.context, "orders")
+    clock.minutes = 40
+    if first is not None:
+        place = first.append(b"40")
+    else:
+        assert before is not None
+        committed = commit(ground, before, b"40")
+        place = Position(committed, EntryId(0))
+    clock.minutes = 60
+    commit(ground, late, b"60")
+
+    assert log.position_at(at(30)) == place
+    assert [e.payload for e in log.entries(start_time=at(30))] == [b"40", b"60"]
+    assert [e.payload for e in log.entries(start_time=at(50))] == [b"60"]
+    assert len(list(log.entries(start_time=at(-50)))) == 3
+    assert list(log.entries(start_time=at(70))) == []
+
+
+@pytest.mark.parametrize("by", ["truncate", "retention"])
+def test_what_came_while_a_later_ledger_was_being_written_is_as_old_as_its_rows(
+    tmp_path: Path, by: str
+) -> None:
+    clock = Clock()
+    ground = Ground(tmp_path, runtime=clock)
+    retain = 60 * 60 if by == "retention" else None
+    log = create_log(ground.context, "orders", LogOptions(Quorum(3, 3, 2), retain_seconds=retain))
+    log.write(table(b"old"))
+    clock.minutes = 10
+    first, second = (atomic.stage(ground.context, "orders") for _ in range(2))
+    clock.minutes = 200
+    commit(ground, first, b"200")
+    clock.minutes = 201
+    commit(ground, second, b"201")  # looks what is older than an hour
+
+    if by == "truncate":
+        log.truncate(at(100))
+    assert log.read_arrow().column("payload").to_pylist() == [b"200", b"201"]
+    if by == "truncate":
+        log.truncate(at(200.5))
+    else:
+        clock.minutes = 300
+        log.write(table(b"300"))
+    assert b"200" not in log.read_arrow().column("payload").to_pylist()
+
+
+def test_a_ledger_that_somebody_deleted_does_not_keep_those_before_it(tmp_path: Path) -> None:
+    clock = Clock()
+    ground = Ground(tmp_path, runtime=clock)
+    log = create_log(ground.context, "orders", LogOptions(Quorum(3, 3, 2)))
+    for clock.minutes in range(4):
+        log.write(table(b"%d" % clock.minutes))
+    first, second, *_ = log.ledgers()
+    lifecycle.delete_ledger(ground.context, second)
+
+    assert log.truncate(at(2.5)) == [first]
+    assert log.read_arrow().column("payload").to_pylist() == [b"2", b"3"]
+
+
+def test_the_ends_of_the_calendar_are_times_and_nothing_else_is(tmp_path: Path) -> None:
+    log = create_log(Ground(tmp_path).context, "orders", LogOptions(Quorum(3, 3, 2)))
+    log.write(table(b"a"))
+    for least in (datetime.min, datetime.min.replace(tzinfo=timezone.utc)):  # noqa: DTZ901
+        assert len(list(log.entries(start_time=least))) == 1
+        assert log.truncate(least) == []
+    for most in (datetime.max, datetime.max.replace(tzinfo=timezone.utc)):  # noqa: DTZ901
+        assert list(log.entries(start_time=most)) == []
+        assert log.truncate(most) == []
+    for wrong in ("yesterday", 7, pd.NaT, at(0).date()):
+        with pytest.raises(InvalidArgumentError, match="time"):
+            log.position_at(wrong)  # type: ignore[arg-type]
+
+
+def table(payload: bytes) -> pa.Table:
+    return pa.table({"payload": pa.array([payload], pa.binary())})
+
+
+def commit(ground: Ground, staged: StagedWrite, payload: bytes) -> LedgerId:
+    """A write that its tasks have done."""
+    results = write_local(staged.plan, table(payload), ground.context)
+    done = atomic.commit(ground.context, staged, results)
+    assert done.ledger_id is not None
+    return done.ledger_id

@@ -104,5 +104,5 @@ def is_ours(kind: type[BookKeeperError]) -> bool:
 
 def on_spark() -> str:
     """The tests of the data source on Spark, as a text."""
-    tests = (ROOT / "tests" / "spark").glob("test_source_*.py")
+    tests = (ROOT / "tests" / "spark").glob("*source_*.py")
     return "".join(path.read_text(encoding="utf-8") for path in tests)

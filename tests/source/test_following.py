@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -214,6 +215,36 @@ def test_another_log_of_the_same_name_is_not_taken_for_the_old_one(
 
     with pytest.raises(DataLossError, match="another one"):
         list(batches(context, follow(context), start))
+
+
+def test_a_log_that_was_made_again_is_read_from_its_beginning_where_loss_is_passed_over(
+    context: ClientContext, log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    with log.become_writer() as writer:
+        writer.append(b"a")
+        writer.append(b"b")
+    before = follow(context)
+    start = before.ahead(before.begin(EARLIEST), Limits(entries=1))
+    planned = before.ahead(start, Limits())
+    truncation.delete(context, "orders")
+    again = create_log(context, "orders", USUAL)
+    lenient = {"log": "orders", "failOnDataLoss": "false"}
+
+    stream = follow(context, **lenient)
+    assert isinstance(stream, FollowedLog)
+    assert stream.ranges(start, planned) == [], "a micro-batch that was under way"
+    begin = stream.ahead(planned, Limits())
+    assert begin.nonce == stream.nonce
+    assert stream.ranges(planned, begin) == []
+    stream.publish("etl", planned, is_last=True)
+    assert consumers_table(context, "orders").num_rows == 0, "a place of the log that was"
+    assert "goes on from the beginning" in caplog.text
+    with again.become_writer() as writer:
+        writer.append(b"c")
+    for place in (start, planned, begin):
+        assert list(batches(context, follow(context, **lenient), place)) == [[b"c"]]
+    with pytest.raises(DataLossError, match=r"'sales'.*new checkpoint"):
+        follow(context, **lenient).ahead(replace(start, log="sales"), Limits())
 
 
 def test_a_beginning_behind_the_end_is_refused_with_the_end(

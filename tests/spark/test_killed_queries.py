@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,27 +183,35 @@ def test_queries_killed_at_random_moments_copy_each_log_once(
 # Executors on hosts of their own, speculation, tasks that are slow or fail
 
 
-def executors(standalone: Standalone) -> list[psutil.Process]:
-    """The executors that the workers have started."""
+def executors(parents: Sequence[int]) -> list[psutil.Process]:
+    """The executors that these processes have started."""
     found = []
-    for worker in standalone.workers:
-        for process in process_tree(worker):
+    for parent in parents:
+        for process in process_tree(parent):
             with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
                 if any(part.endswith("ExecutorBackend") for part in process.cmdline()):
                     found.append(process)
     return found
 
 
+@pytest.mark.parametrize("where", ["standalone", "local-cluster"])
 def test_executors_that_are_killed_cost_nothing(
     cluster: sbk.BookKeeper,
     copy_of: MakeCopy,
     query: Query,
-    standalone: Standalone,
+    where: str,
     tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
-    copy = copy_of("executors")
+    copy = copy_of(f"executors-{where}")
     copy.feed(40)
-    driver = query(standalone.url, "until-end", [copy])
+    if where == "standalone":
+        standalone: Standalone = request.getfixturevalue("standalone")
+        driver = query(standalone.url, "until-end", [copy])
+        parents = standalone.workers
+    else:
+        driver = query("local-cluster[2,1,900]", "until-end", [copy])
+        parents = [driver.pid]
     wait_until_started(driver, tmp_path / "stderr")
     done = copy.checkpoint / "commits"
     killed = 0
@@ -211,7 +219,7 @@ def test_executors_that_are_killed_cost_nothing(
         while driver.poll() is None and _noted(done) < batches:
             with suppress(subprocess.TimeoutExpired):
                 driver.wait(0.02)
-        for executor in executors(standalone)[:1]:
+        for executor in executors(parents)[:1]:
             for process in process_tree(executor.pid):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()

@@ -119,6 +119,78 @@ spark.stop()
 print("all is well")
 """
 
+WRONG = """
+import sys
+import tempfile
+from pathlib import Path
+import pyarrow as pa
+import spark_bookkeeper as sbk
+from tests.spark.source_cases import CASES, make, rows, run
+from tests.spark.starting import started
+
+master, *pairs = sys.argv[1:]
+spark = sbk.spark_session(master, **dict(pair.split("=", 1) for pair in pairs))
+with sbk.local(bookies=6, spark=spark) as bk:
+    made = make(bk)
+    for name in CASES:
+        run(bk, made, name, Path(tempfile.mkdtemp()))
+
+    uri = bk.metadata_uri
+    schema = "id long, name string"
+    frame = spark.createDataFrame(rows(0).to_pandas(), schema).coalesce(2)
+    log = bk.create_log("wronged", schema=rows(0).schema)
+
+    def fail(batches):
+        for batch in batches:
+            yield batch
+        raise ZeroDivisionError("of the query itself")
+
+    def write(frame, **options):
+        writer = frame.write.format("bookkeeper").mode("append")
+        writer.options(**{"metadataUri": uri, "log": "wronged", **options}).save()
+
+    def follow(checkpoint, log="of-cases", to="wronged", **options):
+        reader = spark.readStream.format("bookkeeper").option("metadataUri", uri)
+        writer = reader.option("log", log).options(**options).load().writeStream
+        writer = writer.format("bookkeeper").option("metadataUri", uri).option("log", to)
+        writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+        started(writer).awaitTermination()
+
+    def refused(said, call, *arguments, **options):
+        try:
+            call(*arguments, **options)
+        except Exception as error:
+            assert said in str(error), error
+        else:
+            raise AssertionError(f"{arguments}, {options} was taken")
+
+    invalid = "[BOOKKEEPER_INVALID_ARGUMENT]"
+    refused("of the query itself", write, frame.mapInArrow(fail, schema))
+    refused(invalid, write, frame, txnVersion="1")
+    refused(invalid, write, frame, txnAppId="a", txnVersion="-1")
+    refused(invalid, write, frame, ensembleSize="3")
+    refused(invalid, write, frame.select("id"))
+    refused("[BOOKKEEPER_NO_SUCH_LOG]", write, frame, log="nobody")
+    place = {"startingOffsets": f"{made['other']}:1"}
+    refused("[BOOKKEEPER_NO_SUCH_ENTRY]", follow, tempfile.mkdtemp(), **place)
+    refused(invalid, follow, tempfile.mkdtemp(), consumer="a/b")
+    refused("[BOOKKEEPER_NO_SUCH_LOG]", follow, tempfile.mkdtemp(), to="nobody")
+    assert log.ledgers() == [], "nothing of what was refused"
+
+    checkpoint = tempfile.mkdtemp()
+    with bk.create_log("again", schema=rows(0).schema).become_writer() as writer:
+        writer.append(rows(0))
+    follow(checkpoint, "again", startingOffsets="earliest")
+    bk.delete_log("again")
+    with bk.create_log("again", schema=rows(0).schema).become_writer() as writer:
+        writer.append(rows(10))
+    refused("[BOOKKEEPER_DATA_LOSS]", follow, checkpoint, "again")
+    follow(checkpoint, "again", failOnDataLoss="false")
+    assert sorted(log.read_arrow().column("id").to_pylist()) == [*range(20)]
+spark.stop()
+print("all is well")
+"""
+
 ON_LOCAL_CLUSTER = (
     "spark.executor.memory=512m",
     "spark.driver.host=127.0.0.1",
@@ -135,8 +207,9 @@ ON_LOCAL_CLUSTER = (
     ],
     ids=["connect", "local-cluster", "standalone"],
 )
-def test_ledgers_are_read_followed_and_written(
-    python_path: str, arguments: tuple[str, ...], request: pytest.FixtureRequest
+@pytest.mark.parametrize("script", [SCRIPT, WRONG], ids=["right", "wrong"])
+def test_ledgers_are_read_followed_and_written_and_what_is_wrong_is_refused(
+    python_path: str, script: str, arguments: tuple[str, ...], request: pytest.FixtureRequest
 ) -> None:
     environment = {**os.environ, "PYTHONPATH": python_path, "SPARK_LOCAL_IP": "127.0.0.1"}
     master, *settings = arguments
@@ -146,7 +219,7 @@ def test_ledgers_are_read_followed_and_written(
         settings.append(f"spark.executorEnv.PYTHONPATH={python_path}")
 
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, master, *settings],
+        [sys.executable, "-c", script, master, *settings],
         env=environment,
         capture_output=True,
         text=True,

@@ -122,6 +122,26 @@ def test_truncation_under_a_checkpoint_is_told_with_the_option_that_passes_it_ov
 
 
 @pytest.mark.slow
+def test_a_log_made_again_under_a_checkpoint_is_read_from_its_beginning_where_that_is_asked_for(
+    bk: BookKeeper, tmp_path: Path
+) -> None:
+    stream = Stream(bk, tmp_path, log="made-again", startingOffsets="earliest")
+    with bk.create_log("made-again", schema=rows(1).schema).become_writer() as writer:
+        writer.append(rows(5))
+    stream.catch_up()
+    bk.delete_log("made-again")
+    log = bk.create_log("made-again", schema=rows(1).schema)
+    with pytest.raises(PySparkException, match=r"BOOKKEEPER_DATA_LOSS.*failOnDataLoss=false"):
+        stream.catch_up()
+
+    stream.catch_up(failOnDataLoss="false")  # while it is empty
+    with log.become_writer() as writer:
+        writer.append(rows(5, 5))
+    stream.catch_up()
+    assert stream.ids == list(range(10))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("trigger", ["0 seconds", "300 milliseconds"])
 def test_a_running_query_sees_what_comes_after_it_was_idle(bk: BookKeeper, trigger: str) -> None:
     name = f"awaited_{trigger.partition(' ')[0]}"

@@ -14,7 +14,6 @@ import click
 import pyarrow as pa
 import pyarrow.parquet
 
-from spark_bookkeeper.bookie.encoding import PAYLOAD_SCHEMA
 from spark_bookkeeper.cli.ledger.creation import create_ledger, new_ledger_options, password_option
 from spark_bookkeeper.cli.shell.cluster_options import Access, access_options, connected
 from spark_bookkeeper.cli.shell.parameters import LedgerIdType
@@ -332,22 +331,22 @@ def _read_to_screen(
     settings: Settings, reader: LedgerReader, first: int, last: int | None, limit: int | None
 ) -> int:
     most = 20 if limit is None and not settings.output.is_json else limit
+    key = unlike("entry_id", reader.schema.names)
     rows: list[dict[str, Any]] = []
     is_cut = False
     for entry in reader.entries(first, last):
         found = entry.batch.to_pylist()
         if most is not None and len(rows) + len(found) > most:
             found, is_cut = found[: most - len(rows)], True
-        rows += [{"entry_id": entry.entry_id, **row} for row in found]
+        rows += [{key: entry.entry_id, **row} for row in found]
         if is_cut:
             break
-    names = ["entry_id", *reader.schema.names]
-    is_payload = reader.schema.equals(PAYLOAD_SCHEMA)
+    names = [key, *reader.schema.names]
 
     def show() -> None:
         settings.output.table(
             names,
-            [[cell(row[name], is_payload) for name in names] for row in rows],
+            [[cell(row[name]) for name in names] for row in rows],
         )
         if is_cut:
             settings.output.note(
@@ -366,7 +365,14 @@ def _read_to_screen(
     return EXIT_DONE
 
 
-def cell(value: Any, is_payload: bool) -> Any:
+def unlike(name: str, columns: Sequence[str]) -> str:
+    """A name that no column has, for a column of ours beside them."""
+    while name in columns:
+        name = f"_{name}"
+    return name
+
+
+def cell(value: Any) -> Any:
     """A value for a table that people read: bytes as text where they are text."""
     if isinstance(value, bytes):
         try:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, is_dataclass
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from uuid import UUID
 
 from spark_bookkeeper.runtime.progress import Progress, shown
 from spark_bookkeeper.secrecy import without_passwords
@@ -65,11 +68,11 @@ class Output:
 
     def json(self, value: Any) -> None:
         """Print one JSON value on stdout."""
-        text = json.dumps(value, default=_plain, ensure_ascii=False) + "\n"
+        text = _dumped(value, is_ascii=False) + "\n"
         try:
             text.encode(sys.stdout.encoding or "utf-8")
         except UnicodeEncodeError:  # JSON has a form for every character in plain ASCII
-            text = json.dumps(value, default=_plain) + "\n"
+            text = _dumped(value, is_ascii=True) + "\n"
         sys.stdout.write(text)
         sys.stdout.flush()
 
@@ -193,13 +196,34 @@ def _is_number(cell: object) -> bool:
     return cell is None or (isinstance(cell, (int, float)) and not isinstance(cell, bool))
 
 
+def _dumped(value: Any, *, is_ascii: bool) -> str:
+    def dumped(value: Any) -> str:
+        return json.dumps(value, default=_plain, ensure_ascii=is_ascii, allow_nan=False)
+
+    try:
+        return dumped(value)
+    except ValueError:  # JSON has no NaN and no infinity, and programs refuse what has one
+        return dumped(_finite(json.loads(json.dumps(value, default=_plain))))
+
+
+def _finite(value: Any) -> Any:
+    """The same with the names of the numbers that are none, as Spark writes them."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_finite(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
 def _plain(value: Any) -> Any:
     """What JSON has no form for, as the nearest thing that it has."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, Enum):
         return value.name
-    if isinstance(value, (datetime, date)):
+    if isinstance(value, (datetime, date, time)):
         return value.isoformat()
     if isinstance(value, bytes):
         try:
@@ -210,6 +234,6 @@ def _plain(value: Any) -> Any:
         return dict(value)
     if isinstance(value, (set, frozenset)):
         return sorted(value, key=str)
-    if isinstance(value, (PurePath, BaseException)):
+    if isinstance(value, (PurePath, BaseException, Decimal, timedelta, UUID)):
         return str(value)
     raise TypeError(f"{type(value).__name__} has no form in JSON: {value!r}")

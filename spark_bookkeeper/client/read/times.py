@@ -7,7 +7,7 @@ after a time is found by bisection, from the headers of a few records.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timezone
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import Ledger
@@ -19,13 +19,25 @@ def to_ms(time: datetime) -> int:
     """Milliseconds since 1970; a time without a zone is local time.
 
     Raises:
-        InvalidArgumentError: it is no ``datetime``.
+        InvalidArgumentError: it is no ``datetime``, or pandas's ``NaT``, which is one by its class.
     """
     if not isinstance(time, datetime):
         raise InvalidArgumentError(
             f"time {time!r} is no datetime; for example datetime(2026, 11, 22, 6, 30)"
         )
-    return int(time.timestamp() * 1000)
+    try:
+        return int(_seconds(time) * 1000)
+    except (ValueError, OverflowError, OSError) as error:
+        raise InvalidArgumentError(f"time {time!r} is none: {error}") from None
+
+
+def _seconds(time: datetime) -> float:
+    try:
+        return time.timestamp()
+    except (ValueError, OverflowError, OSError):
+        # The first and last days of the calendar have no local time, and stand for "all" and
+        # "nothing".
+        return time.replace(tzinfo=timezone.utc).timestamp()
 
 
 def first_at_or_after(

@@ -1,0 +1,80 @@
+"""Places of a log, as callers name them: those there are, were, and never were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spark_bookkeeper.errors import InvalidArgumentError, NoSuchEntryError
+from spark_bookkeeper.protocol.arguments import whole_number
+from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId, parse_ledger_id
+from spark_bookkeeper.protocol.log import LogHead, Position
+
+Place = Position | str
+"""Where callers may give a position: also as text, ``"7:12"``."""
+
+
+def position_of(place: Place) -> Position:
+    """The position that is meant. Entry -1, as of a writer that has none yet, is entry 0.
+
+    Raises:
+        InvalidArgumentError: it is none, or within an entry.
+    """
+    position = place if isinstance(place, Position) else Position.parse(place)
+    ledger_id = parse_ledger_id(position.ledger_id)
+    entry_id = whole_number("an entry id", position.entry_id, NO_ENTRY)
+    if position.row:
+        raise InvalidArgumentError(
+            f"position {position} is within an entry, and entries are read whole: give row 0, and "
+            "leave out the rows that you have"
+        )
+    return Position(ledger_id, EntryId(max(entry_id, 0)))
+
+
+def start_of(log: str, start: Place | None, head: LogHead) -> Position:
+    """Where a read begins; without ``start`` where the log does.
+
+    Raises:
+        NoSuchEntryError: it was truncated.
+        InvalidArgumentError: as ``position_of``.
+    """
+    if start is None:
+        return Position(head.begins_at, EntryId(0))
+    position = position_of(start)
+    if position.ledger_id < head.begins_at:
+        raise NoSuchEntryError(
+            f"position {position} of log {log!r} was truncated: the log begins at ledger "
+            f"{head.begins_at} now. Read from there, and what is lost is what is before it",
+            ledger_id=position.ledger_id,
+            entry_id=position.entry_id,
+        )
+    return position
+
+
+def check_listed(log: str, place: Position, head: LogHead, listed: Sequence[LedgerId]) -> None:
+    """Whether a log has the ledger of a place, or the place is one before a ledger that it has.
+
+    Entry 0 of any ledger up to the one behind the newest is a place: whoever has read a ledger to
+    its end stands before the next one, whichever that will be.
+
+    Raises:
+        NoSuchEntryError: it would be read past without a word.
+    """
+    if place.entry_id != 0 and place.ledger_id not in listed:
+        raise _no_place(log, place, f"it has no ledger {place.ledger_id}")
+    if head.newest is not None and place.ledger_id > head.newest + 1:
+        raise _no_place(log, place, f"its newest ledger is {head.newest}")
+
+
+def check_in_closed(log: str, place: Position, last: EntryId) -> None:
+    """Raises ``NoSuchEntryError`` for a place behind the end of its ledger, which is closed."""
+    if place.entry_id > last + 1:
+        raise _no_place(log, place, f"the last entry of that ledger is {last}")
+
+
+def _no_place(log: str, place: Position, why: str) -> NoSuchEntryError:
+    return NoSuchEntryError(
+        f"position {place} is no place of log {log!r}: {why}. Nothing was read. It is of another "
+        "log, perhaps",
+        ledger_id=place.ledger_id,
+        entry_id=place.entry_id,
+    )
