@@ -27,7 +27,7 @@ from spark_bookkeeper.client.ledger import Ledger
 from spark_bookkeeper.client.write import rows
 from spark_bookkeeper.client.write.pending import BulkBlock
 from spark_bookkeeper.errors import BookieUnavailableError, BookKeeperError
-from spark_bookkeeper.protocol.ids import BookieId, EntryId
+from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.channel import Channel
@@ -94,6 +94,16 @@ class EntryRange:
     ledger: Ledger
     first: EntryId
     last: EntryId
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """For whoever names it."""
+        return self.ledger.ledger_id
+
+    @property
+    def first_entry_id(self) -> EntryId:
+        """For whoever names it."""
+        return self.first
 
 
 class Frames(Protocol):
