@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
@@ -20,8 +21,9 @@ from spark_bookkeeper.testing.lake import bytes_ledger
 
 @pytest.mark.parametrize("job", ["this", None])
 def test_a_task_notes_the_ledger_and_the_entry_it_is_at(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, job: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: str | None
 ) -> None:
+    ground = Ground(tmp_path / "cluster")
     monkeypatch.setattr(under_way, "LEAST_SECONDS", 0.0)
     monkeypatch.setattr(slow_notes, "BEAT_SECONDS", 0.01)
     monkeypatch.setattr(frames, "task_context", lambda *_: ground.context)
