@@ -1,8 +1,8 @@
 """A real browser without a screen: Chromium, spoken to in its own protocol over a pipe.
 
-The protocol is the Chrome DevTools Protocol: JSON objects that end with a zero byte, which Chromium
-reads at file descriptor 3 and writes at 4. What it takes for a key press is one: focus goes where it
-goes for a person, and names are those that it hands to a screen reader.
+The protocol is the Chrome DevTools Protocol: JSON objects that end with a zero byte, which
+Chromium reads at file descriptor 3 and writes at 4. A key that is pressed so is a key for it: the
+focus goes where it goes for a person, and names are those that it hands to a screen reader.
 """
 
 from __future__ import annotations

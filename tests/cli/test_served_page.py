@@ -20,9 +20,9 @@ from spark_bookkeeper.cli.cluster_page import SECTIONS
 from spark_bookkeeper.cli.cluster_server import served
 from spark_bookkeeper.cluster.local import LocalCluster
 from spark_bookkeeper.metadata.zookeeper.zookeeper_store import ZooKeeperStore
-from spark_bookkeeper.session import BookKeeper
 from spark_bookkeeper.testing.sessions import connect_without_spark
 from tests.cli.browser import CHROMIUM, Focused, Page, browsing
+from tests.cli.test_cluster_page import a_ledger_that_lost_a_bookie
 
 pytestmark = [pytest.mark.integration]
 
@@ -33,15 +33,6 @@ const ways = [...document.querySelectorAll("a[href], input, button, summary, [ta
   .filter((each) => each.checkVisibility());
 """
 """All that one can go to, in the order of the page."""
-
-
-def a_ledger_that_lost_a_bookie(cluster: LocalCluster, bk: BookKeeper) -> tuple[int, str]:
-    with bk.create_ledger(name="clicks") as writer:
-        writer.append(b"one")
-        lost = writer.metadata.last_fragment.ensemble[0]
-        cluster.stop_bookie(lost, destroy=True)
-        writer.append(b"two")
-    return int(writer.ledger_id), lost
 
 
 def tab_to(page: Page, is_there: Callable[[Focused], bool]) -> Focused:
@@ -122,7 +113,7 @@ def test_it_comes_up_to_date_while_somebody_reads_it_and_closes_nothing(
     with connect_without_spark(own_cluster.metadata_uri) as bk:
         ledger_id, lost = a_ledger_that_lost_a_bookie(own_cluster, bk)
         with served(bk, 0) as url, browsing(url, tmp_path / "profile") as page:
-            at = tab_to(page, lambda at: at.name.startswith(f"{ledger_id} CLOSED"))
+            before = tab_to(page, lambda at: at.name.startswith(f"{ledger_id} CLOSED"))
             page.press("Enter")
 
             with bk.create_ledger(name="later"):
@@ -132,8 +123,9 @@ def test_it_comes_up_to_date_while_somebody_reads_it_and_closes_nothing(
             wait_for_text(page, "No ledger: each has the copies that it should have.")
 
             assert page.evaluate(f"document.getElementById('ledger-{ledger_id}').open") is True
-            # Its line is another one now, and what is lost was made good.
-            assert page.focused().role in (at.role, "RootWebArea")
+            at = page.focused()
+            assert at.name.startswith(f"{ledger_id} CLOSED"), "the focus stays where it was"
+            assert at.name != before.name, "though its line is another one now"
 
             page.evaluate("document.getElementById('follow').focus()")
             assert page.focused() == ("checkbox", "look again every 1 seconds")
