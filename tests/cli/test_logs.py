@@ -109,7 +109,9 @@ def test_what_a_job_hears_of_a_bookie_names_job_ledger_and_bookie(lines: io.Stri
             bench.storage.read("f")
             raise AssertionError("it hangs")
 
-        work = Step("reading", do, lambda item, failure: Done(-1, reason=failure.reason), job="a_job")
+        work = Step(
+            "reading", do, lambda item, failure: Done(-1, reason=failure.reason), job="a_job"
+        )
         context: Any = bench  # nobody asks for it
         (done,) = carry_out(work, context, CheckWork(LedgerId(7), 100), UnderWay(bench.runtime))
         assert "b:1" in str(done.reason)
