@@ -87,7 +87,7 @@ def hold_read(monkeypatch: pytest.MonkeyPatch, number: int) -> Callable[[], bool
 
 # An archive reads the ledgers of each commit twice: to write them, and to compare the table with
 # them. The commit of the numbers comes first.
-STEPS = {
+STEPS: dict[str, tuple[int, list[str]]] = {
     "the first commit": (1, []),
     "its comparison": (2, ["ids"]),
     "the second commit": (3, ["ids"]),
@@ -114,7 +114,7 @@ def test_an_archive(
     }
     asked = [*ledgers["ids"], *ledgers["texts"]]
     before, path = rows_of(bk, asked), tmp_path / "table"
-    context = bk.spark.sparkContext
+    context: Any = bk.spark.sparkContext
     context.setJobGroup("a cell", "what a person runs")
 
     with monkeypatch.context() as patch:
