@@ -42,22 +42,29 @@ def active_tasks(spark: Any) -> int:
 def cancelled_from_elsewhere(
     spark: Any, when: Callable[[], bool] = lambda: True, group: str | None = None
 ) -> Iterator[None]:
-    """As by the link on Spark's page, as soon as a task runs.
+    """As by the link on Spark's page, as soon as a task runs, until the block has ended.
 
     Args:
         when: and not before this holds.
         group: only the jobs of this group; ``None`` is all.
     """
+    ended = threading.Event()
 
     def cancel() -> None:
-        until(lambda: when() and active_tasks(spark) > 0)
-        if group is None:
-            spark.sparkContext.cancelAllJobs()
-        else:
-            spark.sparkContext.cancelJobGroup(group)
+        until(lambda: ended.is_set() or (when() and active_tasks(spark) > 0))
+        is_over = ended.is_set()
+        while not is_over:  # the first job of several may be one that is tried again
+            if group is None:
+                spark.sparkContext.cancelAllJobs()
+            else:
+                spark.sparkContext.cancelJobGroup(group)
+            is_over = ended.wait(0.1)
 
     thread = threading.Thread(target=cancel)
     thread.start()
-    yield
-    thread.join()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
     until(lambda: active_tasks(spark) == 0)
