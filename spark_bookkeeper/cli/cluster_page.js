@@ -3,7 +3,8 @@
 addEventListener("DOMContentLoaded", () => {
   const follow = document.getElementById("follow");
   document.getElementById("live").hidden = false;
-  const keep = (element) => element.id || element.getAttribute("aria-label") || element.textContent;
+  const keep = (element) => element.id || element.getAttribute("aria-label")
+    || (element.matches("summary") ? element.parentElement.id : element.textContent);
   async function again() {
     if (!follow.checked || document.hidden) return;
     let page;

@@ -25,8 +25,10 @@ from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError, Metad
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.runner import Progress, no_progress
+from spark_bookkeeper.replication.telling import telling
+from spark_bookkeeper.replication.under_way import Slow, name_of_all
 from spark_bookkeeper.spark.delta_tables import check_has_delta
-from spark_bookkeeper.spark.job import first_line, spark_errors
+from spark_bookkeeper.spark.job import first_line, is_cancelled, run_jobs, spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +44,9 @@ OWNER: Final = "spark_bookkeeper.cluster"
 """In the metadata of a table's column ``_ledger_id``: the id of the cluster whose ledgers they are.
 Written with the first rows, and kept by Delta from then on."""
 
+_JOB: Final = "archive_to_delta"
 _ACTION: Final = "archive"
+_PHASE: Final = "archiving ledgers"
 
 _CONFLICT = re.compile(r"DELTA_CONCURRENT_|DELTA_METADATA_CHANGED|DELTA_PROTOCOL_CHANGED")
 _APPEND_ONLY: Final = "DELTA_CANNOT_MODIFY_APPEND_ONLY"
@@ -50,6 +54,10 @@ _APPEND_ONLY: Final = "DELTA_CANNOT_MODIFY_APPEND_ONLY"
 
 class ArchiveReport(Report):
     """Of ``archive_to_delta``: one row for each ledger."""
+
+
+class _CancelledError(Exception):
+    """Somebody cancelled a Spark job of the archive; the message is Spark's."""
 
 
 class Archive:
@@ -60,19 +68,26 @@ class Archive:
         spark: a session that has Delta.
         read: how rows are read with their places.
         path: where the table is, or is to be made.
+        slowest: which reads of tasks take long now, for progress.
 
     Raises:
         MissingRequirementError: this Spark has no Delta. Nothing was done.
     """
 
     def __init__(
-        self, context: ClientContext, spark: SparkSession, read: ReadPlaced, path: str
+        self,
+        context: ClientContext,
+        spark: SparkSession,
+        read: ReadPlaced,
+        path: str,
+        slowest: Callable[[], Sequence[Slow]] = lambda: (),
     ) -> None:
         check_has_delta(spark, path, f"ledgers cannot be archived to {path}")
         self._context = context
         self._spark = spark
         self._read = read
         self._path = path
+        self._slowest = slowest
         self._cluster = context.store.instance_id()
 
     def add(
@@ -93,32 +108,41 @@ class Archive:
             ledger_ids: each once.
             log: the log that they are of, in its order, for the history of the table.
             dry_run: only say what there is to do; nothing is written.
-            progress: called with phase, ledgers done, ledgers in all, bytes so far.
+            progress: called with phase, ledgers done, ledgers in all, bytes so far; and now and
+                then with who is waited for, and what takes long.
 
         Raises:
             InvalidArgumentError: the table has the ledgers of another cluster, which may have the
                 same ids. Nothing was archived.
+            BookKeeperError: the table cannot be read, or somebody cancelled a Spark job of it.
+                What was committed is whole, and stays; nothing else was begun.
         """
         started = self._context.runtime.now()
         try:
-            run = _Run(log, dry_run, self._known())
+            known = run_jobs(self._spark, self._known, f"{_JOB}: what the table has")
         except spark_errors() as error:
+            if is_cancelled(error):
+                raise _cancelled(error) from error
             raise BookKeeperError(
                 f"the table at {self._path} cannot be read ({first_line(error)}): nothing was "
                 "archived. Repair it, or archive to another one"
             ) from error
+        run = _Run(log, dry_run, known)
         rows: list[Row] = []
-        size = 0
-        for batch in batches(self._found(ledger_ids), in_order=log is not None):
-            progress("archiving ledgers", len(rows), len(ledger_ids), size)
-            done = self._next(batch, run)
-            rows += done
-            size += sum(row.bytes for row in done)
-        progress("archiving ledgers", len(rows), len(ledger_ids), size)
+        total, size = len(ledger_ids), 0
+        with telling(
+            progress, self._context, self._slowest, _PHASE, total, is_elsewhere=True
+        ) as tell:
+            for batch in batches(self._found(ledger_ids), in_order=log is not None):
+                tell(_PHASE, len(rows), total, size)
+                done = self._next(batch, run)
+                rows += done
+                size += sum(row.bytes for row in done)
+            tell(_PHASE, len(rows), total, size)
         asked = {ledger_id: number for number, ledger_id in enumerate(ledger_ids)}
         rows.sort(key=lambda row: asked[LedgerId(row.ledger_id)])
         duration_ms = round((self._context.runtime.now() - started) * 1000)
-        return ArchiveReport("archive_to_delta", tuple(rows), dry_run, duration_ms)
+        return ArchiveReport(_JOB, tuple(rows), dry_run, duration_ms)
 
     def _found(self, ledger_ids: Sequence[LedgerId]) -> Iterator[Ledger | Row]:
         """Ledgers that can be archived, and why others cannot, or need not."""
@@ -157,7 +181,11 @@ class Archive:
         if run.dry_run:
             return [self._planned(ledger, run) for ledger in batch]
         try:
-            return self._add(batch, run)
+            # As one piece of work: who interrupts it interrupts none of its calls in the middle.
+            named = f"{_JOB}: {name_of_all(batch)}"
+            return run_jobs(self._spark, lambda: self._add(batch, run), named)
+        except _CancelledError as error:
+            raise _cancelled(error) from error
         except BookKeeperError as error:
             if len(batch) == 1:
                 return [Row(batch[0].ledger_id, _ACTION, Outcome.LEFT, error.message, 0)]
@@ -183,6 +211,7 @@ class Archive:
 
         Raises:
             BookKeeperError: it could not be done; what was committed is whole.
+            _CancelledError: somebody does not want it; the same holds.
         """
         before = {x.ledger_id: run.known[x.ledger_id] for x in batch if x.ledger_id in run.known}
         try:
@@ -193,6 +222,8 @@ class Archive:
             frame = self._frame(batch)
             expected = sums(frame, {f.name: f.dataType for f in self._table().schema.fields})
         except spark_errors() as error:
+            if is_cancelled(error):
+                raise _CancelledError(first_line(error)) from error
             cause = _ours(error)
             named = f"ledger {batch[0].ledger_id}" + (
                 "" if len(batch) == 1 else f" and {len(batch) - 1} more"
@@ -313,7 +344,9 @@ class Archive:
         try:
             table = self._table()
             _ = table.schema  # over Connect nothing was asked before
-        except spark_errors():
+        except spark_errors() as error:
+            if is_cancelled(error):
+                raise
             return None  # there is none yet; if it is something else, writing will show it
         self._check_owner(table)
         return table
@@ -340,6 +373,14 @@ class _Run:
     """What the table has of each ledger, as far as it was looked at."""
     blocked_by: int | None = None
     """The first ledger of the log that is not archived."""
+
+
+def _cancelled(error: Exception) -> BookKeeperError:
+    """What ends a run of which a job was cancelled: going on would begin what nobody wants."""
+    return BookKeeperError(
+        f"archiving was cancelled ({first_line(error)}). What was committed to the table is whole "
+        "and stays there; run it again to do the rest"
+    )
 
 
 def _check_names(ledger: Ledger) -> None:

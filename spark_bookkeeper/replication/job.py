@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Final, Generic, Protocol, TypeVar, cast
 
-from spark_bookkeeper.client.bookies.known_bookies import Bookies
 from spark_bookkeeper.client.context import ClientContext
-from spark_bookkeeper.errors import MetadataError
-from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.report import Report, Row, report_rows
 from spark_bookkeeper.replication.runner import (
     ItemT,
@@ -28,18 +26,11 @@ from spark_bookkeeper.replication.runner import (
     Step,
     no_progress,
 )
-from spark_bookkeeper.replication.under_way import said
-from spark_bookkeeper.runtime.bell import Bell
+from spark_bookkeeper.replication.telling import telling
 
 GROUP_ITEMS: Final = 4096
 """So many items are planned, done and forgotten at a time. On Spark they are one Spark job, and
 travel in its closure."""
-
-TELL_SECONDS: Final = 2.0
-"""Between two looks for bookies that are waited for."""
-
-LOOKS_AT_ONCE: Final = 32
-"""Bookies that are asked for a sign of life at such a look, in turn."""
 
 ReportT = TypeVar("ReportT", bound=Report)
 
@@ -112,7 +103,16 @@ class Job:
             if items:
                 total = max(total, before + len(items))
                 limited = self._limited(step, items, total)
-                with self._heard(step.phase, before, total, size) as progress:
+                with telling(
+                    self._progress,
+                    self._context,
+                    partial(self._runner.slowest, self._context),
+                    step.phase,
+                    total,
+                    before,
+                    size,
+                    is_elsewhere=self._runner.is_elsewhere,
+                ) as progress:
                     for result in self._runner.run(step, limited, progress):
                         size += result.bytes
                         yield result
@@ -145,51 +145,6 @@ class Job:
         share = max(1, self._bytes_per_second // min(self._runner.width, len(items)))
         return [step.limited(item, share) for item in items]
 
-    @contextmanager
-    def _heard(self, name: str, before: int, total: int, size_before: int) -> Iterator[Progress]:
-        """Progress of one group, told as that of the whole step; and now and then once more, with
-        the bookies that are waited for and the items that take long.
-        """
-        if self._progress is no_progress:
-            yield no_progress
-            return
-        bookies, runtime = self._context.bookies, self._context.runtime
-        telling = runtime.condition()
-        ended = Bell(runtime)
-        last = (name, before, size_before)
-        slowest = ""
-        is_over = False
-
-        def tell() -> None:
-            phase, done, size = last
-            waits = "" if is_over else f"{_waiting(bookies)}{slowest}"
-            self._progress(f"{phase}{waits}", done, total, size)
-
-        def hear(phase: str, done: int, of: int, size_bytes: int) -> None:
-            nonlocal last, is_over
-            with telling:
-                last = (phase, before + done, size_before + size_bytes)
-                is_over = done == of
-                tell()
-
-        def tell_again() -> None:
-            nonlocal slowest
-            look = _looks(bookies)
-            while not ended.wait(TELL_SECONDS):
-                if self._runner.is_elsewhere:
-                    next(look)
-                slow = self._runner.slowest(self._context)
-                with telling:
-                    slowest = said(slow)
-                    if not is_over:
-                        tell()
-
-        runtime.spawn("waiting", tell_again)
-        try:
-            yield hear
-        finally:
-            ended.ring()
-
 
 def wanted_ids(context: ClientContext, ledger_ids: Sequence[LedgerId] | None) -> Sequence[LedgerId]:
     """The ids of the ledgers that are meant, all of them for ``None``: eight bytes each."""
@@ -208,26 +163,3 @@ def nothing_done(
     """
     for each in plan:
         yield each.result if isinstance(each, Known) else planned(each)
-
-
-def _waiting(bookies: Bookies) -> str:
-    """Who is waited for, to be said behind the name of a phase; empty: nobody."""
-    silent = sorted(bookies.silent())
-    named = " and ".join(f"{bookie} for {seconds:.0f} s" for bookie, _, seconds in silent)
-    return f", waiting for {named}" if named else ""
-
-
-def _looks(bookies: Bookies) -> Iterator[None]:
-    """Look whether the bookies answer, some of them at each turn.
-
-    Who works elsewhere waits for a bookie that hangs, and cannot say so before the work ends. It
-    hangs for everybody, so this process asks for itself.
-    """
-    names: Sequence[BookieId] = ()
-    while True:
-        if not names:
-            with suppress(MetadataError):
-                names = bookies.known()
-        bookies.look(names[:LOOKS_AT_ONCE])
-        names = names[LOOKS_AT_ONCE:]
-        yield

@@ -51,10 +51,13 @@ def archive_to_delta(
             another cluster; or ``release``, and readers could not find the table at ``path``.
         NoSuchLogError: there is no such log.
         MissingRequirementError: the session has no Delta; ``spark_session(delta=True)`` has.
+        BookKeeperError: somebody cancelled a Spark job of the archive. What was committed is
+            whole, and nothing was released. Run it again to do the rest.
     """
     from spark_bookkeeper.delta.archive import Archive
     from spark_bookkeeper.delta.release import check_release, release_archived
     from spark_bookkeeper.delta.sums import PLACE_COLUMNS
+    from spark_bookkeeper.replication.slow_notes import slowest_of
 
     chosen = either_of(ledger_ids, log)
     context = self.context
@@ -64,11 +67,15 @@ def archive_to_delta(
         wanted = list(self.calls.open_log(log).ledgers())
     else:
         wanted = sorted(context.store.ledger_ids()) if chosen is None else list(chosen)
+    token = context.runtime.token()
     archive = Archive(
         context,
         self.spark,
-        lambda ranges, schema: self.frames.read_placed(context, schema, ranges, PLACE_COLUMNS),
+        lambda ranges, schema: self.frames.read_placed(
+            context, schema, ranges, PLACE_COLUMNS, job=token
+        ),
         path,
+        lambda: slowest_of(context, token),
     )
 
     def run(runner: Runner, tell: Progress) -> ArchiveReport:

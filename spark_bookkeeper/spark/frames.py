@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -25,6 +27,8 @@ from spark_bookkeeper.connection import Connection
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.metrics import Counts, Metrics
 from spark_bookkeeper.replication.runner import Runner
+from spark_bookkeeper.replication.slow_notes import noting
+from spark_bookkeeper.replication.under_way import UnderWay, name_of
 from spark_bookkeeper.spark.batches import joined
 from spark_bookkeeper.spark.counts import TaskCounts, Tell, counted
 from spark_bookkeeper.spark.job import collect, is_stopped, parallelism, task_bar
@@ -163,13 +167,15 @@ class SparkFrames(Frames):
         schema: pa.Schema,
         ranges: Sequence[EntryRange],
         columns: tuple[str, str, str],
+        job: str | None = None,
     ) -> DataFrame:
         """The same rows behind three columns that say where each was.
 
         Args:
             columns: their names: ledger id, entry id (both long), number within the entry (int).
+            job: a token; tasks note under it what takes long, for ``slow_notes.slowest_of``.
         """
-        return self._read(context, schema, ranges, columns)
+        return self._read(context, schema, ranges, columns, job=job)
 
     def _read(
         self,
@@ -179,6 +185,7 @@ class SparkFrames(Frames):
         places: tuple[str, ...],
         *,
         skip_lost: bool = False,
+        job: str | None = None,
     ) -> DataFrame:
         spark = self.session
         pieces = 2 * parallelism(spark)
@@ -195,7 +202,7 @@ class SparkFrames(Frames):
         named = {bookie for each in ranges for bookie in each.ledger.metadata.bookies()}
         roots = context.bookies.known_roots(sorted(named))
         tell = self._counts.accumulator(spark)
-        task = _read_task(self._connection, schema, cuts, roots, skip_lost, places, tell)
+        task = _read_task(self._connection, schema, cuts, roots, skip_lost, places, tell, job)
         tasks = tasks_for(cuts, pieces)
         return spark.range(0, len(cuts), 1, tasks).mapInArrow(task, of_frame)
 
@@ -237,17 +244,25 @@ def _read_task(
     skip_lost: bool,
     places: tuple[str, ...] = (),
     tell: Tell | None = None,
+    job: str | None = None,
 ) -> Task:
-    """What a task of a read does: its rows are the numbers of the pieces to read."""
+    """What a task of a read does: its rows are the numbers of the pieces to read.
+
+    Args:
+        job: under which it notes what takes long; ``None``: nobody asks.
+    """
     schema = delivered_schema(wanted)
     sent = pa.schema([*_place_fields(places), *schema])
 
     def read(batches: Batches) -> Iterator[pa.RecordBatch]:
         context = task_context(connection, roots)
-        with counted(context.metrics, tell):
+        under_way = UnderWay(context.runtime)
+        named = nullcontext() if job is None else noting(context, job, under_way)
+        with counted(context.metrics, tell), named:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    yield from read_piece(context, number)
+                    with under_way.doing(partial(name_of, cuts[number])):
+                        yield from read_piece(context, number)
 
     def read_piece(context: ClientContext, number: int) -> Iterator[pa.RecordBatch]:
         piece = cuts[number]

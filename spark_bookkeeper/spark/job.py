@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from spark_bookkeeper.runtime.progress import is_switched_off, told
 from spark_bookkeeper.spark.waiting import wait_apart
@@ -25,6 +25,8 @@ LOOK_SECONDS: Final = 2.0
 
 Tasks = Callable[[int, int], None]
 """Called with tasks done and tasks in all; both are 0 where Spark does not tell."""
+
+T = TypeVar("T")
 
 _GROUP: Final = "spark.jobGroup.id"
 _DESCRIPTION: Final = "spark.job.description"
@@ -68,6 +70,16 @@ def first_line(error: Exception) -> str:
     return (told or type(error).__name__).removeprefix(": ")
 
 
+_CANCELLED: Final = re.compile(r"\bSPARK_JOB_CANCELLED\b|\bOPERATION_CANCELED\b")
+
+
+def is_cancelled(error: Exception) -> bool:
+    """Whether somebody cancelled the job that ended with this error: by its group, by its tag, or
+    on Spark's pages.
+    """
+    return _CANCELLED.search(str(error)) is not None
+
+
 _STOPPED: Final = re.compile(
     r": (java\.lang\.InterruptedException|java\.io\.InterruptedIOException"
     r"|java\.nio\.channels\.ClosedByInterruptException)\b"
@@ -104,22 +116,31 @@ def shortened(error: Exception) -> Exception | None:
 
 
 def collect(frame: DataFrame, description: str, on_tasks: Tasks | None = None) -> list[Row]:
-    """Run a DataFrame as a job of that description and return its rows.
+    """Run a DataFrame as a job of that description and return its rows; see ``run_jobs``."""
+    return run_jobs(frame.sparkSession, frame.collect, description, on_tasks)
 
-    Ctrl-C cancels this job, and no other, before it becomes a ``KeyboardInterrupt``.
+
+def run_jobs(
+    spark: SparkSession,
+    work: Callable[[], T],
+    description: str,
+    on_tasks: Tasks | None = None,
+) -> T:
+    """Do work whose Spark jobs have that description; return or raise what it does.
+
+    Ctrl-C cancels these jobs, and no others, before it becomes a ``KeyboardInterrupt``.
 
     Args:
-        on_tasks: called every few seconds, perhaps from another thread, until the job ends.
+        on_tasks: called every few seconds, perhaps from another thread, until the work ends.
     """
-    spark = frame.sparkSession
     tag = f"spark-bookkeeper-{uuid.uuid4().hex}"
 
-    def run() -> list[Row]:
+    def run() -> T:
         with _described(spark, description, tag) as group:
             if on_tasks is None:
-                return frame.collect()
+                return work()
             with _told(spark, on_tasks) if is_connect(spark) else _watched(spark, group, on_tasks):
-                return frame.collect()
+                return work()
 
     def cancel() -> None:
         if is_connect(spark):

@@ -14,11 +14,15 @@ import pytest
 from spark_bookkeeper.cli.main import run
 from spark_bookkeeper.cli.shell.logs import start_logging
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.replication.check_ledgers import CheckWork
 from spark_bookkeeper.replication.job import Job
-from spark_bookkeeper.replication.runner import LocalRunner
+from spark_bookkeeper.replication.runner import LocalRunner, Step, carry_out
+from spark_bookkeeper.replication.under_way import UnderWay
 from spark_bookkeeper.runtime.log_facts import JsonFormatter, about, during
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.pieces import Done, Piece, step
+from tests.client.test_asking import Bench, in_a_world
 
 log = logging.getLogger("spark_bookkeeper.tests")
 
@@ -95,6 +99,28 @@ def test_what_is_said_in_the_work_of_a_job_names_the_job(
     said = parsed(lines)
     assert len(said) == 3
     assert {line["job"] for line in said} == {"count_pieces"}
+
+
+def test_what_a_job_hears_of_a_bookie_names_job_ledger_and_bookie(lines: io.StringIO) -> None:
+    """Said by the library itself, of a bookie that gives no answer."""
+
+    def read(bench: Bench) -> None:
+        def do(_: ClientContext, item: CheckWork) -> Sequence[Done]:
+            bench.storage.read("f")
+            raise AssertionError("it hangs")
+
+        work = Step(
+            "reading", do, lambda item, failure: Done(-1, reason=failure.reason), job="a_job"
+        )
+        context: Any = bench  # nobody asks for it
+        (done,) = carry_out(work, context, CheckWork(LedgerId(7), 100), UnderWay(bench.runtime))
+        assert "b:1" in str(done.reason)
+
+    in_a_world(read)
+
+    (line,) = parsed(lines)
+    assert line["message"].startswith("bookie b:1: no answer for 10.0 s")
+    assert (line["job"], line["ledger_id"], line["bookie_id"]) == ("a_job", 7, "b:1")
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from spark_bookkeeper.delta.batches import SMALL_BYTES
 
 pytestmark = [pytest.mark.delta, pytest.mark.slow]
 
-KILLS = int(os.environ.get("SPARK_BOOKKEEPER_KILLS", "10"))
+KILLS = int(os.environ.get("SPARK_BOOKKEEPER_KILLS", "20"))
 
 PROGRAM = """
 import os, random, signal, sys, threading

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,6 +25,7 @@ from spark_bookkeeper.errors import MetadataUnavailableError
 from spark_bookkeeper.metadata.update import update_ledger
 from spark_bookkeeper.protocol.archive import archived_of
 from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.replication import telling, under_way
 from spark_bookkeeper.replication.recover_bookie import BookieRecovery, recover_bookie
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import (
@@ -467,6 +472,33 @@ def test_progress_counts_ledgers_through_all_steps_and_batches(
     assert {of for _, _, of, _ in told} == {6}
     assert told[-1][1] == 6
     assert told[-1][3] > 0
+
+
+@pytest.mark.parametrize("step", ["COMPARING", "READING_BACK", "_VERIFYING", "DROPPING"])
+def test_progress_names_what_takes_long_in_every_step(
+    tmp_path: Path, lake: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """One ledger does not go on before it was named."""
+    monkeypatch.setattr(under_way, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(telling, "TELL_SECONDS", 0.01)
+    ground = Ground(tmp_path / "cluster")
+    _, slow = ids = [bytes_ledger(ground, entries=2) for _ in range(2)]
+    archive_together(ground.context, lake, ids)
+    usual: Step[Any, Any] = getattr(release_module, step)
+    is_named = threading.Event()
+
+    def do(context: ClientContext, item: Any) -> Sequence[Any]:
+        assert item.ledger_id != slow or is_named.wait(60)
+        return usual.do(context, item)
+
+    def hear(phase: str, done: int, total: int, size_bytes: int) -> None:
+        if re.match(rf"releasing ledgers, {usual.phase}, slowest .*ledger {slow}\b.* for", phase):
+            is_named.set()
+
+    monkeypatch.setattr(release_module, step, replace(usual, do=do, do_many=None))
+    rows, _ = released(ground, lake, ids, hear)
+
+    assert [row.status for row in rows] == [Outcome.RELEASED] * 2, rows
 
 
 # Killed

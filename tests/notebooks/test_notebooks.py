@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -16,10 +19,26 @@ PLAIN = [path for path in NOTEBOOKS if path not in WITH_DELTA]
 
 
 def test_there_are_notebooks() -> None:
-    assert [path.name[:2] for path in NOTEBOOKS] == [
-        f"{n:02d}" for n in range(1, len(NOTEBOOKS) + 1)
+    assert [path.stem for path in NOTEBOOKS] == [
+        "01-first-ledger",
+        "02-fencing-and-recovery",
+        "03-losing-a-bookie",
+        "04-logs-and-streams",
+        "05-operating-and-health",
+        "06-delta",
     ]
-    assert NOTEBOOKS
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_begins_with_a_cluster_and_tells_a_story_with_pictures(path: Path) -> None:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+    assert cells[0]["cell_type"] == "markdown"
+    assert "".join(cells[0]["source"]).startswith("# ")
+    assert "sbk.local(" in code[0], "one cell gives session, cluster and data"
+    assert [cell for cell in code[1:] if "sbk.local(" in cell] == []
+    assert [cell for cell in code if "pictures." in cell or ".plot" in cell]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -59,9 +78,7 @@ def run(
     import nbformat
     from nbclient import NotebookClient
 
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-    monkeypatch.setenv("JUPYTER_PATH", str(kernel_of_this_python(tmp_path)))
+    use_this_python(tmp_path, monkeypatch)
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     for cell in notebook.cells:
@@ -71,6 +88,82 @@ def run(
     )
 
     client.execute()
+
+
+CELLS = (
+    """
+import os, pathlib, threading, time
+import spark_bookkeeper as sbk
+
+bk = sbk.local(bookies=3)
+tracker = bk.spark.sparkContext.statusTracker()
+bk.spark.range(1).count()
+""",
+    """
+def slowly(batches):
+    for batch in batches:
+        time.sleep(600)
+        yield batch
+
+
+def tell():
+    while not any(tracker.getStageInfo(n).numActiveTasks for n in tracker.getActiveStageIds()):
+        time.sleep(0.05)
+    pathlib.Path("running.new").write_text(str(os.getpid()))
+    os.rename("running.new", "running")
+
+
+writer = bk.create_ledger(schema=bk.spark.range(1).schema)
+threading.Thread(target=tell).start()
+writer.append(bk.spark.range(10).mapInArrow(slowly, "id long"))
+""",
+    """
+while tracker.getActiveJobsIds():
+    time.sleep(0.05)
+writer.append(bk.spark.range(3))
+writer.close()
+rows = bk.open_ledger(writer.ledger_id).read().count()
+bk.close()
+assert rows == 3, rows
+""",
+)
+
+
+@pytest.mark.slow
+def test_a_cell_that_is_interrupted_cancels_its_job_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by the button of a notebook, which sends this signal to its kernel."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    use_this_python(tmp_path, monkeypatch)
+    cells = [nbformat.v4.new_code_cell(text.strip()) for text in CELLS]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    client = NotebookClient(
+        notebook,
+        timeout=600,
+        kernel_name="this-python",
+        allow_errors=True,
+        resources={"metadata": {"path": tmp_path}},
+    )
+
+    def press() -> None:
+        while not (running := tmp_path / "running").exists():
+            time.sleep(0.05)
+        os.kill(int(running.read_text()), signal.SIGINT)
+
+    threading.Thread(target=press, daemon=True).start()
+    client.execute()
+
+    errors = [[o.ename for o in cell.outputs if o.output_type == "error"] for cell in cells]
+    assert errors == [[], ["KeyboardInterrupt"], []], cells
+
+
+def use_this_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.setenv("JUPYTER_PATH", str(kernel_of_this_python(tmp_path)))
 
 
 def kernel_of_this_python(place: Path) -> Path:

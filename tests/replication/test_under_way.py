@@ -14,8 +14,7 @@ from typing_extensions import override
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
-from spark_bookkeeper.replication import job as frame
-from spark_bookkeeper.replication import slow_notes, under_way
+from spark_bookkeeper.replication import slow_notes, telling, under_way
 from spark_bookkeeper.replication.check_ledgers import CheckWork
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.pieces import PieceWork
@@ -156,7 +155,7 @@ def test_progress_and_the_notes_of_jobs_name_what_is_slow(
 ) -> None:
     """One item does not go on before it was named."""
     monkeypatch.setattr(under_way, "LEAST_SECONDS", 0.0)
-    monkeypatch.setattr(frame, "TELL_SECONDS", 0.01)
+    monkeypatch.setattr(telling, "TELL_SECONDS", 0.01)
     monkeypatch.setattr("spark_bookkeeper.replication.recent_jobs.FIRST_SECONDS", 0.01)
     monkeypatch.setattr("spark_bookkeeper.replication.recent_jobs.BEAT_SECONDS", 0.01)
     named, is_noted = threading.Event(), threading.Event()

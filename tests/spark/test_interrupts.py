@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 import spark_bookkeeper as sbk
 from spark_bookkeeper.spark.job import collect, spark_errors
+from tests.spark.cancelling import active_tasks, cancelled_from_elsewhere, interrupt_when, until
 
 pytestmark = pytest.mark.spark
 
@@ -29,31 +25,6 @@ def _slowly(batches: Any) -> Any:
     for batch in batches:
         time.sleep(0.3)
         yield batch
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 300.0
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def interrupt_when(holds: Callable[[], bool]) -> threading.Thread:
-    """Press Ctrl-C in this process as soon as something holds."""
-
-    def press() -> None:
-        until(holds)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=press)
-    thread.start()
-    return thread
-
-
-def active_tasks(spark: Any) -> int:
-    tracker = spark.sparkContext.statusTracker()
-    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-    return sum(stage.numActiveTasks for stage in stages if stage is not None)
 
 
 def test_an_append_is_cancelled_and_its_writer_takes_the_next_one(
@@ -107,21 +78,6 @@ def test_a_write_to_a_log_that_is_cancelled_leaves_nothing_and_a_cancelled_read_
     with cancelled_from_elsewhere(spark), pytest.raises(spark_errors()):
         found.mapInArrow(_for_long, "id long").count()
     assert found.count() == 5
-
-
-@contextmanager
-def cancelled_from_elsewhere(spark: Any) -> Iterator[None]:
-    """As by the link on Spark's page, as soon as a task runs."""
-
-    def cancel() -> None:
-        until(lambda: active_tasks(spark) > 0)
-        spark.sparkContext.cancelAllJobs()
-
-    thread = threading.Thread(target=cancel)
-    thread.start()
-    yield
-    thread.join()
-    until(lambda: active_tasks(spark) == 0)
 
 
 def _for_long(batches: Any) -> Any:

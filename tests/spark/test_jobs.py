@@ -179,6 +179,7 @@ def test_a_wrong_call_through_spark_submit_says_so_on_stderr_alone(
         ("check_ledgers", ["4711"], "4711"),
         ("check_ledgers", ["--percentage", "101"], "101"),
         ("check_ledgers", ["--report-table", "/tmp/no-delta"], "has no Delta Lake"),
+        ("archive_to_delta", ["/tmp/no-delta"], "has no Delta Lake. Start it with its jars"),
         ("recover_ledgers", ["--conf", "/no/such.toml"], "/no/such.toml"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else None,

@@ -41,6 +41,35 @@ def test_the_table_of_metrics_is_the_one_that_declarations_make() -> None:
     assert text == metrics_table.page(text)
 
 
+BOOKKEEPERS = {
+    # client/BookKeeperClientStats.java
+    "bookkeeper_client": {
+        *("LEDGER_CREATE", "LEDGER_DELETE", "LEDGER_OPEN", "LEDGER_RECOVER", "ADD_ENTRY"),
+        *("NUM_ENSEMBLE_CHANGE", "SPECULATIVE_READ_COUNT"),
+    },
+    # bookie/BookKeeperServerStats.java
+    "bookie": {"SERVER_STATUS", "RECLAIMED_DELETION_SPACE_BYTES"},
+    # replication/ReplicationStats.java
+    "replication_worker": {"NUM_BYTES_WRITTEN"},
+}
+"""Names that Apache BookKeeper 4.17.3 has, by scope."""
+
+
+def test_names_in_capitals_are_bookkeepers_or_the_page_says_that_they_are_not() -> None:
+    text = metrics_table.PAGE.read_text(encoding="utf-8")
+    before, _, table = text.partition(metrics_table.MARK)
+    in_its_manner = set(re.findall(r"`([A-Z_]+)`", before))
+
+    found = re.findall(r"^\| `([a-z_]+)_([A-Z][A-Z_]+?)(?:_total)?` ", table, re.M)
+    ours = {(scope, name) for scope, name in found if name not in BOOKKEEPERS[scope]}
+
+    assert len(found) > 10
+    assert {name for _, name in ours} == in_its_manner - {"DELETED_LEDGER_COUNT"}
+    asked = DASHBOARD.read_text(encoding="utf-8")
+    familiar = {f"{scope}_{name}" for scope, names in BOOKKEEPERS.items() for name in names}
+    assert sum(name in asked for name in familiar) > 5, "the dashboard uses them"
+
+
 def test_every_metric_that_the_dashboard_asks_for_is_there(dashboard: dict[str, Any]) -> None:
     asked = {
         name
