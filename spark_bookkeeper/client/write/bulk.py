@@ -27,7 +27,7 @@ from spark_bookkeeper.client.ledger import EntryRange
 from spark_bookkeeper.client.write import rows
 from spark_bookkeeper.client.write.pending import BulkBlock
 from spark_bookkeeper.errors import BookieUnavailableError, BookKeeperError
-from spark_bookkeeper.protocol.ids import BookieId, EntryId, LedgerId
+from spark_bookkeeper.protocol.ids import BookieId, EntryId
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.channel import Channel
