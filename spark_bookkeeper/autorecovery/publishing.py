@@ -27,6 +27,10 @@ T = TypeVar("T")
 LEDGERS_AT_ONCE: Final = 1_000
 """So many are held in memory; and the switch is looked at again."""
 
+AUDITED_AT_ONCE: Final = 5_000
+"""Of most of them nothing is held. Between two lots ZooKeeper has nothing to do but to tell of the
+switch and to take the tasks, so there are few."""
+
 MARKS_AT_ONCE: Final = 32
 
 
@@ -67,7 +71,7 @@ def audit_bookies(
     rows: Spool[Row] = Spool()
     naming = None if lost is None else frozenset(lost)
     done = 0
-    for chunk in chunks(context.store.ledger_ids(), LEDGERS_AT_ONCE):
+    for chunk in chunks(context.store.ledger_ids(), AUDITED_AT_ONCE):
         check_enabled(context)
         registered = registered_incarnations(context.bookies.registrations())
         marks: list[_Mark] = []

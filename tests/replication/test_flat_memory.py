@@ -133,7 +133,7 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frame, "GROUP_ITEMS", AT_ONCE)
     monkeypatch.setattr("spark_bookkeeper.replication.recover_bookie.GROUP_ITEMS", AT_ONCE)
     monkeypatch.setattr("spark_bookkeeper.replication.report.ROWS_AT_ONCE", AT_ONCE)
-    monkeypatch.setattr("spark_bookkeeper.autorecovery.publishing.LEDGERS_AT_ONCE", AT_ONCE)
+    monkeypatch.setattr("spark_bookkeeper.autorecovery.publishing.AUDITED_AT_ONCE", AT_ONCE)
     monkeypatch.setattr(spool, "IN_MEMORY", AT_ONCE)
 
 
