@@ -16,6 +16,7 @@ import pyarrow.parquet
 import pytest
 
 from spark_bookkeeper.autorecovery.publishing import audit_bookies
+from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import custom_metadata
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.metadata.store import Versioned
@@ -44,6 +45,7 @@ from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.report_file import write_report
 from spark_bookkeeper.replication.rereplicate import FragmentWork, ShareCopied
 from spark_bookkeeper.replication.runner import ItemT, Progress, ResultT, Step
+from spark_bookkeeper.replication.under_way import Slow
 from spark_bookkeeper.runtime import spool
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime
 
@@ -82,6 +84,9 @@ class Counting:
             self.look()
         for item in items:
             yield self._result(item)
+
+    def slowest(self, _: ClientContext) -> Sequence[Slow]:
+        return ()
 
     def look(self) -> None:
         self.most = max(self.most, alive() - self.before)
