@@ -30,6 +30,7 @@ from spark_bookkeeper.bookie.storage.local import LocalStorage
 from spark_bookkeeper.client import context, deletion, lifecycle
 from spark_bookkeeper.client.ledger import Ledger, with_incarnations
 from spark_bookkeeper.client.read import reader as client_reader
+from spark_bookkeeper.client.read.confirmed import read_last_add_confirmed
 from spark_bookkeeper.client.recover import recovery
 from spark_bookkeeper.client.recover.recovery import LedgerRecovery, recover_ledger
 from spark_bookkeeper.client.write import ensemble_change
@@ -543,10 +544,8 @@ def a_reader_stops_at_what_is_confirmed(directory: Path) -> None:
 
 @rule("R10", a_reader_stops_at_what_is_confirmed)
 def _(patch: pytest.MonkeyPatch) -> None:
-    read = client_reader.read_last_add_confirmed
-
     def all_there_is(context: Any, ledger: Ledger, *kept: Any) -> EntryId:
-        confirmed = read(context, ledger, *kept)
+        confirmed = read_last_add_confirmed(context, ledger, *kept)
         for bookie in ledger.metadata.last_fragment.ensemble:
             try:
                 found = log_of(context, bookie, ledger).tail().entries

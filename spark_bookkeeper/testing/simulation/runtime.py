@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from typing_extensions import Self
 
 from spark_bookkeeper.runtime.runtime import Condition, parallel_map
-from spark_bookkeeper.runtime.unclosed import Work
+from spark_bookkeeper.runtime.unclosed import PendingWork
 from spark_bookkeeper.testing.simulation.scheduler import Actor, SimulationError, Task, World
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class SimRuntime:
                 raise TimeoutError
         return future.result(timeout=0)
 
-    def look_after(self, owner: object, work: Work) -> Callable[[], None]:
+    def look_after(self, owner: object, work: PendingWork) -> Callable[[], None]:
         """Nobody does: a process that dies tells nothing, and garbage is not a seed's business."""
         return lambda: None
 
