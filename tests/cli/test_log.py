@@ -95,7 +95,7 @@ def test_a_follower_prints_what_there_is_and_goes_on(call: Call, numbers: Path) 
     [
         (("create", "a/b"), "orders-2024"),
         (("create", "x", "--name", "y"), "many"),
-        (("append", "nowhere", "/no/such/file"), "nothing was appended"),
+        (("append", "nowhere", "/no/such/file"), "is not a file; nothing was changed"),
         (("read", "nowhere"), "no log 'nowhere'"),
         (("truncate", "nowhere", "soon"), "7:12:0"),
         (("read", "nowhere", "--follow", "--json"), "no end"),
