@@ -80,7 +80,7 @@ class Lifting(InlineRuntime):
 
 
 def test_the_limit_on_copying_is_changed_in_the_middle_of_a_ledger(ground: Ground) -> None:
-    writer = written(ground, count=20)
+    writer = written(ground, count=60)
     ground.stop(writer.metadata.last_fragment.ensemble[0], destroy=True)
     registers = ground.context.store.registers
     write_limit(registers, 1)  # a minute for these few bytes, at the least

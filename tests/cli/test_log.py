@@ -186,7 +186,7 @@ def test_programs_get_all_of_every_value(call: Call, cluster: LocalCluster) -> N
     [
         (("create", "a/b"), "orders-2024"),
         (("create", "x", "--name", "y"), "many"),
-        (("append", "nowhere", "/no/such/file"), "nothing was appended"),
+        (("append", "nowhere", "/no/such/file"), "is not a file; nothing was changed"),
         (("read", "nowhere"), "no log 'nowhere'"),
         (("truncate", "nowhere", "soon"), "7:12:0"),
         (("truncate", "nowhere", f"{'9' * 5000}:0"), "7:12:0"),

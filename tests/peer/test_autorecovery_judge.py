@@ -354,7 +354,7 @@ def test_a_cluster_that_the_peers_shell_began_holds_our_ledgers(tmp_path: Path) 
     if reason is not None:
         pytest.skip(reason)
     with EmbeddedZooKeeper(tmp_path / "zookeeper") as server, ExitStack() as ending:
-        uri = f"zk://{server.address}/begun/ledgers"
+        uri = f"zk://{server.address}/begun"
         shell = Peer(uri, tmp_path)
         shell.shell("initnewcluster")
         runtime = ThreadRuntime()

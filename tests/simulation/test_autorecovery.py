@@ -125,6 +125,7 @@ def shuttling(seed: int) -> AutorecoveryScript:
         drawn,
         locals=(None, None),
         switches=(),
+        expiries=(),
         plan=FaultPlan(Rates(delay=0.1, pause=0.02), Rates(delay=0.2, pause=0.02), disasters=gone),
         keepers=tuple(Keeper("collector", dice.randint(60, 900)) for _ in range(8)),
     )
