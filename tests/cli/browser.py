@@ -105,6 +105,8 @@ class _Pipe:
         self._back = back
         self._heard = b""
         self._number = 0
+        self._events: set[str] = set()
+        """All that have happened."""
 
     def ask(self, method: str, session: str | None = None, **parameters: Any) -> Any:
         self._number += 1
@@ -114,9 +116,15 @@ class _Pipe:
         os.write(self._to, json.dumps(message).encode() + b"\0")
         while True:
             answer = self._next()
-            if answer.get("id") == self._number:  # what else comes are events
+            if answer.get("id") == self._number:
                 assert "error" not in answer, (method, answer["error"])
                 return answer["result"]
+            self._events.add(answer["method"])
+
+    def wait_for(self, event: str) -> None:
+        """Until it has happened once."""
+        while event not in self._events:
+            self._events.add(self._next().get("method"))
 
     def _next(self) -> Any:
         while b"\0" not in self._heard:
@@ -155,15 +163,14 @@ def browsing(url: str, profile: Path) -> Iterator[Page]:
     os.close(theirs_out)
     pipe = _Pipe(process, to, back)
     try:
-        target = pipe.ask("Target.createTarget", url=url)["targetId"]
+        target = pipe.ask("Target.createTarget", url="about:blank")["targetId"]
         session = pipe.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(pipe, session)
         page.ask("Accessibility.enable")
         page.ask("Emulation.setFocusEmulationEnabled", enabled=True)
-        page.evaluate(
-            "new Promise(done => document.readyState === 'complete' && location.href !== "
-            "'about:blank' ? done() : addEventListener('load', () => done()))"
-        )
+        page.ask("Page.enable")
+        page.ask("Page.navigate", url=url)
+        pipe.wait_for("Page.loadEventFired")
         assert page.evaluate("location.href") == url
         yield page
     finally:
