@@ -55,7 +55,7 @@ def _rows(metrics: Metrics) -> dict[str, tuple[str, str]]:
 def page(text: str) -> str:
     """The page with the table of now in the place of the one it has."""
     before, _, rest = text.partition(MARK)
-    behind = rest[rest.index("\n\nWhat the tasks of") :]
+    behind = re.sub(r"\A\n\n(\|.*\n)+", "\n", rest)
     return f"{before}{MARK}\n\n{table()}{behind}"
 
 
