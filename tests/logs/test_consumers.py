@@ -18,7 +18,7 @@ from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.ground import METADATA, Ground
 
 USUAL = LogOptions(Quorum(3, 3, 2))
 LONG_AGO = datetime(2001, 1, 1, tzinfo=timezone.utc)
@@ -129,3 +129,33 @@ def test_retention_waits_for_those_it_is_told_to_wait_for(ground: Ground) -> Non
         writer.roll()
 
     assert log.ledgers()[0] == ledgers[2]
+
+
+@pytest.mark.parametrize("has_published", [True, False])
+def test_retention_does_not_look_at_what_a_follower_holds_back(
+    ground: Ground, has_published: bool
+) -> None:
+    now = 0
+
+    class Clock(ThreadRuntime):
+        def wall_ms(self) -> int:
+            return now * 1000
+
+    options = replace(USUAL, retain_seconds=1, retain_for=("etl",))
+    log = create_log(ground.client(Clock()), "held-back", options)
+    ledgers = []
+    with log.become_writer() as writer:
+        for _ in range(8):
+            ledgers.append(writer.ledger_id)
+            if has_published and len(ledgers) == 1:
+                log.publish("etl", Position(writer.ledger_id, EntryId(0)))
+            writer.append(b"x")
+            now += 60
+            ground.forget()
+            writer.roll()
+            # The last one may be written to until now, also by what comes behind an append.
+            kept = tuple(f"ledgers/{ledger_id}-" for ledger_id in ledgers[:-1])
+            asked = [each for each in ground.steps if each.path.startswith(kept)]
+            assert [each for each in asked if each.place != METADATA] == []
+
+    assert log.ledgers()[: len(ledgers)] == ledgers
