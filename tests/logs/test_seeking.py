@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -101,6 +102,36 @@ def test_rows_that_came_while_a_later_ledger_was_being_written_are_not_read_past
     assert [e.payload for e in log.entries(start_time=at(50))] == [b"60"]
     assert len(list(log.entries(start_time=at(-50)))) == 3
     assert list(log.entries(start_time=at(70))) == []
+
+
+@pytest.mark.parametrize("writes", [1, 2])
+def test_rows_that_came_while_a_write_waited_to_be_added_are_not_read_past(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    """The rows of a write are as old as its end, and those before it in the log may be younger."""
+    clock = Clock()
+    ground = Ground(tmp_path, runtime=clock)
+    log = create_log(ground.context, "orders", LogOptions(Quorum(3, 3, 2)))
+    writer = log.become_writer()
+    writer.append(b"0")
+    places: list[Position] = []
+    take_over = atomic.recover_last
+
+    def late(*arguments: Any) -> Any:
+        """The write has ended, and is about to be added."""
+        clock.minutes += 20
+        places.append(writer.append(b"late"))
+        return take_over(*arguments)
+
+    monkeypatch.setattr(atomic, "recover_last", late)
+    for _ in range(writes):
+        clock.minutes += 10
+        commit(ground, atomic.stage(ground.context, "orders"), b"write")
+        writer = log.become_writer()
+
+    assert log.position_at(at(15)) == places[0]
+    payloads = [b"late", b"write"] * writes
+    assert [e.payload for e in log.entries(start_time=at(15))] == payloads
 
 
 @pytest.mark.parametrize("by", ["truncate", "retention"])
