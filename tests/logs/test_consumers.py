@@ -13,8 +13,10 @@ from spark_bookkeeper.logs.consumers import consumers_table, show_lag
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.metadata import consumers as registers
+from spark_bookkeeper.metadata.consumers import Consumer
 from spark_bookkeeper.metrics import BookieMetrics, Metrics
-from spark_bookkeeper.protocol.ids import EntryId
+from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
@@ -58,6 +60,29 @@ def test_a_place_of_another_life_of_the_log_says_nothing(ground: Ground, log: Lo
     create_log(ground.context, "orders", USUAL)
 
     assert consumers_table(ground.context, "orders").num_rows == 0
+
+
+def test_who_follows_the_next_log_of_a_name_is_not_forgotten_with_the_last_one(
+    ground: Ground, log: Log
+) -> None:
+    """Somebody publishes under the same name while the last log is still being deleted."""
+    log.publish("etl", "7:0")
+    log.publish("audit", "7:0")
+    heard: list[Consumer] = []
+
+    def publish(place: str, operation: str, path: str) -> None:
+        if operation == "delete_register" and path == "consumers/orders/etl":
+            ground.before.remove(publish)
+            etl = Consumer("etl", "next", Position(LedgerId(9), EntryId(0)), 0)
+            registers.publish(other, "orders", etl)
+            heard.append(etl)
+
+    other = ground.client().store.registers
+    ground.before.append(publish)
+    truncation.delete(ground.context, "orders")
+
+    assert registers.consumers(other, "orders", "next") == heard != []
+    assert registers.consumers(other, "orders", log._nonce) == []
 
 
 def test_no_follower_can_have_a_name_that_is_a_path(log: Log) -> None:

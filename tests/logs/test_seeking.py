@@ -19,8 +19,9 @@ from spark_bookkeeper.errors import (
     InvalidArgumentError,
 )
 from spark_bookkeeper.logs import atomic
-from spark_bookkeeper.logs.atomic import StagedWrite
+from spark_bookkeeper.logs.begun_writes import StagedWrite
 from spark_bookkeeper.logs.logs import create_log
+from spark_bookkeeper.logs.opening import recover_last
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
@@ -115,13 +116,12 @@ def test_rows_that_came_while_a_write_waited_to_be_added_are_not_read_past(
     writer = log.become_writer()
     writer.append(b"0")
     places: list[Position] = []
-    take_over = atomic.recover_last
 
     def late(*arguments: Any) -> Any:
         """The write has ended, and is about to be added."""
         clock.minutes += 20
         places.append(writer.append(b"late"))
-        return take_over(*arguments)
+        return recover_last(*arguments)
 
     monkeypatch.setattr(atomic, "recover_last", late)
     for _ in range(writes):
