@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -22,7 +22,6 @@ from spark_bookkeeper.protocol.arguments import check_password, whole_number
 from spark_bookkeeper.protocol.log import LogHead
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
-
 
 LIMIT_MAX: Final = (1 << 63) - 1
 """The highest limit that a log can be made with."""
