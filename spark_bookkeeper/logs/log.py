@@ -356,6 +356,9 @@ class Log(PublicNames):
 
         Raises:
             NoSuchLogError: it was deleted.
+            EntryUnreadableError: of a time: bookies that do not answer may know when the last
+                entry of a ledger was appended. Nothing was removed. A ledger whose last entry no
+                bookie has any more had ended when the next one was begun.
         """
         if isinstance(before, datetime):
             time_ms = to_ms(before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -22,6 +22,9 @@ from spark_bookkeeper.protocol.arguments import check_password, whole_number
 from spark_bookkeeper.protocol.log import LogHead
 from spark_bookkeeper.protocol.metadata import DigestType
 from spark_bookkeeper.protocol.quorum import Quorum
+
+LIMIT_MAX: Final = (1 << 63) - 1
+"""The highest limit that a log can be made with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class LogOptions:
     def __post_init__(self) -> None:
         for name in ("roll_bytes", "roll_seconds", "retain_seconds"):
             value = getattr(self, name)
-            if value is not None and whole_number(name, value, 1) >= 1 << 63:
+            if value is not None and whole_number(name, value, 1) > LIMIT_MAX:
                 raise InvalidArgumentError(f"{name} is above 2**63-1; None sets no limit")
         for name in self.retain_for:
             parse_consumer_name(name)
@@ -96,9 +99,9 @@ class LogOptions:
                 digest_type=DigestType[str(values["digest_type"])],
                 compression=None if values["compression"] is None else str(values["compression"]),
                 entry_target_bytes=whole_number("entry_target_bytes", values["entry_target_bytes"]),
-                roll_bytes=_number(values, "roll_bytes"),
-                roll_seconds=_number(values, "roll_seconds"),
-                retain_seconds=_number(values, "retain_seconds"),
+                roll_bytes=_limit(values, "roll_bytes"),
+                roll_seconds=_limit(values, "roll_seconds"),
+                retain_seconds=_limit(values, "retain_seconds"),
                 retain_for=_names(values, "retain_for"),
             )
         except (KeyError, ValueError, TypeError, OSError, pa.ArrowException) as error:
@@ -150,6 +153,7 @@ def _names(values: Mapping[str, object], key: str) -> tuple[str, ...]:
     return tuple(str(name) for name in names)
 
 
-def _number(values: Mapping[str, object], key: str) -> int | None:
+def _limit(values: Mapping[str, object], key: str) -> int | None:
+    """Earlier versions took limits that are higher; no log comes to either."""
     value = values.get(key)
-    return None if value is None else whole_number(key, value)
+    return None if value is None else min(whole_number(key, value), LIMIT_MAX)

@@ -8,6 +8,7 @@ from datetime import datetime
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.read.times import to_ms
+from spark_bookkeeper.client.staging import STAGED
 from spark_bookkeeper.errors import NoSuchLedgerError
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.log import LogHead, Position
@@ -24,7 +25,8 @@ def position_at(
 
     No ledger that was created after the time has an older entry. Of those that were there by then
     the last ones are read, from the newest back to one that ended before: a write of many rows
-    begins its ledger long before it adds it to the log, and meanwhile those before it go on.
+    begins its ledger long before it adds it to the log, and meanwhile those before it go on. They
+    also go on while it waits, with all its rows, to be added; so its end says nothing of theirs.
     """
     time_ms = to_ms(time)
     low, high = 0, len(listed)
@@ -49,9 +51,14 @@ def position_at(
             end = place
         if entry_id <= reader.last_add_confirmed:
             found = place
-        elif reader.last_add_confirmed != NO_ENTRY:
+        elif reader.last_add_confirmed != NO_ENTRY and not _was_staged(reader):
             break
     return end if found is None else found
+
+
+def _was_staged(reader: LedgerReader) -> bool:
+    """Whether a ledger had its rows before the log had the ledger."""
+    return STAGED in reader.metadata.custom_metadata
 
 
 def _created_ms(context: ClientContext, ledger_id: LedgerId) -> int:

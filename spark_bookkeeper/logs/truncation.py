@@ -10,6 +10,7 @@ Source: The BookKeeper protocol, "Ledgers to logs" ("ledgers can only be deleted
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -69,18 +70,31 @@ def _is_closed(context: ClientContext, ledger_id: LedgerId) -> bool:
         return False
 
 
-def ended_before(context: ClientContext, name: str, nonce: str, time_ms: int) -> LedgerId | None:
-    """The first ledger of a log that was still written after a time; ``None`` if there is none.
+def ended_before(
+    context: ClientContext, name: str, nonce: str, time_ms: int, most: LedgerId | None = None
+) -> LedgerId | None:
+    """The first ledger of a log that was still written after a time; ``None`` if it has none.
 
     One is looked at when the next one had been begun by then, and it ended with its last entry. It
     did not end when the next one was begun: a write of many rows begins its ledger long before it
     adds it to the log, and meanwhile the one before it goes on. The times are those of the
     writers' clocks, in milliseconds since 1970: for people, and never for a decision about safety.
 
+    Args:
+        context: the cluster.
+        name: of the log.
+        nonce: of its life.
+        time_ms: the time.
+        most: the first ledger from here on is the last one that may be returned, however long ago
+            it ended. Nothing is asked about it, nor about those behind it.
+
     Raises:
-        EntryUnreadableError: no bookie can say when a ledger ended.
+        EntryUnreadableError: bookies that do not answer may know when its ledger ended; all those
+            before it had ended by then.
     """
     _, listed = list_ledgers(context, name, nonce)
+    if most is not None:
+        listed = listed[: bisect_left(listed, most) + 1]
     first: LedgerId | None = None
     before: LedgerMetadata | None = None
     for ledger_id, found in context.store.read_ledgers(listed):
@@ -102,14 +116,17 @@ def _ended_by(
 ) -> bool:
     """Whether no entry of a ledger was appended after a time.
 
-    Entries of an earlier version have no time, and count as older than any.
+    Entries of an earlier version have no time, and count as older than any; so does an entry that
+    every bookie answers that it does not have. Else a lost one would keep its ledger for ever, and
+    with it all that come behind it.
     """
     last = metadata.last_entry_id
     if last is None:
         return False
     if last == NO_ENTRY:
         return True
-    appended_at_ms = appended_at_ms_of(context, Ledger.of(ledger_id, metadata), last)
+    ledger = Ledger.of(ledger_id, metadata)
+    appended_at_ms = appended_at_ms_of(context, ledger, last, lost_is_old=True)
     return appended_at_ms is None or appended_at_ms <= time_ms
 
 

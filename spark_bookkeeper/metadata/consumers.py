@@ -7,10 +7,12 @@ object. It is for people and for retention: what a follower reads next it keeps 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.errors import InvalidArgumentError, VersionConflictError
 from spark_bookkeeper.metadata.registers import change_register
 from spark_bookkeeper.metadata.store import Registers, Versioned
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
@@ -55,13 +57,7 @@ def consumers(registers: Registers, log: str, nonce: str) -> list[Consumer]:
 
     One that cannot be decoded is left out: it publishes again.
     """
-    parent = f"{CONSUMERS_PARENT}/{parse_log_name(log)}"
-    found = []
-    for name in registers.names(parent):
-        consumer = _decoded(name, registers.read(f"{parent}/{name}"))
-        if consumer is not None and consumer.nonce == nonce:
-            found.append(consumer)
-    return found
+    return [each.value for each in _of_life(registers, log, nonce)]
 
 
 def forget(registers: Registers, log: str, name: str) -> None:
@@ -70,9 +66,16 @@ def forget(registers: Registers, log: str, name: str) -> None:
 
 
 def forget_life(registers: Registers, log: str, nonce: str) -> None:
-    """Those that followed a log that was deleted are no more. Idempotent."""
-    for consumer in consumers(registers, log, nonce):
-        registers.delete(f"{CONSUMERS_PARENT}/{parse_log_name(log)}/{consumer.name}")
+    """Those that followed a log that was deleted are no more. Idempotent.
+
+    One that publishes meanwhile stays. A stream of the dead log that publishes later leaves its
+    position, which counts for no other log of that name, until somebody publishes under the same
+    name or forgets it. Where a follower of the next log has the same name, its position is
+    replaced: it counts as one that has published nothing until it publishes again.
+    """
+    for each in _of_life(registers, log, nonce):
+        with suppress(VersionConflictError):
+            registers.delete(_register(log, each.value.name), each.version)
 
 
 def parse_consumer_name(name: object) -> str:
@@ -84,6 +87,15 @@ def parse_consumer_name(name: object) -> str:
             f"consumer name {name!r} is none: 1 to 200 letters, digits, '.', '_' and '-', of which "
             "the first is a letter, a digit or '_', for example 'etl'"
         ) from None
+
+
+def _of_life(registers: Registers, log: str, nonce: str) -> Iterator[Versioned[Consumer]]:
+    parent = f"{CONSUMERS_PARENT}/{parse_log_name(log)}"
+    for name in registers.names(parent):
+        found = registers.read(f"{parent}/{name}")
+        consumer = _decoded(name, found)
+        if found is not None and consumer is not None and consumer.nonce == nonce:
+            yield Versioned(consumer, found.version)
 
 
 def _register(log: str, name: str) -> str:

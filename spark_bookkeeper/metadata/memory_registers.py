@@ -51,8 +51,14 @@ class MemoryRegisters:
 
         return self._call("write_register", name, effect)
 
-    def delete(self, name: str) -> None:
-        self._call("delete_register", name, lambda: self._values.pop(name, None))
+    def delete(self, name: str, version: int | None = None) -> None:
+        def effect() -> None:
+            there = self._values.get(name)
+            if version is not None and there is not None and there.version != version:
+                raise refusals.register_conflict(name, version, there)
+            self._values.pop(name, None)
+
+        self._call("delete_register", name, effect)
 
     def watch(self, name: str) -> Unchanged:
         seen = self._call("watch_register", name, lambda: self._values.get(name))

@@ -100,8 +100,16 @@ class Registers(Protocol):
             VersionConflictError: it has another version, or is gone; nothing was written.
         """
 
-    def delete(self, name: str) -> None:
-        """Remove a register, whatever it holds; one that is not there counts as removed."""
+    def delete(self, name: str, version: int | None = None) -> None:
+        """Remove a register, whatever it holds; one that is not there counts as removed.
+
+        Args:
+            name: of the register.
+            version: only this one. A register that is made again begins anew with its versions.
+
+        Raises:
+            VersionConflictError: it has another version; nothing was removed.
+        """
 
     def names(self, parent: str) -> Sequence[str]:
         """The last parts of the names of all registers directly below, sorted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import subprocess
@@ -14,8 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from spark_bookkeeper.cli.ledger.data import rows_of
 from spark_bookkeeper.client.views import FRAGMENTS, LEDGERS, SLOTS
 from spark_bookkeeper.cluster.local import LocalCluster
+from spark_bookkeeper.errors import InvalidArgumentError
 
 Call = Callable[..., Any]
 """See ``conftest.py``."""
@@ -328,6 +331,28 @@ def damaged(path: Path) -> Path:
     data = path.read_bytes()
     path.write_bytes(data[:offset] + b"\xff" * 64 + data[offset + 64 :])
     return path
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_what_fails_beside_a_file_is_not_said_of_the_file(tmp_path: Path, suffix: str) -> None:
+    path, rows = tmp_path / f"rows.{suffix}", pa.table({"n": range(10)})
+    if suffix == "parquet":
+        pq.write_table(rows, path)
+    else:
+        with pa.ipc.new_file(path, rows.schema) as file:
+            file.write_table(rows)
+
+    def take() -> None:
+        with rows_of(str(path)) as (schema, tables):
+            assert schema == rows.schema
+            assert next(tables) == rows
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OSError, match="No space left"):
+        take()
+    path.write_bytes(b"")
+    with pytest.raises(InvalidArgumentError, match="cannot be read"):
+        take()
 
 
 def test_a_file_that_is_damaged_in_the_middle_leaves_something_undone(

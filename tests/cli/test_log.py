@@ -121,9 +121,13 @@ def test_an_append_that_cannot_be_deposes_no_writer(
     call("log", "create", "kept", "--schema-of", tmp_path / "rows.parquet")
     with sbk.connect(cluster.metadata_uri) as bk, bk.open_log("kept").become_writer() as writer:
         writer.append(pa.table({"n": [0]}))
-        for files in ((numbers,), (tmp_path / "rows.parquet", numbers), (tmp_path / "none",)):
+        for said, *files in (
+            ("nothing was appended", numbers),
+            ("nothing was appended", tmp_path / "rows.parquet", numbers),
+            ("nothing was changed", tmp_path / "none"),
+        ):
             done = call("log", "append", "kept", *files)
-            assert (done.code, "nothing was appended" in done.err) == (2, True), done.err
+            assert (done.code, said in done.err) == (2, True), done.err
         writer.append(pa.table({"n": [1]}))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from deltalake import DeltaTable
 import spark_bookkeeper as sbk
 from spark_bookkeeper.errors import BookKeeperError
 from spark_bookkeeper.protocol.metadata import is_table
-from spark_bookkeeper.spark import frames
+from spark_bookkeeper.spark import frames, runner
 from tests.spark.cancelling import active_tasks, cancelled_from_elsewhere, interrupt_when, until
 
 pytestmark = [pytest.mark.delta, pytest.mark.timeout(900)]
@@ -176,7 +175,9 @@ class Begun:
 
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("how", ["Ctrl-C", "all jobs"])
-def test_a_release(bk: sbk.BookKeeper, tmp_path: Path, phase: str, how: str) -> None:
+def test_a_release(
+    bk: sbk.BookKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phase: str, how: str
+) -> None:
     ledgers = [of_ids(bk, start) for start in (0, 10, 20)]
     before, path = rows_of(bk, ledgers), tmp_path / "table"
     assert bk.archive_to_delta(str(path), ledgers).is_complete
@@ -186,7 +187,13 @@ def test_a_release(bk: sbk.BookKeeper, tmp_path: Path, phase: str, how: str) -> 
         with pytest.raises(KeyboardInterrupt):
             bk.archive_to_delta(str(path), ledgers, release=True, keep=1, progress=begun)
     else:
-        report = release_with_jobs_cancelled(bk, path, ledgers, Begun(phase))
+        begun = Begun(phase)
+        with monkeypatch.context() as patch:
+            hold_step(patch, phase)
+            with cancelled_from_elsewhere(bk.spark, lambda: begun.is_now):
+                report = bk.archive_to_delta(
+                    str(path), ledgers, release=True, keep=1, progress=begun
+                )
         assert report.counts == {"archived": 3, "left": 3}
         assert all("run it again" in row.reason for row in report.unfinished if row.reason)
     until(lambda: active_tasks(bk.spark) == 0)
@@ -201,24 +208,24 @@ def test_a_release(bk: sbk.BookKeeper, tmp_path: Path, phase: str, how: str) -> 
     assert places_in(path) == places_of(ledgers)
 
 
-def release_with_jobs_cancelled(
-    bk: sbk.BookKeeper, path: Path, ledgers: list[int], begun: Begun
-) -> Any:
-    """Every job of one phase is cancelled, as soon as it can be seen."""
-    is_over = threading.Event()
+def hold_step(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
+    """Have the tasks of one phase wait until they are cancelled, before they do anything."""
+    made = runner._task
 
-    def cancel() -> None:
-        while not is_over.wait(0.005):
-            if begun.is_now:
-                bk.spark.sparkContext.cancelAllJobs()
+    def step_task(connection: Any, packs: Any, step: Any, token: str) -> Any:
+        task = made(connection, packs, step, token)
+        if step.phase != phase:
+            return task
 
-    canceller = threading.Thread(target=cancel)
-    canceller.start()
-    try:
-        return bk.archive_to_delta(str(path), ledgers, release=True, keep=1, progress=begun)
-    finally:
-        is_over.set()
-        canceller.join()
+        def held(batches: Any) -> Iterator[Any]:
+            import time
+
+            time.sleep(600)
+            yield from task(batches)
+
+        return held
+
+    monkeypatch.setattr(runner, "_task", step_task)
 
 
 # Progress

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from spark_bookkeeper.client.write.bulk import EntryRange
+from spark_bookkeeper.client.ledger import EntryRange
 from spark_bookkeeper.delta.sums import PLACE_COLUMNS
 from spark_bookkeeper.protocol.ids import EntryId
 from spark_bookkeeper.replication import slow_notes, under_way

@@ -13,12 +13,14 @@ from spark_bookkeeper.logs.consumers import consumers_table, show_lag
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.metadata import consumers as registers
+from spark_bookkeeper.metadata.consumers import Consumer
 from spark_bookkeeper.metrics import BookieMetrics, Metrics
-from spark_bookkeeper.protocol.ids import EntryId
+from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
-from spark_bookkeeper.testing.ground import Ground
+from spark_bookkeeper.testing.ground import METADATA, Ground
 
 USUAL = LogOptions(Quorum(3, 3, 2))
 LONG_AGO = datetime(2001, 1, 1, tzinfo=timezone.utc)
@@ -58,6 +60,29 @@ def test_a_place_of_another_life_of_the_log_says_nothing(ground: Ground, log: Lo
     create_log(ground.context, "orders", USUAL)
 
     assert consumers_table(ground.context, "orders").num_rows == 0
+
+
+def test_who_follows_the_next_log_of_a_name_is_not_forgotten_with_the_last_one(
+    ground: Ground, log: Log
+) -> None:
+    """Somebody publishes under the same name while the last log is still being deleted."""
+    log.publish("etl", "7:0")
+    log.publish("audit", "7:0")
+    heard: list[Consumer] = []
+
+    def publish(place: str, operation: str, path: str) -> None:
+        if operation == "delete_register" and path == "consumers/orders/etl":
+            ground.before.remove(publish)
+            etl = Consumer("etl", "next", Position(LedgerId(9), EntryId(0)), 0)
+            registers.publish(other, "orders", etl)
+            heard.append(etl)
+
+    other = ground.client().store.registers
+    ground.before.append(publish)
+    truncation.delete(ground.context, "orders")
+
+    assert registers.consumers(other, "orders", "next") == heard != []
+    assert registers.consumers(other, "orders", log._nonce) == []
 
 
 def test_no_follower_can_have_a_name_that_is_a_path(log: Log) -> None:
@@ -129,3 +154,33 @@ def test_retention_waits_for_those_it_is_told_to_wait_for(ground: Ground) -> Non
         writer.roll()
 
     assert log.ledgers()[0] == ledgers[2]
+
+
+@pytest.mark.parametrize("has_published", [True, False])
+def test_retention_does_not_look_at_what_a_follower_holds_back(
+    ground: Ground, has_published: bool
+) -> None:
+    now = 0
+
+    class Clock(ThreadRuntime):
+        def wall_ms(self) -> int:
+            return now * 1000
+
+    options = replace(USUAL, retain_seconds=1, retain_for=("etl",))
+    log = create_log(ground.client(Clock()), "held-back", options)
+    ledgers = []
+    with log.become_writer() as writer:
+        for _ in range(8):
+            ledgers.append(writer.ledger_id)
+            if has_published and len(ledgers) == 1:
+                log.publish("etl", Position(writer.ledger_id, EntryId(0)))
+            writer.append(b"x")
+            now += 60
+            ground.forget()
+            writer.roll()
+            # The last one may be written to until now, also by what comes behind an append.
+            kept = tuple(f"ledgers/{ledger_id}-" for ledger_id in ledgers[:-1])
+            asked = [each for each in ground.steps if each.path.startswith(kept)]
+            assert [each for each in asked if each.place != METADATA] == []
+
+    assert log.ledgers()[: len(ledgers)] == ledgers

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -11,10 +13,15 @@ import pytest
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.write.bulk import write_local
-from spark_bookkeeper.errors import InvalidArgumentError
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    EntryUnreadableError,
+    InvalidArgumentError,
+)
 from spark_bookkeeper.logs import atomic
-from spark_bookkeeper.logs.atomic import StagedWrite
+from spark_bookkeeper.logs.begun_writes import StagedWrite
 from spark_bookkeeper.logs.logs import create_log
+from spark_bookkeeper.logs.opening import recover_last
 from spark_bookkeeper.logs.options import LogOptions
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
@@ -98,6 +105,35 @@ def test_rows_that_came_while_a_later_ledger_was_being_written_are_not_read_past
     assert list(log.entries(start_time=at(70))) == []
 
 
+@pytest.mark.parametrize("writes", [1, 2])
+def test_rows_that_came_while_a_write_waited_to_be_added_are_not_read_past(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    """The rows of a write are as old as its end, and those before it in the log may be younger."""
+    clock = Clock()
+    ground = Ground(tmp_path, runtime=clock)
+    log = create_log(ground.context, "orders", LogOptions(Quorum(3, 3, 2)))
+    writer = log.become_writer()
+    writer.append(b"0")
+    places: list[Position] = []
+
+    def late(*arguments: Any) -> Any:
+        """The write has ended, and is about to be added."""
+        clock.minutes += 20
+        places.append(writer.append(b"late"))
+        return recover_last(*arguments)
+
+    monkeypatch.setattr(atomic, "recover_last", late)
+    for _ in range(writes):
+        clock.minutes += 10
+        commit(ground, atomic.stage(ground.context, "orders"), b"write")
+        writer = log.become_writer()
+
+    assert log.position_at(at(15)) == places[0]
+    payloads = [b"late", b"write"] * writes
+    assert [e.payload for e in log.entries(start_time=at(15))] == payloads
+
+
 @pytest.mark.parametrize("by", ["truncate", "retention"])
 def test_what_came_while_a_later_ledger_was_being_written_is_as_old_as_its_rows(
     tmp_path: Path, by: str
@@ -136,6 +172,58 @@ def test_a_ledger_that_somebody_deleted_does_not_keep_those_before_it(tmp_path: 
 
     assert log.truncate(at(2.5)) == [first]
     assert log.read_arrow().column("payload").to_pylist() == [b"2", b"3"]
+
+
+@pytest.mark.parametrize("by", ["truncate", "retention"])
+def test_a_ledger_whose_last_entry_is_lost_does_not_keep_those_behind_it(
+    tmp_path: Path, by: str
+) -> None:
+    clock = Clock()
+    ground = Ground(tmp_path, 3, runtime=clock)
+    retain = 60 if by == "retention" else None
+    log = create_log(ground.context, "orders", LogOptions(Quorum(3, 3, 2), retain_seconds=retain))
+    log.write(table(b"lost"))
+    (lost,) = log.ledgers()
+    for bookie in ground.bookie_ids:
+        for files in ground.root(bookie).glob(f"ledgers/{lost}-*"):
+            shutil.rmtree(files)
+    for clock.minutes in (10, 20):
+        log.write(table(b"%d" % clock.minutes))
+
+    if by == "truncate":
+        log.truncate(at(15))
+    assert log.read_arrow().column("payload").to_pylist() == [b"10", b"20"]
+
+
+def test_a_ledger_whose_end_bookies_may_know_that_do_not_answer_stays(tmp_path: Path) -> None:
+    clock = Clock()
+    ground = Ground(tmp_path, 4, runtime=clock)
+    options = LogOptions(Quorum(3, 3, 2), retain_seconds=10 * 60)
+    log = create_log(ground.context, "orders", options)
+    for clock.minutes in range(3):
+        log.write(table(b"%d" % clock.minutes))
+    first, second, third = log.ledgers()
+    ensemble = ground.context.store.read_ledger(second).value.fragments[0].ensemble
+    assert b"1" in log.read_arrow().column("payload").to_pylist()
+
+    def silent(place: str, operation: str, path: str) -> None:
+        if place == ensemble[0] and f"ledgers/{second}-" in path:
+            raise BookieUnavailableError("it does not answer", bookie_id=place)
+
+    for bookie in ensemble[1:]:
+        for files in ground.root(bookie).glob(f"ledgers/{second}-*"):
+            shutil.rmtree(files)
+    ground.before.append(silent)
+    with pytest.raises(EntryUnreadableError, match="does not answer"):
+        log.truncate(at(5))
+    assert log.ledgers() == [first, second, third]
+    clock.minutes = 30
+    log.write(table(b"30"))  # looks what is older than ten minutes
+    assert log.ledgers()[:2] == [second, third]
+    ground.before.remove(silent)
+    clock.minutes = 50
+    log.write(table(b"50"))
+    assert second not in log.ledgers()
 
 
 def test_the_ends_of_the_calendar_are_times_and_nothing_else_is(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.errors import InvalidArgumentError, NoSuchLogError
@@ -16,6 +17,7 @@ from spark_bookkeeper.logs.consumers import show_lag
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.logs import create_log, open_log
 from spark_bookkeeper.logs.options import LogOptions
+from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.session.arguments import list_of
 from spark_bookkeeper.testing.ground import Ground
@@ -62,6 +64,24 @@ def test_a_limit_beyond_all_numbers_is_refused(option: str) -> None:
     limits: dict[str, Any] = {option: 10**5000}
     with pytest.raises(InvalidArgumentError, match=option):
         replace(USUAL, **limits)
+
+
+@pytest.mark.parametrize("option", ["roll_bytes", "roll_seconds", "retain_seconds"])
+def test_a_log_that_an_earlier_version_made_with_such_a_limit_goes_on(
+    ground: Ground, log: Log, option: str
+) -> None:
+    logs.change_log(
+        ground.context.store.registers,
+        "orders",
+        log._nonce,
+        lambda old: replace(old, options={**old.options, option: 1 << 70}),
+    )
+    with open_log(ground.client(), "orders").become_writer() as writer:
+        writer.append(b"a")
+        writer.roll()
+        writer.append(b"b")
+    log.write(pa.table({"payload": pa.array([b"c"], pa.binary())}))
+    assert [entry.payload for entry in log.entries()] == [b"a", b"b", b"c"]
 
 
 def test_a_text_is_no_list_of_texts() -> None:

@@ -227,23 +227,43 @@ def _append_file(writer: LedgerWriter, name: str, kind: str, progress: Progress)
 
 @contextmanager
 def rows_of(name: str) -> Iterator[tuple[pa.Schema, Iterator[pa.Table]]]:
-    """A file's schema, and its rows in pieces of about ``TABLE_BYTES``."""
+    """A file's schema, and its rows in pieces of about ``TABLE_BYTES``.
+
+    Raises:
+        InvalidArgumentError: it is neither Parquet nor Arrow, or cannot be read; the latter also
+            while the pieces are taken.
+    """
+    with ExitStack() as stack:
+        with _reading(name):
+            schema, batches = _opened(name, stack)
+        yield schema.remove_metadata(), _pieces(_read(name, batches))
+
+
+def _opened(name: str, stack: ExitStack) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     suffix = Path(name).suffix.lower()
+    if suffix in _PARQUET:
+        file = stack.enter_context(pa.parquet.ParquetFile(name))
+        return file.schema_arrow, file.iter_batches()
+    if suffix in _ARROW:
+        source = stack.enter_context(pa.memory_map(name))
+        reader = stack.enter_context(pa.ipc.open_file(source))
+        return reader.schema, (reader.get_batch(i) for i in range(reader.num_record_batches))
+    raise InvalidArgumentError(
+        f"{name} is no .parquet, .arrow, .feather or .ipc file; --as lines or --as bytes takes any "
+        "file"
+    )
+
+
+def _read(name: str, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    with _reading(name):
+        yield from batches
+
+
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Around what reads the file, and nothing else: other things fail with ``OSError`` too."""
     try:
-        if suffix in _PARQUET:
-            with pa.parquet.ParquetFile(name) as file:
-                yield file.schema_arrow.remove_metadata(), _pieces(file.iter_batches())
-        elif suffix in _ARROW:
-            with pa.memory_map(name) as source, pa.ipc.open_file(source) as reader:
-                batches = (reader.get_batch(i) for i in range(reader.num_record_batches))
-                yield reader.schema.remove_metadata(), _pieces(batches)
-        else:
-            raise InvalidArgumentError(
-                f"{name} is no .parquet, .arrow, .feather or .ipc file; --as lines or --as bytes "
-                "takes any file"
-            )
-    except BrokenPipeError:
-        raise  # of the progress that is shown
+        yield
     except (pa.ArrowInvalid, OSError) as error:
         raise InvalidArgumentError(f"{name} cannot be read: {error}") from error
 

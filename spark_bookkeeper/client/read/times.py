@@ -64,24 +64,37 @@ def first_at_or_after(
     return EntryId(low)
 
 
-def appended_at_ms_of(context: ClientContext, ledger: Ledger, entry_id: EntryId) -> int | None:
+def appended_at_ms_of(
+    context: ClientContext, ledger: Ledger, entry_id: EntryId, *, lost_is_old: bool = False
+) -> int | None:
     """When an entry was appended, by its writer's clock; ``None`` where it was not told.
+
+    Args:
+        context: the cluster.
+        ledger: with the entry.
+        entry_id: of the entry.
+        lost_is_old: also ``None`` where every bookie of its write set answered that it does not
+            have the entry. Who waits for such an entry waits for ever.
 
     Raises:
         EntryUnreadableError: no bookie of its write set says where it is.
     """
     ensemble = ledger.metadata.fragment_of(entry_id).ensemble
     causes: dict[str, str] = {}
+    all_answered = True
     for position in ledger.metadata.quorum.write_set(entry_id):
         bookie = ensemble[position]
         try:
             held = context.bookies.replica(bookie, ledger).holdings(entry_id, entry_id)
         except BookieError as error:
             causes[bookie] = error.message
+            all_answered = False
             continue
         if entry_id in held:
             return held.appended_at(entry_id)
         causes[bookie] = "it does not have the entry"
+    if lost_is_old and all_answered:
+        return None
     raise EntryUnreadableError(
         f"when entry {entry_id} of ledger {ledger.ledger_id} was appended is not known: no bookie "
         "of its write set says where it is. Start the bookies that do not answer, or give an "

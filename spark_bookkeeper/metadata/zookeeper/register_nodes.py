@@ -44,11 +44,13 @@ class ZooKeeperRegisters:
         except (ChangedError, AbsentError):
             raise refusals.register_conflict(name, version, self.read(name)) from None
 
-    def delete(self, name: str) -> None:
+    def delete(self, name: str, version: int | None = None) -> None:
         try:
-            self._zk.delete(self._path(name))
+            self._zk.delete(self._path(name), -1 if version is None else version)
         except (AbsentError, OccupiedError):
             return
+        except ChangedError:
+            raise refusals.register_conflict(name, version, self.read(name)) from None
 
     def names(self, parent: str) -> Sequence[str]:
         try:

@@ -630,6 +630,20 @@ class MetadataStoreConformance:
 
         assert store.registers.create("a/b/c", b"one") == first
 
+    def test_a_register_that_was_changed_since_it_was_read_is_not_deleted(
+        self, store: MetadataStore
+    ) -> None:
+        registers = store.registers
+        first = registers.create("consumers/orders/etl", b"one")
+        second = registers.write("consumers/orders/etl", b"two", first.version)
+
+        with pytest.raises(VersionConflictError):
+            registers.delete("consumers/orders/etl", first.version)
+        assert registers.read("consumers/orders/etl") == second
+        for _ in range(2):
+            registers.delete("consumers/orders/etl", second.version)
+        assert registers.read("consumers/orders/etl") is None
+
     def test_registers_are_listed_by_the_last_part_of_their_names(
         self, store: MetadataStore
     ) -> None:
