@@ -38,7 +38,7 @@ def write_limit(registers: Registers, bytes_per_second: int | None) -> None:
 def limit_at_first(context: ClientContext) -> int | None:
     """The limit for a batch that begins: it is looked up, and remembered for all that copy here."""
     found = read_limit(context.store.registers)
-    context.copy_limit.told(found)
+    context.copy_limit.told(context.runtime.now(), found)
     return found
 
 
@@ -51,6 +51,7 @@ def share_now(sharing: int, context: ClientContext, before: int | None) -> int |
         before: the part it had until now, for as long as nobody here has found the limit.
     """
     found = context.copy_limit.value(
+        context.runtime.now(),
         lambda: read_limit(context.store.registers),
         None if before is None else before * sharing,
     )

@@ -35,11 +35,10 @@ class ClientContext:
     """What ledgers that are created here say of their writer; ``None``: nothing."""
     metrics: ClientMetrics = field(default_factory=ClientMetrics, repr=False, compare=False)
     """Where what is done with these parts is counted."""
-    copy_limit: LastLook = field(init=False, repr=False, compare=False)
+    copy_limit: LastLook = field(default_factory=LastLook, repr=False, compare=False)
     """The limit on copying as it was looked up last here (``autorecovery/limit.py``)."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "copy_limit", LastLook(self.runtime))  # frozen for all others
         silent = self.bookies.silent
         self.metrics.show_silent_bookies(lambda: len(list(silent())))
 

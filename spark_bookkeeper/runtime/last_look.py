@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
-from spark_bookkeeper.runtime.runtime import Runtime
 from spark_bookkeeper.runtime.throttle import LOOK_SECONDS
 
 
 class LastLook:
     """Remembers a limit: it is looked up at most once in ``LOOK_SECONDS``, whoever asks.
 
-    Any thread calls.
+    Any thread calls. Times are seconds of the callers' ``Runtime.now``.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._lock = runtime.condition()
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # held for an assignment, so nobody ever waits for it
         self._at: float | None = None
         self._is_known = False
         self._value: int | None = None
 
-    def value(self, look: Callable[[], int | None], otherwise: int | None) -> int | None:
+    def value(
+        self, now: float, look: Callable[[], int | None], otherwise: int | None
+    ) -> int | None:
         """The value, which is looked up if it is older than ``LOOK_SECONDS``.
 
         Args:
@@ -29,7 +30,6 @@ class LastLook:
             otherwise: while nobody has ever found it.
         """
         with self._lock:
-            now = self._runtime.now()
             if self._at is not None and now - self._at < LOOK_SECONDS:
                 return self._value if self._is_known else otherwise
             self._at = now
@@ -38,7 +38,7 @@ class LastLook:
             self._value, self._is_known = value, True
         return value
 
-    def told(self, value: int | None) -> None:
+    def told(self, now: float, value: int | None) -> None:
         """Somebody has looked it up just now, for a reason of his own."""
         with self._lock:
-            self._at, self._value, self._is_known = self._runtime.now(), value, True
+            self._at, self._value, self._is_known = now, value, True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -110,7 +111,8 @@ def test_many_short_copies_obey_a_limit_that_is_changed_between_them(ground: Gro
 
     def copy(planned_with: int | None) -> float:
         before = runtime.slept
-        throttle_for(context, planned_with, partial(share_now, 1))(10)
+        as_a_task_has_it = replace(context)
+        throttle_for(as_a_task_has_it, planned_with, partial(share_now, 1))(10)
         return runtime.slept - before
 
     write_limit(registers, 10)
