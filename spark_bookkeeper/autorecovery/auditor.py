@@ -18,7 +18,12 @@ from spark_bookkeeper.autorecovery.checks import (
     check_replicas,
 )
 from spark_bookkeeper.autorecovery.notes import forget_what_is_done
-from spark_bookkeeper.autorecovery.publishing import AuditReport, DisabledError, audit_bookies
+from spark_bookkeeper.autorecovery.publishing import (
+    DISABLED,
+    AuditReport,
+    DisabledError,
+    audit_bookies,
+)
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.client.ledger import registered_incarnations
 from spark_bookkeeper.config import AutorecoveryConfig
@@ -27,6 +32,7 @@ from spark_bookkeeper.metadata.underreplication import Check
 from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.protocol.lost_bookies import LostBookies
 from spark_bookkeeper.protocol.task_notes import next_check_at
+from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import Runner
 
 _log = logging.getLogger(__name__)
@@ -161,9 +167,11 @@ class Auditor:
 
     def _published(self, why: str, lost: frozenset[BookieId] | None) -> None:
         report = audit_bookies(self._context, lost)
-        published = len({row.ledger_id for row in report.rows})
+        published = len({r.ledger_id for r in report.rows if r.status is Outcome.PUBLISHED})
         self._context.metrics.published_ledgers.inc(published)
         _log.info("%s: %d ledgers published", why, published)
+        if report.is_cut_short:  # those that are left are not forgotten
+            raise DisabledError(DISABLED)
 
     # The checks
 

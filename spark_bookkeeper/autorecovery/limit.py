@@ -35,9 +35,26 @@ def write_limit(registers: Registers, bytes_per_second: int | None) -> None:
     )
 
 
-def share_now(sharing: int, context: ClientContext) -> int | None:
-    """The part that one of so many ledgers has, as the limit is now."""
+def limit_at_first(context: ClientContext) -> int | None:
+    """The limit for a batch that begins: it is looked up, and remembered for all that copy here."""
     found = read_limit(context.store.registers)
+    context.copy_limit.told(context.runtime.now(), found)
+    return found
+
+
+def share_now(sharing: int, context: ClientContext, before: int | None) -> int | None:
+    """The part that one of so many ledgers has, by the limit as this process looked it up last.
+
+    However many ledgers it copies, the process asks once in ``LOOK_SECONDS``.
+
+    Args:
+        before: the part it had until now, for as long as nobody here has found the limit.
+    """
+    found = context.copy_limit.value(
+        context.runtime.now(),
+        lambda: read_limit(context.store.registers),
+        None if before is None else before * sharing,
+    )
     return None if found is None else max(1, found // sharing)
 
 

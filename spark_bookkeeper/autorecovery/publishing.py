@@ -33,9 +33,19 @@ switch and to take the tasks, so there are few."""
 
 MARKS_AT_ONCE: Final = 32
 
+DISABLED: Final = (
+    "autorecovery is disabled for this cluster. `spark-bookkeeper autorecovery enable` lets it go "
+    "on; what was published before stays published"
+)
+
 
 class AuditReport(Report):
     """Of an audit: the ledgers that lack replicas, each with the bookies that are not there."""
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether autorecovery was disabled before all ledgers were looked at."""
+        return any(row.ledger_id < 0 for row in self.rows)
 
 
 class DisabledError(InvalidArgumentError):
@@ -65,14 +75,21 @@ def audit_bookies(
             incarnation that the ledger means.
 
     Raises:
-        DisabledError: somebody disabled autorecovery, before or meanwhile.
+        DisabledError: autorecovery is disabled, and nothing was published. Disabled later, it ends
+            with a report of what was published, and a row that says that the rest is left.
     """
     started = context.runtime.now()
     rows: Spool[Row] = Spool()
     naming = None if lost is None else frozenset(lost)
-    done = 0
+    done = published = 0
     for chunk in chunks(context.store.ledger_ids(), AUDITED_AT_ONCE):
-        check_enabled(context)
+        try:
+            check_enabled(context)
+        except DisabledError as error:
+            if not published:
+                raise
+            rows.append(Row(-1, "mark", Outcome.LEFT, error.message))
+            break
         registered = registered_incarnations(context.bookies.registrations())
         marks: list[_Mark] = []
         missing_in = _absent_by(registered)
@@ -86,6 +103,7 @@ def audit_bookies(
                     marks.append(_Mark(ledger_id, wanted))
         if not dry_run:
             publish(context, marks)
+            published += len(marks)
         status = Outcome.PLANNED if dry_run else Outcome.PUBLISHED
         rows.extend(
             Row(each.ledger_id, "mark", status, None, source=bookie)
@@ -127,10 +145,7 @@ def publish(context: ClientContext, marks: Sequence[_Mark]) -> None:
 def check_enabled(context: ClientContext) -> None:
     """Raises ``DisabledError``."""
     if not context.store.underreplication.is_enabled():
-        raise DisabledError(
-            "autorecovery is disabled for this cluster. `spark-bookkeeper autorecovery enable` "
-            "lets it go on; what was published before stays published"
-        )
+        raise DisabledError(DISABLED)
 
 
 def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

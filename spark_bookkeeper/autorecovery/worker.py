@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from spark_bookkeeper.autorecovery.limit import read_limit
+from spark_bookkeeper.autorecovery.limit import limit_at_first
 from spark_bookkeeper.autorecovery.publishing import DisabledError, check_enabled, chunks
 from spark_bookkeeper.autorecovery.replication import TaskWork, task_step
 from spark_bookkeeper.autorecovery.table import left_waiting
@@ -137,7 +137,7 @@ class ReplicationWorker:
                 TaskWork(ledger_id, self._local, self._config, sharing=sharing)
                 for ledger_id in taken
             ]
-            limit = read_limit(self._context.store.registers)
+            limit = limit_at_first(self._context)
             job = Job("rereplicate", self._context, self._runner, progress, limit)
             rows = list(job.run(task_step(), items))
         finally:

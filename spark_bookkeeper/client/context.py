@@ -15,6 +15,7 @@ from spark_bookkeeper.metrics import ClientMetrics
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.runtime import process
+from spark_bookkeeper.runtime.last_look import LastLook
 from spark_bookkeeper.runtime.runtime import Runtime
 
 
@@ -34,6 +35,8 @@ class ClientContext:
     """What ledgers that are created here say of their writer; ``None``: nothing."""
     metrics: ClientMetrics = field(default_factory=ClientMetrics, repr=False, compare=False)
     """Where what is done with these parts is counted."""
+    copy_limit: LastLook = field(default_factory=LastLook, repr=False, compare=False)
+    """The limit on copying as it was looked up last here (``autorecovery/limit.py``)."""
 
     def __post_init__(self) -> None:
         silent = self.bookies.silent

@@ -387,9 +387,8 @@ def _ledgers(
     limbo = {i: found for i, m in ledgers.items() if (found := in_limbo(m, registered))}
     empty = sorted({bookie for bookies in limbo.values() for bookie in bookies})
     away = {i: lost | limbo.get(i, frozenset()) for i in ledgers}
-    thin = [i for i, m in ledgers.items() if any(_below_ack_quorum(m, away[i]))]
-    recover = f"spark-bookkeeper bookie recover {' --bookie '.join(named)}"
-    refill = ", then ".join(f"spark-bookkeeper bookie refill {bookie}" for bookie in empty)
+    thin = {i: lacked for i, m in ledgers.items() if (lacked := _lacked(m, away[i]))}
+    lacked_most = frozenset().union(*thin.values())
     yield _on_ledgers(
         "ledgers in recovery",
         total,
@@ -414,7 +413,7 @@ def _ledgers(
         total,
         lacking,
         "name a lost bookie: they have fewer copies than they should",
-        lambda _: recover,
+        lambda _: _recover(named),
         "problem",
     )
     yield _on_ledgers(
@@ -422,29 +421,44 @@ def _ledgers(
         total,
         list(limbo),
         f"count on {', '.join(empty)}, formatted again since and not filled again",
-        lambda _: refill,
+        lambda _: _refill(empty),
         "problem",
     )
     yield _on_ledgers(
         "entries below their ack quorum",
         total,
-        thin,
+        list(thin),
         "have entries with fewer live copies than their ack quorum; the next loss may be final",
-        lambda _: (
-            f"bring {', '.join(named)} back, or before anything else: {recover}"
-            if named
-            else f"before anything else: {refill}"
-        ),
+        lambda _: _before_all(sorted(lacked_most & lost), sorted(lacked_most - lost)),
         "problem",
     )
 
 
-def _below_ack_quorum(metadata: LedgerMetadata, lost: set[BookieId]) -> Iterator[bool]:
+def _recover(bookies: Sequence[BookieId]) -> str:
+    return f"spark-bookkeeper bookie recover {' --bookie '.join(bookies)}"
+
+
+def _refill(bookies: Sequence[BookieId]) -> str:
+    return ", then ".join(f"spark-bookkeeper bookie refill {bookie}" for bookie in bookies)
+
+
+def _before_all(lost: Sequence[BookieId], empty: Sequence[BookieId]) -> str:
+    """What helps entries that the next loss may end: each kind of bookie has its own remedy."""
+    remedies = [f"bring {', '.join(lost)} back, or {_recover(lost)}"] if lost else []
+    remedies += [_refill(empty)] if empty else []
+    return f"before anything else: {'; and '.join(remedies)}"
+
+
+def _lacked(metadata: LedgerMetadata, away: Set[BookieId]) -> frozenset[BookieId]:
+    """Those of the bookies that are away for whose sake entries are below their ack quorum."""
     quorum = metadata.quorum
+    lacked: set[BookieId] = set()
     for fragment in metadata.fragments:
         for write_set in quorum.write_sets():
-            living = sum(fragment.ensemble[position] not in lost for position in write_set)
-            yield living < quorum.ack_quorum_size
+            absent = {fragment.ensemble[position] for position in write_set} & away
+            if len(write_set) - len(absent) < quorum.ack_quorum_size:
+                lacked |= absent
+    return frozenset(lacked)
 
 
 def _on_ledgers(

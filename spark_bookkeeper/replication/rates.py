@@ -8,8 +8,9 @@ from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import MetadataError
 from spark_bookkeeper.runtime.throttle import Throttle
 
-RateNow = Callable[[ClientContext], "int | None"]
-"""The bytes per second that a piece of work has now, for its process to ask; picklable."""
+RateNow = Callable[[ClientContext, "int | None"], "int | None"]
+"""The bytes per second that a piece of work has now, told those that it had before; for its process
+to ask, and to ask often; picklable."""
 
 
 def throttle_for(
@@ -26,7 +27,7 @@ def throttle_for(
 
     def again(before: int | None) -> int | None:
         try:
-            return rate_now(context)
+            return rate_now(context, before)
         except MetadataError:
             return before
 

@@ -7,8 +7,9 @@ from typing import Final
 
 from spark_bookkeeper.runtime.runtime import Runtime
 
-LOOK_SECONDS: Final = 5.0
-"""A limit that may change is asked for again so often, also by who waits because of it."""
+LOOK_SECONDS: Final = 2.5
+"""A limit that may change is asked for again so often, also by who waits because of it. What he is
+told may be as old again (``last_look.py``), so a change is obeyed within twice that."""
 
 
 class Throttle:
@@ -19,7 +20,8 @@ class Throttle:
 
     Args:
         bytes_per_second: the limit; ``None`` is none.
-        again: the limit as it is now, told what it was before; ``None``: it does not change.
+        again: the limit as it is now, told what it was before; ``None``: it does not change. Asked
+            first with the first bytes: most pieces of work have ended before it is time to look.
     """
 
     def __init__(
@@ -32,7 +34,8 @@ class Throttle:
         self._rate = bytes_per_second
         self._again = again
         self._tokens = 0.0
-        self._at = self._looked_at = runtime.now()
+        self._at = runtime.now()
+        self._looked_at: float | None = None
         self._lock = runtime.condition()
 
     def __call__(self, size_bytes: int) -> None:
@@ -61,9 +64,10 @@ class Throttle:
         if self._again is None:
             return
         with self._lock:
-            if self._runtime.now() - self._looked_at < LOOK_SECONDS:
+            now = self._runtime.now()
+            if self._looked_at is not None and now - self._looked_at < LOOK_SECONDS:
                 return
-            self._looked_at = self._runtime.now()
+            self._looked_at = now
             before = self._rate
         found = self._again(before)  # without the lock: it may take a while
         with self._lock:

@@ -235,7 +235,8 @@ def audit(
     """One round of the auditor: publish every ledger that counts on a bookie that is away.
 
     Raises:
-        InvalidArgumentError: autorecovery is disabled. What was published before stays.
+        InvalidArgumentError: autorecovery is disabled, and nothing was published. Disabled later,
+            the report has what was published, and a row that says that the rest is left.
     """
     from spark_bookkeeper.autorecovery.publishing import audit_bookies
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,7 +18,11 @@ from spark_bookkeeper.autorecovery.control import AutorecoveryControl
 from spark_bookkeeper.autorecovery.losses import losses
 from spark_bookkeeper.autorecovery.notes import Notes
 from spark_bookkeeper.autorecovery.publishing import audit_bookies
-from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
+from spark_bookkeeper.errors import (
+    BookieUnavailableError,
+    InvalidArgumentError,
+    MetadataFormatError,
+)
 from spark_bookkeeper.metadata.store import Registration
 from spark_bookkeeper.metadata.underreplication import Check
 from spark_bookkeeper.protocol.ids import BookieId, LedgerId
@@ -193,6 +200,84 @@ def test_an_audit_that_failed_is_done_again(ground: Ground) -> None:
     process.audit()
 
     assert task_ids(ground) == [writer.ledger_id]
+
+
+def disabling(ground: Ground, at: str) -> list[str]:
+    """Disables autorecovery after the first of these operations."""
+    told: list[str] = []
+
+    def after(place: str, operation: str, path: str) -> None:
+        if operation == at and not told:
+            told.append(path)
+            control(ground).disable()
+
+    ground.after.append(after)
+    return told
+
+
+def test_an_audit_that_meets_the_switch_says_what_it_published_and_what_is_left(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_bookkeeper.autorecovery.publishing.AUDITED_AT_ONCE", 1)
+    writers = [written(ground, Quorum(4, 2, 2)) for _ in range(3)]
+    ground.stop(ground.bookie_ids[0])
+    disabling(ground, "mark")
+
+    planned = audit_bookies(ground.context, dry_run=True)
+    report = audit_bookies(ground.context)
+
+    assert [row.status for row in planned.rows] == [Outcome.PLANNED] * 3
+    assert [(row.ledger_id, row.status) for row in report.rows] == [
+        (-1, Outcome.LEFT),
+        (writers[0].ledger_id, Outcome.PUBLISHED),
+    ]
+    assert "autorecovery enable" in str(report.rows[0].reason)
+    with pytest.raises(InvalidArgumentError, match="disabled"):
+        audit_bookies(ground.context)
+
+
+def test_an_auditor_that_meets_the_switch_goes_on_when_it_is_enabled_again(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when it was enabled so soon that it never saw it disabled."""
+    monkeypatch.setattr("spark_bookkeeper.autorecovery.publishing.AUDITED_AT_ONCE", 1)
+    process = Process(ground)
+    process.audit()
+    writers = [written(ground, Quorum(4, 2, 2)) for _ in range(3)]
+    ground.stop(ground.bookie_ids[0])
+    disabling(ground, "mark")
+    process.audit()
+    assert len(task_ids(ground)) == 1
+    control(ground).enable()
+
+    process.audit()
+
+    assert task_ids(ground) == [writer.ledger_id for writer in writers]
+
+
+def test_what_cannot_be_looked_at_is_not_counted_as_published(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="spark_bookkeeper")
+    broken, lacking = (written(ground, Quorum(4, 2, 2)).ledger_id for _ in range(2))
+    ground.stop(ground.bookie_ids[0])
+    process = Process(ground)
+    store = process.context.store
+    whole = store.read_ledgers
+
+    def read(ids: Sequence[LedgerId], **options: Any) -> Any:
+        for ledger_id, found in whole(ids, **options):
+            is_broken = ledger_id == broken
+            yield ledger_id, MetadataFormatError("garbage") if is_broken else found
+
+    monkeypatch.setattr(store, "read_ledgers", read)
+
+    process.audit()
+
+    assert task_ids(ground) == [lacking]
+    assert {line[-19:] for line in caplog.messages if "published" in line} == {
+        "1 ledgers published"
+    }
 
 
 def test_a_foreign_auditor_is_recognised_and_said(

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from typing_extensions import override
 
 from spark_bookkeeper.autorecovery.daemon import Autorecovery
-from spark_bookkeeper.autorecovery.limit import write_limit
+from spark_bookkeeper.autorecovery.limit import share_now, write_limit
 from spark_bookkeeper.autorecovery.worker import ReplicationWorker, rereplicate
 from spark_bookkeeper.metadata.store import Registers
 from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
+from spark_bookkeeper.replication.rates import throttle_for
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import LocalRunner
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
@@ -91,7 +94,54 @@ def test_the_limit_on_copying_is_changed_in_the_middle_of_a_ledger(ground: Groun
     rows = process.work()
 
     assert sum(row.bytes for row in rows) > 60
-    assert 0 < runtime.slept < 2 * LOOK_SECONDS
+    assert 0 < runtime.slept <= 2 * LOOK_SECONDS
+    assert list(ground.context.store.underreplication.ledger_ids()) == []
+
+
+def test_many_short_copies_obey_a_limit_that_is_changed_between_them(ground: Ground) -> None:
+    """Each has ended before it is time to look again, and none was planned with the new limit."""
+    runtime, registers = InlineRuntime(), ground.context.store.registers
+    reads: list[str] = []
+
+    def count(place: str, operation: str, path: str) -> None:
+        if place == METADATA and "bytes-per-second" in path:
+            reads.append(operation)
+
+    context = ground.client(runtime, count)
+
+    def copy(planned_with: int | None) -> float:
+        before = runtime.slept
+        as_a_task_has_it = replace(context)
+        throttle_for(as_a_task_has_it, planned_with, partial(share_now, 1))(10)
+        return runtime.slept - before
+
+    write_limit(registers, 10)
+    assert copy(10) > 0.9
+    write_limit(registers, None)
+    assert sum(copy(10) for _ in range(100)) <= LOOK_SECONDS + 1, "ten seconds in all, and more"
+    write_limit(registers, 10)
+    runtime.sleep(LOOK_SECONDS)
+    started = runtime.slept
+    assert sum(copy(None) for _ in range(100)) > 99, "none of them had a limit when it was planned"
+    assert len(reads) <= 3 + (runtime.slept - started) / LOOK_SECONDS
+
+
+def test_a_limit_that_is_lifted_in_the_middle_of_a_batch_holds_none_of_the_rest(
+    ground: Ground,
+) -> None:
+    lost = ground.bookie_ids[0]
+    written_on(ground, lost, 4)
+    ground.stop(lost, destroy=True)
+    registers = ground.context.store.registers
+    write_limit(registers, 1)
+    runtime = Lifting(registers)
+    process = Process(ground, runtime=runtime)
+    process.audit()
+
+    rows = process.work()
+
+    assert sum(row.action == "task" for row in rows) == 4, "one batch"
+    assert 0 < runtime.slept <= 2 * LOOK_SECONDS
     assert list(ground.context.store.underreplication.ledger_ids()) == []
 
 

@@ -102,7 +102,7 @@ def test_one_round_beside_a_bookie_copies_there_and_says_what_it_could_not_look_
 
     published = [held for held in before.values() if lost in held]
     assert f"published: {len(published)} ledger" in done.err
-    assert (done.code, "garbage" in done.err) == (1, True)
+    assert (done.code, "garbage" in done.out) == (1, True)
     for ledger_id, held in members().items():
         if lost in before[ledger_id] and beside not in before[ledger_id]:
             assert held == before[ledger_id] - {lost} | {beside}

@@ -106,6 +106,7 @@ def test_a_limit_that_is_raised_lets_go_who_waits_because_of_it() -> None:
     runtime = InlineRuntime()
     limit: list[int | None] = [10]
     throttle = Throttle(runtime, 10, lambda _: limit[0])
+    throttle(0)
     limit[0] = 1_000_000
 
     throttle(1_000_000)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import click
 
-from spark_bookkeeper.cli.shell.settings import EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.cli.shell.work import MOST_ROWS, PLAN, Work, show_report, work_options
+from spark_bookkeeper.cli.shell.settings import Settings, begun
+from spark_bookkeeper.cli.shell.work import PLAN, Work, show_report, work_options
 from spark_bookkeeper.config import AutorecoveryConfig
-from spark_bookkeeper.replication.report import Outcome, counted
+from spark_bookkeeper.replication.report import Outcome, counted, report_rows
 from spark_bookkeeper.session import BookKeeper
 
 if TYPE_CHECKING:
@@ -49,7 +51,7 @@ def run_once(
     beside: str | None,
     table: ReportTable | None,
 ) -> int:
-    """One audit, and one round of work; the report is of the latter.
+    """One audit, and one round of work; the report is of the latter, with what the audit left.
 
     Args:
         beside: copy to this bookie, and to no other.
@@ -58,8 +60,7 @@ def run_once(
         found = bk.audit(progress=progress.phase)
         published = {row.ledger_id for row in found.rows if row.status is Outcome.PUBLISHED}
         settings.output.note(f"published: {counted(len(published), 'ledger')} that lack replicas")
-        for row in islice(found.unfinished, MOST_ROWS):
-            settings.output.note(f"ledger {row.ledger_id} could not be looked at: {row.reason}")
-        report = bk.rereplicate(bookie_id=beside, config=config, progress=progress.phase)
-    code = show_report(settings, report, table)
-    return max(code, EXIT_LEFT_UNDONE) if found.unfinished else code
+        with begun() if published else nullcontext():
+            report = bk.rereplicate(bookie_id=beside, config=config, progress=progress.phase)
+    rows = report_rows(chain(found.unfinished, report.rows))
+    return show_report(settings, replace(report, rows=rows), table)
