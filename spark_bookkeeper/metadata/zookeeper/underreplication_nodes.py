@@ -118,7 +118,10 @@ class ZooKeeperUnderreplication:
                 yield ledger_id, error
 
     def ledger_ids(self, changed: Changed | None = None) -> Iterator[LedgerId]:
-        self._make_tree()
+        if changed is not None:
+            self._make_tree()  # what is not there cannot be watched
+        elif not self._is_made():
+            return  # who only looks changes nothing, and may not be allowed to
         watch = _watch(changed)
         # A node of the fourth level holds the task of one ledger, so it is seen from above.
         level: Iterator[str] = iter([paths.tasks(self._root)])
@@ -343,18 +346,26 @@ class ZooKeeperUnderreplication:
         self._require_cluster()
         return self._place
 
+    def _is_made(self) -> bool:
+        """Whether there is a tree, and in the form that is known here."""
+        if self._has_tree:
+            return True
+        path = f"{paths.underreplication(self._root)}/LAYOUT"
+        node = self._zk.get_settled(path)
+        if node is None:
+            return False
+        check_layout(node.data, path)
+        return True
+
     def _make_tree(self) -> None:
         """As BookKeeper makes it, when it is needed first."""
         if self._has_tree:
             return
-        path = f"{paths.underreplication(self._root)}/LAYOUT"
-        node = self._zk.get_settled(path)
-        if node is None:
+        if not self._is_made():
             with suppress(PresentError):
+                path = f"{paths.underreplication(self._root)}/LAYOUT"
                 self._zk.create_below_parents(path, LAYOUT)
-            node = self._zk.get_settled(path)
-        if node is not None:
-            check_layout(node.data, path)
+            self._is_made()
         for parent in (paths.tasks(self._root), paths.locks(self._root)):
             self._zk.ensure(parent)
         self._has_tree = True
