@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -220,6 +221,7 @@ def test_another_log_of_the_same_name_is_not_taken_for_the_old_one(
 def test_a_log_that_was_made_again_is_read_from_its_beginning_where_loss_is_passed_over(
     context: ClientContext, log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.WARNING, logger="spark_bookkeeper")
     with log.become_writer() as writer:
         writer.append(b"a")
         writer.append(b"b")
