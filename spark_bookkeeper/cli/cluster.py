@@ -115,8 +115,8 @@ def info(settings: Settings, access: Access) -> int:
             )
         if kinds[UNREADABLE]:
             settings.output.say(
-                f"of {counted(kinds[UNREADABLE], 'ledger')} nothing is known, as their metadata cannot be "
-                "decoded; `spark-bookkeeper doctor` names them and says why"
+                f"of {counted(kinds[UNREADABLE], 'ledger')} nothing is known, as their "
+                "metadata cannot be decoded; `spark-bookkeeper doctor` names them and says why"
             )
 
     settings.output.result(value, show)
@@ -222,8 +222,8 @@ def safe_to_lose(settings: Settings, access: Access, bookie_ids: Sequence[str]) 
             )
         if found.unreadable:
             settings.output.say(
-                f"of {counted(len(found.unreadable), 'ledger')} it cannot be told: their metadata cannot be "
-                "read"
+                f"of {counted(len(found.unreadable), 'ledger')} it cannot be told: their "
+                "metadata cannot be read"
             )
         ledgers = len({each.ledger_id for each in found.at_risk})
         settings.output.say(

@@ -63,7 +63,7 @@ def test_whoever_disables_it_in_the_middle_is_not_told_that_nothing_was_changed(
     writer = written(ground)
     if is_lacking:
         ground.stop(writer.metadata.last_fragment.ensemble[0])
-    control = AutorecoveryControl(ground.context, LocalRunner)
+    control = AutorecoveryControl(ground.context, lambda _: LocalRunner(ground.context))
 
     with pytest.raises(BookKeeperError, match="disabled") as caught:
         once(Opened(ground, control.disable))
