@@ -28,6 +28,7 @@ from spark_bookkeeper.client.views import UNREADABLE, bookie_rows, ledger_rows
 from spark_bookkeeper.cluster.diagnosis import Diagnoses
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.errors import InvalidArgumentError, MetadataFormatError
+from spark_bookkeeper.replication.report import counted
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
 
@@ -114,8 +115,8 @@ def info(settings: Settings, access: Access) -> int:
             )
         if kinds[UNREADABLE]:
             settings.output.say(
-                f"of {kinds[UNREADABLE]} ledgers nothing is known, as their metadata cannot be "
-                "decoded; `spark-bookkeeper doctor` names them and says why"
+                f"of {counted(kinds[UNREADABLE], 'ledger')} nothing is known, as their "
+                "metadata cannot be decoded; `spark-bookkeeper doctor` names them and says why"
             )
 
     settings.output.result(value, show)
@@ -221,8 +222,8 @@ def safe_to_lose(settings: Settings, access: Access, bookie_ids: Sequence[str]) 
             )
         if found.unreadable:
             settings.output.say(
-                f"of {len(found.unreadable)} ledgers it cannot be told: their metadata cannot be "
-                "read"
+                f"of {counted(len(found.unreadable), 'ledger')} it cannot be told: their "
+                "metadata cannot be read"
             )
         ledgers = len({each.ledger_id for each in found.at_risk})
         settings.output.say(

@@ -66,7 +66,7 @@ def test_a_broken_ledger_cookie_and_registration_hold_up_nothing_else(
     assert listed == {good: "OPEN", BROKEN: "UNREADABLE"}
     assert [row["ledger_id"] for row in chosen] == [BROKEN]
     assert info["ledgers"]["UNREADABLE"] == 1
-    assert "of 1 ledgers nothing is known" in summed
+    assert "of 1 ledger nothing is known" in summed
     assert STRANGER in bookies
     assert (shown.code, "garbage" in shown.err) == (1, True)
     assert {(row["ledger_id"], row["status"]) for row in recovered.json["rows"]} == {

@@ -11,13 +11,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import click
 import pytest
 
 from spark_bookkeeper.cli import main as cli
+from spark_bookkeeper.cli.bookie import group as bookie_group
+from spark_bookkeeper.cli.shell.cluster_options import Access
 from spark_bookkeeper.cli.shell.remedies import in_commands
 from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE, Settings, exit_code_of
 from spark_bookkeeper.cli.shell.termination import until_signalled
@@ -28,6 +32,7 @@ from spark_bookkeeper.errors import (
     MetadataUnavailableError,
     NoClusterError,
 )
+from spark_bookkeeper.protocol.ids import BookieId
 from spark_bookkeeper.spark.waiting import wait_apart
 
 SCRIPTS = sorted((Path(__file__).parents[2] / "jobs").glob("*.py"))
@@ -223,6 +228,45 @@ def test_who_does_not_wait_for_its_end_interrupts_it_by_a_second_signal(
 
     assert "Interrupted." in capsys.readouterr().err
     assert before == [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+
+def test_the_second_signal_leaves_out_the_other_ends_that_would_be_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The workers beside several partitions end one after the other, each in its own time."""
+    ended: list[str] = []
+
+    class Beside:
+        """A cluster, its autorecovery, and that at work, as far as it matters here."""
+
+        context = SimpleNamespace(metrics=None)
+
+        def __init__(self, name: str = "") -> None:
+            self.autorecovery = self
+            self._name = name
+
+        def start(self, bookie_id: str, **_: Any) -> Beside:
+            return Beside(bookie_id)
+
+        def stop(self) -> None:
+            ended.append(self._name)
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(bookie_group, "connected", lambda *_: nullcontext(Beside()))
+    settings: Any = None
+    server: Any = SimpleNamespace(show_also=lambda *_: None)
+    with (  # noqa: PT012  (the end of the block is what raises)
+        pytest.raises(KeyboardInterrupt),
+        until_signalled() as stopping,
+        ExitStack() as beside,
+    ):
+        for name in ("h:1", "h:2"):
+            beside.enter_context(
+                bookie_group._autorecovery(settings, Access(), BookieId(name), server, stopping)
+            )
+        signal.raise_signal(signal.SIGTERM)
+
+    assert ended == ["h:2"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

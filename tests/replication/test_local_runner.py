@@ -107,7 +107,7 @@ def test_items_are_side_by_side_also_when_each_is_to_do_one_thing_after_the_othe
 def test_as_many_items_are_done_at_once_as_is_configured_and_no_more(ground: Ground) -> None:
     config = replace(ground.context.config, job_items_at_once=3)
     context = replace(ground.context, runtime=ThreadRuntime(), config=config)
-    counting, three = threading.Lock(), threading.Barrier(3, timeout=20)
+    counting, three = threading.Lock(), threading.Barrier(3)
     now = most = 0
 
     def work(_: ClientContext, item: Piece) -> Sequence[Done]:

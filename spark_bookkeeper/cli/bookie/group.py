@@ -36,7 +36,7 @@ from spark_bookkeeper.cli.shell.cluster_options import (
 )
 from spark_bookkeeper.cli.shell.logs import start_logging
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.cli.shell.termination import STOPPING, until_signalled
+from spark_bookkeeper.cli.shell.termination import STOPPING, Stopping, until_signalled
 from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.dependents import ledgers_that_name
 from spark_bookkeeper.cluster.formatting import check_formattable, format_bookie
@@ -178,13 +178,14 @@ def start(
             # It ends first, so that it does not publish what its own bookie takes away.
             with ExitStack() as beside:
                 for name in names:
-                    beside.enter_context(_autorecovery(settings, access, name, server))
+                    beside.enter_context(_autorecovery(settings, access, name, server, stopping))
                 while not stopping.wait(1.0):
                     pass  # a signal just before an endless wait would be heard only at its end
                 settings.output.note(STOPPING)
         finally:
             server.close()
-            served.stop()
+            if not stopping.is_at_once:  # else the registrations end with their session
+                served.stop()
     for one in wanted:
         settings.output.note(f"bookie {one.bookie_id} is unregistered; its storage stays as it is")
     return EXIT_DONE
@@ -192,7 +193,7 @@ def start(
 
 @contextmanager
 def _autorecovery(
-    settings: Settings, access: Access, name: BookieId, server: HealthServer
+    settings: Settings, access: Access, name: BookieId, server: HealthServer, stopping: Stopping
 ) -> Iterator[None]:
     """Auditor and replication worker beside a bookie, with a session of their own."""
     with connected(settings, access) as bk:
@@ -201,7 +202,8 @@ def _autorecovery(
         try:
             yield
         finally:
-            running.stop()
+            if not stopping.is_at_once:
+                running.stop()
 
 
 @contextmanager

@@ -31,17 +31,26 @@ def termination_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+class Stopping(threading.Event):
+    """Set when a command is to end."""
+
+    is_at_once = False
+    """Whether nothing is to be waited for any more."""
+
+
 @contextmanager
-def until_signalled() -> Iterator[threading.Event]:
+def until_signalled() -> Iterator[Stopping]:
     """An event that is set by Ctrl-C and SIGTERM, for a command that then ends in its own time.
 
     A second one interrupts it, as Ctrl-C does any other: what is under way may take hours, or wait
-    for a disk that hangs, and whatever these commands do may be ended at any moment.
+    for a disk that hangs, and whatever these commands do may be ended at any moment. Who waits for
+    several things leaves out those that are left, by ``is_at_once``.
     """
-    stopping = threading.Event()
+    stopping = Stopping()
 
     def stop(number: int, frame: FrameType | None) -> None:
         if stopping.is_set():
+            stopping.is_at_once = True
             raise KeyboardInterrupt
         stopping.set()
 
