@@ -119,10 +119,11 @@ def stage(
         owner = transaction.app_id
         if head.transactions.done(transaction) is None:
             head.with_transaction(transaction)  # raises where there is no room
+    behind = min(head.to_fence, default=None)
     plan = staging.stage(
         context,
         options.quorum,
-        note_of(name, head.nonce, transaction, owner),
+        note_of(name, head.nonce, transaction, owner, behind),
         schema=options.schema,
         password=options.password,
         digest_type=options.digest_type,
@@ -130,7 +131,7 @@ def stage(
         compression=options.compression,
         entry_target_bytes=options.entry_target_bytes,
     )
-    staged = StagedWrite(name, head.nonce, plan, owner)
+    staged = StagedWrite(name, head.nonce, plan, owner, behind)
     remember(context, staged)
     return staged
 
@@ -168,7 +169,7 @@ def commit(
     """
     if not any(result.entries for result in results):
         return _commit_nothing(context, staged, transaction)
-    note = note_of(staged.log, staged.nonce, transaction, staged.owner)
+    note = note_of(staged.log, staged.nonce, transaction, staged.owner, staged.behind)
     left = list[StagedWrite]()
     for _ in range(ATTEMPTS_MAX):
         try:

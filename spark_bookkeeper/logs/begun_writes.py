@@ -17,11 +17,13 @@ from typing import Any
 
 from spark_bookkeeper.client import lifecycle, staging
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.staging import STAGED
 from spark_bookkeeper.client.write.bulk import BulkPlan
 from spark_bookkeeper.errors import BookKeeperError, NoSuchLogError
 from spark_bookkeeper.logs.listing import list_ledgers
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.protocol.transactions import Transaction
 
 _log = logging.getLogger(__name__)
@@ -37,18 +39,38 @@ class StagedWrite:
     plan: BulkPlan
     owner: str | None = None
     """Whose leftovers a later write of the same owner may remove."""
+    behind: LedgerId | None = None
+    """The oldest ledger of the log that may have been open when the write began."""
 
     @property
     def ledger_id(self) -> LedgerId:
         return LedgerId(self.plan.key.ledger_id)
 
 
-def note_of(log: str, nonce: str, transaction: Transaction | None, owner: str | None) -> bytes:
+def note_of(
+    log: str,
+    nonce: str,
+    transaction: Transaction | None,
+    owner: str | None,
+    behind: LedgerId | None = None,
+) -> bytes:
     """What the metadata of a staged ledger say of the write that it is for."""
     told: dict[str, Any] = {"log": log, "nonce": nonce, "owner": owner}
+    if behind is not None:
+        told["behind"] = behind
     if transaction is not None:
         told |= {"app_id": transaction.app_id, "version": transaction.version}
     return json.dumps(told, sort_keys=True, separators=(",", ":")).encode()
+
+
+def behind_of(metadata: LedgerMetadata) -> LedgerId | None:
+    """The oldest ledger of the log that may have been open when the write of a staged ledger began:
+    those before it had ended by then. ``None`` where that is not told.
+    """
+    try:
+        return LedgerId(json.loads(metadata.custom_metadata[STAGED])["behind"])
+    except (KeyError, ValueError, TypeError):
+        return None
 
 
 def abort(context: ClientContext, staged: StagedWrite) -> bool:

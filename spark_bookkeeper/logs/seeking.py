@@ -10,6 +10,7 @@ from spark_bookkeeper.client.read.reader import LedgerReader
 from spark_bookkeeper.client.read.times import to_ms
 from spark_bookkeeper.client.staging import STAGED
 from spark_bookkeeper.errors import NoSuchLedgerError
+from spark_bookkeeper.logs.begun_writes import behind_of
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.protocol.log import LogHead, Position
 
@@ -27,6 +28,7 @@ def position_at(
     the last ones are read, from the newest back to one that ended before: a write of many rows
     begins its ledger long before it adds it to the log, and meanwhile those before it go on. They
     also go on while it waits, with all its rows, to be added; so its end says nothing of theirs.
+    But when a write began all ledgers had ended except for those that it notes (``behind_of``).
     """
     time_ms = to_ms(time)
     low, high = 0, len(listed)
@@ -40,7 +42,10 @@ def position_at(
     end = Position(head.begins_at, EntryId(0))
     if low < len(listed):
         found = Position(listed[low], EntryId(0))
+    least = LedgerId(0)
     for ledger_id in reversed(listed[:low]):
+        if ledger_id < least:
+            break
         try:
             reader = open_reader(ledger_id)
         except NoSuchLedgerError:  # truncated meanwhile
@@ -53,6 +58,7 @@ def position_at(
             found = place
         elif reader.last_add_confirmed != NO_ENTRY and not _was_staged(reader):
             break
+        least = max(least, behind_of(reader.metadata) or least)
     return end if found is None else found
 
 

@@ -31,7 +31,7 @@ from spark_bookkeeper.errors import (
 )
 from spark_bookkeeper.logs import atomic, truncation
 from spark_bookkeeper.logs.atomic import LogWrite
-from spark_bookkeeper.logs.begun_writes import StagedWrite, abort, remove_leftovers
+from spark_bookkeeper.logs.begun_writes import StagedWrite, abort, behind_of, remove_leftovers
 from spark_bookkeeper.logs.log import Log
 from spark_bookkeeper.logs.logs import create_log, logs_table, open_log
 from spark_bookkeeper.logs.options import LogOptions
@@ -471,6 +471,9 @@ def test_what_is_staged_says_for_which_log_and_transaction(ground: Ground, log: 
     assert told == {
         "log": "orders", "nonce": staged.nonce, "owner": "app", "app_id": "app", "version": 7,
     }  # fmt: skip
+    added = atomic.commit(ground.context, staged, written(ground.context, staged, b"a"))
+    later = atomic.stage(ground.context, "orders")
+    assert behind_of(ground.context.store.read_ledger(later.ledger_id).value) == added.ledger_id
 
 
 def test_a_write_that_is_aborted_leaves_nothing(ground: Ground, log: Log) -> None:

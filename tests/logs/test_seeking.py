@@ -134,6 +134,21 @@ def test_rows_that_came_while_a_write_waited_to_be_added_are_not_read_past(
     assert [e.payload for e in log.entries(start_time=at(15))] == payloads
 
 
+def test_a_log_of_many_writes_is_not_read_back_to_its_beginning(tmp_path: Path) -> None:
+    clock = Clock()
+    ground = Ground(tmp_path, runtime=clock)
+    log = create_log(ground.context, "orders", LogOptions(Quorum(3, 3, 2)))
+    for clock.minutes in range(10):
+        log.write(table(b"%d" % clock.minutes))
+    ledgers = log.ledgers()
+    ground.forget()
+
+    assert log.position_at(at(8.5)) == Position(ledgers[9], EntryId(0))
+    asked = {step.path for step in ground.steps if step.path.startswith("ledgers/")}
+    for ledger_id in ledgers[:6]:
+        assert not [path for path in asked if path.startswith(f"ledgers/{ledger_id}-")]
+
+
 @pytest.mark.parametrize("by", ["truncate", "retention"])
 def test_what_came_while_a_later_ledger_was_being_written_is_as_old_as_its_rows(
     tmp_path: Path, by: str
