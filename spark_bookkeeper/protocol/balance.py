@@ -70,7 +70,7 @@ class Balance:
         return any(self._is_over(bookie) for bookie in self._disks)
 
     def may_leave(self, bookie: BookieId, size_bytes: int) -> bool:
-        """Whether a share should leave a bookie: it holds too much, and with it gone not too little."""
+        """Whether a share should leave a bookie: it has too much, and not too little without it."""
         return (
             bookie in self._disks
             and self._is_over(bookie)

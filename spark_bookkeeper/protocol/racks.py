@@ -70,7 +70,7 @@ def spread(
 
 
 class _Search:
-    """Tries one number of racks: a position takes the first bookie that leaves the rest possible."""
+    """Tries a number of racks: each position takes the first bookie with which it can be done."""
 
     def __init__(
         self,
