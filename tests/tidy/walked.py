@@ -1,13 +1,13 @@
 """How many files of the package a reader walks through who follows a call from its beginning.
 
 ``python -m tests.tidy.walked [-v]`` calls ``append`` of a small table, ``append`` of one that tasks
-write as parts (as ``append(df)`` does, with a thread in place of Spark), ``open_ledger`` of a closed
-and an open ledger, and ``recover_bookie``, on bookies in files with metadata in memory, in this
-process. A file counts if one of its functions is entered, in any thread, however small that
+write as parts (as ``append(df)`` does, with a thread in place of Spark), ``open_ledger`` of a
+closed and an open ledger, and ``recover_bookie``, on bookies in files with metadata in memory, in
+this process. A file counts if one of its functions is entered, in any thread, however small that
 function is: a property, too. These do not count: the stand-ins of ``testing/``, clock and threads
-(``runtime/``), counters (``metrics.py``) and ``errors.py``, whose names say all that a reader wants to
-know on the way; how many files there are with them stands in brackets. A call may find a thread of
-an earlier one still at work, so that counts differ by one or two.
+(``runtime/``), counters (``metrics.py``) and ``errors.py``, whose names say all that a reader needs
+on the way; the number in brackets is with them. A call may find a thread of an earlier one still
+at work, so that counts differ by one or two.
 """
 
 from __future__ import annotations
