@@ -67,7 +67,8 @@ class CheckWork:
 
     def name(self) -> str:
         """For people."""
-        return name_of(self.ledger_id, *(self.share or (None, None)))
+        first, bookie = self.share or (None, None)
+        return name_of(self.ledger_id, first, bookie)
 
 
 @dataclass(frozen=True, slots=True)
