@@ -55,7 +55,7 @@ def walked(call: Callable[[], object]) -> dict[str, set[str]]:
 
 def main() -> None:
     """Print the counts; with ``-v`` the files and functions, too."""
-    ground = Ground(Path(tempfile.mkdtemp()), bookies=5)
+    ground = Ground(Path(tempfile.mkdtemp()), bookies=3)
     context = ground.client()
     quorum, table = Quorum(3, 3, 2), pa.table({"n": list(range(1_000))})
     closed = lifecycle.create_ledger(context, quorum, schema=table.schema)
@@ -68,17 +68,24 @@ def main() -> None:
     )
     large = pa.concat_tables([table] * 20)
 
+    ids = closed.ledger_id, left.ledger_id
+    client = ground.client()
+
     def recover() -> None:
-        client = ground.client()
         recover_bookie(client, LocalRunner(client), BookieRecovery((lost,)))
+
+    def lose_a_bookie() -> None:
+        parted.close()
+        ground.add_bookie()
+        ground.stop(lost, destroy=True)
 
     for name, call in {
         "append": lambda: closed.append(table),
         "append in parts": lambda: parted.append(large),
         "close": closed.close,
-        "open_ledger, closed": lambda: lifecycle.open_ledger(context, closed.ledger_id),
-        "open_ledger, to be recovered": lambda: lifecycle.open_ledger(context, left.ledger_id),
-        "stop a bookie": lambda: ground.stop(lost, destroy=True),
+        "open_ledger, closed": lambda: lifecycle.open_ledger(context, ids[0]),
+        "open_ledger, to be recovered": lambda: lifecycle.open_ledger(context, ids[1]),
+        "losing a bookie of three closed ledgers": lose_a_bookie,
         "recover_bookie": recover,
     }.items():
         files = walked(call)
