@@ -22,9 +22,9 @@ def to_table(data: Any, schema: pa.Schema) -> pa.Table:
     """
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
+    if is_pandas(data):
+        return pandas_table(data, schema)
     if not isinstance(data, pa.Table):
-        if is_pandas(data):
-            return pandas_table(data, schema)
         raise InvalidArgumentError(
             "append takes bytes, a Spark DataFrame, a pyarrow Table or RecordBatch or a pandas "
             f"DataFrame, not {type(data).__module__}.{type(data).__qualname__}; nothing was "
