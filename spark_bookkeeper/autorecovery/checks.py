@@ -34,6 +34,7 @@ from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Row, report_rows
 from spark_bookkeeper.replication.runner import Failure, Runner, Step
 from spark_bookkeeper.replication.shares import share_of
+from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.runtime.spool import Spool
 
 CERTAIN: Final = frozenset({Outcome.MISSING, Outcome.DAMAGED})
@@ -124,6 +125,10 @@ class CountWork:
 
     ledger_id: LedgerId
     size_bytes: int = 0
+
+    def name(self) -> str:
+        """For people."""
+        return name_of(self.ledger_id)
 
 
 def check_replicas(context: ClientContext, runner: Runner) -> AuditReport:

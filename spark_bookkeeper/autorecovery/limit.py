@@ -8,7 +8,7 @@ from typing import Final
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.metadata.registers import change_register
-from spark_bookkeeper.metadata.store import Registers
+from spark_bookkeeper.metadata.store import Registers, Versioned
 
 _LIMIT: Final = "autorecovery/bytes-per-second"
 """The register that has it."""
@@ -16,22 +16,15 @@ _LIMIT: Final = "autorecovery/bytes-per-second"
 
 def read_limit(registers: Registers) -> int | None:
     """Bytes per second that each worker may copy; ``None`` is no limit."""
-    found = registers.read(_LIMIT)
-    try:
-        return None if found is None else int(found.value) or None
-    except ValueError:
-        return None
+    limit = _decoded(registers.read(_LIMIT))
+    return limit if limit > 0 else None
 
 
 def write_limit(registers: Registers, bytes_per_second: int | None) -> None:
     """Set it for all workers; those at work obey within seconds, also in the middle of a ledger."""
     wanted = bytes_per_second or 0
     change_register(
-        registers,
-        _LIMIT,
-        lambda found: -1 if found is None else _number(found.value),
-        lambda value: str(value).encode(),
-        lambda _: wanted,
+        registers, _LIMIT, _decoded, lambda value: str(value).encode(), lambda _: wanted
     )
 
 
@@ -58,8 +51,9 @@ def share_now(sharing: int, context: ClientContext, before: int | None) -> int |
     return None if found is None else max(1, found // sharing)
 
 
-def _number(data: bytes) -> int:
+def _decoded(found: Versioned[bytes] | None) -> int:
+    """Not above 0 where there is no limit, or what is there says nothing."""
     try:
-        return int(data)
+        return -1 if found is None else int(found.value)
     except ValueError:
         return -1

@@ -36,6 +36,7 @@ from spark_bookkeeper.replication.rereplicate import FragmentWork, rereplicate_f
 from spark_bookkeeper.replication.rereplicate_many import rereplicate_many
 from spark_bookkeeper.replication.runner import Failure, Step, limited, reason_of
 from spark_bookkeeper.replication.shares import share_bytes
+from spark_bookkeeper.replication.under_way import name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,10 @@ class TaskWork:
     """Not known before its metadata is read."""
     sharing: int = 1
     """So many ledgers share the limit on copying, which may change meanwhile."""
+
+    def name(self) -> str:
+        """For people."""
+        return name_of(self.ledger_id)
 
     @property
     def rate_now(self) -> RateNow:

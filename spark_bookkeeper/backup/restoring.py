@@ -40,6 +40,7 @@ from spark_bookkeeper.protocol.underreplication import entries_at
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Row, some_of
 from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
+from spark_bookkeeper.replication.under_way import name_of
 
 WINDOW_ENTRIES: Final = 4096
 """Entries that are read at once, if they are not larger together than ``WINDOW_BYTES``."""
@@ -68,8 +69,12 @@ class _RestoreWork:
 
     @property
     def ledger_id(self) -> LedgerId:
-        """Whose range it is, for the log and for progress."""
+        """Whose range it is."""
         return self.ledger.ledger_id
+
+    def name(self) -> str:
+        """For people."""
+        return name_of(self.ledger_id, self.first_entry_id)
 
 
 @dataclass(frozen=True, slots=True)

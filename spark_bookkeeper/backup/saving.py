@@ -29,6 +29,7 @@ from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.report import Outcome, Report, Row, counted
 from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
+from spark_bookkeeper.replication.under_way import name_of
 
 FILE_BYTES: Final = 32 << 20
 """About how large the files of a backup get."""
@@ -68,8 +69,12 @@ class _SaveWork:
 
     @property
     def ledger_id(self) -> LedgerId:
-        """Whose range it is, for the log and for progress."""
+        """Whose range it is."""
         return self.ledger.ledger_id
+
+    def name(self) -> str:
+        """For people."""
+        return name_of(self.ledger_id, self.first_entry_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,15 +61,15 @@ class LedgerRef:
     cleared: int = 0
     """How often its copies were removed from there, as the register says (R19)."""
     era_alone: bool = False
-    """Whether only what was brought in this era is there for him who asks, as he is about to have
-    the register name the bookie, and its copies were removed before, or another formatting of it
-    was named [copy_era]."""
+    """Whether only copies of this era count as being there. So it is for whoever is about to have
+    the register name the bookie, where copies were removed from it before, or another formatting
+    of it was named [copy_era]."""
 
     @property
     def era(self) -> str:
-        """Part of the name of whatever is brought there: 16 digits. Who sleeps over a removal of
-        copies, or a formatting, and then removes what he had found before, removes nothing that
-        was brought since [copy_era].
+        """16 digits in the name of every copy that is brought there. Each removal of copies, and
+        each formatting, begins another era. So a process that falls asleep in the middle of a
+        removal, and goes on much later, removes only files of the era that it looked at [copy_era].
         """
         return sha256(f"{self.incarnation}/{self.cleared}".encode()).hexdigest()[:16]
 
@@ -270,7 +270,7 @@ class PartSink(Protocol):
 
 
 class Bookie(Protocol):
-    """One bookie, as one of those who use it holds it.
+    """A handle on one bookie.
 
     Besides ``BookieUnavailableError``, whatever names a ledger may raise, or answer with,
     ``CookieMismatchError``: the partition is not in the incarnation that is meant.
@@ -282,14 +282,14 @@ class Bookie(Protocol):
 
     @property
     def calls_at_once(self) -> int:
-        """In how many calls at a time it is best asked for many ledgers: one where that does for
-        all of them what is slow, more where each waits by itself.
+        """How many calls to make at a time when it is asked about many ledgers: one, where one call
+        does the slow work for all of them together; more, where each ledger waits by itself.
         """
         return 1
 
     def session(self) -> Bookie:
-        """The same bookie for one who does one thing, a writer or a reader say: it may remember
-        what it saw for that, and begins with nothing.
+        """A new handle for one purpose, such as a writer or a reader. It may remember what it has
+        seen, and begins with nothing.
         """
 
     def answer(self) -> None:
@@ -354,8 +354,9 @@ class Bookie(Protocol):
         """Where a part is, or can be put.
 
         Args:
-            is_copy: its name is made here, as a copy is to list it; else it has the one that a
-                record lists which is the same on every bookie, unless something else has that.
+            is_copy: a copy is to list the part, under a name that is made here. Else a record lists
+                it that is the same on every bookie, so it has the name that stands there, unless
+                something else has taken that.
         """
 
     def read_part(self, ledger: LedgerRef, part: PartRef, offset: int) -> bytes | pa.Buffer:

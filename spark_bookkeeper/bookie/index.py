@@ -165,7 +165,7 @@ class EntryIndex:
         )
 
     def only(self, counts: Callable[[str], bool]) -> EntryIndex:
-        """Of the files alone whose paths count."""
+        """The same of those files alone whose paths count."""
         return replace(self, holdings=tuple(h for h in self.holdings if counts(h.path)))
 
     def renamed(

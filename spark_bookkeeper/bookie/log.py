@@ -240,8 +240,8 @@ class LedgerLog:
         return self._slots.numbers()
 
     def usual_fence(self, occupied: set[int]) -> tuple[str, bytes] | None:
-        """Where a fence goes, and its bytes, if all slots below are there by a listing; ``None``
-        where there is more to it, and ``fence`` finds out. It counts if the put makes it.
+        """Where a fence goes, and its bytes, if a listing shows all slots below it; else ``None``,
+        and ``fence`` is to be called. It counts only if the put creates it.
 
         Small files that are read from now on are kept for ``take_whole``.
         """

@@ -105,7 +105,7 @@ class PartFiles:
         raise names_are_taken(self._storage, self._paths.part(first))
 
     def name_here(self, part: PartRef) -> str:
-        """The name that a part has here which another bookie lists; that name if it is not here.
+        """The name here of a part that another bookie lists; the listed name where it is not here.
 
         Names of parts that were brought are looked for first: where a task's file was damaged here,
         the part was brought again under such a name.

@@ -170,32 +170,30 @@ def format_partition(
     instance_id: str,
     *,
     token: Callable[[], str],
-    is_empty_required: bool = True,
     is_probe_required: bool = True,
     race: Race = race_in_threads,
     on_check: OnCheck = tell_nobody,
 ) -> Marker:
     """Make a partition a bookie, with a new incarnation. The marker is written last.
 
-    Whether the partition may hold the last good copy of something is decided by the caller.
+    Whoever wipes one before decides whether it may hold the last good copy of something.
 
     Args:
         storage: the partition; its root exists.
         bookie_id: ``host:port``.
         instance_id: the cluster's INSTANCEID.
         token: names never used before.
-        is_empty_required: refuse when anything is there; otherwise it is wiped first.
         is_probe_required: whether the file system still has to show that it is suitable.
         race: how the probe runs the racers of one name.
         on_check: told what the probe finds to hold.
 
     Raises:
-        CookieMismatchError: the partition is not empty, and has to be.
+        CookieMismatchError: the partition is not empty.
         UnsuitableStorageError: the probe failed.
         BookieUnavailableError: no answer; nothing is formatted, or all but the marker.
     """
     found = [name for name in storage.list("") if not _is_ignored(name)]
-    if found and is_empty_required:
+    if found:
         marker = read_marker(storage)
         owner = (
             f"bookie {marker.bookie_id} of cluster {marker.instance_id}" if marker else "no bookie"
@@ -208,8 +206,6 @@ def format_partition(
         )
     if is_probe_required:
         probe(storage, token, race=race, on_check=on_check)
-    if found:
-        wipe_partition(storage)
     marker = Marker(
         bookie_id=bookie_id,
         incarnation=token(),

@@ -59,10 +59,11 @@ def _unlisted_parts(
 ) -> list[str]:
     """Parts that no record lists, and that none can list from now on; each with its mark.
 
-    No add does, behind a fence. A copy might: somebody has brought the part, and has yet to list
-    it. So the part is marked first, and looked for afterwards; whoever lists parts looks for marks
-    afterwards. One of both sees the other [part_mark]. Marks stay: a process that sleeps here, and
-    removes the part later, finds nothing of that name that anybody needs.
+    Behind a fence no add can list one. A copy might: somebody has brought the part, and has yet to
+    list it. So the part is marked first, and records are searched for it afterwards; whoever lists
+    parts looks for marks afterwards. So at least one of the two sees the other [part_mark]. Marks
+    stay: a process that sleeps here, and removes the part later, finds nothing of that name that
+    anybody needs.
     """
     names = [name for name in log.storage.list(log.paths.parts) if not name.endswith(REMOVING)]
     old = [name for name in names if _is_older(log, log.paths.part(name), before_ms)]

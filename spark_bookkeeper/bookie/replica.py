@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spark_bookkeeper.bookie.bookie import (
     Bookie,
@@ -21,10 +21,11 @@ from spark_bookkeeper.bookie.bookie import (
     Verification,
     value_of,
 )
-from spark_bookkeeper.bookie.copied_parts import copy_part
+from spark_bookkeeper.bookie.digest import crc
 from spark_bookkeeper.bookie.entry import PartRef, PlacedPart, StoredEntry
 from spark_bookkeeper.bookie.holdings import Holdings, LedgerTail
 from spark_bookkeeper.bookie.verdict import Verdict
+from spark_bookkeeper.errors import BookieUnavailableError, CorruptEntryError
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +87,52 @@ class Replica:
         *,
         is_copy: bool = True,
     ) -> PartRef:
-        """Copy a part to this bookie; see ``copied_parts.copy_part``."""
-        from_, to = (source.bookie, source.ledger), (self.bookie, self.ledger)
-        return copy_part(from_, to, part, progress, is_copy=is_copy)
+        """Copy a part to this bookie from another, piece by piece.
+
+        Args:
+            progress: called after every piece of it, with its bytes.
+            is_copy: see ``Bookie.find_part`` and ``Bookie.begin_part``.
+
+        Returns:
+            the part as it is named here.
+
+        Raises:
+            CorruptEntryError: the source's bytes do not match the checksum; nothing is left here.
+            BookieUnavailableError: no answer from either.
+            BookieReadOnlyError: see ``Bookie.begin_part``.
+        """
+        place = self.bookie.find_part(self.ledger, part, is_copy=is_copy)
+        copied = replace(part, name=place.name)
+        if place.is_there:
+            return copied
+        sink = self.bookie.begin_part(self.ledger, place.name, is_copy=is_copy)
+        checksum = offset = 0
+        try:
+            while offset < max(part.size_bytes, 1):
+                data = source.bookie.read_part(source.ledger, part, offset)
+                if not len(data):
+                    break
+                sink.write(data)
+                checksum = crc(data, checksum)
+                offset += len(data)
+                progress(len(data))
+            if checksum != part.crc32c:
+                raise CorruptEntryError(
+                    f"bookie {source.bookie_id}: part {part.name} of ledger {self.ledger.key} does "
+                    "not match its checksum; copy it from another replica",
+                    bookie_id=source.bookie_id,
+                    path=part.name,
+                )
+            try:
+                sink.finish()
+            except BookieUnavailableError:
+                # Somebody else copied the same meanwhile, or an answer was lost: is it there?
+                found = self.bookie.find_part(self.ledger, part, is_copy=is_copy)
+                if not found.is_there or found.name != place.name:
+                    raise
+        finally:
+            sink.abandon()
+        return copied
 
     def check_part(self, part: PlacedPart) -> bool:
         return self.bookie.check_part(self.ledger, part)

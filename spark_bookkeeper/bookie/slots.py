@@ -40,13 +40,13 @@ _WHOLE_BYTES: Final = 16 << 10
 """Files of this size or less are kept whole, where somebody will want them."""
 
 _WHOLE_KEPT: Final = 4
-"""So many of a ledger are."""
+"""At most so many of them are kept for one ledger."""
 
 _GONE: Final = "it is gone"
 
 _LOOKS: Final = 3
-"""So often the copies of a ledger are listed again while some of them are gone when they are read.
-Compaction removes files after it has written what replaces them, so a later listing has that."""
+"""How often the copies of a ledger are listed again when some are gone before they are read.
+Compaction removes files only after it has written what replaces them, so a later listing has it."""
 
 
 class SlotReader:

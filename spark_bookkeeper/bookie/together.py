@@ -2,10 +2,10 @@
 
 What takes time for a small ledger is a handful of syncs. Here the files of many ledgers are
 synced by as few calls as the storage can do with (``Storage.put_all``), in the order that each
-ledger needs by itself. Only what goes its usual way is done here. Where anything is in the way of
-a ledger (a hole, somebody else's fence, damage, an error of a call for all of them), nothing was
-concluded about it, it has no answer here, and is done again by itself: whatever was put meanwhile
-is found then, as after any call whose answer was lost (SLOT-LOG rule R3).
+ledger needs by itself. Only ledgers that meet nothing unusual are done here. One that meets a hole,
+somebody else's fence, damage, or an error of a call for all of them gets no answer here, and
+nothing is concluded about it: the caller does it again by itself, and finds what was put meanwhile,
+as after any call whose answer was lost (SLOT-LOG rule R3).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Whether the files of a bookie are whole, also where no entry lies.
 
 Reading verifies entries. Here is the rest of each file: that any Arrow reader opens it, and finds
-the batches where the footer says. A file that is damaged there can be read by us, but not be copied
-as it is, and whatever spoilt its end may have more to come.
+the batches where the footer says. Entries of a file that is damaged there can still be read by this
+library, but the file cannot be copied as it is, and what damaged its end may damage more of it.
 """
 
 from __future__ import annotations

@@ -132,16 +132,6 @@ class EntryRange:
     first: EntryId
     last: EntryId
 
-    @property
-    def ledger_id(self) -> LedgerId:
-        """For whoever names it."""
-        return self.ledger.ledger_id
-
-    @property
-    def first_entry_id(self) -> EntryId:
-        """For whoever names it."""
-        return self.first
-
 
 def custom_metadata(
     nonce: str,

@@ -139,26 +139,17 @@ def make_ledger(
             custom_metadata={**(labels or {}), **(notes or {}), **ours},
             ctoken=int(context.runtime.token()[:15], 16),
         )
-        writer = None if told is None else nonce
-        while True:
-            try:
-                created = context.store.create_ledger(
-                    ledger_id,
-                    metadata,
-                    is_generated=wanted is None,
-                    is_expected=is_expected,
-                    writer=writer,
-                )
-            except LedgerExistsError:
-                if wanted is not None or is_expected:
-                    raise
-                ledger_id = context.store.generate_ledger_id()
-            else:
-                # What ``Ledger.of`` would read out of it again.
-                key = LedgerKey(ledger_id, nonce)
-                return Ledger(
-                    key, encoding, created.value, incarnations, entry_target_bytes
-                ), created
+        ledger_id, created = _create(
+            context,
+            ledger_id,
+            metadata,
+            None if told is None else nonce,
+            is_generated=wanted is None,
+            is_expected=is_expected,
+        )
+        # What ``Ledger.of`` would read out of it again.
+        key = LedgerKey(ledger_id, nonce)
+        return Ledger(key, encoding, created.value, incarnations, entry_target_bytes), created
 
     if wanted is not None:
         return create(wanted, context.bookies.registrations())
@@ -171,6 +162,37 @@ def make_ledger(
     chosen = context.store.generate_ledger_id()
     # With this answer the store has told of everything that became of bookies before it.
     return create(chosen, context.bookies.last_registrations())
+
+
+def _create(
+    context: ClientContext,
+    ledger_id: LedgerId,
+    metadata: LedgerMetadata,
+    writer: str | None,
+    *,
+    is_generated: bool,
+    is_expected: bool,
+) -> tuple[LedgerId, Versioned[LedgerMetadata]]:
+    """Under this id, or, of a generated one that somebody has taken, under the next that is free.
+
+    Raises:
+        LedgerExistsError: a chosen or an expected id is taken.
+    """
+    while True:
+        try:
+            created = context.store.create_ledger(
+                ledger_id,
+                metadata,
+                is_generated=is_generated,
+                is_expected=is_expected,
+                writer=writer,
+            )
+        except LedgerExistsError:
+            if not is_generated or is_expected:
+                raise
+            ledger_id = context.store.generate_ledger_id()
+        else:
+            return ledger_id, created
 
 
 def _check_labels(labels: Mapping[str, bytes]) -> None:

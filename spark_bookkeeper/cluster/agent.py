@@ -40,6 +40,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.metadata.store import READONLY_REASON, MetadataStore, Registration
 from spark_bookkeeper.metrics import BookieMetrics
 from spark_bookkeeper.protocol.ids import BookieId
+from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.runtime import Runtime, Task
 
 log = logging.getLogger(__name__)
@@ -119,8 +120,9 @@ class BookieAgent:
         self._sessions_lost = 0
         self._is_listening = False
         self._is_stopping = False
-        self._is_woken = False
         self._changed = runtime.condition()
+        self._bell = Bell(runtime)
+        """Rung when the next look is not to wait."""
         self._loop: Task | None = None
         self._look: Task | None = None
         self._looks = 0
@@ -220,6 +222,7 @@ class BookieAgent:
             self._changed.notify_all()
         loop, self._loop = self._loop, None
         if loop is not None:
+            self._bell.ring()
             loop.join()
 
     def step(self) -> None:
@@ -249,16 +252,9 @@ class BookieAgent:
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                deadline = self._runtime.now() + self._config.probe_interval_ms / 1000
-                while not self._is_stopping and not self._is_woken:
-                    left = deadline - self._runtime.now()
-                    if left <= 0:
-                        break
-                    self._changed.wait(left)
-                self._is_woken = False
-                if self._is_stopping:
-                    return
+            self._bell.wait(self._config.probe_interval_ms / 1000)
+            if self._is_stopping:
+                return
             try:
                 self.step()
             except Exception:
@@ -403,8 +399,7 @@ class BookieAgent:
         with self._changed:
             self._sessions_lost += 1
             self._published = None
-            self._is_woken = True
-            self._changed.notify_all()
+        self._bell.ring()
 
     def _remove_old_probes(self) -> None:
         """What an agent that was killed left behind. Only after registering: nobody else looks

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from spark_bookkeeper.errors import BookKeeperError, InvalidArgumentError
 from spark_bookkeeper.metrics import BookieMetrics
+from spark_bookkeeper.runtime.bell import Bell
 from spark_bookkeeper.runtime.runtime import Runtime, Task
 
 log = logging.getLogger(__name__)
@@ -115,44 +116,30 @@ class _Loop:
         self._duty = duty
         self._seconds = metrics.duty_seconds.labels(duty.name)
         self._failures = metrics.duty_failures.labels(duty.name)
-        self._changed = runtime.condition()
         self._is_stopping = False
-        self._is_woken = False
+        self._bell = Bell(runtime)
         self._task: Task | None = None
-        self._turn = Turn(lambda: self._is_stopping, self._wake)
+        self._turn = Turn(lambda: self._is_stopping, lambda: self._bell.ring())
 
     def start(self) -> None:
         if self._task is None:
             self._is_stopping = False
+            self._bell = Bell(self._runtime)
             self._task = self._runtime.spawn(f"{self._duty.name}-{self._owner}", self._run)
 
     def tell_to_stop(self) -> None:
-        with self._changed:
-            self._is_stopping = True
-            self._changed.notify_all()
+        self._is_stopping = True
+        self._bell.ring()
 
     def join(self) -> None:
         task, self._task = self._task, None
         if task is not None:
             task.join()
 
-    def _wake(self) -> None:
-        with self._changed:
-            self._is_woken = True
-            self._changed.notify_all()
-
     def _run(self) -> None:
         while not self._is_stopping:
-            with self._changed:
-                self._is_woken = False
             self._step()
-            with self._changed:
-                deadline = self._runtime.now() + self._duty.interval_ms / 1000
-                while not self._is_stopping and not self._is_woken:
-                    left = deadline - self._runtime.now()
-                    if left <= 0:
-                        break
-                    self._changed.wait(left)
+            self._bell.wait(self._duty.interval_ms / 1000)
 
     def _step(self) -> None:
         """One step, and what is remembered of it. Never raises."""

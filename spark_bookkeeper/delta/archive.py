@@ -26,7 +26,7 @@ from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId
 from spark_bookkeeper.replication.report import Outcome, Report, Row
 from spark_bookkeeper.replication.runner import Progress, no_progress
 from spark_bookkeeper.replication.telling import telling
-from spark_bookkeeper.replication.under_way import Slow, name_of_all
+from spark_bookkeeper.replication.under_way import Slow, name_of, with_others
 from spark_bookkeeper.spark.delta_tables import check_has_delta
 from spark_bookkeeper.spark.job import first_line, is_cancelled, run_jobs, spark_errors
 
@@ -182,7 +182,7 @@ class Archive:
             return [self._planned(ledger, run) for ledger in batch]
         try:
             # As one piece of work: who interrupts it interrupts none of its calls in the middle.
-            named = f"{_JOB}: {name_of_all(batch)}"
+            named = f"{_JOB}: {with_others(name_of(batch[0].ledger_id), len(batch) - 1)}"
             return run_jobs(self._spark, lambda: self._add(batch, run), named)
         except _CancelledError as error:
             raise _cancelled(error) from error

@@ -24,6 +24,7 @@ from spark_bookkeeper.protocol.ids import BookieId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata, is_table
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import Failure, Step
+from spark_bookkeeper.replication.under_way import name_of
 
 RELEASE: Final = "release"
 """The action in the rows of a report."""
@@ -38,6 +39,10 @@ class DropWork:
     table: str
     size_bytes: int = 0
     """Nothing is read for it."""
+
+    def name(self) -> str:
+        """For people."""
+        return name_of(self.ledger_id)
 
 
 def to_drop(metadata: LedgerMetadata) -> dict[BookieId, str]:

@@ -16,6 +16,7 @@ from spark_bookkeeper.delta.batches import is_small
 from spark_bookkeeper.errors import BookieUnavailableError, InvalidArgumentError
 from spark_bookkeeper.protocol.archive import table_member
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
+from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.table.listing import ENTRIES
 from spark_bookkeeper.table.table_bookie import TableBookie
 
@@ -41,13 +42,12 @@ class Piece:
 
     @property
     def ledger_id(self) -> LedgerId:
-        """For whoever names it."""
+        """Whose they are."""
         return self.ledger.ledger_id
 
-    @property
-    def first_entry_id(self) -> EntryId:
-        """For whoever names it."""
-        return self.first
+    def name(self) -> str:
+        """For people."""
+        return name_of(self.ledger_id, self.first)
 
     @property
     def size_bytes(self) -> int:

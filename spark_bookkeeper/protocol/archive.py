@@ -27,7 +27,7 @@ _INDEX = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """Where the entries of a released ledger are besides on bookies. Kept as custom metadata."""
+    """Where else than on bookies the entries of a released ledger are. Kept as custom metadata."""
 
     table: str
     """URI of the Delta table."""
@@ -119,7 +119,8 @@ def leaving(metadata: LedgerMetadata, keep: int) -> set[BookieId]:
 
 
 def released(old: LedgerMetadata, archived: Archived) -> LedgerMetadata:
-    """The step that gives copies up: the table stands where bookies leave, and any table stood.
+    """The step that gives copies up: the table takes the places of the bookies that leave, and of a
+    table that was there before.
 
     Args:
         old: a closed ledger.

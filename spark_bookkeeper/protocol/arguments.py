@@ -10,10 +10,10 @@ from spark_bookkeeper.errors import InvalidArgumentError
 
 
 def whole_number(name: str, value: Any, least: int | None = None) -> int:
-    """``value`` as an ``int``; numpy's whole numbers are some, booleans are not.
+    """``value`` as an ``int``; numpy's whole numbers count, booleans do not.
 
     Raises:
-        InvalidArgumentError: it is none, or below ``least``.
+        InvalidArgumentError: it is not a whole number, or below ``least``.
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise InvalidArgumentError(f"{name}={value!r} is not a whole number")

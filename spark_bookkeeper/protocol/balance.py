@@ -1,4 +1,4 @@
-"""How much each bookie should hold, and where a share may go that one of them has too much of.
+"""How much each bookie should hold, and who may take a share from one that holds too much.
 
 A bookie's part of all bytes follows its disk: twice the disk, twice the bytes. What it *holds* is
 counted from metadata and not from its disk, for copies that were moved stay there until they are
@@ -70,7 +70,7 @@ class Balance:
         return any(self._is_over(bookie) for bookie in self._disks)
 
     def may_leave(self, bookie: BookieId, size_bytes: int) -> bool:
-        """Whether a share should leave a bookie: it has too much, and not too little then."""
+        """Whether a share should leave a bookie: it has too much, and not too little without it."""
         return (
             bookie in self._disks
             and self._is_over(bookie)

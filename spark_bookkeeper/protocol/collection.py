@@ -1,12 +1,13 @@
 """Copies that no fragment names, and when they may go: the word of the register (rule R19).
 
-Re-replication puts copies on a bookie before the register names it, and so may be about to make it
-name the bookie from which a collector removes what looks like a leftover. Neither knows of the
-other, and either may sleep at any moment. So the collector writes into the register that it
-removes, before it does, and that it is done, afterwards; and whoever names a bookie, in the same
-compare-and-swap, looks that nobody removes from it, and that nobody has since he looked at the
-register before he copied. Each collector has a token of its own, and takes away no other's: one
-that was killed is never known to be done, and its bookie takes no more copies of that ledger.
+Re-replication copies to a bookie first; the register, which is the ledger's metadata, names the
+bookie afterwards. In between these copies look like leftovers, which a collector removes. Neither
+knows of the other, and either may sleep at any moment. So the collector writes into the register
+that it removes copies before it begins, and that it has ended when it has. Whoever has a bookie
+named checks in the same compare-and-swap that nobody is removing copies from it, and that nobody
+has done so since he read the register, which he did before he copied. Each collector has a token of
+its own and takes back no other's: one that was killed is never known to have ended, and its bookie
+takes no more copies of that ledger.
 
 Source: SLOT-LOG rule R19.
 """
@@ -47,7 +48,8 @@ def collections_of(metadata: LedgerMetadata, bookie: BookieId, incarnation: str)
 
 
 def may_be_named(now: LedgerMetadata, before: LedgerMetadata, bookie: BookieId) -> bool:
-    """Whether what was copied to a bookie, or found there, since ``before`` was read is there now.
+    """Whether copies that were made on a bookie, or found there, after ``before`` was read are
+    certainly still there.
 
     Every incarnation of it is looked at: who removes from a former one may have looked at the
     marker before the partition was formatted, and go on in the new one.

@@ -58,7 +58,7 @@ def read_bookie_id(text: str) -> BookieId:
 
 
 def parse_ledger_id(value: Any) -> LedgerId:
-    """Return ``value`` as a ledger id; numpy's whole numbers, as pandas has them, are some.
+    """Return ``value`` as a ledger id; numpy's whole numbers, as pandas has them, count.
 
     Raises:
         InvalidArgumentError: it is not an integer in 0 .. 2**63-1.

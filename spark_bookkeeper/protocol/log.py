@@ -146,7 +146,7 @@ class LogHead:
         return self.recent[-2:]
 
     def may_hold(self, ledger_id: LedgerId) -> bool:
-        """False only if the ledger is not in the list, as can be told without reading chunks."""
+        """Whether the ledger may be in the list; False is certain. Chunks are not read for it."""
         return ledger_id in self.recent or any(
             chunk.first <= ledger_id <= chunk.last for chunk in self.chunks
         )

@@ -62,7 +62,7 @@ class LostBookies:
         return LostBookies(self.known - lost), lost
 
     def delay_changed(self, delay_seconds: float, now: float) -> LostBookies:
-        """The delay is another one: it begins anew for who is waited for."""
+        """There is another delay: the bookie that is waited for has all of it from now on."""
         if self.waiting is None:
             return self
         return replace(self, due_at=now + delay_seconds)

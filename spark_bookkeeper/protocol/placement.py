@@ -92,7 +92,7 @@ def drawn(
     free_bytes: Mapping[BookieId, int],
     avoided: Collection[BookieId] = (),
 ) -> list[Candidate]:
-    """Candidates in an order that is random, by free space, and the same whenever it is asked for.
+    """Candidates in a random order, weighted by free space: always the same one for one share.
 
     Over many shares each comes first as often as its part of all free space says. For one share
     the order follows from the names alone (weighted rendezvous hashing), so a run that is begun

@@ -6,7 +6,7 @@ copies stand closer: a rack is a wish, and never the reason why nothing can be w
 
 Source: BookKeeper ``client/RackawareEnsemblePlacementPolicyImpl``, which spreads every write
 quorum over two racks (``minNumRacksPerWriteQuorum``) and falls back to any; here over as many as
-there can be, so over two wherever there it would be two.
+possible, so over at least two wherever BookKeeper finds two.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Racks = Sequence["str | None"]
 
 
 def fewest_racks(quorum: Quorum, racks: Racks) -> int:
-    """On how many racks the write set is that is on the fewest; unknown ones count as none."""
+    """How many racks the write set has that has the fewest; an unknown rack counts as none."""
     return min(
         len({racks[position] for position in write_set} - {None})
         for write_set in quorum.write_sets()
@@ -70,7 +70,7 @@ def spread(
 
 
 class _Search:
-    """One number of racks: each position takes the first bookie that leaves the rest possible."""
+    """Tries a number of racks: each position takes the first bookie with which it can be done."""
 
     def __init__(
         self,

@@ -56,8 +56,8 @@ class Undecided:
     blockers: tuple[BookieId, ...]
     """One usable answer more, from one of these, moves the decision."""
     lacks_fences: bool = False
-    """Nobody asked yet what exists: enough bookies are not fenced to acknowledge this entry, and
-    all blockers are such bookies."""
+    """Whether too few bookies could be fenced to ask what exists: the blockers are not fenced, and
+    could still acknowledge this entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Recovery:
         self._refuted: dict[tuple[int, EntryId], str] = {}
         self._rescued: set[EntryId] = set()
         self._decision: Decision | Undecided | None = None
-        """What follows from all that is known so far, once it was asked for."""
+        """What ``decide`` said last; ``None`` when something else is known since."""
 
     def answered(self, position: int, answer: Answer) -> None:
         """Take in what one bookie answered; a later answer replaces an earlier one."""

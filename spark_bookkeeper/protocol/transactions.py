@@ -4,9 +4,10 @@ An application numbers its writes upwards, and the log remembers the last number
 whose number is not above it was done before. The numbers change together with the list of
 ledgers, in one compare-and-swap, so a write is in the list exactly when its number is remembered.
 
-An application is forgotten only where there are more than ``MOST_APPLICATIONS`` and nothing is
-left in the log of what was its end when that application wrote last. Otherwise a further one is
-refused: forgetting on would let a write that is repeated in twice.
+An application is forgotten only where there are more than ``MOST_APPLICATIONS``, and the ledger
+that was the log's newest when it wrote last is no longer part of the log. Where none can be
+forgotten, a further one is refused: a write of one that was forgotten too early could be repeated
+and be there twice.
 
 Source: Delta Lake, "Idempotent writes" (``txnAppId``, ``txnVersion``), whose ``txn`` actions are
 kept for ever by default.
@@ -65,7 +66,7 @@ def transaction_of(app_id: str | None, version: int | None) -> Transaction | Non
     """The transaction that both name; ``None`` for neither.
 
     Raises:
-        InvalidArgumentError: one of both is missing, or is none.
+        InvalidArgumentError: one of the two is missing, or is not valid.
     """
     if app_id is None and version is None:
         return None
@@ -87,7 +88,7 @@ class Committed:
     app_id: str
     version: int
     ledger_id: LedgerId
-    """The newest ledger of the log after it: the one that it added, unless it had no rows."""
+    """The newest ledger of the log after this write: its own, unless it had no rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,7 @@ class Transactions:
         Args:
             transaction: not done before.
             ledger_id: the newest ledger of the log then.
-            begins_at: of the log; whose last write lies before it may be forgotten.
+            begins_at: of the log; an application whose last write lies before it may be forgotten.
 
         Raises:
             InvalidArgumentError: too many applications, and none of them may be forgotten.

@@ -43,6 +43,7 @@ from spark_bookkeeper.replication.runner import (
     reason_of,
 )
 from spark_bookkeeper.replication.shares import share_bytes, share_of
+from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.runtime.throttle import Throttle
 
 LARGE_BYTES: Final = 256 << 20
@@ -63,6 +64,11 @@ class CheckWork:
     """Of the ledger it was planned for; ``None`` takes the one that is there."""
     bytes_per_second: int | None = None
     """Limit on reading."""
+
+    def name(self) -> str:
+        """For people."""
+        first, bookie = self.share or (None, None)
+        return name_of(self.ledger_id, first, bookie)
 
 
 @dataclass(frozen=True, slots=True)

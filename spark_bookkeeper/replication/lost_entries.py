@@ -18,6 +18,7 @@ from spark_bookkeeper.metadata.store import Versioned
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.replication.job import Job, Known
 from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
+from spark_bookkeeper.replication.under_way import name_of
 
 PIECES = 4
 """A large ledger is so many pieces of work at least."""
@@ -34,10 +35,9 @@ class LookWork:
         """Whose."""
         return self.where.ledger.ledger_id
 
-    @property
-    def start(self) -> EntryId:
-        """The first of them."""
-        return self.where.first
+    def name(self) -> str:
+        """For people."""
+        return name_of(self.ledger_id, self.where.first)
 
     @property
     def size_bytes(self) -> int:

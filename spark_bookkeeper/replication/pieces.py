@@ -31,6 +31,7 @@ from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.rereplicate import CopiedAhead, FragmentWork
 from spark_bookkeeper.replication.shares import copy_share, share_of, sources_of
 from spark_bookkeeper.replication.targets import Chooser
+from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.runtime.throttle import Throttle
 
 PIECE_BYTES: Final = 256 << 20
@@ -55,6 +56,10 @@ class PieceWork:
     size_bytes: int
     nonce: bytes | None = None
     """Of the ledger it was planned for; ``None`` takes the one that is there."""
+
+    def name(self) -> str:
+        """For people."""
+        return name_of(self.ledger_id, self.start, self.source, self.target)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.replication.job import Job, Known, nothing_done, wanted_ids
 from spark_bookkeeper.replication.report import Outcome, RecoveryReport, Row
 from spark_bookkeeper.replication.runner import Failure, Progress, Runner, Step, no_progress
+from spark_bookkeeper.replication.under_way import name_of
 
 FIRST: Final = EntryId(0)
 
@@ -27,6 +28,10 @@ class RecoverWork:
     ledger_id: LedgerId
     known: Versioned[LedgerMetadata]
     """As it was when the work was planned; the compare-and-swap notices what changed since."""
+
+    def name(self) -> str:
+        """For people."""
+        return name_of(self.ledger_id)
 
     @property
     def size_bytes(self) -> int:

@@ -33,6 +33,7 @@ from spark_bookkeeper.replication.shares import (
     copy_share,
     share_of,
 )
+from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.runtime.throttle import Throttle
 
 
@@ -51,6 +52,10 @@ class RefillWork:
     """What was copied in pieces before, by the first entry of its fragment."""
     nonce: bytes | None = None
     """Of the ledger it was planned for; ``None`` takes the one that is there."""
+
+    def name(self) -> str:
+        """For people."""
+        return name_of(self.ledger_id, target=self.bookie)
 
 
 def refill_ledger(context: ClientContext, work: RefillWork) -> Sequence[ShareCopied]:

@@ -53,6 +53,10 @@ class RepairWork:
         """Whose."""
         return self.check.ledger_id
 
+    def name(self) -> str:
+        """For people."""
+        return self.check.name()
+
     @property
     def size_bytes(self) -> int:
         """To be read, about."""

@@ -29,6 +29,7 @@ from spark_bookkeeper.replication.rates import RateNow, throttle_for
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.shares import copied_ahead, copy_share, share_of
 from spark_bookkeeper.replication.targets import Targets
+from spark_bookkeeper.replication.under_way import name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,10 @@ class FragmentWork:
     """Of the ledger it was planned for; ``None`` takes the one that is there."""
     rate_now: RateNow | None = None
     """The limit while it copies; ``None`` is the same as at first."""
+
+    def name(self) -> str:
+        """For people."""
+        return name_of(self.ledger_id, self.first_entry_id, ", ".join(self.lost), self.target)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from spark_bookkeeper.client.context import ClientContext
 from spark_bookkeeper.errors import BookKeeperError
-from spark_bookkeeper.replication.under_way import Slow, UnderWay, name_of, name_of_all
+from spark_bookkeeper.protocol.ids import LedgerId
+from spark_bookkeeper.replication.under_way import Slow, UnderWay, with_others
 from spark_bookkeeper.runtime.log_facts import during
 from spark_bookkeeper.runtime.runtime import Runtime
 
@@ -31,7 +31,14 @@ BATCHES_AT_ONCE: Final = 2
 
 
 class Item(Protocol):
-    """One piece of work: a frozen value that can be pickled."""
+    """One piece of work on a ledger: a frozen value that can be pickled."""
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """Of the ledger, for the log."""
+
+    def name(self) -> str:
+        """What people are told that it is (``under_way.name_of``), when it takes long."""
 
     @property
     def size_bytes(self) -> int:
@@ -126,8 +133,7 @@ def carry_out(
     One piece that fails must not take the others with it, nor the account of what was done. So
     this holds for errors that are not ours too; only what ends a process ends a job.
     """
-    ledger_id = getattr(item, "ledger_id", None)
-    with during(job=step.job, ledger_id=ledger_id), under_way.doing(partial(name_of, item)):
+    with during(job=step.job, ledger_id=item.ledger_id), under_way.doing(item.name):
         try:
             return step.do(context, item)
         except Exception as error:  # noqa: BLE001  (a fault of ours becomes a result that names it)
@@ -185,7 +191,10 @@ def _together(
     items: Sequence[ItemT],
     under_way: UnderWay,
 ) -> Sequence[Sequence[ResultT] | None]:
-    with during(job=step.job), under_way.doing(partial(name_of_all, items), len(items)):
+    def name() -> str:
+        return with_others(items[0].name(), len(items) - 1)
+
+    with during(job=step.job), under_way.doing(name, len(items)):
         try:
             return do_many(context, items)
         except Exception as error:  # noqa: BLE001  (each of them finds out for itself what it is)

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.runtime.runtime import Runtime
 
 LEAST_SECONDS: Final = 10.0
@@ -79,27 +80,27 @@ def said(slow: Sequence[Slow]) -> str:
     return f", slowest {named}" if named else ""
 
 
-def name_of(item: Any) -> str:
-    """What a person calls an item, from the fields that it has: its ledger, the entry from which
-    on, whose share it is, and to which bookie that goes.
+def name_of(
+    ledger_id: LedgerId,
+    first: EntryId | None = None,
+    source: str | None = None,
+    target: str | None = None,
+) -> str:
+    """What people call a piece of work.
+
+    Args:
+        first: the entry from which on; ``None``: the whole ledger.
+        source: whose share it is.
+        target: the bookie that it goes to.
     """
-    ledger_id = getattr(item, "ledger_id", None)
-    if ledger_id is None:
-        return type(item).__name__
-    first, bookie = getattr(item, "share", None) or (getattr(item, "first_entry_id", None), None)
-    first = getattr(item, "start", first)
-    bookie = bookie or getattr(item, "source", None) or ", ".join(getattr(item, "lost", ()))
-    target = getattr(item, "target", None) or getattr(item, "bookie", None)
     return (
         f"ledger {ledger_id}"
         + ("" if first is None else f" from entry {first}")
-        + (f" of {bookie}" if bookie else "")
+        + (f" of {source}" if source else "")
         + (f" to {target}" if target else "")
     )
 
 
-def name_of_all(items: Sequence[Any]) -> str:
-    """Of items that are done together."""
-    others = len(items) - 1
-    beside = f" and {others} other{'s' if others > 1 else ''} with it" if others else ""
-    return f"{name_of(items[0])}{beside}"
+def with_others(name: str, others: int) -> str:
+    """What people call several pieces of work that are done together, by the first of them."""
+    return f"{name} and {others} other{'s' if others > 1 else ''} with it" if others else name

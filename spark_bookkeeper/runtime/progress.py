@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Progress:
-    """How far some work has come. ``advance`` and ``set`` may be called from any thread."""
+    """How far some work has come. ``set`` may be called from any thread."""
 
     def __init__(self, what: str, total: float | None) -> None:
         self.what = what
@@ -39,10 +39,6 @@ class Progress:
         self.size_bytes = 0
         """How much of it was copied or read; 0 where nobody counts."""
         self.started = time.monotonic()
-
-    def advance(self, count: float = 1) -> None:
-        """``count`` more is done."""
-        self.set(self.done + count)
 
     def set(self, done: float, total: float | None = None) -> None:
         """``done`` in all is done, of ``total`` when that is known now."""

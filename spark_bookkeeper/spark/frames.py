@@ -261,7 +261,9 @@ def _read_task(
         with counted(context.metrics, tell), named:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    with under_way.doing(partial(name_of, cuts[number])):
+                    piece = cuts[number]
+                    name = partial(name_of, piece.ledger.ledger_id, piece.first)
+                    with under_way.doing(name):
                         yield from read_piece(context, number)
 
     def read_piece(context: ClientContext, number: int) -> Iterator[pa.RecordBatch]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.protocol.ids import LedgerId
 from spark_bookkeeper.replication.report import Outcome, Row
 from spark_bookkeeper.replication.runner import Failure, Step
 
@@ -17,6 +18,15 @@ class Piece:
     number: int
     folder: str = ""
     size_bytes: int = 0
+
+    @property
+    def ledger_id(self) -> LedgerId:
+        """One of that number."""
+        return LedgerId(self.number)
+
+    def name(self) -> str:
+        """Its number."""
+        return f"piece {self.number}"
 
 
 @dataclass(frozen=True, slots=True)

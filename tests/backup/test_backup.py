@@ -43,7 +43,6 @@ from spark_bookkeeper.protocol.quorum import Quorum
 from spark_bookkeeper.replication.check_ledgers import check_ledgers
 from spark_bookkeeper.replication.report import Outcome
 from spark_bookkeeper.replication.runner import Item, LocalRunner, Progress, Result, Step
-from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.testing.ground import Ground, InlineRuntime, KillAt, Killed
 from spark_bookkeeper.testing.lake import (
     archive,
@@ -160,7 +159,7 @@ class _NamingRunner(LocalRunner):
     def run(
         self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
     ) -> Iterator[ResultT]:
-        self.names = {(step.job, name_of(item)) for item in items}
+        self.names = {(step.job, item.name()) for item in items}
         return super().run(step, items, progress)
 
 

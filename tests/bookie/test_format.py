@@ -74,7 +74,8 @@ def test_every_formatting_is_another_incarnation(token: Token) -> None:
     storage = MemoryStorage(MemoryDisk())
     first = format_partition(storage, BOOKIE_ID, "cluster", token=token)
 
-    second = format_partition(storage, BOOKIE_ID, "cluster", token=token, is_empty_required=False)
+    wipe_partition(storage)
+    second = format_partition(storage, BOOKIE_ID, "cluster", token=token)
 
     assert first.incarnation != second.incarnation
     with pytest.raises(CookieMismatchError) as caught:

@@ -20,7 +20,7 @@ import click
 import pytest
 
 from spark_bookkeeper.cli import main as cli
-from spark_bookkeeper.cli.bookie import group as bookie_group
+from spark_bookkeeper.cli.bookie import start as bookie_start
 from spark_bookkeeper.cli.shell.cluster_options import Access
 from spark_bookkeeper.cli.shell.remedies import in_commands
 from spark_bookkeeper.cli.shell.settings import METADATA_URI_VARIABLE, Settings, exit_code_of
@@ -252,7 +252,7 @@ def test_the_second_signal_leaves_out_the_other_ends_that_would_be_waited_for(
             ended.append(self._name)
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(bookie_group, "connected", lambda *_: nullcontext(Beside()))
+    monkeypatch.setattr(bookie_start, "connected", lambda *_: nullcontext(Beside()))
     settings: Any = None
     server: Any = SimpleNamespace(show_also=lambda *_: None)
     with (  # noqa: PT012  (the end of the block is what raises)
@@ -262,7 +262,7 @@ def test_the_second_signal_leaves_out_the_other_ends_that_would_be_waited_for(
     ):
         for name in ("h:1", "h:2"):
             beside.enter_context(
-                bookie_group._autorecovery(settings, Access(), BookieId(name), server, stopping)
+                bookie_start._autorecovery(settings, Access(), BookieId(name), server, stopping)
             )
         signal.raise_signal(signal.SIGTERM)
 

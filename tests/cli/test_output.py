@@ -146,8 +146,8 @@ def test_short_work_says_nothing(
     monkeypatch.setattr(module, "LINE_INTERVAL_S", 3600)  # so that this is short on any machine
 
     with Output().progress("copying", total=2, unit="fragments") as progress:
-        progress.advance()
-        progress.advance()
+        progress.set(1)
+        progress.set(2)
 
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "")

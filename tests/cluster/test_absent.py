@@ -11,7 +11,7 @@ import pytest
 
 from spark_bookkeeper.autorecovery.names import process_name
 from spark_bookkeeper.bookie.schema import LEDGERS, MARKER_PATH
-from spark_bookkeeper.cluster import examination
+from spark_bookkeeper.cluster import present
 from spark_bookkeeper.cluster.diagnosis import Diagnosis
 from spark_bookkeeper.cluster.examination import cluster_diagnoses
 from spark_bookkeeper.errors import BookieFullError
@@ -142,7 +142,7 @@ def test_a_full_disk_is_told_as_full_and_not_as_out_of_reach(
     def probe(storage: object, token: object) -> None:
         raise BookieFullError("No space left on device", bookie_id=full)
 
-    monkeypatch.setattr(examination, "probe", probe)
+    monkeypatch.setattr(present, "probe", probe)
     told = findings(ground)[f"bookie {full}"]
 
     assert (told.verdict, "so full" in told.detail) == ("problem", True)

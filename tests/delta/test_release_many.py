@@ -68,7 +68,7 @@ class Counting(LocalRunner):
         self, step: Step[ItemT, ResultT], items: Sequence[ItemT], progress: Progress
     ) -> Iterator[ResultT]:
         self.jobs.append((step.phase, len(items)))
-        ledger_ids: list[LedgerId] = [item.ledger_id for item in items]  # type: ignore[attr-defined]
+        ledger_ids = [item.ledger_id for item in items]
         self.ledgers.append((step.shares_with_neighbours, ledger_ids))
         return super().run(step, items, progress)
 

@@ -216,9 +216,7 @@ def wipe_and_format_again(cluster: LocalCluster, bk: BookKeeper, bookie: str) ->
     cluster.stop_bookie(bookie)
     storage = LocalStorage(cluster.root_of(bookie))
     wipe_partition(storage)
-    marker = format_partition(
-        storage, bookie, store.instance_id(), token=ThreadRuntime().token, is_empty_required=False
-    )
+    marker = format_partition(storage, bookie, store.instance_id(), token=ThreadRuntime().token)
     known = store.read_cookie(BookieId(bookie))
     assert known is not None
     cookie = Cookie(BookieId(bookie), storage.uri, marker.incarnation, marker.instance_id)

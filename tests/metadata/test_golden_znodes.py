@@ -25,7 +25,9 @@ _ROOT = _GOLDEN["root"]
 _NODES: dict[str, bytes] = {z["path"]: bytes.fromhex(z["hex"]) for z in _GOLDEN["znodes"]}
 _DECODED: dict[str, Any] = _GOLDEN["decoded"]
 _LEDGERS = {
-    ledger_id: path for path in _NODES if (ledger_id := paths.parse_ledger(_ROOT, path)) is not None
+    ledger_id: path
+    for path in _NODES
+    for ledger_id in paths.ledgers_below(_ROOT, path.rpartition("/")[0], [path.rpartition("/")[2]])
 }
 _COOKIES = [path for path in _NODES if path.startswith(f"{_ROOT}/cookies/")]
 _REGISTRATIONS = {

@@ -29,6 +29,7 @@ from spark_bookkeeper.replication.runner import (
     Step,
     no_progress,
 )
+from spark_bookkeeper.replication.under_way import name_of
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.pieces import Done, Piece, step
 
@@ -38,7 +39,7 @@ NAMES: dict[str, Any] = {
     each.__name__: each
     for each in (
         *(ClientContext, Failure, Job, Known, Report, Row, Runner, Step, Versioned),
-        *(Iterator, LedgerId, Outcome, Sequence, dataclass, no_progress),
+        *(Iterator, LedgerId, Outcome, Sequence, dataclass, name_of, no_progress),
     )
 } | {"Progress": Progress}
 

@@ -19,11 +19,12 @@ from spark_bookkeeper.replication.check_ledgers import CheckWork
 from spark_bookkeeper.replication.job import Job
 from spark_bookkeeper.replication.pieces import PieceWork
 from spark_bookkeeper.replication.recent_jobs import jobs_table, noted
+from spark_bookkeeper.replication.refill_ledger import RefillWork
 from spark_bookkeeper.replication.report import Report
 from spark_bookkeeper.replication.rereplicate import FragmentWork
 from spark_bookkeeper.replication.runner import LocalRunner, Progress, Step
 from spark_bookkeeper.replication.slow_notes import noting, slowest_of
-from spark_bookkeeper.replication.under_way import Slow, UnderWay, name_of, name_of_all, said
+from spark_bookkeeper.replication.under_way import Slow, UnderWay, name_of, said, with_others
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 from spark_bookkeeper.testing.ground import Ground
 from spark_bookkeeper.testing.pieces import Done
@@ -126,14 +127,15 @@ def test_what_failed_is_no_longer_at_work() -> None:
 def test_an_item_is_called_by_ledger_fragment_and_bookies() -> None:
     fragment = FragmentWork(LedgerId(7), EntryId(0), (A,), B, False, None)
     piece = PieceWork(LedgerId(7), EntryId(0), A, EntryId(120), EntryId(130), B, (A,), None, 9)
-    assert name_of(fragment) == "ledger 7 from entry 0 of a:1 to b:1"
-    assert name_of(piece) == "ledger 7 from entry 120 of a:1 to b:1"
-    assert name_of(CheckWork(LedgerId(7), 100)) == "ledger 7"
+    assert fragment.name() == "ledger 7 from entry 0 of a:1 to b:1"
+    assert piece.name() == "ledger 7 from entry 120 of a:1 to b:1"
+    assert CheckWork(LedgerId(7), 100).name() == "ledger 7"
     share = CheckWork(LedgerId(7), 100, (EntryId(5), A))
-    assert name_of(share) == "ledger 7 from entry 5 of a:1"
-    assert name_of_all([share]) == name_of(share)
-    assert name_of_all([fragment, piece, share]) == f"{name_of(fragment)} and 2 others with it"
-    assert name_of(object()) == "object"
+    assert share.name() == "ledger 7 from entry 5 of a:1"
+    assert RefillWork(LedgerId(7), B, "1", None).name() == "ledger 7 to b:1"
+    assert with_others("ledger 7", 0) == "ledger 7"
+    assert with_others("ledger 7", 1) == "ledger 7 and 1 other with it"
+    assert with_others("ledger 7", 2) == "ledger 7 and 2 others with it"
     assert said([]) == ""
     assert (
         said([Slow("ledger 7", 33.4), Slow("b", 12)])
@@ -147,6 +149,9 @@ class Shelf:
 
     ledger_id: LedgerId
     size_bytes: int = 0
+
+    def name(self) -> str:
+        return name_of(self.ledger_id)
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "together"])

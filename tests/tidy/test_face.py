@@ -22,7 +22,6 @@ PACKAGE = ROOT / "spark_bookkeeper"
 
 PUBLIC = {
     "bookie",
-    "copied_parts",
     "encoding",
     "entry",
     "holdings",

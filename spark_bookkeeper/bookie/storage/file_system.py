@@ -1,4 +1,4 @@
-"""Making a whole file system durable by one call, where that says what many syncs would say.
+"""Making a whole file system durable by one call, where that promises as much as many syncs.
 
 ``syncfs`` writes out everything of a file system: contents, names, directories. It is worth one
 call in place of many when much was written here and little elsewhere, and it may be relied on
@@ -19,10 +19,11 @@ from functools import lru_cache
 from typing import Final
 
 FEWEST: Final = 4
-"""Syncs that are worth it."""
+"""Fewer syncs than this are made one by one."""
 
 DIRTY_BYTES_MAX: Final = 64 << 20
-"""Not yet written by anybody on the machine: with more, others' data would be waited for."""
+"""What the machine may have left to write, of anybody: with more, others' data would be waited
+for."""
 
 _FILE_SYSTEMS: Final = frozenset({"ext4", "xfs"})
 _ERRORS_ARE_TOLD_SINCE: Final = (5, 17)
@@ -53,7 +54,7 @@ class FileSystem:
         if _LIBRARY.syncfs(self._descriptor) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
-        # Of a journal that had failed before, as by an earlier commit, only this call tells.
+        # Only this call reports that the journal failed before, for example at an earlier commit.
         os.fsync(self._descriptor)
 
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import partial
 
 import click
 
 from spark_bookkeeper.bookie.partition import ledger_directories, probe
 from spark_bookkeeper.bookie.storage.storage import Storage
-from spark_bookkeeper.cli.autorecovery.group import note_warning
 from spark_bookkeeper.cli.bookie.cluster_view import list_, recover, show
 from spark_bookkeeper.cli.bookie.cookies import cookie
 from spark_bookkeeper.cli.bookie.decommission import decommission
@@ -20,35 +16,25 @@ from spark_bookkeeper.cli.bookie.partition import (
     marker_of,
     open_partition,
     root_option,
-    wanted_partitions,
 )
 from spark_bookkeeper.cli.bookie.readonly import set_readonly_, set_writable_
 from spark_bookkeeper.cli.bookie.rebalance import drain, rebalance
 from spark_bookkeeper.cli.bookie.refill import refill
 from spark_bookkeeper.cli.bookie.space import space
+from spark_bookkeeper.cli.bookie.start import start
 from spark_bookkeeper.cli.bookie.upkeep import compact, gc, scrub
 from spark_bookkeeper.cli.shell.asking import confirm
 from spark_bookkeeper.cli.shell.cluster_options import (
     Access,
     access_options,
-    connected,
     opened_store,
 )
-from spark_bookkeeper.cli.shell.logs import start_logging
 from spark_bookkeeper.cli.shell.settings import EXIT_DONE, EXIT_LEFT_UNDONE, Settings
-from spark_bookkeeper.cli.shell.termination import STOPPING, Stopping, until_signalled
-from spark_bookkeeper.cluster.agent import BookieAgent
 from spark_bookkeeper.cluster.dependents import ledgers_that_name
 from spark_bookkeeper.cluster.formatting import check_formattable, format_bookie
-from spark_bookkeeper.cluster.health_server import HealthServer
-from spark_bookkeeper.cluster.partitions import Partition, Partitions
 from spark_bookkeeper.cluster.sharing import Place, place_of, shared_with
-from spark_bookkeeper.cluster.upkeep import upkeep_duties
-from spark_bookkeeper.config import PartitionConf
 from spark_bookkeeper.errors import BookKeeperError, UnsuitableStorageError
-from spark_bookkeeper.logs.consumers import show_lag
 from spark_bookkeeper.metadata.store import MetadataStore
-from spark_bookkeeper.metrics import BookieMetrics, Metrics
 from spark_bookkeeper.protocol.ids import BookieId, parse_bookie_id
 from spark_bookkeeper.runtime.runtime import ThreadRuntime
 
@@ -75,150 +61,7 @@ bookie.add_command(set_writable_)
 bookie.add_command(gc)
 bookie.add_command(compact)
 bookie.add_command(scrub)
-
-
-@bookie.command(
-    epilog="Example: spark-bookkeeper --metadata-uri zk://zk1:2181/ledgers bookie start "
-    "--bookie-id 10.0.0.3:3181 --root /srv/bookie"
-)
-@click.argument("partitions", metavar="[[BOOKIE=]ROOT]...", nargs=-1)
-@click.option("--bookie-id", metavar="HOST:PORT", help="Its name in the cluster.")
-@click.option("--root", metavar="URI", help="Its storage: a path, file:///..., s3://...")
-@click.option("--rack", default="/default-rack", show_default=True, help="For placement.")
-@click.option("--moved", is_flag=True, help="Its storage was moved here (not copied).")
-@click.option(
-    "--autorecovery",
-    "with_autorecovery",
-    is_flag=True,
-    help="Be a candidate for auditor, and copy to this bookie what others have lost.",
-)
-@click.option(
-    "--show-lag",
-    "logs",
-    multiple=True,
-    metavar="LOG",
-    help="Show at /metrics how far the named followers of a log are behind. Repeatable.",
-)
-@access_options
-@click.pass_obj
-def start(
-    settings: Settings,
-    access: Access,
-    partitions: Sequence[str],
-    bookie_id: str | None,
-    root: str | None,
-    rack: str,
-    moved: bool,
-    with_autorecovery: bool,
-    logs: tuple[str, ...],
-) -> int:
-    """Run the agent of one bookie until Ctrl-C or SIGTERM; a new partition is formatted.
-
-    Or of several, each with a disk of its own: `bookie start 10.0.0.3:3181=/disks/1
-    10.0.0.3:3182=/disks/2`, or as the tables [[partitions]] of --conf say. A partition that was
-    formatted before needs no BOOKIE. One that fails does not take the others with it.
-    """
-    wanted = wanted_partitions(access, partitions, bookie_id, root)
-    runtime = ThreadRuntime()
-    start_logging(
-        settings.log_format,
-        bookie_id=wanted[0].bookie_id if len(wanted) == 1 else None,
-    )
-    # What the session with ZooKeeper counts is the partition's own, where there is only one.
-    own = BookieMetrics() if len(wanted) == 1 else None
-    session = own or Metrics()
-    shared = session if own is None else None
-    with (
-        until_signalled() as stopping,
-        opened_store(settings, access, runtime, session) as store,
-        _shown_lag(settings, access, logs, session),
-        connected(settings, access) as bk,
-    ):
-        upkeep = bk.context
-
-        def partition(each: PartitionConf) -> Partition:
-            name = parse_bookie_id(each.bookie_id)
-
-            def opened(metrics: BookieMetrics) -> tuple[BookieAgent, Callable[[], None]]:
-                storage = open_partition(each.root, access)
-                agent = BookieAgent(
-                    store,
-                    storage,
-                    name,
-                    runtime,
-                    access.conf.bookie,
-                    rack=each.rack or rack,
-                    moved_from=partial(access.open_root, runtime=runtime) if moved else None,
-                    duties=upkeep_duties(upkeep, name, access.conf.bookie, metrics),
-                    metrics=metrics,
-                )
-                return agent, storage.close
-
-            return Partition(name, each.root, opened, own)
-
-        served = Partitions(
-            runtime, [partition(each) for each in wanted], tell=settings.output.note
-        )
-        server = HealthServer(served.partitions, access.conf.bookie, shared)
-        try:
-            served.start()
-            for each in served.partitions:
-                if each.is_started:
-                    settings.output.note(
-                        f"bookie {each.bookie_id} serves {each.status.root_uri} (incarnation "
-                        f"{each.status.incarnation}); Ctrl-C stops it"
-                    )
-            if server.address is not None:
-                settings.output.note(
-                    "its /health and /metrics are at http://{}:{}".format(*server.address)
-                )
-            names = [each.bookie_id for each in served.partitions] if with_autorecovery else []
-            if names:
-                note_warning(settings, bk)
-            # It ends first, so that it does not publish what its own bookie takes away.
-            with ExitStack() as beside:
-                for name in names:
-                    beside.enter_context(_autorecovery(settings, access, name, server, stopping))
-                while not stopping.wait(1.0):
-                    pass  # a signal just before an endless wait would be heard only at its end
-                settings.output.note(STOPPING)
-        finally:
-            server.close()
-            if not stopping.is_at_once:  # else the registrations end with their session
-                served.stop()
-    for one in wanted:
-        settings.output.note(f"bookie {one.bookie_id} is unregistered; its storage stays as it is")
-    return EXIT_DONE
-
-
-@contextmanager
-def _autorecovery(
-    settings: Settings, access: Access, name: BookieId, server: HealthServer, stopping: Stopping
-) -> Iterator[None]:
-    """Auditor and replication worker beside a bookie, with a session of their own."""
-    with connected(settings, access) as bk:
-        server.show_also(name, bk.context.metrics)
-        running = bk.autorecovery.start(bookie_id=name, config=access.conf.autorecovery)
-        try:
-            yield
-        finally:
-            if not stopping.is_at_once:
-                running.stop()
-
-
-@contextmanager
-def _shown_lag(
-    settings: Settings, access: Access, logs: Sequence[str], metrics: Metrics
-) -> Iterator[None]:
-    """Gauges for the followers of these logs; they connect when somebody looks first."""
-    context = access.connection(settings).open_lazily()
-    for log in logs:
-        show_lag(context, log, metrics=metrics)
-    try:
-        yield
-    finally:
-        context.bookies.close()
-        context.store.close()
+bookie.add_command(start)
 
 
 @bookie.command(

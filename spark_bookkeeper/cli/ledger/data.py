@@ -63,40 +63,23 @@ def append(
     A ledger has one writer for all its life, so nothing can be appended to it later; append to a
     new one.
     """
-    forms = {form or form_of(name) for name in files}
-    if len(forms) > 1:
-        raise InvalidArgumentError(
-            "rows and lines cannot go into one ledger: it has one schema; give --as"
-        )
-    kind = forms.pop()
+    kind = _kind_of(files, form)
     check_readable(files)
-    schema = schema_of_file(files[0]) if kind == "rows" else None
-    if schema is not None:
-        for name in files[1:]:  # now, and not when the first files are in the ledger
-            check_schema(schema_of_file(name), schema)
+    schema = _schema_of_all(files) if kind == "rows" else None
     table: pa.Table | None = None
     with connected(settings, access) as bk:
         writer = create_ledger(bk, wish, schema)
         settings.output.note(f"ledger {writer.ledger_id} on {', '.join(_ensemble(writer))}")
-        with begun():
-            try:
-                with settings.output.progress("appending entries", unit="entries") as progress:
-                    for name in files:
-                        _append_file(writer, name, kind, progress)
-                    writer.flush()
-                table = writer.acks_arrow() if acks else None
-                if leave_open:
-                    writer.abandon()
-                else:
-                    writer.close()
-            except BaseException:
+        with begun(), _abandoned_on_trouble(settings, writer):
+            with settings.output.progress("appending entries", unit="entries") as progress:
+                for name in files:
+                    _append_file(writer, name, kind, progress)
+                writer.flush()
+            table = writer.acks_arrow() if acks else None
+            if leave_open:
                 writer.abandon()
-                settings.output.note(
-                    f"ledger {writer.ledger_id} is acknowledged up to entry "
-                    f"{writer.last_add_confirmed} and not closed; "
-                    f"`spark-bookkeeper ledger recover {writer.ledger_id}` closes it"
-                )
-                raise
+            else:
+                writer.close()
     value: dict[str, Any] = {
         "ledger_id": writer.ledger_id,
         "state": "OPEN" if leave_open else "CLOSED",
@@ -118,6 +101,39 @@ def append(
 
     settings.output.result(value, show)
     return EXIT_DONE
+
+
+def _kind_of(files: Sequence[str], form: str | None) -> str:
+    """What all of the files are appended as."""
+    forms = {form or form_of(name) for name in files}
+    if len(forms) > 1:
+        raise InvalidArgumentError(
+            "rows and lines cannot go into one ledger: it has one schema; give --as"
+        )
+    return forms.pop()
+
+
+def _schema_of_all(files: Sequence[str]) -> pa.Schema:
+    """Their common columns; a file that has others is found now, and not after the ones before."""
+    schema = schema_of_file(files[0])
+    for name in files[1:]:
+        check_schema(schema_of_file(name), schema)
+    return schema
+
+
+@contextmanager
+def _abandoned_on_trouble(settings: Settings, writer: LedgerWriter) -> Iterator[None]:
+    """A ledger that is not written to its end is left open, and its owner is told how it stands."""
+    try:
+        yield
+    except BaseException:
+        writer.abandon()
+        settings.output.note(
+            f"ledger {writer.ledger_id} is acknowledged up to entry "
+            f"{writer.last_add_confirmed} and not closed; "
+            f"`spark-bookkeeper ledger recover {writer.ledger_id}` closes it"
+        )
+        raise
 
 
 @click.command(

@@ -64,29 +64,9 @@ def delete(
         if todo and not yes:
             count = f"{len(todo)} ledger{'s' if len(todo) > 1 else ''}"
             confirm(f"Delete {count} for ever?")
-        deleted: list[int] = []
-        not_fenced: dict[int, Mapping[BookieId, str]] = {}
-        silent: str | None = None
-        for ledger_id in todo:
-            if silent is not None:
-                left[ledger_id] = f"ledger {ledger_id} was not tried: {silent}"
-                continue
-            try:
-                deletion = bk.delete_ledger(ledger_id, even_if_alive=even_if_alive)
-            except MetadataUnavailableError as error:  # the others would wait for it as long
-                left[ledger_id] = f"ledger {ledger_id} may or may not be deleted: {error.message}"
-                silent = "ZooKeeper did not answer; repeat it"
-                continue
-            except BookKeeperError as error:  # what was deleted before is told all the same
-                left[ledger_id] = error.message
-                continue
-            except KeyboardInterrupt:
-                ids = ", ".join(map(str, deleted)) or "nothing"
-                settings.output.note(f"deleted before: {ids}; ledger {ledger_id} may be as well")
-                raise
-            deleted.append(ledger_id)
-            if deletion.not_fenced:
-                not_fenced[ledger_id] = deletion.not_fenced
+        deleted, failed = _delete(settings, bk, todo, even_if_alive=even_if_alive)
+        left.update(failed)
+        not_fenced = {i: bookies for i, bookies in deleted.items() if bookies}
 
     def show() -> None:
         settings.output.say(f"deleted: {', '.join(map(str, deleted)) or 'nothing'}")
@@ -97,13 +77,40 @@ def delete(
         for message in left.values():
             settings.output.say(f"left: {message}")
 
-    value: dict[str, Any] = {"deleted": deleted, "not_found": gone}
+    value: dict[str, Any] = {"deleted": list(deleted), "not_found": gone}
     if left:
         value["left"] = left
     if not_fenced:
         value["not_fenced"] = not_fenced
     settings.output.result(value, show)
     return EXIT_LEFT_UNDONE if left else EXIT_DONE
+
+
+def _delete(
+    settings: Settings, bk: BookKeeper, ledger_ids: Sequence[LedgerId], *, even_if_alive: bool
+) -> tuple[Mapping[LedgerId, Mapping[BookieId, str]], Mapping[int, str]]:
+    """One after the other; those that are gone with the bookies that were not fenced before, and
+    why the others are not.
+    """
+    deleted: dict[LedgerId, Mapping[BookieId, str]] = {}
+    left: dict[int, str] = {}
+    silent: str | None = None
+    for ledger_id in ledger_ids:
+        if silent is not None:
+            left[ledger_id] = f"ledger {ledger_id} was not tried: {silent}"
+            continue
+        try:
+            deleted[ledger_id] = bk.delete_ledger(ledger_id, even_if_alive=even_if_alive).not_fenced
+        except MetadataUnavailableError as error:  # the others would wait for it as long
+            left[ledger_id] = f"ledger {ledger_id} may or may not be deleted: {error.message}"
+            silent = "ZooKeeper did not answer; repeat it"
+        except BookKeeperError as error:  # what was deleted before is told all the same
+            left[ledger_id] = error.message
+        except KeyboardInterrupt:
+            ids = ", ".join(map(str, deleted)) or "nothing"
+            settings.output.note(f"deleted before: {ids}; ledger {ledger_id} may be as well")
+            raise
+    return deleted, left
 
 
 def _refusal(

@@ -185,11 +185,6 @@ class Door:
             for call in tuple(self.calls)
         )
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is asked there now, not even by who was given up."""
-        return not self.calls
-
     def silence(self) -> tuple[str, float] | None:
         """What has been without an answer for the longest time, and for how many seconds."""
         now = self._runtime.now()

@@ -181,8 +181,8 @@ class Fetcher:
                     is_rescued = any(asks.entry_id in answer.entry_ids for answer in rescued)
                     if lost is None and not is_rescued:
                         return asks
+                    found += rescued
                     for rescue in rescued:
-                        found.append(rescue)
                         reader.delivered(rescue.entry_ids)
                     if lost is not None:
                         gone = reader.lost()
@@ -205,12 +205,9 @@ class Fetcher:
                 continue
             if isinstance(came, Late):
                 is_twofold = True
-                self._context.metrics.speculative_reads.inc(len(came.keys))
                 asked.difference_update(came.keys)
                 late.update(came.keys)
-                for ask in came.keys:  # what it uses is its own from now on
-                    self._replicas.pop(ensemble[ask.position], None)
-                    self._slow.add(ensemble[ask.position])
+                self._note_late([ensemble[ask.position] for ask in came.keys])
                 continue
             ask, result = came
             asked.discard(ask)
@@ -225,6 +222,13 @@ class Fetcher:
             found.append(answer)
             self._context.metrics.read_retries.inc(len(refused))
             reader.answered(ask, answer.entry_ids, {EntryId(e): why for e, why in refused.items()})
+
+    def _note_late(self, bookies: Sequence[BookieId]) -> None:
+        """They are silent, and others are asked as well."""
+        self._context.metrics.speculative_reads.inc(len(bookies))
+        self._slow.update(bookies)
+        for bookie in bookies:  # what it uses is its own from now on
+            self._replicas.pop(bookie, None)
 
     def _refuse(self, reader: Reader, ask: Ask, error: BookKeeperError) -> None:
         """A bookie cannot be asked at all."""

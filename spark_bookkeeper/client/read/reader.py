@@ -31,6 +31,7 @@ from spark_bookkeeper.errors import (
 from spark_bookkeeper.protocol.arguments import whole_number
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
+from spark_bookkeeper.protocol.reader import Unreadable
 from spark_bookkeeper.runtime import process
 from spark_bookkeeper.runtime.log_facts import about
 from spark_bookkeeper.runtime.progress import watched
@@ -131,7 +132,8 @@ class LedgerReader(PublicNames):
         self._replicas: Replicas = {}
         self._confirmed = self._readable()
         self._is_done = False
-        self._skipped = lost_table(self.ledger_id, ())
+        self._lost: Sequence[Unreadable] = ()
+        """What the last ``read_arrow(skip_lost=True)`` passed over."""
 
     @property
     def ledger_id(self) -> LedgerId:
@@ -294,13 +296,13 @@ class LedgerReader(PublicNames):
         )
         batches = [under(piece.batch, schema) for piece in pieces]
         if skip_lost:
-            self._skipped = lost_table(self.ledger_id, fetcher.lost)
+            self._lost = fetcher.lost
         return pa.Table.from_batches(batches, schema=schema)
 
     @property
     def skipped(self) -> pa.Table:
         """What the last ``read_arrow(skip_lost=True)`` passed over, and why (``lost.LOST``)."""
-        return self._skipped
+        return lost_table(self.ledger_id, self._lost)
 
     def read(
         self,

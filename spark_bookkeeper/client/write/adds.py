@@ -21,8 +21,8 @@ from spark_bookkeeper.client.write.bulk import BulkPlan, TaskResult, place
 from spark_bookkeeper.client.write.delivery import Delivery
 from spark_bookkeeper.client.write.ending import close_ledger
 from spark_bookkeeper.client.write.ensemble_change import EnsembleChanges
-from spark_bookkeeper.client.write.fan_out import Lanes
 from spark_bookkeeper.client.write.foreign import deleted_error, error_of_fence, fenced_error
+from spark_bookkeeper.client.write.lane_set import Lanes
 from spark_bookkeeper.client.write.pending import PendingEntries
 from spark_bookkeeper.client.write.promise import Promise
 from spark_bookkeeper.client.write.standing import Standing

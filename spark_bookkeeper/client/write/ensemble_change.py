@@ -68,25 +68,13 @@ def change_ensemble(
         NoSuchLedgerError, MetadataUnavailableError: as ``update_ledger``.
     """
     is_written = False
-    """Whether a write was begun, whose answer may have been lost."""
+    """Whether a write was begun, whose answer may have been lost. Once it is true it stays so,
+    however often the step is asked."""
 
     def without(old: LedgerMetadata) -> LedgerMetadata | None:
         nonlocal is_written
-        check_open(ledger, old, EntryId(first - 1))
-        ensemble = old.last_fragment.ensemble
-        positions = [p for p, bookie in failed.items() if ensemble[p] == bookie]
-        if not positions:
-            return None
-        alive = context.bookies.registrations()
-        excluded = members(ensemble, alive) | dict(left)
-        # Others may have changed earlier fragments, and with them which incarnations are meant.
-        current = ledger.with_metadata(old)
-        reasons = context.bookies.ineligible(alive, len(positions), current, excluded)
-        candidates = context.bookies.candidates(alive)
-        chosen = replace_bookies(old.quorum, ensemble, positions, candidates, reasons)
-        added = {b: alive[b].incarnation for b in chosen if b not in ensemble}
-        new = with_incarnations(old.with_new_ensemble(first, chosen), added)
-        is_written = True
+        new = _with_others(context, ledger, old, first, failed, left)
+        is_written = is_written or new is not None
         return new
 
     runtime = context.runtime
@@ -113,6 +101,31 @@ def change_ensemble(
         now = read_again(context.store, ledger.ledger_id, ledger.metadata.nonce)
         check_open(ledger, now.value, EntryId(first - 1))
         raise
+
+
+def _with_others(
+    context: ClientContext,
+    ledger: Ledger,
+    old: LedgerMetadata,
+    first: EntryId,
+    failed: Mapping[int, BookieId],
+    left: Mapping[BookieId, str],
+) -> LedgerMetadata | None:
+    """The metadata with other bookies for those that failed; ``None``: somebody replaced them."""
+    check_open(ledger, old, EntryId(first - 1))
+    ensemble = old.last_fragment.ensemble
+    positions = [p for p, bookie in failed.items() if ensemble[p] == bookie]
+    if not positions:
+        return None
+    alive = context.bookies.registrations()
+    excluded = members(ensemble, alive) | dict(left)
+    # Others may have changed earlier fragments, and with them which incarnations are meant.
+    current = ledger.with_metadata(old)
+    reasons = context.bookies.ineligible(alive, len(positions), current, excluded)
+    candidates = context.bookies.candidates(alive)
+    chosen = replace_bookies(old.quorum, ensemble, positions, candidates, reasons)
+    added = {b: alive[b].incarnation for b in chosen if b not in ensemble}
+    return with_incarnations(old.with_new_ensemble(first, chosen), added)
 
 
 class Changing(Protocol):

@@ -15,7 +15,7 @@ from spark_bookkeeper.runtime.bell import Bell
 if TYPE_CHECKING:
     from spark_bookkeeper.client.context import ClientContext
     from spark_bookkeeper.client.write.delivery import Delivery
-    from spark_bookkeeper.client.write.fan_out import Lanes, Reports
+    from spark_bookkeeper.client.write.lane_set import Lanes, Reports
     from spark_bookkeeper.client.write.pending import PendingEntries
     from spark_bookkeeper.runtime.runtime import Condition
 

@@ -186,29 +186,12 @@ def ledger_parents(root: str, ledger_id: LedgerId) -> list[str]:
     return [f"{root}/{'/'.join(parts[:depth])}" for depth in range(len(parts), 0, -1)]
 
 
-def parse_ledger(root: str, path: str) -> LedgerId | None:
-    """The ledger whose metadata a path holds; ``None`` when it is no such path.
+def ledgers_below(root: str, parent: str, names: Iterable[str]) -> Iterator[LedgerId]:
+    """The ledgers whose metadata the children of one node hold, ascending; others are left out.
 
     A path of the wrong form for its id (the short one where the long one is due, or the
     reverse) is no ledger's: BookKeeper would never look there.
     """
-    if not path.startswith(f"{root}/"):
-        return None
-    *parents, leaf = path[len(root) + 1 :].split("/")
-    matched = _LEAF.fullmatch(leaf)
-    if matched is None or not is_parent_name(parents):
-        return None
-    digits = "".join(parents) + matched.group(1)
-    if len(digits) not in {10, 19}:
-        return None
-    ledger_id = LedgerId(int(digits))
-    if ledger_id >= 1 << 63:
-        return None
-    return ledger_id if ledger(root, ledger_id) == path else None
-
-
-def ledgers_below(root: str, parent: str, names: Iterable[str]) -> Iterator[LedgerId]:
-    """``parse_ledger`` of the children of one node, in order; what is no ledger's is left out."""
     parents = parent[len(root) + 1 :].split("/")
     digits = "".join(parents)
     if not digits.isascii() or not is_parent_name(parents):

@@ -1,0 +1,219 @@
+"""What is to be said of the ledgers of a cluster: who ends them, and what their bookies lack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Final
+
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.client.ledger import in_limbo, registered_incarnations
+from spark_bookkeeper.client.presence import (
+    GONE,
+    WriterState,
+    age,
+    ledgers_with_writers,
+    writer_of,
+)
+from spark_bookkeeper.client.read.newest import newest_entry
+from spark_bookkeeper.cluster.diagnosis import Diagnosis, Verdict
+from spark_bookkeeper.errors import MetadataFormatError
+from spark_bookkeeper.metadata.store import Registration
+from spark_bookkeeper.protocol.ids import BookieId, LedgerId
+from spark_bookkeeper.protocol.metadata import LedgerMetadata, LedgerState
+
+MOST_NAMED: Final = 10
+"""Ledgers that one finding names; it counts them all."""
+
+
+@dataclass(frozen=True)
+class LedgersSeen:
+    """All ledgers of a cluster, as they are at one time."""
+
+    readable: Mapping[LedgerId, LedgerMetadata]
+    unreadable: Sequence[MetadataFormatError]
+    """One for each whose metadata cannot be read."""
+    open: Mapping[LedgerId, WriterState]
+    """What is known of the writers of those that are not closed."""
+
+    @staticmethod
+    def of(context: ClientContext) -> LedgersSeen:
+        """Raises ``MetadataUnavailableError``."""
+        readable: dict[LedgerId, LedgerMetadata] = {}
+        unreadable: list[MetadataFormatError] = []
+        states: dict[LedgerId, WriterState] = {}
+        for ledger_id, found, state in ledgers_with_writers(context):
+            if isinstance(found, MetadataFormatError):
+                unreadable.append(found)
+                continue
+            readable[ledger_id] = found
+            if state is not None:
+                states[ledger_id] = state
+        return LedgersSeen(readable, unreadable, states)
+
+
+def unreadable_ledgers(ledgers: LedgersSeen) -> Iterator[Diagnosis]:
+    """Those of which nobody can tell where they are."""
+    for error in ledgers.unreadable[:MOST_NAMED]:
+        yield Diagnosis(
+            "ledger metadata",
+            "problem",
+            error.message,
+            "its data cannot be read, recovered or counted here; the other ledgers can. Do not "
+            "remove anything before somebody looked at it",
+        )
+
+
+def open_ledgers(context: ClientContext, ledgers: LedgersSeen) -> Diagnosis:
+    """Ledgers that nobody closed and nobody writes; their bookies say for how long."""
+    check, states = "writers of open ledgers", ledgers.open
+    gone = [ledger_id for ledger_id, state in states.items() if state == "gone"]
+    unknown = sum(state == "unknown" for state in states.values())
+    living = len(states) - len(gone) - unknown
+    counts = (
+        f"{living:,} whose writer lives, {len(gone):,} whose writer is gone, {unknown:,} whose "
+        "writer left no note"
+    )
+    if not gone:
+        return Diagnosis(check, "ok", counts if states else "every ledger is closed")
+
+    def name(ledger_id: LedgerId) -> str:
+        metadata = ledgers.readable[ledger_id]
+        newest = newest_entry(context, ledger_id, metadata)
+        now_ms = context.runtime.wall_ms()
+        facts = [str(writer_of(metadata) or "unknown")]
+        if newest.last_add_confirmed is not None:
+            facts.append(f"confirmed up to {newest.last_add_confirmed}")
+        if newest.stored_at_ms is not None:
+            facts.append(f"newest entry {age(newest.stored_at_ms, now_ms)}")
+        elif metadata.ctime_ms is not None:
+            facts.append(f"created {age(metadata.ctime_ms, now_ms)}")
+        return f"{ledger_id} ({', '.join(facts)})"
+
+    named = context.runtime.map(name, gone[:MOST_NAMED])
+    more = "; ..." if len(gone) > MOST_NAMED else ""
+    shown = " ".join(map(str, gone[:MOST_NAMED])) + (" ..." if more else "")
+    return Diagnosis(
+        check,
+        "warning",
+        f"{counts}: {'; '.join(named)}{more}. Gone: {GONE}",
+        f"nobody closes these any more: spark-bookkeeper ledger recover {shown}",
+    )
+
+
+def endangered_ledgers(
+    ledgers: Mapping[LedgerId, LedgerMetadata],
+    lost: Set[BookieId],
+    alive: Mapping[BookieId, Registration],
+) -> Iterator[Diagnosis]:
+    """Those that nobody ends, and those that the next loss may damage.
+
+    Args:
+        lost: bookies that are known and not registered.
+        alive: those that are registered.
+    """
+    yield from _unfinished(ledgers, lost)
+    total = f"{len(ledgers):,} ledgers"
+    lacking = [i for i, m in ledgers.items() if lost & m.bookies()]
+    named = sorted(lost & {bookie for i in lacking for bookie in ledgers[i].bookies()})
+    yield _on_ledgers(
+        "fragments on lost bookies",
+        total,
+        lacking,
+        "name a lost bookie: they have fewer copies than they should",
+        lambda _: _recover(named),
+        "problem",
+    )
+    registered = registered_incarnations(alive)
+    limbo = {i: found for i, m in ledgers.items() if (found := in_limbo(m, registered))}
+    empty = sorted({bookie for bookies in limbo.values() for bookie in bookies})
+    yield _on_ledgers(
+        "fragments on replaced disks",
+        total,
+        list(limbo),
+        f"count on {', '.join(empty)}, formatted again since and not filled again",
+        lambda _: _refill(empty),
+        "problem",
+    )
+    away = {i: lost | limbo.get(i, frozenset()) for i in ledgers}
+    thin = {i: lacked for i, m in ledgers.items() if (lacked := _lacked(m, away[i]))}
+    lacked_most = frozenset().union(*thin.values())
+    yield _on_ledgers(
+        "entries below their ack quorum",
+        total,
+        list(thin),
+        "have entries with fewer live copies than their ack quorum; the next loss may be final",
+        lambda _: _before_all(sorted(lacked_most & lost), sorted(lacked_most - lost)),
+        "problem",
+    )
+
+
+def _unfinished(
+    ledgers: Mapping[LedgerId, LedgerMetadata], lost: Set[BookieId]
+) -> Iterator[Diagnosis]:
+    """Ledgers whose end somebody has yet to find."""
+    total = f"{len(ledgers):,} ledgers"
+    stuck = [i for i, m in ledgers.items() if m.state is LedgerState.IN_RECOVERY]
+    yield _on_ledgers(
+        "ledgers in recovery",
+        total,
+        stuck,
+        "in recovery: a client is at it, or died, or needs a bookie to come back",
+        lambda shown: f"spark-bookkeeper ledger recover {shown} goes on, or says what is missing",
+        "warning",
+    )
+    exposed = [
+        i for i, m in ledgers.items() if not m.is_closed and lost & set(m.last_fragment.ensemble)
+    ]
+    yield _on_ledgers(
+        "open ledgers on lost bookies",
+        total,
+        exposed,
+        "open, and their last fragment names a lost bookie",
+        lambda shown: (
+            "their writers replace it with the next append; if they are dead: "
+            f"spark-bookkeeper ledger recover {shown}"
+        ),
+        "warning",
+    )
+
+
+def _recover(bookies: Sequence[BookieId]) -> str:
+    return f"spark-bookkeeper bookie recover {' --bookie '.join(bookies)}"
+
+
+def _refill(bookies: Sequence[BookieId]) -> str:
+    return ", then ".join(f"spark-bookkeeper bookie refill {bookie}" for bookie in bookies)
+
+
+def _before_all(lost: Sequence[BookieId], empty: Sequence[BookieId]) -> str:
+    """What helps entries that the next loss may end: each kind of bookie has its own remedy."""
+    remedies = [f"bring {', '.join(lost)} back, or {_recover(lost)}"] if lost else []
+    remedies += [_refill(empty)] if empty else []
+    return f"before anything else: {'; and '.join(remedies)}"
+
+
+def _lacked(metadata: LedgerMetadata, away: Set[BookieId]) -> frozenset[BookieId]:
+    """Those of the bookies that are away for whose sake entries are below their ack quorum."""
+    quorum = metadata.quorum
+    lacked: set[BookieId] = set()
+    for fragment in metadata.fragments:
+        for write_set in quorum.write_sets():
+            absent = {fragment.ensemble[position] for position in write_set} & away
+            if len(write_set) - len(absent) < quorum.ack_quorum_size:
+                lacked |= absent
+    return frozenset(lacked)
+
+
+def _on_ledgers(
+    check: str,
+    total: str,
+    found: Sequence[LedgerId],
+    what: str,
+    remedy: Callable[[str], str],
+    verdict: Verdict,
+) -> Diagnosis:
+    if not found:
+        return Diagnosis(check, "ok", f"none of {total}")
+    shown = " ".join(map(str, found[:MOST_NAMED])) + (" ..." if len(found) > MOST_NAMED else "")
+    return Diagnosis(check, verdict, f"{len(found):,} of {total} {what}: {shown}", remedy(shown))

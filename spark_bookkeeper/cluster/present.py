@@ -1,0 +1,132 @@
+"""What is to be said of a bookie that is registered: does everybody say the same of it?"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Final
+
+from spark_bookkeeper.bookie.marker import check_marker
+from spark_bookkeeper.bookie.partition import probe
+from spark_bookkeeper.client.context import ClientContext
+from spark_bookkeeper.cluster.diagnosis import Diagnosis
+from spark_bookkeeper.config import GIB
+from spark_bookkeeper.connection import partition_of
+from spark_bookkeeper.errors import BookieFullError, BookKeeperError
+from spark_bookkeeper.metadata.store import Cookie, Registration
+from spark_bookkeeper.runtime.runtime import ThreadRuntime
+
+LITTLE_SPACE: Final = 2 * GIB
+"""With less free space a bookie is about to become read-only."""
+
+
+def present_bookie(
+    context: ClientContext,
+    live: Registration,
+    cookie: Cookie | None,
+    instance_id: str | None,
+    *,
+    metadata_only: bool,
+) -> Diagnosis:
+    """Registration, cookie and cluster are compared, then the storage is tried.
+
+    A small file is written to it and removed again.
+
+    Args:
+        live: its registration.
+        cookie: what the cluster knows of it.
+        instance_id: of the cluster; ``None`` when nobody can tell.
+        metadata_only: leave its storage alone.
+    """
+    check = f"bookie {live.bookie_id}"
+    if not live.incarnation:
+        return Diagnosis(
+            check,
+            "warning",
+            "names no storage: it serves BookKeeper's own protocol, or its registration is "
+            "broken; no ledgers of ours go there",
+        )
+    if cookie is None:
+        return Diagnosis(
+            check,
+            "problem",
+            "its cookie is gone: it takes no new data, and once stopped it will not start",
+            "if it is to stay, write the cookie again: spark-bookkeeper bookie cookie create "
+            f"--bookie-id {live.bookie_id} --root {shlex.quote(live.root_uri)}",
+        )
+    if instance_id and cookie.instance_id not in (None, instance_id):
+        return Diagnosis(
+            check,
+            "problem",
+            f"left over from cluster {cookie.instance_id}, which was here before",
+            "stop its agent; what its storage holds belongs to ledgers that are gone. Empty it "
+            "by hand, and start it as a new bookie",
+        )
+    if cookie.incarnation != live.incarnation:
+        return Diagnosis(
+            check,
+            "problem",
+            f"its cookie has incarnation {cookie.incarnation}, its registration {live.incarnation}",
+            "stop its agent and start it again; what it then says is the cause",
+        )
+    if metadata_only:
+        return _by_registration(check, live)
+    return _storage(context, check, live, instance_id)
+
+
+def _storage(
+    context: ClientContext, check: str, live: Registration, instance_id: str | None
+) -> Diagnosis:
+    try:
+        storage = partition_of(context, live.bookie_id)
+        marker = check_marker(storage, live.incarnation, live.bookie_id)
+        if instance_id is not None and marker.instance_id != instance_id:
+            return Diagnosis(
+                check,
+                "problem",
+                f"its storage belongs to cluster {marker.instance_id}",
+                "the agent was started on the partition of another cluster: stop it",
+            )
+        probe(storage, ThreadRuntime().token)
+        space = storage.space()
+    except BookieFullError as error:
+        return Diagnosis(
+            check,
+            "problem",
+            f"{_state(live)}, and so full that not even a probe can be written: fences and "
+            f"recovery find no space either. {error.message}",
+            _make_writable(live),
+        )
+    except BookKeeperError as error:
+        return Diagnosis(
+            check,
+            "problem",
+            f"registered, but from here: {error.message}",
+            f"can this machine reach {live.root_uri} (mount, credentials, --storage-option)?",
+        )
+    facts = f"{_state(live)}, {live.root_uri}, cookie = marker, conditional create works"
+    if space is None:
+        return Diagnosis(check, "ok", facts)
+    facts += f", {space[0] / GIB:,.1f} of {space[1] / GIB:,.1f} GiB free"
+    if live.is_readonly or space[0] < LITTLE_SPACE:
+        return Diagnosis(check, "warning", facts, _make_writable(live))
+    return Diagnosis(check, "ok", facts)
+
+
+def _by_registration(check: str, live: Registration) -> Diagnosis:
+    """A bookie that is alive, by what its agent says of it."""
+    if not live.is_readonly:
+        return Diagnosis(check, "ok", "registered, writable")
+    return Diagnosis(check, "warning", _state(live), _make_writable(live))
+
+
+def _state(live: Registration) -> str:
+    why = f" ({live.readonly_reason})" if live.readonly_reason else ""
+    return f"read-only{why}" if live.is_readonly else "writable"
+
+
+def _make_writable(live: Registration) -> str:
+    return (
+        "make room if it is full: delete ledgers and collect what is left of them "
+        f"(spark-bookkeeper bookie gc {live.bookie_id}), or add a disk or a bookie; if it was set "
+        f"by hand: spark-bookkeeper bookie set-writable {live.bookie_id}"
+    )
