@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
+from numbers import Integral
 from typing import Any, NoReturn
 
 import pyarrow as pa
@@ -38,7 +39,12 @@ from spark_bookkeeper.logs.writer import LogWriter
 from spark_bookkeeper.metadata import consumers as registers
 from spark_bookkeeper.metadata import logs
 from spark_bookkeeper.metadata.election import Election, Vote
-from spark_bookkeeper.protocol.arguments import check_bytes, check_callable, whole_number
+from spark_bookkeeper.protocol.arguments import (
+    check_bytes,
+    check_callable,
+    check_flag,
+    whole_number,
+)
 from spark_bookkeeper.protocol.ids import NO_ENTRY, EntryId, LedgerId, parse_ledger_id
 from spark_bookkeeper.protocol.log import LogHead, Position
 from spark_bookkeeper.protocol.transactions import Transaction, transaction_of
@@ -204,7 +210,7 @@ class Log(PublicNames):
         Whoever has the log open to write is told that it lost it, as by ``become_writer``.
 
         Args:
-            data: a Spark DataFrame, a ``pyarrow.Table`` or ``RecordBatch``, or a pandas DataFrame.
+            data: rows, as ``LedgerWriter.append`` takes them.
             txn_app_id: who writes, the same each time.
             txn_version: number of the write. One that is not above the last number of that
                 application is in the log already: nothing is written, and ``is_new`` is false.
@@ -361,10 +367,12 @@ class Log(PublicNames):
 
         Raises:
             NoSuchLogError: it was deleted.
+            InvalidArgumentError: it is neither a position, nor a ledger id, nor a ``datetime``.
             EntryUnreadableError: of a time: bookies that do not answer may know when the last
                 entry of a ledger was appended. Nothing was removed. A ledger whose last entry no
                 bookie has any more had ended when the next one was begun.
         """
+        check_flag("dry_run", dry_run)
         if isinstance(before, datetime):
             time_ms = to_ms(before)
             found = truncation.ended_before(self._context, self.name, self._nonce, time_ms)
@@ -373,8 +381,13 @@ class Log(PublicNames):
             ledger_id = found
         elif isinstance(before, Position | str):
             ledger_id = position_of(before).ledger_id
-        else:
+        elif isinstance(before, Integral):
             ledger_id = parse_ledger_id(before)
+        else:
+            raise InvalidArgumentError(
+                f"before={before!r} is a {type(before).__name__}; it is a position ('7:12'), a "
+                "ledger id, or a time: datetime(2026, 11, 22, 6, 30)"
+            )
         act = truncation.planned if dry_run else truncation.truncate
         return act(self._context, self.name, self._nonce, ledger_id)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
 from spark_bookkeeper.client import lifecycle
 from spark_bookkeeper.client.read.fetch import Fetcher
-from spark_bookkeeper.client.read.projection import present_in, under
+from spark_bookkeeper.client.read.projection import present_in, projected, under
 from spark_bookkeeper.client.write.columns import check_columns, check_schema
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import EntryId
@@ -56,6 +58,17 @@ def test_layouts_and_nullability_may_differ() -> None:
     check_schema(
         pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", dictionary)]), LEDGER
     )
+
+
+@pytest.mark.parametrize("columns", [7, [0], b"id", ["id", None], {"id": 1}.values()])
+def test_what_are_no_names_of_columns_is_refused(columns: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"for example columns=\['id'\]"):
+        projected(LEDGER, columns)
+
+
+def test_columns_may_be_named_by_whatever_gives_their_names() -> None:
+    for columns in ("id", ["id"], ("id",), iter(["id"]), {"id": 1}):
+        assert projected(LEDGER, columns).names == ["id"]
 
 
 @pytest.mark.parametrize("compression", [None, "lz4"])

@@ -148,5 +148,7 @@ def test_both_ends_are_said_once_and_are_times_in_order(ground: Ground, clock: C
         reader.read_arrow(last=1, end_time=at(1))
     with pytest.raises(InvalidArgumentError, match="Exchange them"):
         reader.read_arrow(start_time=at(2), end_time=at(1))
+    with pytest.raises(InvalidArgumentError, match="neither True nor False"):
+        reader.read_arrow(skip_lost="no")  # type: ignore[arg-type]  # what a person may type
     with pytest.raises(InvalidArgumentError, match="no datetime"):
         reader.entry_at("yesterday")  # type: ignore[arg-type]  # what a person may type

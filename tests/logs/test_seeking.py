@@ -264,6 +264,11 @@ def test_the_ends_of_the_calendar_are_times_and_nothing_else_is(tmp_path: Path) 
     for most in (datetime.max, datetime.max.replace(tzinfo=timezone.utc)):  # noqa: DTZ901
         assert list(log.entries(start_time=most)) == []
         assert log.truncate(most) == []
+    for no_place in (None, 1.5, True, at(0).date(), "2026-01-01"):
+        with pytest.raises(InvalidArgumentError):
+            log.truncate(no_place)  # type: ignore[arg-type]  # what a person may type
+    with pytest.raises(InvalidArgumentError, match=r"a time: datetime\(2026"):
+        log.truncate(at(0).date())  # type: ignore[arg-type]
     for wrong in ("yesterday", 7, pd.NaT, at(0).date()):
         with pytest.raises(InvalidArgumentError, match="time"):
             log.position_at(wrong)  # type: ignore[arg-type]

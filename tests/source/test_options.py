@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import fields
 from datetime import datetime, timezone
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from spark_bookkeeper.errors import InvalidArgumentError
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.log import Position
-from spark_bookkeeper.source.options import SourceOptions, Use
+from spark_bookkeeper.source.options import _ELSEWHERE, SourceOptions, Use, option_name
 from spark_bookkeeper.source.places import EARLIEST, LATEST, Moment
 
 
@@ -85,6 +86,11 @@ def test_what_is_not_given_has_its_default() -> None:
         ({"columns": "a,,b"}, "commas between"),
         ({"columns": "a,a"}, "twice"),
         ({"log": ""}, "it is empty"),
+        ({"owner": "me"}, "'owner' is not known"),
+        ({"location": "/tmp"}, "'location' is not known"),
+        ({"subscribe": "orders"}, "nearest here is 'log'"),
+        ({"startingTimestamp": "2026-11-22"}, "nearest here is 'startingOffsets'"),
+        ({"kafka.bootstrap.servers": "zk1:2181"}, "nearest here is 'metadataUri'"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_what_could_be(
@@ -92,6 +98,10 @@ def test_what_cannot_be_meant_is_refused_with_what_could_be(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=said):
         SourceOptions.parse(options)
+
+
+def test_what_other_sources_call_otherwise_leads_to_an_option_that_there_is() -> None:
+    assert set(_ELSEWHERE.values()) <= {option_name(f.name) for f in fields(SourceOptions)}
 
 
 def test_a_place_can_be_told_as_a_time() -> None:

@@ -28,7 +28,7 @@ from spark_bookkeeper.errors import (
     InvalidArgumentError,
     MetadataError,
 )
-from spark_bookkeeper.protocol.arguments import whole_number
+from spark_bookkeeper.protocol.arguments import check_flag, whole_number
 from spark_bookkeeper.protocol.ids import EntryId, LedgerId
 from spark_bookkeeper.protocol.metadata import LedgerMetadata
 from spark_bookkeeper.runtime import process
@@ -286,6 +286,7 @@ class LedgerReader(PublicNames):
             NoSuchEntryError, InvalidArgumentError: as ``entries``; or there is no such column.
             EntryUnreadableError: no replica of an entry is left.
         """
+        check_flag("skip_lost", skip_lost)
         start, end = self._range(first, last, start_time, end_time)
         schema = projected(self.schema, columns)
         fetcher = Fetcher(
@@ -341,6 +342,7 @@ class LedgerReader(PublicNames):
         """
         if self._frames is None:
             raise InvalidArgumentError("read() needs a Spark session; read_arrow() does not")
+        check_flag("skip_lost", skip_lost)
         start, end = self._range(first, last, start_time, end_time)
         return self._frames.read(
             self._context,
