@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Iterator
 from datetime import time, timedelta
@@ -186,7 +187,7 @@ def test_programs_get_all_of_every_value(call: Call, cluster: LocalCluster) -> N
 
 
 def test_rows_are_read_and_ledgers_truncated_by_time(
-    call: Call, cluster: LocalCluster, numbers: Path
+    call: Call, cluster: LocalCluster, numbers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call("log", "create", "timed")
     first, second = (
@@ -216,6 +217,7 @@ def test_rows_are_read_and_ledgers_truncated_by_time(
     assert call("log", "truncate", "timed", "--older-than", "7d", "--json").json == nothing
     seen = call("log", "truncate", "timed", "--before-time", zulu, "--dry-run", "--json").json
     assert seen == {**nothing, "dry_run": True, "planned": [first]}
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     refused = call("log", "truncate", "timed", "--before-time", zulu)
     assert (refused.code, "Nothing was changed" in refused.err) == (1, True)
     done = call("log", "truncate", "timed", "--before-time", zulu, "--yes", "--json").json
