@@ -373,6 +373,7 @@ class Log(PublicNames):
                 bookie has any more had ended when the next one was begun.
         """
         check_flag("dry_run", dry_run)
+        told: Any = before  # whatever a caller gives
         if isinstance(before, datetime):
             time_ms = to_ms(before)
             found = truncation.ended_before(self._context, self.name, self._nonce, time_ms)
@@ -381,11 +382,11 @@ class Log(PublicNames):
             ledger_id = found
         elif isinstance(before, Position | str):
             ledger_id = position_of(before).ledger_id
-        elif isinstance(before, Integral):
-            ledger_id = parse_ledger_id(before)
+        elif isinstance(told, Integral):
+            ledger_id = parse_ledger_id(told)
         else:
             raise InvalidArgumentError(
-                f"before={before!r} is a {type(before).__name__}; it is a position ('7:12'), a "
+                f"before={told!r} is a {type(told).__name__}; it is a position ('7:12'), a "
                 "ledger id, or a time: datetime(2026, 11, 22, 6, 30)"
             )
         act = truncation.planned if dry_run else truncation.truncate

@@ -34,13 +34,13 @@ Time = datetime | timedelta
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-class TimeType(click.ParamType):
+class TimeType(click.types.StringParamType):
     """A time as ISO 8601 has it, or how long ago it was; ``time_of`` makes one of either."""
 
     name = "time"
 
     @override
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Time:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
             assert isinstance(value, datetime | timedelta)
             return value
