@@ -365,7 +365,9 @@ class SourceOptions:
             raise InvalidArgumentError(
                 "option metadataUri is missing: "
                 '.option("metadataUri", "zk+hierarchical://zk1:2181/ledgers"), or in SQL '
-                "OPTIONS (metadataUri '...'). For a whole session set "
+                "OPTIONS (metadataUri '...'). Of a table made by CREATE TABLE Spark keeps no "
+                "options: INSERT INTO t WITH (log = 'orders', metadataUri = '...') gives them each "
+                "time, and so does SELECT * FROM t WITH (...). For a whole session set "
                 "spark.bookkeeper.metadataUri and call spark_bookkeeper.register_source(spark); "
                 f"for all sessions of a driver set {METADATA_URI_VARIABLE} in its environment"
             )
@@ -414,7 +416,8 @@ def _unknown(name: str, text: str) -> InvalidArgumentError:
     if name.lower() in {"path", "paths"}:
         return InvalidArgumentError(
             f"nothing here has a path: load({text!r}) and save({text!r}) take none. "
-            f'.option("log", {text!r}) names a log, .option("ledger", 7) a ledger'
+            f'.option("log", {text!r}) names a log; .option("ledger", 7) reads a ledger, and '
+            '.option("name", "orders-2024") writes a new one'
         )
     known_elsewhere = _ELSEWHERE.get(name.lower())
     if known_elsewhere is not None:

@@ -148,7 +148,7 @@ def test_what_spark_adds_itself_is_no_option_of_ours() -> None:
 def test_a_missing_cluster_is_told_with_every_way_to_name_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(InvalidArgumentError, match="metadataUri is missing") as told:
+    with pytest.raises(InvalidArgumentError, match=r"metadataUri is missing.*INTO t WITH") as told:
         parse(log="x").connection()
     assert "spark.bookkeeper.metadataUri" in str(told.value)
 

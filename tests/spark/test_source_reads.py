@@ -282,7 +282,13 @@ def test_sql_has_a_table_function_for_each_view(bk: BookKeeper, ledger: int) -> 
         log.publish("etl", writer.append(b"a"))
     (row,) = spark.sql("SELECT * FROM bk_consumers('consumed-in-sql')").collect()
     assert (row.consumer, row.entries_behind) == ("etl", 1)
-    for call, said in (("bk_bookies(ledger => '7')", "no ledger"), ("bk_consumers()", "a log")):
+    for call, said in (
+        ("bk_bookies(ledger => '7')", "no ledger"),
+        ("bk_consumers()", "a log"),
+        ("bk_entries(ledgr => 7)", "did you mean 'ledger'"),
+        ("bk_entries(1, 2, 3)", "3 arguments were given"),
+        ("bk_entries((SELECT max(id) FROM range(0)))", "ledger as NULL"),
+    ):
         with pytest.raises(PySparkException, match=rf"\[BOOKKEEPER_INVALID_ARGUMENT\].*{said}"):
             spark.sql(f"SELECT * FROM {call}").collect()
     # The session knows its cluster, so that it is not named with each read.
