@@ -179,7 +179,7 @@ class SourceOptions:
     columns: tuple[str, ...] | None = option(
         distinct_names,
         READS,
-        "Only these columns, `a,b`: no others are decoded or sent",
+        'Only these columns, `a,b` (or `["a", "b,c"]`): no others are decoded or sent',
         shown="all",
     )
     bookie: str | None = option(

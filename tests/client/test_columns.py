@@ -36,20 +36,25 @@ def test_names_may_differ_only_in_case_and_hold_any_character() -> None:
 
 
 @pytest.mark.parametrize(
-    "found",
+    ("found", "remedy"),
     [
-        pa.schema([("id", pa.int64())]),
-        pa.schema([*LEDGER, ("more", pa.int64())]),
-        pa.schema(list(reversed(list(LEDGER)))),
-        pa.schema([("id", pa.int32()), ("text", pa.string())]),
-        pa.schema([("ID", pa.int64()), ("text", pa.string())]),
+        (pa.schema([("id", pa.int64())]), "missing: 'text'"),
+        (pa.schema([*LEDGER, ("more", pa.int64())]), "not in the ledger: 'more'"),
+        (pa.schema(list(reversed(list(LEDGER)))), ".select(['id', 'text']) has the ledger's"),
+        (pa.schema([("id", pa.int32()), ("text", pa.string())]), "'id' is int32 and not int64"),
+        (
+            pa.schema([("ID", pa.int64()), ("text", pa.string())]),
+            "missing: 'id'; not in the ledger: 'ID'",
+        ),
+        (pa.schema([*LEDGER, LEDGER.field("id")]), ".select(['id', 'text'])"),
     ],
-    ids=["missing", "more", "reordered", "narrower", "another case"],
+    ids=["missing", "more", "reordered", "narrower", "another case", "twice"],
 )
-def test_other_columns_are_refused_and_both_schemas_shown(found: pa.Schema) -> None:
+def test_other_columns_are_refused_and_both_schemas_shown(found: pa.Schema, remedy: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
         check_schema(found, LEDGER)
     shown = caught.value.message
+    assert remedy in shown
     assert all(f"  {f.name}: {f.type}" in shown for schema in (found, LEDGER) for f in schema)
 
 

@@ -85,6 +85,8 @@ def test_what_is_not_given_has_its_default() -> None:
         ({"minPartitions": "0"}, "below 1"),
         ({"columns": "a,,b"}, "commas between"),
         ({"columns": "a,a"}, "twice"),
+        ({"columns": '["a","a"]'}, "twice"),
+        ({"columns": '["a", ""]'}, "nor one of JSON"),
         ({"log": ""}, "it is empty"),
         ({"owner": "me"}, "'owner' is not known"),
         ({"location": "/tmp"}, "'location' is not known"),
@@ -98,6 +100,22 @@ def test_what_cannot_be_meant_is_refused_with_what_could_be(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=said):
         SourceOptions.parse(options)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        (" a , b ", ("a", "b")),
+        ('["a,b", " c ", "d"]', ("a,b", " c ", "d")),
+        ("[x, y]", ("[x", "y]")),
+        ('["a", 7]', ('["a"', "7]")),
+        (" []", ("[]",)),
+    ],
+)
+def test_names_of_columns_are_a_list_with_commas_or_one_of_json(
+    text: str, names: tuple[str, ...]
+) -> None:
+    assert parse(columns=text).columns == names
 
 
 def test_what_other_sources_call_otherwise_leads_to_an_option_that_there_is() -> None:
