@@ -199,6 +199,9 @@ def test_metadata_is_rows_too(bk: BookKeeper, read: Read, ledger: int, view: str
     assert found or view == "underreplicated", "nothing is"
     if view not in OF_LEDGERS:
         assert frame.schema == getattr(bk, view)().schema
+    if view == "logs":
+        assert {row.log for row in read(view=view, log="with-logs").collect()} == {"with-logs"}
+        assert len({row.log for row in found}) > 1
     if view == "entries":
         own = read(view=view, ledger=ledger).collect()
         assert [row.entry_id for row in own] == list(range(10))
